@@ -79,7 +79,7 @@ impl Core {
     fn refuse(&self) {
         tracing::error!("the origin is another disk now: the cache takes no requests any more");
         self.origin.reports.refuse();
-        self.life.shut();
+        self.life.refuse_requests();
     }
 
     /// Forgets clean copies once the requests on them are done.

@@ -49,7 +49,7 @@ impl HandOver {
     /// The successor is what the next start finds: this cache ends, and leaves its device as it is.
     pub fn finish(mut self) {
         self.is_finished = true;
-        self.core.life.shut();
+        self.core.life.refuse_requests();
         self.core.life.stop();
         // Whoever still waits here is not served by a cache that has been replaced.
         self.core.life.end();
@@ -175,7 +175,7 @@ impl Core {
     /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither a batch of cleaning nor a write
     /// that its own device refused.
     pub(crate) async fn leave(&self) {
-        self.life.shut();
+        self.life.refuse_requests();
         self.cleaner.set_handing_over(true);
         self.life.stop();
         self.lines.wake_all();

@@ -50,7 +50,7 @@ struct State {
 }
 
 /// Whom those who ask for much have beside them.
-enum Company {
+enum Neighbours {
     None,
     Heavy,
     /// One at least who asks for little.
@@ -72,20 +72,20 @@ struct Waiting {
 impl State {
     /// What those who ask for much may have in the device.
     fn room(&self, now: Instant) -> u64 {
-        match self.company(now) {
-            Company::None => u64::MAX,
-            Company::Heavy => SHARED_COST,
-            Company::Light => self.beside_light.cost(),
+        match self.neighbours(now) {
+            Neighbours::None => u64::MAX,
+            Neighbours::Heavy => SHARED_COST,
+            Neighbours::Light => self.beside_light.cost(),
         }
     }
 
     /// Who is there.
-    fn company(&self, now: Instant) -> Company {
+    fn neighbours(&self, now: Instant) -> Neighbours {
         let there = || self.seen.values().filter(|seen| seen.until.is_none_or(|until| now < until));
         match (there().nth(1).is_some(), there().any(|seen| seen.is_light)) {
-            (false, _) => Company::None,
-            (true, false) => Company::Heavy,
-            (true, true) => Company::Light,
+            (false, _) => Neighbours::None,
+            (true, false) => Neighbours::Heavy,
+            (true, true) => Neighbours::Light,
         }
     }
 
@@ -140,11 +140,11 @@ impl Admission {
         let admitted = {
             let (mut state, now) = (self.lock(), Instant::now());
             state.running -= cost_of(place.bytes);
-            match state.company(now) {
-                Company::Light if place.was_immediate => state.beside_light.learn_immediate(),
-                Company::Light => state.beside_light.learn(place.begun, now),
+            match state.neighbours(now) {
+                Neighbours::Light if place.was_immediate => state.beside_light.learn_immediate(),
+                Neighbours::Light => state.beside_light.learn(place.begun, now),
                 // What comes next finds another device.
-                Company::None | Company::Heavy => state.beside_light = Room::default(),
+                Neighbours::None | Neighbours::Heavy => state.beside_light = Room::default(),
             }
             state.admit(now)
         };
@@ -184,7 +184,7 @@ impl Drop for Place {
 }
 
 /// One connection on its way to the device.
-pub(crate) struct Lane {
+pub(crate) struct ConnectionTurns {
     turns: DeviceTurns,
     /// Until when it counts as one that asks for much.
     heavy_until: Option<Instant>,
@@ -196,7 +196,7 @@ pub(crate) struct Lane {
     count: u64,
 }
 
-impl Lane {
+impl ConnectionTurns {
     pub(crate) fn new(admission: Arc<Admission>, submitter: Submitter) -> Self {
         let turns = DeviceTurns { admission, submitter };
         Self { turns, heavy_until: None, takes_turns: false, is_beside_light: false, count: 0 }
@@ -213,7 +213,7 @@ impl Lane {
         let mut state = self.turns.admission.lock();
         state.seen.insert(self.turns.submitter, Seen { until: None, is_light });
         self.takes_turns = !is_light && state.room(now) < u64::MAX;
-        self.is_beside_light = self.takes_turns && matches!(state.company(now), Company::Light);
+        self.is_beside_light = self.takes_turns && matches!(state.neighbours(now), Neighbours::Light);
         self.takes_turns.then(|| self.turns.clone())
     }
 
@@ -239,7 +239,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for ConnectionTurns {
     fn drop(&mut self) {
         self.turns.admission.lock().seen.remove(&self.turns.submitter);
     }

@@ -376,19 +376,19 @@ impl<S> Drop for Driver<S> {
     }
 }
 
-/// What came over the stream that somebody has to be told.
+/// What came over the stream and is not passed on yet.
 #[derive(Default)]
-struct News {
+struct Received {
     info: Option<ExportInfo>,
     completed: Vec<Completed<Token>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     async fn negotiate(&mut self) -> io::Result<ExportInfo> {
-        let mut news = News::default();
+        let mut received = Received::default();
         poll_fn(|context| {
-            let ended = self.poll(context, &mut news);
-            match (news.info.take(), ended) {
+            let ended = self.poll(context, &mut received);
+            match (received.info.take(), ended) {
                 (Some(info), _) => Poll::Ready(Ok(info)),
                 (None, Poll::Ready(Ok(()))) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 (None, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
@@ -399,10 +399,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     async fn run(mut self) {
-        let mut news = News::default();
+        let mut received = Received::default();
         let ended = poll_fn(|context| {
-            let ended = self.poll(context, &mut news);
-            news.completed.drain(..).for_each(tell);
+            let ended = self.poll(context, &mut received);
+            received.completed.drain(..).for_each(tell);
             ended
         })
         .await;
@@ -415,14 +415,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     /// Moves bytes both ways until neither moves. Ready when the connection is over, in order or not.
-    fn poll(&mut self, context: &mut Context<'_>, news: &mut News) -> Poll<io::Result<()>> {
+    fn poll(&mut self, context: &mut Context<'_>, received: &mut Received) -> Poll<io::Result<()>> {
         let mut state = self.shared.lock();
         match &mut state.driver {
             Some(waker) => waker.clone_from(context.waker()),
             none => *none = Some(context.waker().clone()),
         }
         loop {
-            collect(&mut state, news)?;
+            collect(&mut state, received)?;
             if state.is_leaving && state.client.outstanding() == 0 {
                 state.client.disconnect();
                 state.is_leaving = false;
@@ -441,10 +441,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 }
 
 /// Takes what the client understood of the bytes so far.
-fn collect(state: &mut State, news: &mut News) -> io::Result<()> {
+fn collect(state: &mut State, received: &mut Received) -> io::Result<()> {
     while let Some(event) = state.client.poll_event() {
         match event {
-            ClientEvent::Connected(info) => news.info = Some(info),
+            ClientEvent::Connected(info) => received.info = Some(info),
             ClientEvent::Failed(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             ClientEvent::Completed(completed) if completed.token.needs_flush && completed.result.is_ok() => {
                 let token = Token { needs_flush: false, ..completed.token };
@@ -452,10 +452,10 @@ fn collect(state: &mut State, news: &mut News) -> io::Result<()> {
                     // A slot was freed a moment ago, so this is a connection that ends: the write is not known to be durable.
                     let failure = nbd::Failure::from(nbd::ErrorCode::InputOutput);
                     let (buffer, extents) = (Buffer::empty(), Vec::new());
-                    news.completed.push(Completed { token, result: Err(failure), buffer, extents });
+                    received.completed.push(Completed { token, result: Err(failure), buffer, extents });
                 }
             }
-            ClientEvent::Completed(completed) => news.completed.push(completed),
+            ClientEvent::Completed(completed) => received.completed.push(completed),
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::admission::{DeviceTurns, Lane, cost_of};
+use crate::admission::{ConnectionTurns, DeviceTurns, cost_of};
 use crate::carry_out::{self, CommandContext, Finished, Job, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
@@ -63,7 +63,7 @@ pub(crate) struct Connection<S> {
     running: FuturesUnordered<Running>,
     flushes: Flushes,
     work_share: WorkShare,
-    lane: Lane,
+    turns: ConnectionTurns,
     /// Bytes received, and of requests begun, in this turn, [`TURN_REQUEST_BYTES`] at least for each request; beside others those sent, too.
     turn_bytes: u64,
     /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// With a client that has no handshake, knows the export, and is told of its size by other means.
-    pub(crate) fn knowing(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+    pub(crate) fn negotiated(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
         let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
         Self {
             follows_size: true,
@@ -141,7 +141,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let shared = Arc::clone(&open.shared);
         let holdings = shared.holdings();
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
-        let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
+        let turns = ConnectionTurns::new(Arc::clone(&shared.admission), device.submitter());
         let handshake_turn = Some(HandshakeTurn::new(shared.handshake_line.clone()));
         Self {
             stream: Channel::Clear(stream),
@@ -155,7 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             running: FuturesUnordered::new(),
             flushes: Flushes::default(),
             work_share: WorkShare::default(),
-            lane,
+            turns,
             turn_bytes: 0,
             turn_cost: 0,
             next_turn: NextTurn::new(),
@@ -220,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Bytes of a turn.
     fn turn_bytes_max(&self) -> u64 {
-        match (&self.handshake_turn, self.lane.is_beside_light()) {
+        match (&self.handshake_turn, self.turns.is_beside_light()) {
             (Some(_), _) => TURN_BYTES_HANDSHAKE,
             (None, true) => TURN_BYTES_BESIDE_LIGHT,
             (None, false) => TURN_BYTES,
@@ -407,7 +407,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let bytes = carry_out::held_bytes(&self.open.geometry, &command);
         self.bytes_running += bytes;
-        let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
+        let device_turns = kind.moves_data().then(|| self.take_device_turns()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
         let commands = CommandContext {
             device: &self.device,
@@ -427,16 +427,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// The turns that a read or write is to take, beside all that is under way.
-    fn enter_lane(&mut self) -> Option<DeviceTurns> {
+    fn take_device_turns(&mut self) -> Option<DeviceTurns> {
         let requests = self.server.outstanding() as u64;
-        self.lane.enter(requests * cost_of(0) + self.bytes_running + self.turn_cost)
+        self.turns.enter(requests * cost_of(0) + self.bytes_running + self.turn_cost)
     }
 
     fn finish(&mut self, finished: Finished) {
         let Finished { job, reply } = finished;
         self.bytes_running -= job.bytes;
         if job.kind.moves_data() {
-            self.lane.leave();
+            self.turns.leave();
         }
         if matches!(reply, Reply::Failed(_)) {
             self.shared.counters.of(job.kind).count_error();
@@ -451,7 +451,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        let bytes_max = self.lane.is_beside_light().then_some(TURN_BYTES_BESIDE_LIGHT as usize);
+        let bytes_max = self.turns.is_beside_light().then_some(TURN_BYTES_BESIDE_LIGHT as usize);
         let transmit = self.server.transmit();
         if transmit.is_empty() {
             return self.flush(context);
@@ -466,7 +466,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 transmit.handle_transmitted(count);
                 self.is_flushed = false;
                 self.holdings.note_sent(count);
-                if self.lane.takes_turns() {
+                if self.turns.takes_turns() {
                     self.turn_bytes += count as u64;
                 }
                 Ok(true)
@@ -493,7 +493,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        let is_beside_light = self.lane.is_beside_light();
+        let is_beside_light = self.turns.is_beside_light();
         let space = if self.is_closing { &mut [] } else { self.server.receive_space() };
         if space.is_empty() {
             return Ok(false);

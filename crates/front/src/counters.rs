@@ -60,7 +60,7 @@ impl Counters {
     }
 
     /// One that was told a size knows another one now.
-    pub(crate) fn note_told(&self, before_bytes: u64, size_bytes: u64) {
+    pub(crate) fn note_size_sent(&self, before_bytes: u64, size_bytes: u64) {
         self.forget_size(before_bytes);
         *self.lock_sizes().entry(size_bytes).or_default() += 1;
     }

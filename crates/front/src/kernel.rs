@@ -136,7 +136,7 @@ impl KernelDisk {
             let _ = stopped.await;
         };
         let events = server.events();
-        let serving = tokio::spawn(server.serve_knowing(UnixStream::from_std(stream)?, stopped));
+        let serving = tokio::spawn(server.serve_negotiated(UnixStream::from_std(stream)?, stopped));
         let mut serving = std::pin::pin!(serving);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {

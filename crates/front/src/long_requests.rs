@@ -103,7 +103,7 @@ impl Part {
 
 impl LongRequests {
     /// The server ends: what was begun goes on without pauses and turns, and what only reads into caches ends with its piece.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn begin_shutdown(&self) {
         self.line.close();
     }
 

@@ -27,7 +27,7 @@ impl OpenConnection {
         if before == geometry.size_bytes {
             return false;
         }
-        self.shared.counters.note_told(before, geometry.size_bytes);
+        self.shared.counters.note_size_sent(before, geometry.size_bytes);
         true
     }
 }

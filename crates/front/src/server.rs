@@ -116,7 +116,7 @@ impl NbdServer {
         }
         drop(listener);
         stop.send_replace(true);
-        self.shared.long_requests.hurry();
+        self.shared.long_requests.begin_shutdown();
         let finished = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(SHUTDOWN_TIME_MAX, finished).await.is_err() {
             tracing::warn!("NBD connections are closed with requests under way");
@@ -152,13 +152,13 @@ impl NbdServer {
     }
 
     /// Serves a client that knows the export by other means, and is told of a new size by them, too.
-    pub(crate) fn serve_knowing(
+    pub(crate) fn serve_negotiated(
         &self,
         stream: UnixStream,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let open = OpenConnection::begin(&self.shared);
-        Connection::knowing(stream, open, Box::pin(shutdown)).run()
+        Connection::negotiated(stream, open, Box::pin(shutdown)).run()
     }
 
     fn spawn(&self, connections: &mut JoinSet<()>, accepted: Accepted, mut stop: watch::Receiver<bool>) {

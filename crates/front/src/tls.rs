@@ -76,7 +76,7 @@ impl Tls {
     }
 
     /// Whether nobody is served who has no certificate.
-    pub fn lets_in_known_clients_only(&self) -> bool {
+    pub fn requires_client_certificate(&self) -> bool {
         self.is_required && self.knows_clients
     }
 

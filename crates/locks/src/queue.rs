@@ -48,12 +48,12 @@ pub struct Grant {
     /// Since when.
     pub since: Instant,
     /// What its holder was asked to give up.
-    pub callback: Option<Called>,
+    pub callback: Option<PendingCallback>,
 }
 
 /// A holder was asked to come down, and has not done so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Called {
+pub struct PendingCallback {
     /// The number of the callback.
     pub number: CallbackNumber,
     /// What may be kept.
@@ -192,12 +192,12 @@ impl LockTable {
         if held.is_some_and(|held| held.mode.covers(mode)) {
             return Vec::new();
         }
-        let holders = self.in_the_way(owner, wanted).map(|holder| (wanted, Obstacle::Holder(holder)));
+        let holders = self.conflicting_holders(owner, wanted).map(|holder| (wanted, Obstacle::Holder(holder)));
         holders.chain(self.ahead(number, owner, wanted).map(|other| (wanted, Obstacle::Ahead(other)))).collect()
     }
 
     /// Other owners that hold a resource in a mode that conflicts.
-    pub fn in_the_way(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
+    pub fn conflicting_holders(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
         self.holders.get(&resource).into_iter().flatten().copied().filter(move |holder| {
             *holder != owner && self.grant(*holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
         })
@@ -284,9 +284,9 @@ impl LockTable {
     }
 
     /// Notes that a holder was asked to come down, or that it defers that.
-    pub fn set_callback(&mut self, owner: Owner, resource: Resource, called: Called) {
+    pub fn set_callback(&mut self, owner: Owner, resource: Resource, callback: PendingCallback) {
         if let Some(grant) = self.grants.get_mut(&owner).and_then(|held| held.get_mut(&resource)) {
-            grant.callback = Some(called);
+            grant.callback = Some(callback);
         }
     }
 
@@ -309,11 +309,11 @@ impl LockTable {
         let answered = match to {
             Some(to) => {
                 grant.mode = to;
-                grant.callback.take_if(|called| called.to.is_some_and(|asked| asked.covers(to)))
+                grant.callback.take_if(|callback| callback.to.is_some_and(|asked| asked.covers(to)))
             }
             None => self.drop_grant(owner, resource).and_then(|grant| grant.callback),
         };
-        demoted.answered.extend(answered.map(|called| called.number));
+        demoted.answered.extend(answered.map(|callback| callback.number));
     }
 }
 

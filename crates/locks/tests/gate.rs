@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Site, range, settings};
+use common::{TestServer, range, settings};
 use locks::gate::{Change, Passage};
 use locks::identity::{BootEpoch, CommandId};
 use locks::limits::Limits;
@@ -12,51 +12,51 @@ use locks::mode::Mode;
 use locks::resource::Resource;
 use locks::settings::{Settings, Start};
 
-fn passes(site: &mut Site) -> Vec<(CommandId, Passage)> {
+fn passes(server: &mut TestServer) -> Vec<(CommandId, Passage)> {
     let pass = |output| match output {
         Output::Pass(command, passage) => Some((command, passage)),
         _ => None,
     };
-    site.outputs().into_iter().filter_map(pass).collect()
+    server.outputs().into_iter().filter_map(pass).collect()
 }
 
 #[test]
 fn a_change_passes_when_every_other_copy_is_purged() {
-    let mut site = Site::new();
-    let (a, b, c) = (site.client(), site.client(), site.client());
+    let mut server = TestServer::new();
+    let (a, b, c) = (server.client(), server.client(), server.client());
     for client in [a, b, c] {
-        assert!(matches!(site.read(Some(client), 10, 10).1, Some(Passage::Read(Some(_)))));
+        assert!(matches!(server.read(Some(client), 10, 10).1, Some(Passage::Read(Some(_)))));
     }
-    let (change, passage) = site.change(Some(a), 15, 10);
+    let (change, passage) = server.change(Some(a), 15, 10);
     assert_eq!(passage, None);
-    assert_eq!(site.mail(a), [], "its own copy is its own affair");
-    let ((of_b, ..), (of_c, ..)) = (site.purge(b), site.purge(c));
-    site.done(b, of_b).unwrap();
-    assert_eq!(passes(&mut site), []);
-    site.done(c, of_c).unwrap();
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
-    site.end(change);
-    let (second, passage) = site.change(Some(a), 15, 10);
+    assert_eq!(server.mail(a), [], "its own copy is its own affair");
+    let ((of_b, ..), (of_c, ..)) = (server.purge(b), server.purge(c));
+    server.done(b, of_b).unwrap();
+    assert_eq!(passes(&mut server), []);
+    server.done(c, of_c).unwrap();
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
+    server.end(change);
+    let (second, passage) = server.change(Some(a), 15, 10);
     assert_eq!(passage, Some(Passage::Change), "nobody has a copy now");
-    site.end(second);
-    let (_, passage) = site.change(Some(a), 14, 1);
+    server.end(second);
+    let (_, passage) = server.change(Some(a), 14, 1);
     assert_eq!(passage, None, "what was not changed is still registered");
 }
 
 /// Race 1, at the target: the read waits behind the change, and the change waits for the reader's answer, which needs no read to end.
 #[test]
 fn a_read_waits_behind_a_change_that_waits_for_the_reader() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 4);
-    let (change, _) = site.change(Some(b), 0, 4);
-    let (read, passage) = site.read(Some(a), 2, 4);
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 4);
+    let (change, _) = server.change(Some(b), 0, 4);
+    let (read, passage) = server.read(Some(a), 2, 4);
     assert_eq!(passage, None);
-    let (number, _, purged) = site.purge(a);
-    site.done(a, number).unwrap();
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
-    site.end(change);
-    let [(passed, Passage::Read(Some(generation)))] = passes(&mut site)[..] else { panic!("the read passes") };
+    let (number, _, purged) = server.purge(a);
+    server.done(a, number).unwrap();
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
+    server.end(change);
+    let [(passed, Passage::Read(Some(generation)))] = passes(&mut server)[..] else { panic!("the read passes") };
     assert_eq!(passed, read);
     assert!(generation >= purged, "what it reads now is new");
 }
@@ -64,192 +64,192 @@ fn a_read_waits_behind_a_change_that_waits_for_the_reader() {
 /// Race 6: what has no identity purges everybody.
 #[test]
 fn a_change_by_a_stock_initiator_purges_everybody() {
-    let mut site = Site::new();
-    let a = site.client();
-    site.read(Some(a), 0, 4);
-    let (change, passage) = site.change(None, 0, 1000);
+    let mut server = TestServer::new();
+    let a = server.client();
+    server.read(Some(a), 0, 4);
+    let (change, passage) = server.change(None, 0, 1000);
     assert_eq!(passage, None);
-    let (number, asked, _) = site.purge(a);
+    let (number, asked, _) = server.purge(a);
     assert_eq!(asked, range(0, 1000));
-    site.done(a, number).unwrap();
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    server.done(a, number).unwrap();
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
 }
 
 /// Race 4: the purge carries a larger generation than what was read before it, whichever comes first.
 #[test]
 fn what_was_read_before_a_purge_has_a_smaller_generation() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    let (_, Some(Passage::Read(Some(read)))) = site.read(Some(a), 0, 4) else { panic!() };
-    site.change(Some(b), 0, 4);
-    let (_, _, purged) = site.purge(a);
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    let (_, Some(Passage::Read(Some(read)))) = server.read(Some(a), 0, 4) else { panic!() };
+    server.change(Some(b), 0, 4);
+    let (_, _, purged) = server.purge(a);
     assert!(read < purged);
 }
 
 #[test]
 fn changes_of_the_same_blocks_pass_in_order() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    let (first, passage) = site.change(Some(a), 0, 4);
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    let (first, passage) = server.change(Some(a), 0, 4);
     assert_eq!(passage, Some(Passage::Change));
-    let (second, passage) = site.change(Some(b), 3, 4);
+    let (second, passage) = server.change(Some(b), 3, 4);
     assert_eq!(passage, None);
-    let (_, beside) = site.change(Some(b), 100, 4);
+    let (_, beside) = server.change(Some(b), 100, 4);
     assert_eq!(beside, Some(Passage::Change));
-    let (third, _) = site.change(None, 0, 1);
-    assert!(site.manager.end_change(site.now, first, true).unwrap().is_some(), "a keeps what it wrote");
-    assert_eq!(passes(&mut site), [], "and is asked for it");
-    let asked: Vec<_> = site.mail(a);
+    let (third, _) = server.change(None, 0, 1);
+    assert!(server.manager.end_change(server.now, first, true).unwrap().is_some(), "a keeps what it wrote");
+    assert_eq!(passes(&mut server), [], "and is asked for it");
+    let asked: Vec<_> = server.mail(a);
     assert_eq!(asked.len(), 2, "by both");
     for (client, number) in
-        site.manager.callbacks().open().map(|(client, number, _)| (client, number)).collect::<Vec<_>>()
+        server.manager.callbacks().open().map(|(client, number, _)| (client, number)).collect::<Vec<_>>()
     {
-        site.done(client, number).unwrap();
+        server.done(client, number).unwrap();
     }
-    let passed: Vec<_> = passes(&mut site).into_iter().map(|(command, _)| command).collect();
+    let passed: Vec<_> = passes(&mut server).into_iter().map(|(command, _)| command).collect();
     assert!(passed.contains(&second) && passed.contains(&third));
 }
 
 /// Race 5.
 #[test]
 fn a_change_that_is_given_up_leaves_no_copy_that_nobody_knows_of() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 4);
-    let (change, _) = site.change(Some(b), 0, 4);
-    let (number, ..) = site.purge(a);
-    site.manager.cancel_command(site.now, change).unwrap();
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 4);
+    let (change, _) = server.change(Some(b), 0, 4);
+    let (number, ..) = server.purge(a);
+    server.manager.cancel_command(server.now, change).unwrap();
     // The answer to the purge is on its way, and would end whatever is registered now.
-    let (read, passage) = site.read(Some(a), 0, 4);
+    let (read, passage) = server.read(Some(a), 0, 4);
     assert_eq!(passage, None, "it waits for that answer");
-    site.done(a, number).unwrap();
-    assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
-    assert_eq!(site.manager.gate().registrations().count(), 1);
+    server.done(a, number).unwrap();
+    assert!(matches!(passes(&mut server)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
+    assert_eq!(server.manager.gate().registrations().count(), 1);
 }
 
 /// Two purges of the same copies, one of which nobody waits for any more: the answer to the later one must not end what was registered since the first.
 #[test]
 fn what_is_registered_after_a_purge_stays_when_another_is_answered() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 4);
-    let (given_up, _) = site.change(Some(b), 0, 2);
-    let mut numbers = vec![site.purge(a).0];
-    site.manager.cancel_command(site.now, given_up).unwrap();
-    let (change, passage) = site.change(None, 1, 3);
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 4);
+    let (given_up, _) = server.change(Some(b), 0, 2);
+    let mut numbers = vec![server.purge(a).0];
+    server.manager.cancel_command(server.now, given_up).unwrap();
+    let (change, passage) = server.change(None, 1, 3);
     assert_eq!(passage, None);
-    for message in site.mail(a) {
+    for message in server.mail(a) {
         let ToClient::Purge { number, .. } = message else { panic!("{message:?}") };
         numbers.insert(0, number);
     }
     // The later one first: messages of several connections overtake each other.
     let first = numbers.remove(0);
-    site.done(a, first).unwrap();
-    assert_eq!(passes(&mut site), [], "one copy is not dropped yet");
-    let (read, _) = site.read(Some(a), 3, 1);
+    server.done(a, first).unwrap();
+    assert_eq!(passes(&mut server), [], "one copy is not dropped yet");
+    let (read, _) = server.read(Some(a), 3, 1);
     for number in numbers {
-        site.done(a, number).unwrap();
+        server.done(a, number).unwrap();
     }
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
-    site.end(change);
-    assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
-    assert_eq!(site.manager.gate().registrations().all().collect::<Vec<_>>(), [(a, range(3, 1))]);
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
+    server.end(change);
+    assert!(matches!(passes(&mut server)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
+    assert_eq!(server.manager.gate().registrations().all().collect::<Vec<_>>(), [(a, range(3, 1))]);
 }
 
 #[test]
 fn copies_that_are_being_dropped_are_not_asked_for_again() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 4);
-    let (given_up, _) = site.change(Some(b), 0, 4);
-    let (number, ..) = site.purge(a);
-    site.manager.cancel_command(site.now, given_up).unwrap();
-    let (change, passage) = site.change(None, 0, 4);
-    assert_eq!((passage, site.mail(a)), (None, vec![]), "it was asked");
-    site.done(a, number).unwrap();
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 4);
+    let (given_up, _) = server.change(Some(b), 0, 4);
+    let (number, ..) = server.purge(a);
+    server.manager.cancel_command(server.now, given_up).unwrap();
+    let (change, passage) = server.change(None, 0, 4);
+    assert_eq!((passage, server.mail(a)), (None, vec![]), "it was asked");
+    server.done(a, number).unwrap();
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
 }
 
 /// Race 13.
 #[test]
 fn a_full_table_calls_the_oldest_registration_back_and_forgets_nothing() {
     let limits = Limits { registrations_max: 2, ..Limits::default() };
-    let mut site = Site::with(Settings { limits, ..settings() }, Start::first());
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 1);
-    site.read(Some(a), 10, 1);
-    let (read, passage) = site.read(Some(b), 20, 1);
+    let mut server = TestServer::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 1);
+    server.read(Some(a), 10, 1);
+    let (read, passage) = server.read(Some(b), 20, 1);
     assert_eq!(passage, None, "what is not registered must not be kept");
-    let (number, asked, _) = site.purge(a);
+    let (number, asked, _) = server.purge(a);
     assert_eq!(asked, range(0, 1));
-    assert_eq!(site.manager.gate().registrations().count(), 2, "it counts until it is purged");
-    site.done(a, number).unwrap();
-    assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
+    assert_eq!(server.manager.gate().registrations().count(), 2, "it counts until it is purged");
+    server.done(a, number).unwrap();
+    assert!(matches!(passes(&mut server)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
 }
 
 #[test]
 fn a_full_table_does_not_grow_when_a_purge_would_cut_a_range_in_pieces() {
     let limits = Limits { registrations_max: 2, ..Limits::default() };
-    let mut site = Site::with(Settings { limits, ..settings() }, Start::first());
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 10);
-    site.read(Some(b), 50, 1);
-    let (change, _) = site.change(None, 4, 1);
-    let (number, asked, _) = site.purge(a);
+    let mut server = TestServer::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 10);
+    server.read(Some(b), 50, 1);
+    let (change, _) = server.change(None, 4, 1);
+    let (number, asked, _) = server.purge(a);
     assert_eq!(asked, range(0, 10), "all of it goes");
-    assert_eq!(site.manager.gate().registrations().count(), 2);
-    site.done(a, number).unwrap();
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
-    assert_eq!(site.manager.gate().registrations().count(), 1);
+    assert_eq!(server.manager.gate().registrations().count(), 2);
+    server.done(a, number).unwrap();
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
+    assert_eq!(server.manager.gate().registrations().count(), 1);
 }
 
 /// The dirty blocks of a host that is asked to drop them: were its write to wait for the change that asks, both would wait for the deadline.
 #[test]
 fn who_holds_a_range_alone_writes_it_before_the_change_that_calls_it_back() {
-    let mut site = Site::new();
-    let a = site.client();
-    site.granted(a, &[(Resource::Metadata(4), Mode::M_X), (Resource::Metadata(5), Mode::M_X)]);
-    site.read(Some(a), 4, 2);
-    let (change, passage) = site.change(None, 0, 8);
+    let mut server = TestServer::new();
+    let a = server.client();
+    server.granted(a, &[(Resource::Metadata(4), Mode::M_X), (Resource::Metadata(5), Mode::M_X)]);
+    server.read(Some(a), 4, 2);
+    let (change, passage) = server.change(None, 0, 8);
     assert_eq!(passage, None);
-    let (number, ..) = site.purge(a);
-    let (behind, passage) = site.change(Some(a), 6, 1);
+    let (number, ..) = server.purge(a);
+    let (behind, passage) = server.change(Some(a), 6, 1);
     assert_eq!(passage, None, "it does not hold that block");
-    let (first, passage) = site.change(Some(a), 4, 2);
+    let (first, passage) = server.change(Some(a), 4, 2);
     assert_eq!(passage, Some(Passage::Change));
-    site.manager.acknowledge(site.now, a, number, CallbackAnswer::GettingOn).unwrap();
-    site.done(a, number).unwrap();
-    assert_eq!(passes(&mut site), [], "a client that says so too early harms nobody: its write is under way");
-    site.end(first);
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
-    site.end(change);
-    assert_eq!(passes(&mut site), [(behind, Passage::Change)]);
+    server.manager.acknowledge(server.now, a, number, CallbackAnswer::GettingOn).unwrap();
+    server.done(a, number).unwrap();
+    assert_eq!(passes(&mut server), [], "a client that says so too early harms nobody: its write is under way");
+    server.end(first);
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
+    server.end(change);
+    assert_eq!(passes(&mut server), [(behind, Passage::Change)]);
 }
 
 #[test]
 fn a_change_waits_for_the_fence_of_a_reader_that_does_not_answer() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    site.read(Some(a), 0, 4);
-    let (change, _) = site.change(None, 0, 4);
-    site.advance(settings().lease / 2);
-    site.manager.renew(site.now, b).unwrap();
-    site.advance(settings().lease / 2);
-    assert_eq!(site.fences().len(), 1);
-    site.manager.fenced(site.now, a);
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.read(Some(a), 0, 4);
+    let (change, _) = server.change(None, 0, 4);
+    server.advance(settings().lease / 2);
+    server.manager.renew(server.now, b).unwrap();
+    server.advance(settings().lease / 2);
+    assert_eq!(server.fences().len(), 1);
+    server.manager.fenced(server.now, a);
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
 }
 
 #[test]
 fn after_a_start_only_what_was_lost_is_written_before_the_grace_period_ends() {
     let start = Start { boot_epoch: BootEpoch(2), longest_lease: Some(settings().lease), ..Start::first() };
-    let mut site = Site::with(settings(), start);
-    let (change, passage) = site.change(None, 0, 4);
+    let mut server = TestServer::with(settings(), start);
+    let (change, passage) = server.change(None, 0, 4);
     assert_eq!(passage, None, "who has copies is not known");
     let again = Change { range: range(10, 1), by: None, is_under_grant: true };
-    let passage = site.manager.begin_change(site.now, CommandId(50), again).unwrap();
+    let passage = server.manager.begin_change(server.now, CommandId(50), again).unwrap();
     assert_eq!(passage, Some(Passage::Change));
-    site.advance(settings().lease);
-    site.manager.grace_end_kept(site.now);
-    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    server.advance(settings().lease);
+    server.manager.grace_end_kept(server.now);
+    assert_eq!(passes(&mut server), [(change, Passage::Change)]);
 }

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use base::clock::Instant;
-use common::{BLOCK, FILE, Site, group, range, settings};
+use common::{BLOCK, FILE, TestServer, group, range, settings};
 use locks::error::LockError;
 use locks::gate::Passage;
 use locks::holder::{Holder, HolderOutput};
@@ -213,16 +213,16 @@ fn in_the_papers_profile_only_a_shared_lock_of_metadata_is_kept() {
 /// The client gives up first, however long its messages take and however its clock goes.
 #[test]
 fn a_lease_is_over_at_the_client_before_it_is_at_the_target() {
-    let mut site = Site::new();
-    let sent = site.now;
-    site.now = site.now + Duration::from_secs(2);
-    let client = site.client();
+    let mut server = TestServer::new();
+    let sent = server.now;
+    server.now = server.now + Duration::from_secs(2);
+    let client = server.client();
     let mut host = Host::new();
     host.holder = Holder::default();
     host.registered(client, None, sent);
     host.hold(&[(BLOCK, Mode::M_X, 1)]);
     let end = host.holder.next_deadline().unwrap().max(sent + settings().lease * 99 / 100);
-    assert!(end < sent + settings().lease && end < site.manager.next_deadline().unwrap());
+    assert!(end < sent + settings().lease && end < server.manager.next_deadline().unwrap());
     assert_eq!(host.holder.client(end), None);
     assert!(!host.holder.begin_use(end, BLOCK, Mode::M_X));
     host.holder.handle_timeout(end);
@@ -327,14 +327,14 @@ fn data_that_a_purge_overtook_is_not_kept() {
 
 #[test]
 fn what_the_target_calls_old_the_client_does_not_keep() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
     let mut host = Host::new();
     host.holder = Holder::default();
-    host.registered(a, None, site.now);
+    host.registered(a, None, server.now);
     let fetch = host.holder.begin_fetch(range(0, 4));
-    let (_, Some(Passage::Read(generation))) = site.read(Some(a), 0, 4) else { panic!() };
-    site.change(Some(b), 0, 4);
-    site.mail(a).into_iter().for_each(|message| host.holder.handle_message(a, message));
+    let (_, Some(Passage::Read(generation))) = server.read(Some(a), 0, 4) else { panic!() };
+    server.change(Some(b), 0, 4);
+    server.mail(a).into_iter().for_each(|message| host.holder.handle_message(a, message));
     assert!(!host.holder.end_fetch(fetch, generation));
 }

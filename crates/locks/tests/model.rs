@@ -5,7 +5,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::random::Random;
-use common::{Site, range};
+use common::{TestServer, range};
 use locks::identity::{CallbackNumber, ClientId, Generation, RequestId};
 use locks::message::ToClient;
 use locks::mode::Mode;
@@ -79,7 +79,7 @@ impl Naive {
 }
 
 struct Run {
-    site: Site,
+    server: TestServer,
     naive: Naive,
     clients: Vec<ClientId>,
     called: BTreeMap<(ClientId, u64), (CallbackNumber, Option<Mode>)>,
@@ -126,7 +126,7 @@ impl Run {
             .map(|(block, mode)| (block, self.naive.mode(client, block).map_or(mode, |held| held.join(mode))))
             .collect();
         let batch: Vec<_> = joined.iter().map(|(block, mode)| (Resource::Metadata(*block), *mode)).collect();
-        let (request, answer) = self.site.ask(locks::identity::Owner::own(client), &batch);
+        let (request, answer) = self.server.ask(locks::identity::Owner::own(client), &batch);
         if matches!(answer.unwrap(), locks::message::Answer::Granted(_)) {
             self.granted.insert(request);
         }
@@ -135,7 +135,7 @@ impl Run {
 
     fn unlock(&mut self, client: ClientId, block: u64) {
         if self.naive.mode(client, block).is_some() {
-            self.site.unlock(client, Resource::Metadata(block), None).unwrap();
+            self.server.unlock(client, Resource::Metadata(block), None).unwrap();
             self.naive.set(client, block, None);
             self.called.remove(&(client, block));
         }
@@ -145,14 +145,14 @@ impl Run {
         let count = self.called.len() as u64;
         let Some(nth) = (count > 0).then(|| random.below(count) as usize) else { return };
         let (&(client, block), &(number, to)) = self.called.iter().nth(nth).unwrap();
-        self.site.done(client, number).unwrap();
+        self.server.done(client, number).unwrap();
         self.called.remove(&(client, block));
         self.naive.set(client, block, to);
     }
 
     fn take_mail(&mut self) {
         for client in self.clients.clone() {
-            for message in self.site.mail(client) {
+            for message in self.server.mail(client) {
                 match message {
                     ToClient::Granted { request, .. } => drop(self.granted.insert(request)),
                     ToClient::Callback { number, resource, to, .. } => {
@@ -167,7 +167,7 @@ impl Run {
 
     fn compare(&self) {
         let held: BTreeSet<_> = self
-            .site
+            .server
             .manager
             .table()
             .all_grants()
@@ -179,8 +179,8 @@ impl Run {
             assert_eq!(conflict, None);
         }
         let waits = |request: &RequestId| self.naive.waiting.iter().any(|(of, ..)| of == request);
-        assert!(self.site.manager.table().tickets().all(|(_, ticket)| waits(&ticket.request)));
-        assert_eq!(self.site.manager.table().tickets().count(), self.naive.waiting.len());
+        assert!(self.server.manager.table().tickets().all(|(_, ticket)| waits(&ticket.request)));
+        assert_eq!(self.server.manager.table().tickets().count(), self.naive.waiting.len());
         // Whoever waits has somebody to wait for who was asked.
         assert!(self.naive.waiting.is_empty() || !self.called.is_empty(), "all wait, and nobody was called back");
     }
@@ -192,9 +192,10 @@ fn grants_come_to_whom_a_slow_table_gives_them() {
     for seed in test.seeds(1, 100, 1) {
         let _printed = test.on_panic(seed, None);
         let mut random = Random::new(seed);
-        let mut site = Site::new();
-        let clients = (0..CLIENTS).map(|_| site.client()).collect();
-        let mut run = Run { site, naive: Naive::default(), clients, called: BTreeMap::new(), granted: BTreeSet::new() };
+        let mut server = TestServer::new();
+        let clients = (0..CLIENTS).map(|_| server.client()).collect();
+        let mut run =
+            Run { server, naive: Naive::default(), clients, called: BTreeMap::new(), granted: BTreeSet::new() };
         (0..STEPS).for_each(|_| run.step(&mut random));
     }
 }

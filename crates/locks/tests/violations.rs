@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{BLOCK, FILE, Site, group, settings};
+use common::{BLOCK, FILE, TestServer, group, settings};
 use locks::error::{LockError, Table};
 use locks::identity::{BootEpoch, CallbackNumber, ClientId, GrantNumber, Owner, RequestId, TransactionId};
 use locks::limits::Limits;
@@ -13,153 +13,156 @@ use locks::resource::{FileId, GroupIndex, Resource};
 use locks::settings::{Settings, Start};
 
 #[track_caller]
-fn refused(site: &mut Site, client: ClientId, batch: &[(Resource, Mode)], error: LockError) {
-    let before = site.manager.table().clone();
-    assert_eq!(site.lock(client, batch), Err(error));
-    assert_eq!(*site.manager.table(), before, "a refused request changes nothing");
+fn refused(server: &mut TestServer, client: ClientId, batch: &[(Resource, Mode)], error: LockError) {
+    let before = server.manager.table().clone();
+    assert_eq!(server.lock(client, batch), Err(error));
+    assert_eq!(*server.manager.table(), before, "a refused request changes nothing");
 }
 
 #[test]
 fn rules_between_files_and_block_groups_are_kept() {
-    let mut site = Site::new();
-    let a = site.client();
-    refused(&mut site, a, &[(group(0), Mode::D_S)], LockError::LeafBeforeRoot(group(0)));
-    refused(&mut site, a, &[(group(0), Mode::D_S), (FILE, Mode::D_IS)], LockError::LeafBeforeRoot(group(0)));
-    site.granted(a, &[(FILE, Mode::D_IS), (group(0), Mode::D_S)]);
-    refused(&mut site, a, &[(group(1), Mode::D_X)], LockError::RootTooWeak(group(1), Mode::D_X, Mode::D_IS));
-    refused(&mut site, a, &[(group(1), Mode::D_IS)], LockError::IntentionOnLeaf(group(1), Mode::D_IS));
-    refused(&mut site, a, &[(group(1), Mode::M_S)], LockError::WrongKind(group(1), Mode::M_S));
-    refused(&mut site, a, &[(BLOCK, Mode::D_S)], LockError::WrongKind(BLOCK, Mode::D_S));
-    assert_eq!(site.unlock(a, FILE, None), Err(LockError::RootBeforeLeaf(FILE)));
-    assert_eq!(site.unlock(a, FILE, Some(Mode::D_IX)), Err(LockError::NotWeaker(FILE, Mode::D_IS, Mode::D_IX)));
-    site.granted(a, &[(FILE, Mode::D_IX), (group(1), Mode::D_X)]);
-    assert_eq!(site.unlock(a, FILE, Some(Mode::D_IS)), Err(LockError::RootBeforeLeaf(FILE)));
-    site.unlock(a, group(1), Some(Mode::D_S)).unwrap();
-    site.unlock(a, FILE, Some(Mode::D_IS)).unwrap();
-    let release = |site: &Site, resource| Release { resource, number: site.number(a, resource), to: None };
-    let batch = [group(0), group(1), FILE].map(|resource| release(&site, resource));
+    let mut server = TestServer::new();
+    let a = server.client();
+    refused(&mut server, a, &[(group(0), Mode::D_S)], LockError::LeafBeforeRoot(group(0)));
+    refused(&mut server, a, &[(group(0), Mode::D_S), (FILE, Mode::D_IS)], LockError::LeafBeforeRoot(group(0)));
+    server.granted(a, &[(FILE, Mode::D_IS), (group(0), Mode::D_S)]);
+    refused(&mut server, a, &[(group(1), Mode::D_X)], LockError::RootTooWeak(group(1), Mode::D_X, Mode::D_IS));
+    refused(&mut server, a, &[(group(1), Mode::D_IS)], LockError::IntentionOnLeaf(group(1), Mode::D_IS));
+    refused(&mut server, a, &[(group(1), Mode::M_S)], LockError::WrongKind(group(1), Mode::M_S));
+    refused(&mut server, a, &[(BLOCK, Mode::D_S)], LockError::WrongKind(BLOCK, Mode::D_S));
+    assert_eq!(server.unlock(a, FILE, None), Err(LockError::RootBeforeLeaf(FILE)));
+    assert_eq!(server.unlock(a, FILE, Some(Mode::D_IX)), Err(LockError::NotWeaker(FILE, Mode::D_IS, Mode::D_IX)));
+    server.granted(a, &[(FILE, Mode::D_IX), (group(1), Mode::D_X)]);
+    assert_eq!(server.unlock(a, FILE, Some(Mode::D_IS)), Err(LockError::RootBeforeLeaf(FILE)));
+    server.unlock(a, group(1), Some(Mode::D_S)).unwrap();
+    server.unlock(a, FILE, Some(Mode::D_IS)).unwrap();
+    let release = |server: &TestServer, resource| Release { resource, number: server.number(a, resource), to: None };
+    let batch = [group(0), group(1), FILE].map(|resource| release(&server, resource));
     let wrong = [batch[0], batch[2], batch[1]];
-    assert_eq!(site.manager.unlock(site.now, Owner::own(a), &wrong), Err(LockError::RootBeforeLeaf(FILE)));
-    assert!(site.mode(a, group(0)).is_some(), "all or nothing");
-    site.manager.unlock(site.now, Owner::own(a), &batch).unwrap();
-    assert_eq!(site.mode(a, FILE), None);
+    assert_eq!(server.manager.unlock(server.now, Owner::own(a), &wrong), Err(LockError::RootBeforeLeaf(FILE)));
+    assert!(server.mode(a, group(0)).is_some(), "all or nothing");
+    server.manager.unlock(server.now, Owner::own(a), &batch).unwrap();
+    assert_eq!(server.mode(a, FILE), None);
 }
 
 #[test]
 fn a_lock_on_the_whole_file_is_one_on_each_block_group() {
-    let mut site = Site::new();
-    let a = site.client();
-    site.granted(a, &[(FILE, Mode::D_IX), (group(0), Mode::D_X)]);
-    site.granted(a, &[(FILE, Mode::D_S)]);
-    assert_eq!(site.mode(a, FILE), Some(Mode::D_X), "shared, and exclusive below, is exclusive");
-    assert_eq!(site.mode(a, group(0)), None, "it is told apart no more");
-    refused(&mut site, a, &[(group(1), Mode::D_X)], LockError::Implied(group(1)));
-    let b = site.client();
-    site.queued(b, &[(FILE, Mode::D_IS), (group(5), Mode::D_S)]);
-    site.unlock(a, FILE, Some(Mode::D_S)).unwrap();
-    assert_eq!(site.mode(b, group(5)), Some(Mode::D_S));
-    refused(&mut site, a, &[(group(1), Mode::D_X)], LockError::RootTooWeak(group(1), Mode::D_X, Mode::D_S));
+    let mut server = TestServer::new();
+    let a = server.client();
+    server.granted(a, &[(FILE, Mode::D_IX), (group(0), Mode::D_X)]);
+    server.granted(a, &[(FILE, Mode::D_S)]);
+    assert_eq!(server.mode(a, FILE), Some(Mode::D_X), "shared, and exclusive below, is exclusive");
+    assert_eq!(server.mode(a, group(0)), None, "it is told apart no more");
+    refused(&mut server, a, &[(group(1), Mode::D_X)], LockError::Implied(group(1)));
+    let b = server.client();
+    server.queued(b, &[(FILE, Mode::D_IS), (group(5), Mode::D_S)]);
+    server.unlock(a, FILE, Some(Mode::D_S)).unwrap();
+    assert_eq!(server.mode(b, group(5)), Some(Mode::D_S));
+    refused(&mut server, a, &[(group(1), Mode::D_X)], LockError::RootTooWeak(group(1), Mode::D_X, Mode::D_S));
 }
 
 #[test]
 fn what_is_not_there_or_not_held_is_refused() {
-    let mut site = Site::new();
-    let a = site.client();
+    let mut server = TestServer::new();
+    let a = server.client();
     let past = Resource::Metadata(1000);
-    refused(&mut site, a, &[(past, Mode::M_S)], LockError::BeyondEnd(past));
+    refused(&mut server, a, &[(past, Mode::M_S)], LockError::BeyondEnd(past));
     let whole = Resource::File(FileId::LOGICAL_UNIT);
     let past = Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(63));
-    refused(&mut site, a, &[(whole, Mode::D_IX), (past, Mode::D_X)], LockError::BeyondEnd(past));
+    refused(&mut server, a, &[(whole, Mode::D_IX), (past, Mode::D_X)], LockError::BeyondEnd(past));
     let last = Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(62));
-    site.granted(a, &[(whole, Mode::D_IX), (last, Mode::D_X)]);
+    server.granted(a, &[(whole, Mode::D_IX), (last, Mode::D_X)]);
     let release = Release { resource: BLOCK, number: GrantNumber(1), to: None };
-    assert_eq!(site.manager.unlock(site.now, Owner::own(a), &[release]), Err(LockError::NotHeld(BLOCK)));
-    site.granted(a, &[(BLOCK, Mode::M_S)]);
-    let old = site.number(a, BLOCK);
-    site.granted(a, &[(BLOCK, Mode::M_S)]);
+    assert_eq!(server.manager.unlock(server.now, Owner::own(a), &[release]), Err(LockError::NotHeld(BLOCK)));
+    server.granted(a, &[(BLOCK, Mode::M_S)]);
+    let old = server.number(a, BLOCK);
+    server.granted(a, &[(BLOCK, Mode::M_S)]);
     let release = Release { resource: BLOCK, number: old, to: None };
     assert_eq!(
-        site.manager.unlock(site.now, Owner::own(a), &[release]),
+        server.manager.unlock(server.now, Owner::own(a), &[release]),
         Err(LockError::NotHeld(BLOCK)),
         "a newer grant stays"
     );
-    refused(&mut site, a, &[], LockError::BatchLength(64));
+    refused(&mut server, a, &[], LockError::BatchLength(64));
     let many: Vec<_> = (0..65).map(|block| (Resource::Metadata(block), Mode::M_S)).collect();
-    refused(&mut site, a, &many, LockError::BatchLength(64));
+    refused(&mut server, a, &many, LockError::BatchLength(64));
 }
 
 #[test]
 fn lives_that_are_over_are_told_apart() {
     let start = Start { boot_epoch: BootEpoch(5), ..Start::first() };
-    let mut site = Site::with(settings(), start);
-    let (a, b) = (site.client(), site.client());
+    let mut server = TestServer::with(settings(), start);
+    let (a, b) = (server.client(), server.client());
     assert_eq!(a, ClientId::new(BootEpoch(5), 1));
     let before = ClientId::new(BootEpoch(4), 1);
-    assert_eq!(site.lock(before, &[(BLOCK, Mode::M_S)]), Err(LockError::WrongEpoch(BootEpoch(5))));
+    assert_eq!(server.lock(before, &[(BLOCK, Mode::M_S)]), Err(LockError::WrongEpoch(BootEpoch(5))));
     let never = ClientId::new(BootEpoch(5), 9);
-    assert_eq!(site.lock(never, &[(BLOCK, Mode::M_S)]), Err(LockError::Fenced(never)));
-    site.manager.fence(site.now, b).unwrap();
-    assert_eq!(site.lock(b, &[(BLOCK, Mode::M_S)]), Err(LockError::Fenced(b)));
-    assert_eq!(site.manager.fence(site.now, b), Err(LockError::Fenced(b)));
-    site.now = site.now + settings().lease;
-    assert_eq!(site.lock(a, &[(BLOCK, Mode::M_S)]), Err(LockError::LeaseOver(a)));
-    assert_eq!(site.manager.renew(site.now, a), Err(LockError::LeaseOver(a)), "a life does not begin again");
-    let c = site.client();
+    assert_eq!(server.lock(never, &[(BLOCK, Mode::M_S)]), Err(LockError::Fenced(never)));
+    server.manager.fence(server.now, b).unwrap();
+    assert_eq!(server.lock(b, &[(BLOCK, Mode::M_S)]), Err(LockError::Fenced(b)));
+    assert_eq!(server.manager.fence(server.now, b), Err(LockError::Fenced(b)));
+    server.now = server.now + settings().lease;
+    assert_eq!(server.lock(a, &[(BLOCK, Mode::M_S)]), Err(LockError::LeaseOver(a)));
+    assert_eq!(server.manager.renew(server.now, a), Err(LockError::LeaseOver(a)), "a life does not begin again");
+    let c = server.client();
     assert_eq!(c, ClientId::new(BootEpoch(5), 3), "a number is never given again");
 }
 
 #[test]
 fn transactions_keep_their_locks_and_their_numbers() {
-    let mut site = Site::new();
-    let a = site.client();
-    let first = site.transaction(a, 1);
+    let mut server = TestServer::new();
+    let a = server.client();
+    let first = server.transaction(a, 1);
     let no = Owner { transaction: TransactionId(2), ..first };
-    assert_eq!(site.ask(no, &[(BLOCK, Mode::M_S)]).1, Err(LockError::NoTransaction(TransactionId(2))));
-    let (_, answer) = site.ask(first, &[(BLOCK, Mode::M_S)]);
+    assert_eq!(server.ask(no, &[(BLOCK, Mode::M_S)]).1, Err(LockError::NoTransaction(TransactionId(2))));
+    let (_, answer) = server.ask(first, &[(BLOCK, Mode::M_S)]);
     let Ok(Answer::Granted(locks)) = answer else { panic!("{answer:?}") };
     let release = Release { resource: BLOCK, number: locks[0].number, to: None };
-    assert_eq!(site.manager.unlock(site.now, first, &[release]), Err(LockError::HeldUntilEnd));
-    assert!(site.manager.begin_transaction(site.now, a, TransactionId(1), None).is_ok(), "its answer was lost");
-    site.manager.end_transaction(site.now, a, TransactionId(1)).unwrap();
-    site.manager.end_transaction(site.now, a, TransactionId(1)).unwrap();
-    let again = site.manager.begin_transaction(site.now, a, TransactionId(1), None);
+    assert_eq!(server.manager.unlock(server.now, first, &[release]), Err(LockError::HeldUntilEnd));
+    assert!(server.manager.begin_transaction(server.now, a, TransactionId(1), None).is_ok(), "its answer was lost");
+    server.manager.end_transaction(server.now, a, TransactionId(1)).unwrap();
+    server.manager.end_transaction(server.now, a, TransactionId(1)).unwrap();
+    let again = server.manager.begin_transaction(server.now, a, TransactionId(1), None);
     assert_eq!(again, Err(LockError::TransactionReused(TransactionId(1))));
-    let own = site.manager.end_transaction(site.now, a, TransactionId::OWN);
+    let own = server.manager.end_transaction(server.now, a, TransactionId::OWN);
     assert_eq!(own, Err(LockError::NoTransaction(TransactionId::OWN)));
 }
 
 #[test]
 fn callbacks_that_were_never_sent_cannot_be_answered() {
-    let mut site = Site::new();
-    let (a, b, c) = (site.client(), site.client(), site.client());
-    site.granted(a, &[(BLOCK, Mode::M_X)]);
-    site.queued(b, &[(BLOCK, Mode::M_X)]);
-    let (number, ..) = site.callback(a);
+    let mut server = TestServer::new();
+    let (a, b, c) = (server.client(), server.client(), server.client());
+    server.granted(a, &[(BLOCK, Mode::M_X)]);
+    server.queued(b, &[(BLOCK, Mode::M_X)]);
+    let (number, ..) = server.callback(a);
     for (liar, number) in [(c, number), (a, CallbackNumber(2)), (a, CallbackNumber(0))] {
-        assert_eq!(site.done(liar, number), Err(LockError::UnknownCallback(number)));
-        assert_eq!(site.mode(a, BLOCK), Some(Mode::M_X), "nobody is affected");
+        assert_eq!(server.done(liar, number), Err(LockError::UnknownCallback(number)));
+        assert_eq!(server.mode(a, BLOCK), Some(Mode::M_X), "nobody is affected");
     }
-    site.done(a, number).unwrap();
-    assert_eq!(site.mode(b, BLOCK), Some(Mode::M_X));
-    site.done(a, number).unwrap();
-    site.read(Some(a), 0, 8);
-    site.change(Some(b), 0, 1);
-    let (number, ..) = site.purge(a);
-    assert_eq!(site.in_use(a, number), Err(LockError::NotDeferrable(number)));
+    server.done(a, number).unwrap();
+    assert_eq!(server.mode(b, BLOCK), Some(Mode::M_X));
+    server.done(a, number).unwrap();
+    server.read(Some(a), 0, 8);
+    server.change(Some(b), 0, 1);
+    let (number, ..) = server.purge(a);
+    assert_eq!(server.in_use(a, number), Err(LockError::NotDeferrable(number)));
 }
 
 #[test]
 fn a_number_of_a_request_means_one_request() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
-    site.granted(a, &[(BLOCK, Mode::M_X)]);
-    let request = site.queued(b, &[(BLOCK, Mode::M_S)]);
-    let again = |site: &mut Site, batch: &[_]| site.manager.lock(site.now, Owner::own(b), request, batch);
-    assert_eq!(again(&mut site, &[(BLOCK, Mode::M_S)]), Ok(Answer::Queued));
-    assert_eq!(again(&mut site, &[(FILE, Mode::D_S)]), Err(LockError::RequestReused));
-    let (number, ..) = site.callback(a);
-    site.done(a, number).unwrap();
-    assert!(matches!(again(&mut site, &[(BLOCK, Mode::M_S)]), Ok(Answer::Granted(_))), "the grant was lost on its way");
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.granted(a, &[(BLOCK, Mode::M_X)]);
+    let request = server.queued(b, &[(BLOCK, Mode::M_S)]);
+    let again = |server: &mut TestServer, batch: &[_]| server.manager.lock(server.now, Owner::own(b), request, batch);
+    assert_eq!(again(&mut server, &[(BLOCK, Mode::M_S)]), Ok(Answer::Queued));
+    assert_eq!(again(&mut server, &[(FILE, Mode::D_S)]), Err(LockError::RequestReused));
+    let (number, ..) = server.callback(a);
+    server.done(a, number).unwrap();
+    assert!(
+        matches!(again(&mut server, &[(BLOCK, Mode::M_S)]), Ok(Answer::Granted(_))),
+        "the grant was lost on its way"
+    );
 }
 
 #[test]
@@ -173,55 +176,61 @@ fn every_table_that_is_full_says_so() {
         commands_max: 1,
         ..Limits::default()
     };
-    let mut site = Site::with(Settings { limits, ..settings() }, Start::first());
-    let (a, b) = (site.client(), site.client());
+    let mut server = TestServer::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b) = (server.client(), server.client());
     let full = |table| Err(LockError::Full(table));
-    assert_eq!(site.manager.register(site.now, None).map(|_| ()), full(Table::Clients));
-    site.granted(a, &[(BLOCK, Mode::M_X), (Resource::Metadata(9), Mode::M_X)]);
-    assert_eq!(site.lock(a, &[(Resource::Metadata(4), Mode::M_S)]).map(|_| ()), full(Table::Grants));
-    site.queued(b, &[(BLOCK, Mode::M_S)]);
-    assert_eq!(site.lock(b, &[(Resource::Metadata(9), Mode::M_S)]).map(|_| ()), full(Table::Waiting));
-    site.transaction(a, 1);
-    let second = site.manager.begin_transaction(site.now, a, TransactionId(2), None);
+    assert_eq!(server.manager.register(server.now, None).map(|_| ()), full(Table::Clients));
+    server.granted(a, &[(BLOCK, Mode::M_X), (Resource::Metadata(9), Mode::M_X)]);
+    assert_eq!(server.lock(a, &[(Resource::Metadata(4), Mode::M_S)]).map(|_| ()), full(Table::Grants));
+    server.queued(b, &[(BLOCK, Mode::M_S)]);
+    assert_eq!(server.lock(b, &[(Resource::Metadata(9), Mode::M_S)]).map(|_| ()), full(Table::Waiting));
+    server.transaction(a, 1);
+    let second = server.manager.begin_transaction(server.now, a, TransactionId(2), None);
     assert_eq!(second.map(|_| ()), full(Table::Transactions));
-    site.manager.open_file(site.now, a, FileId(1), OpenMode::Read).unwrap();
-    assert_eq!(site.manager.open_file(site.now, a, FileId(2), OpenMode::Read), full(Table::OpenFiles));
-    let (first, _) = site.change(None, 0, 1);
+    server.manager.open_file(server.now, a, FileId(1), OpenMode::Read).unwrap();
+    assert_eq!(server.manager.open_file(server.now, a, FileId(2), OpenMode::Read), full(Table::OpenFiles));
+    let (first, _) = server.change(None, 0, 1);
     let second = locks::identity::CommandId(99);
-    let read = |site: &mut Site, command| site.manager.read(site.now, command, common::range(0, 1), None).map(|_| ());
-    assert_eq!(read(&mut site, second), full(Table::Commands));
-    assert_eq!(read(&mut site, first), Err(LockError::CommandState(first)));
-    assert_eq!(site.manager.cancel_command(site.now, first), Err(LockError::CommandState(first)), "it is under way");
-    assert_eq!(site.manager.end_change(site.now, second, true), Err(LockError::CommandState(second)));
+    let read = |server: &mut TestServer, command| {
+        server.manager.read(server.now, command, common::range(0, 1), None).map(|_| ())
+    };
+    assert_eq!(read(&mut server, second), full(Table::Commands));
+    assert_eq!(read(&mut server, first), Err(LockError::CommandState(first)));
+    assert_eq!(
+        server.manager.cancel_command(server.now, first),
+        Err(LockError::CommandState(first)),
+        "it is under way"
+    );
+    assert_eq!(server.manager.end_change(server.now, second, true), Err(LockError::CommandState(second)));
 }
 
 #[test]
 fn files_stay_open_until_the_last_close() {
-    let mut site = Site::new();
-    let (a, b) = (site.client(), site.client());
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
     let file = FileId(12);
     for client in [a, a, b] {
-        site.manager.open_file(site.now, client, file, OpenMode::Read).unwrap();
+        server.manager.open_file(server.now, client, file, OpenMode::Read).unwrap();
     }
-    assert_eq!(site.manager.close_file(site.now, a, file, OpenMode::Write), Err(LockError::NotOpen(file)));
-    assert_eq!(site.manager.close_file(site.now, a, file, OpenMode::Read), Ok(false));
-    assert_eq!(site.manager.close_file(site.now, b, file, OpenMode::Read), Ok(false));
-    assert_eq!(site.manager.close_file(site.now, b, file, OpenMode::Read), Err(LockError::NotOpen(file)));
-    site.manager.fence(site.now, a).unwrap();
-    assert!(site.manager.open_files().is_open(file));
-    site.outputs();
-    site.end_fence(a, &[b]);
-    assert_eq!(site.outputs(), [locks::manager::Output::LastClose(file)]);
+    assert_eq!(server.manager.close_file(server.now, a, file, OpenMode::Write), Err(LockError::NotOpen(file)));
+    assert_eq!(server.manager.close_file(server.now, a, file, OpenMode::Read), Ok(false));
+    assert_eq!(server.manager.close_file(server.now, b, file, OpenMode::Read), Ok(false));
+    assert_eq!(server.manager.close_file(server.now, b, file, OpenMode::Read), Err(LockError::NotOpen(file)));
+    server.manager.fence(server.now, a).unwrap();
+    assert!(server.manager.open_files().is_open(file));
+    server.outputs();
+    server.end_fence(a, &[b]);
+    assert_eq!(server.outputs(), [locks::manager::Output::LastClose(file)]);
 }
 
 #[test]
 fn a_request_that_waits_can_be_given_up() {
-    let mut site = Site::new();
-    let (a, b, c) = (site.client(), site.client(), site.client());
-    site.granted(a, &[(BLOCK, Mode::M_S)]);
-    let exclusive = site.queued(b, &[(BLOCK, Mode::M_X)]);
-    site.queued(c, &[(BLOCK, Mode::M_S)]);
-    site.manager.cancel(site.now, b, exclusive).unwrap();
-    assert_eq!(site.mode(c, BLOCK), Some(Mode::M_S), "who waited behind it waits no more");
-    assert_eq!(site.manager.cancel(site.now, b, RequestId(77)), Ok(()));
+    let mut server = TestServer::new();
+    let (a, b, c) = (server.client(), server.client(), server.client());
+    server.granted(a, &[(BLOCK, Mode::M_S)]);
+    let exclusive = server.queued(b, &[(BLOCK, Mode::M_X)]);
+    server.queued(c, &[(BLOCK, Mode::M_S)]);
+    server.manager.cancel(server.now, b, exclusive).unwrap();
+    assert_eq!(server.mode(c, BLOCK), Some(Mode::M_S), "who waited behind it waits no more");
+    assert_eq!(server.manager.cancel(server.now, b, RequestId(77)), Ok(()));
 }

@@ -23,13 +23,13 @@ use crate::cache::Cache;
 use crate::commit::{Changes, Commit};
 use crate::limits::{CACHE_BLOCKS_MIN, OPERATION_STRUCTURE_BLOCKS};
 use crate::operation::SharedOperation;
-use crate::pins::{Alone, Pins};
+use crate::pins::{Pins, SingleHost};
 
 /// Commits take turns.
 const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
 
 /// The blocks of a mounted file system.
-pub struct SharedBlocks<C, P = Alone> {
+pub struct SharedBlocks<C, P = SingleHost> {
     pub(crate) shared: Arc<Shared<C, P>>,
 }
 

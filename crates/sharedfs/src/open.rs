@@ -5,7 +5,7 @@ use ext2::{Access, Blocks, Error, FileSystem, Object, OpenOptions, Operation, mo
 
 use crate::blocks::SharedBlocks;
 use crate::commit::Commit;
-use crate::pins::Alone;
+use crate::pins::SingleHost;
 use crate::recovery::recover;
 use crate::redo::Redo;
 
@@ -21,7 +21,7 @@ pub type Mounted = FileSystem<SharedBlocks<Redo>>;
 pub async fn open(device: SharedDevice, options: OpenOptions, cache_bytes: u64) -> Result<Mounted, Error> {
     let redo = recover(&device, &options).await?;
     let block_bytes = mount_state::read(&device).await?.block_bytes;
-    FileSystem::open(SharedBlocks::new(device, block_bytes, redo, Alone::default(), cache_bytes), options).await
+    FileSystem::open(SharedBlocks::new(device, block_bytes, redo, SingleHost::default(), cache_bytes), options).await
 }
 
 /// Makes everything durable, brings it to its place, and says in the super block that it is unmounted cleanly. What is begun from then on fails.

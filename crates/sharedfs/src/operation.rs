@@ -7,10 +7,10 @@ use ext2::{Block, BlockNumber, Error, InodeNumber, Object, Operation};
 
 use crate::blocks::Shared;
 use crate::commit::{Changes, Commit};
-use crate::pins::{Alone, Pin, Pins};
+use crate::pins::{Pin, Pins, SingleHost};
 
 /// Blocks that are read and changed together.
-pub struct SharedOperation<C: Commit, P: Pins = Alone> {
+pub struct SharedOperation<C: Commit, P: Pins = SingleHost> {
     shared: Arc<Shared<C, P>>,
     held: P::Held,
     changed: Changes,

@@ -45,7 +45,7 @@ const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
 
 /// One host has all blocks: operations that change something run one after the other, those that read beside each other.
 #[derive(Default)]
-pub struct Alone {
+pub struct SingleHost {
     turns: RangeLock,
 }
 
@@ -55,7 +55,7 @@ pub struct Turn {
     _guard: RangeGuard,
 }
 
-impl Pins for Alone {
+impl Pins for SingleHost {
     type Held = Turn;
 
     async fn begin(&self, access: Access) -> Result<Turn, Error> {

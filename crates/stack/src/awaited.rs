@@ -108,7 +108,7 @@ struct Search {
     replacement_timeout: Duration,
     may_have_dirty_data: bool,
     state: RefCell<State>,
-    hurry: Notify,
+    search_now: Notify,
     /// `true` once nobody wants it any more.
     stopping: watch::Sender<bool>,
     /// `true` once it has come to an end.
@@ -133,7 +133,7 @@ impl Search {
             replacement_timeout: remotes.iter().map(|remote| remote.waits.replacement).max().unwrap_or_default(),
             may_have_dirty_data: (config.cache.is_some() && config.difference.is_none()) || config.log.is_some(),
             state: RefCell::default(),
-            hurry: Notify::new(),
+            search_now: Notify::new(),
             stopping: watch::Sender::new(false),
             ended: watch::Sender::new(false),
         }
@@ -157,7 +157,7 @@ impl Search {
             }
             tokio::select! {
                 () = tokio::time::sleep(wait) => wait = (wait * 2).min(SEARCH_WAIT_MAX),
-                () = self.hurry.notified() => wait = SEARCH_WAIT_MIN,
+                () = self.search_now.notified() => wait = SEARCH_WAIT_MIN,
             }
         }
     }
@@ -218,7 +218,7 @@ impl Search {
             return Err(self.refusal());
         }
         Settings::of_running(key, value)?;
-        self.hurry.notify_one();
+        self.search_now.notify_one();
         Ok(json!({ key: value }))
     }
 

@@ -57,12 +57,12 @@ pub struct MountConfig {
 
 /// A file system that is mounted, and about to be served.
 pub struct Mount {
-    inside: Rc<Inside>,
+    parts: Rc<MountParts>,
     control: ControlServer,
 }
 
 /// What it is made of, and what answers while it is served.
-struct Inside {
+struct MountParts {
     name: String,
     source: String,
     directory: PathBuf,
@@ -103,12 +103,12 @@ impl Mount {
             () = signal.as_mut() => return Ok(None),
             source = open_source(&config, &name, paths) => source?,
         };
-        Ok(Some(Self { inside: Rc::new(Inside::open(config, name, source).await?), control }))
+        Ok(Some(Self { parts: Rc::new(MountParts::open(config, name, source).await?), control }))
     }
 
     /// Where it is mounted.
     pub fn directory(&self) -> &Path {
-        &self.inside.directory
+        &self.parts.directory
     }
 
     /// Serves until it is unmounted or detached, or until `signal`; then everything is brought to safety.
@@ -116,28 +116,28 @@ impl Mount {
     /// # Errors
     /// When that fails: the next mount makes it whole then, without what was not durable.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
-        let Self { inside, control } = self;
+        let Self { parts, control } = self;
         let serve = async {
             let stop = async {
                 tokio::select! {
                     () = signal => {}
-                    () = wait_until(&inside.stopping) => {}
+                    () = wait_until(&parts.stopping) => {}
                 }
                 systemd::stopping();
             };
-            let served = inside.volume.serve(stop).await;
-            let served = served.map_err(|error| Error::io(format!("cannot serve {}", inside.source), &error));
-            let ended = inside.end().await.and(served);
-            inside.ended.send_replace(Some(ended.clone()));
+            let served = parts.volume.serve(stop).await;
+            let served = served.map_err(|error| Error::io(format!("cannot serve {}", parts.source), &error));
+            let ended = parts.end().await.and(served);
+            parts.ended.send_replace(Some(ended.clone()));
             ended
         };
         systemd::ready();
-        let (ended, ()) = tokio::join!(serve, control.serve(Rc::clone(&inside), inside.has_ended()));
+        let (ended, ()) = tokio::join!(serve, control.serve(Rc::clone(&parts), parts.has_ended()));
         ended
     }
 }
 
-impl Inside {
+impl MountParts {
     async fn open(config: MountConfig, name: String, source: Source) -> Result<Self> {
         let MountConfig { source: source_name, directory, is_read_only, .. } = config;
         let Source { device, remotes, lock } = source;
@@ -213,7 +213,7 @@ impl Inside {
     }
 }
 
-impl Handler for Inside {
+impl Handler for MountParts {
     async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
         match request {
             Request::Status => Ok(self.status()),

@@ -88,7 +88,7 @@ pub struct Stack {
     /// `true` once nobody uses the device any more.
     unused: Sender<bool>,
     /// `true` once it is to end at once, whatever is being cleaned.
-    hurrying: Sender<bool>,
+    cut_short: Sender<bool>,
     /// When what is to end at once has had its time.
     ending_deadline: OnceLock<Instant>,
     /// Whether the target was asked at the end, and said nothing.
@@ -175,7 +175,7 @@ impl Stack {
             caches: opening.caches,
             stopping: Sender::new(false),
             unused: Sender::new(false),
-            hurrying: Sender::new(false),
+            cut_short: Sender::new(false),
             ending_deadline: OnceLock::new(),
             is_target_silent: Cell::new(false),
             is_target_left: Cell::new(false),

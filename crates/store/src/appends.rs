@@ -95,7 +95,7 @@ impl<W: Weighed, R> Appends<W, R> {
     }
 
     /// Gives back what is left of what was taken: it waits before all others.
-    pub fn unpop(&mut self, rest: W) {
+    pub fn put_back(&mut self, rest: W) {
         self.waiting_weight += rest.weight();
         self.waiting.push_front(rest);
     }
@@ -275,7 +275,7 @@ mod tests {
         let mut first = appends.pop().expect("it waits");
         assert_eq!(appends.waiting_weight(), 9);
         first.weight = 2;
-        appends.unpop(first);
+        appends.put_back(first);
         assert_eq!(appends.waiting().map(Append::weight).collect::<Vec<u64>>(), [2, 9]);
         assert_eq!(appends.change(1, |last| last.weight = 1), Some(()));
         assert_eq!(appends.waiting_weight(), 3);

@@ -43,7 +43,7 @@ impl Life {
     }
 
     /// No request is taken any more.
-    pub fn shut(&self) {
+    pub fn refuse_requests(&self) {
         self.is_open.store(false, Ordering::SeqCst);
     }
 

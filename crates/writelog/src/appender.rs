@@ -165,7 +165,7 @@ impl Appender {
     fn take_part(&mut self, room: u64) -> Option<Entry> {
         let mut front = self.appends.pop()?;
         let part = front.split_off(room);
-        self.appends.unpop(front);
+        self.appends.put_back(front);
         part
     }
 

@@ -52,7 +52,7 @@ impl Core {
     fn refuse_origin(&self) {
         tracing::error!("the LUN behind the write log is another disk now: the log takes no requests any more");
         self.origin.reports.refuse();
-        self.life.shut();
+        self.life.refuse_requests();
         self.background.notify();
     }
 

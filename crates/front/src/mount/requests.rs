@@ -333,12 +333,12 @@ impl<B: Blocks> Filesystem for Requests<B> {
     fn readdirplus(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move {
-            let mut filled = Filled { reply, told: Vec::new() };
-            match filled.fill(&tree, inode, offset).await {
-                Ok(()) => filled.reply.ok(),
+            let mut listing = DirectoryReply { reply, told: Vec::new() };
+            match listing.fill(&tree, inode, offset).await {
+                Ok(()) => listing.reply.ok(),
                 Err(error) => {
-                    filled.take_back(&tree).await;
-                    filled.reply.error(super::errors::to_errno(&error));
+                    listing.take_back(&tree).await;
+                    listing.reply.error(super::errors::to_errno(&error));
                 }
             }
             Ok(())
@@ -439,12 +439,12 @@ impl<B: Blocks> Filesystem for Requests<B> {
 }
 
 /// Entries with attributes, as far as there is room in the answer. The kernel is told of each but "." and "..".
-struct Filled {
+struct DirectoryReply {
     reply: ReplyDirectoryPlus,
     told: Vec<InodeNumber>,
 }
 
-impl Filled {
+impl DirectoryReply {
     async fn fill<B: Blocks>(&mut self, tree: &Tree<B>, directory: InodeNumber, offset: u64) -> Result<(), Error> {
         for (entry, _) in tree.list(directory, offset, DIRECTORY_ENTRIES_MAX).await? {
             let is_own = entry.name == b"." || entry.name == b"..";

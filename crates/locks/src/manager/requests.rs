@@ -10,7 +10,7 @@ use crate::error::{LockError, Table};
 use crate::identity::{Birth, CallbackNumber, ClientId, Owner, RequestId, TransactionId};
 use crate::message::{Answer, CallbackAnswer, GrantedLock, Release, Wanted};
 use crate::mode::Mode;
-use crate::queue::{Called, Ticket};
+use crate::queue::{PendingCallback, Ticket};
 use crate::resource::{FileId, Resource};
 use crate::rules;
 
@@ -131,7 +131,8 @@ impl LockManager {
             return Err(LockError::GraceOver);
         }
         self.check_room(client, &ticket)?;
-        let conflict = ticket.wanted.iter().find(|wanted| self.table.in_the_way(owner, **wanted).next().is_some());
+        let conflict =
+            ticket.wanted.iter().find(|wanted| self.table.conflicting_holders(owner, **wanted).next().is_some());
         if let Some((resource, _)) = conflict {
             return Err(LockError::ReclaimConflict(*resource));
         }
@@ -216,7 +217,7 @@ impl LockManager {
             }
             (Subject::Lock(resource, to), CallbackAnswer::InUse | CallbackAnswer::GettingOn) => {
                 self.callbacks.defer(now, client, number, &self.settings);
-                self.table.set_callback(owner, resource, Called { number, to, is_deferred: true });
+                self.table.set_callback(owner, resource, PendingCallback { number, to, is_deferred: true });
                 self.settle(now, BTreeSet::from([resource]));
             }
             (Subject::Copies(range, purge), CallbackAnswer::Done) => {

@@ -10,7 +10,7 @@ use crate::deadlock;
 use crate::error::LockError;
 use crate::identity::{Owner, RequestId};
 use crate::message::{Answer, GrantedLock, ToClient, Wanted};
-use crate::queue::{Called, Obstacle, Ticket, TicketNumber};
+use crate::queue::{Obstacle, PendingCallback, Ticket, TicketNumber};
 use crate::resource::Resource;
 
 /// Requests that wait no longer.
@@ -124,7 +124,7 @@ impl LockManager {
                 continue;
             }
             let Some(wanted) = obstacles.first().map(|(wanted, _)| *wanted) else { continue };
-            let holders: Vec<Owner> = self.table.in_the_way(owner, wanted).collect();
+            let holders: Vec<Owner> = self.table.conflicting_holders(owner, wanted).collect();
             for holder in holders {
                 has_called |= self.call_back_from(now, holder, wanted);
             }
@@ -144,7 +144,7 @@ impl LockManager {
         }
         let to = grant.mode.strongest_beside(requested);
         let number = self.callbacks.send(now, holder.client, Subject::Lock(resource, to), &self.settings);
-        self.table.set_callback(holder, resource, Called { number, to, is_deferred: false });
+        self.table.set_callback(holder, resource, PendingCallback { number, to, is_deferred: false });
         self.post(holder.client, ToClient::Callback { number, resource, grant: grant.number, to });
         true
     }

@@ -48,14 +48,14 @@ pub fn range(first: u64, count: u64) -> BlockRange {
     BlockRange::new(first, count).unwrap()
 }
 
-pub struct Site {
+pub struct TestServer {
     pub manager: LockManager,
     pub now: Instant,
     request: u64,
     command: u64,
 }
 
-impl Site {
+impl TestServer {
     pub fn new() -> Self {
         Self::with(settings(), Start::first())
     }

@@ -19,7 +19,7 @@ use locks::resource::{FileId, GroupIndex, Resource};
 
 use crate::history::{History, OperationId, Value};
 use crate::packet::{Answer, Asker, Effect, Request, SessionNumber, Tag, Write};
-use crate::plan::{BLOCKS, Fault, GROUPED_FROM, LEASE, Mischief, OPEN_BLOCKS, Plan};
+use crate::plan::{BLOCKS, Disturbance, Fault, GROUPED_FROM, LEASE, OPEN_BLOCKS, Plan};
 use crate::world::Event;
 
 /// How often a worker asks for a lock that it then does not hold.
@@ -39,7 +39,7 @@ pub struct Context<'a> {
 
 /// What a worker wants to do.
 #[derive(Clone, Copy, Debug)]
-enum Wish {
+enum Action {
     Read(BlockRange),
     Write(BlockRange),
     ReadLocked(u64),
@@ -51,7 +51,7 @@ enum Wish {
 enum Worker {
     Idle,
     /// For locks.
-    Waiting(RequestId, Wish, u32),
+    Waiting(RequestId, Action, u32),
     Busy,
 }
 
@@ -377,23 +377,23 @@ impl Host {
         }
         if self.operations_left > 0 {
             self.operations_left -= 1;
-            let wish = self.wish(context.random);
-            self.attempt(context, worker, wish, 0);
+            let action = self.draw_action(context.random);
+            self.attempt(context, worker, action, 0);
         } else if !self.is_at_rest() {
-            self.attempt(context, worker, Wish::Sync, 0);
+            self.attempt(context, worker, Action::Sync, 0);
         }
     }
 
-    fn wish(&self, random: &mut Random) -> Wish {
+    fn draw_action(&self, random: &mut Random) -> Action {
         let first = random.below(OPEN_BLOCKS);
         let range = BlockRange::new(first, 1 + random.below(2.min(OPEN_BLOCKS - first))).expect("it has blocks");
         let locked = OPEN_BLOCKS + random.below(BLOCKS - OPEN_BLOCKS);
         match random.below(if self.holder.is_some() { 20 } else { 8 }) {
-            0..5 => Wish::Read(range),
-            5..8 => Wish::Write(range),
-            8..13 => Wish::ReadLocked(locked),
-            13..18 => Wish::WriteLocked(locked),
-            _ => Wish::Sync,
+            0..5 => Action::Read(range),
+            5..8 => Action::Write(range),
+            8..13 => Action::ReadLocked(locked),
+            13..18 => Action::WriteLocked(locked),
+            _ => Action::Sync,
         }
     }
 
@@ -404,20 +404,20 @@ impl Host {
         context.effects.push(Effect::After(time, Event::Work(self.index, worker)));
     }
 
-    fn attempt(&mut self, context: &mut Context<'_>, worker: usize, wish: Wish, tries: u32) {
+    fn attempt(&mut self, context: &mut Context<'_>, worker: usize, action: Action, tries: u32) {
         self.workers[worker] = Worker::Busy;
         // A client that has no life yet does nothing.
         let may = self.holder.is_none() || self.client(context.now).is_some();
-        match wish {
-            Wish::Read(range) if self.is_cached(context, range) => self.hit(context, worker, range),
-            Wish::Sync => {
+        match action {
+            Action::Read(range) if self.is_cached(context, range) => self.hit(context, worker, range),
+            Action::Sync => {
                 self.clean(context, |_| true);
                 self.rest(context, worker);
             }
-            Wish::Read(range) if may && self.session.is_some() => self.read(context, (worker, range), None),
-            Wish::Write(range) if may && self.session.is_some() => self.write(context, worker, range),
-            Wish::ReadLocked(block) if may => self.read_locked(context, (worker, block), tries),
-            Wish::WriteLocked(block) if may => self.write_locked(context, (worker, block), tries),
+            Action::Read(range) if may && self.session.is_some() => self.read(context, (worker, range), None),
+            Action::Write(range) if may && self.session.is_some() => self.write(context, worker, range),
+            Action::ReadLocked(block) if may => self.read_locked(context, (worker, block), tries),
+            Action::WriteLocked(block) if may => self.write_locked(context, (worker, block), tries),
             _ => self.rest(context, worker),
         }
         self.drain(context);
@@ -480,25 +480,30 @@ impl Host {
         }
     }
 
-    fn ask_lock(&mut self, context: &mut Context<'_>, (worker, wish, tries): (usize, Wish, u32), batch: Vec<Wanted>) {
+    fn ask_lock(
+        &mut self,
+        context: &mut Context<'_>,
+        (worker, action, tries): (usize, Action, u32),
+        batch: Vec<Wanted>,
+    ) {
         let local = self.local(context.now);
         let holder = self.holder.as_mut().filter(|_| tries < TRIES_MAX);
         match holder.and_then(|holder| holder.request(local, TransactionId::OWN, batch)) {
-            Some(request) => self.workers[worker] = Worker::Waiting(request, wish, tries + 1),
+            Some(request) => self.workers[worker] = Worker::Waiting(request, action, tries + 1),
             None => self.rest(context, worker),
         }
     }
 
-    fn waiting(&self, request: RequestId) -> Option<(usize, Wish, u32)> {
+    fn waiting(&self, request: RequestId) -> Option<(usize, Action, u32)> {
         self.workers.iter().enumerate().find_map(|(index, worker)| match worker {
-            Worker::Waiting(waiting, wish, tries) if *waiting == request => Some((index, *wish, *tries)),
+            Worker::Waiting(waiting, action, tries) if *waiting == request => Some((index, *action, *tries)),
             _ => None,
         })
     }
 
     fn granted(&mut self, context: &mut Context<'_>, request: RequestId) {
         match self.waiting(request) {
-            Some((worker, wish, tries)) => self.attempt(context, worker, wish, tries),
+            Some((worker, action, tries)) => self.attempt(context, worker, action, tries),
             // What was reclaimed.
             None => self.clean(context, |_| true),
         }
@@ -507,7 +512,7 @@ impl Host {
     fn read_locked(&mut self, context: &mut Context<'_>, (worker, block): (usize, u64), tries: u32) {
         let (resource, mode, batch) = lock_of(block, false);
         let Some(used) = self.begin_use(context.now, resource, mode) else {
-            return self.ask_lock(context, (worker, Wish::ReadLocked(block), tries), batch);
+            return self.ask_lock(context, (worker, Action::ReadLocked(block), tries), batch);
         };
         let known = self.dirty.get(&block).map(|dirty| dirty.value).or_else(|| self.copies.get(&block).copied());
         match known {
@@ -533,7 +538,7 @@ impl Host {
             return self.rest(context, worker);
         }
         let Some(used) = self.begin_use(context.now, resource, mode) else {
-            return self.ask_lock(context, (worker, Wish::WriteLocked(block), tries), batch);
+            return self.ask_lock(context, (worker, Action::WriteLocked(block), tries), batch);
         };
         let (id, value) = context.history.begin_write(block);
         self.copies.remove(&block);
@@ -675,8 +680,8 @@ impl Host {
             Some(_) if is_durable || has_flush => self.durable(context, block),
             Some(_) => {
                 if context.random.chance(context.plan.unflushed_freezes) {
-                    let freeze = Mischief::Freeze { host: self.index, time: LEASE * 8, holds_sent: true };
-                    context.effects.push(Effect::After(Duration::ZERO, Event::Mischief(freeze)));
+                    let freeze = Disturbance::Freeze { host: self.index, time: LEASE * 8, holds_sent: true };
+                    context.effects.push(Effect::After(Duration::ZERO, Event::Disturbance(freeze)));
                 }
                 self.ask(context, Request::Flush, Flight::Flush { life: self.lives, block });
             }

@@ -76,7 +76,7 @@ impl Fault {
 
 /// What goes wrong in the world, and when.
 #[derive(Clone, Copy, Debug)]
-pub enum Mischief {
+pub enum Disturbance {
     /// The session of a host is lost.
     Cut(usize),
     /// A host stands still, and what it has sent waits with it, or not.
@@ -108,7 +108,7 @@ pub struct Plan {
     pub untaken_max: usize,
     /// Whether clients keep what they wrote.
     pub keeps_written: bool,
-    pub mischief: Vec<(Instant, Mischief)>,
+    pub disturbances: Vec<(Instant, Disturbance)>,
     /// The message with which its session is lost, counted over all.
     pub cut_at: Option<u64>,
     /// The write of the target, to its store or to its disk, at which it ends, counted over all; half of them land.
@@ -139,7 +139,7 @@ impl Plan {
         let (delay_max, think_time_max) = (ms(random, [1, 20, 250]), ms(random, [20, 100, 400]));
         // About as long as the work takes.
         let span = (delay_max + think_time_max) * operations / workers as u32;
-        let mischief = (0..random.below(16)).map(|_| draw_mischief(random, clients + stock, span)).collect();
+        let disturbances = (0..random.below(16)).map(|_| draw_disturbance(random, clients + stock, span)).collect();
         // Others flush seldom, then.
         let dies_unflushed = random.chance(0.2);
         let registers_twice = random.chance(0.3);
@@ -160,7 +160,7 @@ impl Plan {
             settings: settings(random),
             untaken_max: if random.chance(0.15) { 2 } else { 64 },
             keeps_written: random.chance(0.5),
-            mischief,
+            disturbances,
             cut_at: None,
             kill_at: None,
             liar: None,
@@ -184,7 +184,7 @@ impl Plan {
             think_time_max: Duration::from_millis(50),
             away_max: Duration::from_millis(700),
             untaken_max: 64,
-            mischief: Vec::new(),
+            disturbances: Vec::new(),
             settings: Settings { limits, ..full.settings },
             ..full
         }
@@ -195,16 +195,16 @@ impl Plan {
     }
 }
 
-fn draw_mischief(random: &mut Random, hosts: usize, span: Duration) -> (Instant, Mischief) {
+fn draw_disturbance(random: &mut Random, hosts: usize, span: Duration) -> (Instant, Disturbance) {
     let at = Instant::START + Duration::from_nanos(random.below(span.as_nanos() as u64));
     let host = random.below(hosts as u64) as usize;
-    let mischief = match random.below(4) {
-        0 | 1 => Mischief::Cut(host),
+    let disturbance = match random.below(4) {
+        0 | 1 => Disturbance::Cut(host),
         2 => {
             let time = Duration::from_millis(100 + random.below(2500));
-            Mischief::Freeze { host, time, holds_sent: random.chance(0.6) }
+            Disturbance::Freeze { host, time, holds_sent: random.chance(0.6) }
         }
-        _ => Mischief::Kill { is_power_loss: random.chance(0.6) },
+        _ => Disturbance::Kill { is_power_loss: random.chance(0.6) },
     };
-    (at, mischief)
+    (at, disturbance)
 }

@@ -12,7 +12,7 @@ use locks::message::Reply;
 use crate::history::History;
 use crate::host::{Context, Host, lock_of};
 use crate::packet::{Answer, Asker, Effect, Request, SessionNumber};
-use crate::plan::{Mischief, OPEN_BLOCKS, Plan};
+use crate::plan::{Disturbance, OPEN_BLOCKS, Plan};
 use crate::target::{Disk, Saved, Target};
 
 /// Within this all is done, or somebody waits for ever.
@@ -36,7 +36,7 @@ pub enum Event {
     Saved,
     /// What the target needs for its next life is durable.
     Start(Saved),
-    Mischief(Mischief),
+    Disturbance(Disturbance),
 }
 
 impl Event {
@@ -127,8 +127,8 @@ impl World {
 
     fn begin(&mut self) {
         self.start_target(Duration::ZERO);
-        for (at, mischief) in self.plan.mischief.clone() {
-            self.put(at, Event::Mischief(mischief));
+        for (at, disturbance) in self.plan.disturbances.clone() {
+            self.put(at, Event::Disturbance(disturbance));
         }
         for host in 0..self.hosts.len() {
             self.after(Duration::from_millis(1), Event::Connect(host));
@@ -208,7 +208,7 @@ impl World {
             Event::LatePurge(host, range) => self.hosts[host].drop_copies(range),
             Event::HostTimer(host) => self.with_host(host, Host::handle_timeout),
             Event::Connect(host) => self.connect(host),
-            Event::Mischief(mischief) => self.do_mischief(mischief),
+            Event::Disturbance(disturbance) => self.disturb(disturbance),
             Event::Start(saved) => self.started(saved),
             Event::TargetTimer => self.with_target(Target::handle_timeout),
             Event::FenceEnds(client) => {
@@ -347,14 +347,14 @@ impl World {
         self.with_host(host, |host, context| host.connect(context, session));
     }
 
-    fn do_mischief(&mut self, mischief: Mischief) {
-        match mischief {
-            Mischief::Cut(host) => self.cut(host),
-            Mischief::Freeze { host, time, holds_sent } => {
+    fn disturb(&mut self, disturbance: Disturbance) {
+        match disturbance {
+            Disturbance::Cut(host) => self.cut(host),
+            Disturbance::Freeze { host, time, holds_sent } => {
                 self.frozen_until[host] = self.now + time;
                 self.holds_sent[host] = holds_sent;
             }
-            Mischief::Kill { is_power_loss } => self.kill(is_power_loss),
+            Disturbance::Kill { is_power_loss } => self.kill(is_power_loss),
         }
     }
 

@@ -94,7 +94,7 @@ fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
         let message = format!("{address} can be reached from other machines: {advice}");
         Err(Error::new(Failure::Usage, message))
     };
-    if !options.tls.as_ref().is_some_and(Tls::lets_in_known_clients_only) {
+    if !options.tls.as_ref().is_some_and(Tls::requires_client_certificate) {
         return refused(
             "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with nbd.tls=allowed",
         );

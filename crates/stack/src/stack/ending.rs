@@ -40,7 +40,7 @@ impl Stack {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
         if ending == Ending::KeepDirty {
-            self.hurry();
+            self.cut_short();
         }
         if *self.stopping.borrow() {
             return Ok(());
@@ -78,10 +78,10 @@ impl Stack {
     pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
         let keep_dirty = ending == Ending::KeepDirty;
         if self.stopping.send_replace(true) {
-            return self.hurry_detach(keep_dirty).await;
+            return self.cut_detach_short(keep_dirty).await;
         }
         if keep_dirty {
-            self.hurry();
+            self.cut_short();
         }
         let closing = self.close(ending, progress.clone());
         let closed = tokio::select! {
@@ -105,21 +105,21 @@ impl Stack {
             self.is_target_silent.set(is_silent);
             if is_silent && self.dirty_bytes() == 0 {
                 self.ending_deadline.get_or_init(Instant::now);
-                self.hurry();
+                self.cut_short();
             }
             tokio::time::sleep(WATCH_INTERVAL).await;
         }
     }
 
     /// For who comes while it is being detached: what is dirty may be kept now, which the first caller did not want.
-    async fn hurry_detach(&self, keep_dirty: bool) -> Result<Value> {
+    async fn cut_detach_short(&self, keep_dirty: bool) -> Result<Value> {
         if !keep_dirty {
             let waits = self.waits_for().map_or_else(String::new, |target| {
                 format!("; it waits for {target}, and --keep-dirty leaves what is dirty and ends it at once")
             });
             return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already{waits}", self.name)));
         }
-        self.hurry();
+        self.cut_short();
         wait_until(&self.ended).await;
         Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
     }
@@ -209,7 +209,7 @@ impl Stack {
     /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else wanted it at once.
     fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Value> {
         let Closed { dirty_bytes, waited_for } = closed;
-        if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.hurrying.borrow() {
+        if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.cut_short.borrow() {
             return Err(match waited_for {
                 Some(target) => {
                     self.ends_dirty(Failure::Unreachable, &format!("it waited for {target}, and was ended at once"))
@@ -262,7 +262,7 @@ impl Stack {
                     is_clean = result.is_ok();
                     cleaned = result;
                 }
-                () = wait_until(&self.hurrying) => {}
+                () = wait_until(&self.cut_short) => {}
             }
         }
         let is_closed = match self.within_ending_time(log.close(!is_clean)).await {
@@ -291,7 +291,7 @@ impl Stack {
                     is_clean = result.is_ok();
                     cleaned = result;
                 }
-                () = wait_until(&self.hurrying) => {}
+                () = wait_until(&self.cut_short) => {}
             }
         }
         if let Some(Err(error)) = self.within_ending_time(cache.close(!is_clean)).await {
@@ -303,9 +303,9 @@ impl Stack {
     }
 
     /// It is to end at once from now on.
-    fn hurry(&self) {
+    fn cut_short(&self) {
         self.ending_deadline.get_or_init(|| Instant::now() + CLOSE_TIME_MAX);
-        self.hurrying.send_replace(true);
+        self.cut_short.send_replace(true);
     }
 
     /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
@@ -313,7 +313,7 @@ impl Stack {
     /// time together; those that come after it have what a target takes that is there.
     pub(super) async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
-            wait_until(&self.hurrying).await;
+            wait_until(&self.cut_short).await;
             let least = Instant::now() + CLOSE_STEP_TIME_MIN;
             let until = self.ending_deadline.get().map_or(least, |&deadline| deadline.max(least));
             tokio::time::sleep_until(until).await;
@@ -336,7 +336,7 @@ impl Stack {
         self.check_stays()?;
         tokio::select! {
             cleaned = self.clean_stores(progress) => cleaned?,
-            () = wait_until(&self.hurrying) => return Err(self.is_being_detached()),
+            () = wait_until(&self.cut_short) => return Err(self.is_being_detached()),
             () = wait_until(&self.ended) => return Err(self.is_being_detached()),
         }
         Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))

@@ -44,7 +44,7 @@ impl Gateway {
         let serial = sidecar.serial().map_err(io::Error::other)?;
         let (reservation_store, saved_reservations) = sidecar.reservations().map_err(io::Error::other)?;
         let identity = Identity { target: "gateway".into(), unit: "lun".into(), serial };
-        let device = Arc::new(Renamed { inner: Arc::clone(&served.device), identity });
+        let device = Arc::new(WithIdentity { inner: Arc::clone(&served.device), identity });
         let geometry = device.geometry();
         let unit_options = LogicalUnitOptions {
             product: "GATEWAY DISK".into(),
@@ -87,13 +87,13 @@ impl Gateway {
     }
 }
 
-/// The device, as somebody else.
-struct Renamed {
+/// The device, with an identity of its own.
+struct WithIdentity {
     inner: SharedDevice,
     identity: Identity,
 }
 
-impl Device for Renamed {
+impl Device for WithIdentity {
     fn geometry(&self) -> Geometry {
         self.inner.geometry()
     }

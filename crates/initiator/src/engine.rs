@@ -24,32 +24,33 @@
 //!   *exposed*: flushed at once, and told as lost if the unit may have lost its cache before that;
 //! - of a LUN that several hosts share nothing is written again after a lost session: somebody else may have written there since. What was sent ends
 //!   with an unknown outcome, and of what was acknowledged and not flushed only the ranges are retained, so that a flush can tell that it is lost.
+//!
+//! `loss` says what becomes of jobs when the session or the unit's cache is lost, `sharing` what a client of a shared LUN does besides.
+
+mod loss;
+mod sharing;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::Instant;
 use block::range_lock::{Acquire, RangeLock};
-use block::{Buffer, ByteRange, Error, ErrorKind, Event};
-use iscsi::initiator::{Completed, ConnectionError, Event as LinkEvent, Outcome};
-use iscsi::pdu::{AsyncEvent, AsyncMessage};
+use block::{Buffer, Error, ErrorKind, Event};
+use iscsi::initiator::{Completed, Event as LinkEvent};
 use scsi::Sense;
-use scsi::sharing::Message;
-use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use crate::alarm::Alarm;
 use crate::error::{LinkError, sense_error};
 use crate::job::{Job, Kind, Repeat, Reply, Step};
-use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX, BUSY_WAIT_MIN, REPLAY_DEPTH};
+use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX};
 use crate::link::Link;
 use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
+use crate::replay::Replay;
 use crate::retained::{Content, Retained};
 use crate::shared::{Incoming, Shared};
-use crate::sharing::member::Continuity;
 use crate::sharing::order;
 use crate::status::State;
 use crate::under_way::UnderWay;
@@ -82,16 +83,6 @@ struct Counts {
     connections_recovered: u64,
 }
 
-/// When what is written again leaves.
-#[derive(Clone, Copy, Debug)]
-struct ReplayPace {
-    /// Since when it has not come to its end.
-    since: Instant,
-    from: Instant,
-    /// Before it begins the next time.
-    wait: Duration,
-}
-
 /// Why a command that was issued again and again is given up.
 const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
 
@@ -120,11 +111,7 @@ pub(crate) struct Engine {
     /// Such changes may be in a cache that was switched on, until a flush.
     is_exposed: bool,
     order_next: u64,
-    /// Retained writes that are still to be written again.
-    replay: VecDeque<(ByteRange, Content)>,
-    replaying: usize,
-    /// `None` when nothing is written again.
-    replay_pace: Option<ReplayPace>,
+    replay: Replay,
     is_flush_under_way: bool,
     /// Whether the flush before the end was made.
     has_flushed_last: bool,
@@ -167,9 +154,7 @@ impl Engine {
             unconfirmed: None,
             is_exposed: false,
             order_next: 0,
-            replay: VecDeque::new(),
-            replaying: 0,
-            replay_pace: None,
+            replay: Replay::default(),
             is_flush_under_way: false,
             has_flushed_last: false,
             attention: Attention::None,
@@ -268,62 +253,10 @@ impl Engine {
 
     /// Whether a deadline has passed; the task is woken by the next one.
     fn wait_for_deadline(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
-        let replay_from = self.replay_pace.as_ref().map(|pace| pace.from).filter(|from| *from > now);
+        let replay_from = self.replay.next_deadline(now);
         let sharing = self.shared.member().and_then(|member| member.next_deadline());
         let deadlines = self.delayed.first().map(|(at, _)| *at).into_iter().chain(replay_from).chain(sharing);
         self.alarm.poll(context, &*self.options.clock, deadlines.min())
-    }
-
-    /// A session is there.
-    pub(crate) fn begin_session(&mut self) {
-        let now = self.options.clock.now();
-        if let Some(mut member) = self.shared.member() {
-            member.begin_session(now);
-        }
-    }
-
-    /// Does what a client of a shared LUN has to do. Whether anything was.
-    fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> bool {
-        let Some(mut member) = self.shared.member() else { return false };
-        let mut has_progressed = member.poll(context, now);
-        self.fenced = member.over().cloned();
-        // A command of ours must not be under way while the unit is asked what it is.
-        let is_settling = self.attention > Attention::None && self.under_way.count() == 0;
-        while !is_settling && let Some((number, order)) = member.next_order(now) {
-            let command = order.command(number, self.unit.lun, self.options.command_timeout);
-            match order.is_immediate() {
-                true => link.session.submit_immediate(now, command),
-                false => link.session.submit(now, command),
-            }
-            has_progressed = true;
-        }
-        if member.take_continuity() == Some(Continuity::NewStart) {
-            drop(member);
-            self.lose_retained();
-        }
-        has_progressed
-    }
-
-    /// Says goodbye to a shared LUN; whether that is over.
-    fn leave(&mut self, now: Instant) -> bool {
-        self.shared.member().is_none_or(|mut member| member.leave(now))
-    }
-
-    fn is_member_idle(&self) -> bool {
-        self.shared.member().is_none_or(|member| member.is_idle())
-    }
-
-    /// What a shared LUN had not made durable is lost, or may be: nobody writes it again.
-    fn lose_retained(&mut self) {
-        if self.retained.is_empty() {
-            return;
-        }
-        self.retained.release(self.retained.mark());
-        let words = format!(
-            "the target of {} started again before a flush; several hosts share it, so nothing is written again",
-            self.options.place()
-        );
-        self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
     }
 
     /// Takes in what has come, while there is no session. The task is woken by more.
@@ -345,48 +278,6 @@ impl Engine {
         true
     }
 
-    /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands
-    /// begins again, since those that were carried out are not retained before the request is complete, and a replay could write
-    /// over them. What had begun waits a little, and is given up when that was in vain too often.
-    pub(crate) fn begin_again(&mut self) {
-        let now = self.options.clock.now();
-        let (mut begun, mut exhausted) = (Vec::new(), Vec::new());
-        for (order, mut job) in std::mem::take(&mut self.jobs) {
-            match &job.reply {
-                // The replay that follows has all of it.
-                Reply::Replay => {
-                    self.replaying -= 1;
-                    self.ready.remove(&order);
-                    continue;
-                }
-                Reply::Raw(_) if job.is_synchronizing() => {
-                    self.ready.remove(&order);
-                    job.finish(Err(reset_too_early()));
-                    continue;
-                }
-                _ => {}
-            }
-            if job.has_begun() {
-                begun.push(order);
-                if job.is_mutation() {
-                    job.start_over();
-                    job.restarts += 1;
-                }
-                if job.restarts >= ATTEMPTS_MAX {
-                    exhausted.push(order);
-                }
-            }
-            self.jobs.insert(order, job);
-        }
-        begun.into_iter().for_each(|order| self.delay(now, order));
-        for order in exhausted {
-            let Some(job) = self.jobs.get(&order) else { continue };
-            let words = format!("{} failed: {AGAIN_WORDS}", job.words());
-            let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
-            self.fail(order, error);
-        }
-    }
-
     /// Begins to write again everything that is retained. Nothing else leaves before that is done. One that did not come to its end in this
     /// session begins again later and later; what could not be written again for all the time that requests have is told as lost.
     pub(crate) fn start_replay(&mut self) {
@@ -394,23 +285,11 @@ impl Engine {
             return self.lose_retained();
         }
         let now = self.options.clock.now();
-        self.replay = self.retained.all().into();
-        let Some(replaying) = self.replay_pace.as_mut().filter(|_| !self.replay.is_empty()) else {
-            self.replay_pace = None;
-            if !self.replay.is_empty() {
-                tracing::info!(count = self.replay.len(), "writing again what was not durable");
-                self.replay_pace = Some(ReplayPace { since: now, from: now, wait: BUSY_WAIT_MIN });
-            }
-            return;
-        };
-        if now.since(replaying.since) < self.options.replacement_timeout {
-            replaying.from = now + replaying.wait;
-            replaying.wait = (replaying.wait * 2).min(BUSY_WAIT_MAX);
+        let retained = self.retained.all();
+        if self.replay.start(retained, now, self.options.replacement_timeout) {
             return;
         }
-        self.replay.clear();
         self.retained.release(self.retained.mark());
-        self.replay_pace = None;
         let words = format!(
             "{} lost what it was not to lose, and writing that again failed: {AGAIN_WORDS}",
             self.options.place()
@@ -418,117 +297,9 @@ impl Engine {
         self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
     }
 
-    /// A replayed write is over.
-    fn end_replayed(&mut self) {
-        self.replaying -= 1;
-        if !self.is_replaying() {
-            self.replay_pace = None;
-        }
-    }
-
     /// Whether retained writes are still to be written again.
     pub(crate) fn is_replaying(&self) -> bool {
-        !self.replay.is_empty() || self.replaying > 0
-    }
-
-    /// The session is lost: what was under way will be issued again.
-    pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
-        let now = self.options.clock.now();
-        if let Some(mut member) = self.shared.member() {
-            member.end_session();
-        }
-        // What an older session left was ended when this one began.
-        self.has_writes_in_doubt = self.jobs.values().any(|job| job.may_change() && !job.is_idle());
-        for sense in &link.heard {
-            self.learn(sense);
-        }
-        let (pdus_sent, pdus_received) = link.pdu_counts();
-        self.counts.pdus_sent += pdus_sent;
-        self.counts.pdus_received += pdus_received;
-        self.counts.bytes_sent += link.counters.bytes_sent;
-        self.counts.bytes_received += link.counters.bytes_received;
-        self.counts.connections_recovered += link.recovered_count();
-        let early = self.early.drain(..).map(|completed| (completed.token, completed.buffer));
-        for (token, mut buffer) in early.chain(link.into_unfinished()) {
-            let job = self.jobs.get_mut(&Job::order_of(token));
-            if job.is_some_and(|job| job.take_step(token, &mut buffer).is_some()) {
-                self.counts.commands_retried += 1;
-            }
-        }
-        self.under_way.clear();
-        self.replay.clear();
-        self.replaying = 0;
-        self.replay_pace = None;
-        self.is_flush_under_way = false;
-        self.attention = Attention::None;
-        self.lose_exposed();
-        self.delayed.clear();
-        self.stalled.clear();
-        self.ready.clear();
-        // The session ended because of a command: trying that again as often as there is time for would take many times that time.
-        let is_stuck = matches!(loss, LinkError::Connection(ConnectionError::Unresponsive));
-        let attempts_min = if is_stuck { 1 } else { 2 };
-        let jobs = std::mem::take(&mut self.jobs);
-        for (order, mut job) in jobs {
-            match &job.reply {
-                Reply::Replay | Reply::Nobody => continue,
-                Reply::Raw(_) if job.was_sent && job.repeat() != Some(Repeat::Always) => {
-                    let words = "the session was lost before the command was answered";
-                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
-                    continue;
-                }
-                Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
-                    let words = format!(
-                        "{} may or may not have happened: the session was lost, and what several hosts share is not written again unasked",
-                        job.words()
-                    );
-                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
-                    continue;
-                }
-                Reply::Raw(_) | Reply::Request(_) => {}
-            }
-            job.start_over();
-            job.attempts += u32::from(job.was_sent);
-            if job.attempts >= attempts_min && now.since(job.since) >= self.options.replacement_timeout {
-                // Perhaps it is this command that ends every session.
-                let words = format!("{} failed: {loss}", job.words());
-                let error = final_error(&job, &Error::new(ErrorKind::TimedOut, words));
-                job.finish(Err(error));
-                continue;
-            }
-            if !self.blocked.contains_key(&order) {
-                self.ready.insert(order);
-            }
-            self.jobs.insert(order, job);
-        }
-    }
-
-    /// Whether writes that are to be issued again may still be under way in the session that was lost.
-    pub(crate) fn has_writes_in_doubt(&self) -> bool {
-        self.has_writes_in_doubt
-    }
-
-    /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not
-    /// carried out.
-    pub(crate) fn fail_all(&mut self, error: &Error) {
-        self.ready.clear();
-        self.delayed.clear();
-        self.stalled.clear();
-        self.blocked.clear();
-        self.has_writes_in_doubt = false;
-        for job in std::mem::take(&mut self.jobs).into_values() {
-            let error = final_error(&job, error);
-            job.finish(Err(error));
-        }
-        self.incoming.drain(..).for_each(|incoming| incoming.refuse(error.clone()));
-    }
-
-    /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
-    pub(crate) fn possible_loss(&mut self) -> Option<Error> {
-        self.unreported_loss.take().or_else(|| {
-            let words = format!("what {} acknowledged last was not flushed", self.options.place());
-            (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
-        })
+        self.replay.is_under_way()
     }
 
     /// Puts the counts where [`crate::RemoteLun::status`] finds them.
@@ -612,11 +383,7 @@ impl Engine {
         if self.attention > Attention::None || self.shared.member().is_some_and(|member| !member.may_issue(now)) {
             return false;
         }
-        let may_replay = self.replay_pace.as_ref().is_none_or(|pace| pace.from <= now);
-        while may_replay
-            && self.replaying < REPLAY_DEPTH
-            && let Some((range, content)) = self.replay.pop_front()
-        {
+        while let Some((range, content)) = self.replay.next(now) {
             let kind = match content {
                 Content::Bytes(bytes, part) => Kind::Write { range, buffer: Buffer::copy_of(&bytes[part]), fua: false },
                 Content::Zeroes { may_discard } => Kind::Zeroes { range, fua: false, may_discard },
@@ -626,7 +393,6 @@ impl Engine {
             self.order_next += 1;
             self.jobs.insert(order, Box::new(Job::new(kind, Reply::Replay, now)));
             self.ready.insert(order);
-            self.replaying += 1;
         }
         self.flush_for_room(now);
         if self.is_replaying() {
@@ -742,25 +508,6 @@ impl Engine {
         }
         self.take_early(now);
         has_progressed
-    }
-
-    /// Takes what the target says to a client of a shared LUN.
-    fn take_message(&mut self, header: &AsyncMessage, data: &[u8], now: Instant) {
-        let AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, .. } = header.event else { return };
-        let Some(mut member) = self.shared.member() else { return };
-        // SenseLength comes first, and is zero.
-        match data.get(2..).map(Message::parse) {
-            Some(Ok(message)) if message.lun == self.unit.lun => member.handle_message(now, &message),
-            Some(Ok(_)) => {}
-            Some(Err(_)) | None => tracing::warn!(place = self.options.place(), "a message that makes no sense"),
-        }
-    }
-
-    /// A command of the client has ended.
-    fn take_answer(&mut self, now: Instant, number: u64, outcome: &Outcome) {
-        if let Some(mut member) = self.shared.member() {
-            member.handle_answer(now, number, order::answer(outcome));
-        }
     }
 
     /// Takes an answer, unless it came too early.
@@ -913,12 +660,6 @@ impl Engine {
         }
     }
 
-    fn note_fenced(&self, now: Instant) {
-        if let Some(mut member) = self.shared.member() {
-            member.note_fenced(now);
-        }
-    }
-
     /// The unit reports something.
     pub(crate) fn note_sense(&mut self, sense: &Sense) {
         let attention = self.learn(sense);
@@ -977,7 +718,7 @@ impl Engine {
     fn complete(&mut self, order: u64) {
         let Some(mut job) = self.jobs.remove(&order) else { return };
         if matches!(job.reply, Reply::Replay) {
-            self.end_replayed();
+            self.replay.end_one();
             self.counts.writes_replayed += 1;
             if job.is_durable(&self.unit) {
                 self.retained.supersede(job.range());
@@ -1034,7 +775,7 @@ impl Engine {
         match &job.reply {
             Reply::Replay if self.falls_back(&error, &job) => self.go_back(order, job),
             Reply::Replay => {
-                self.end_replayed();
+                self.replay.end_one();
                 if error.kind() == ErrorKind::Unsupported && matches!(job.kind, Kind::Discard { .. }) {
                     return;
                 }

@@ -29,6 +29,7 @@
 //! | `under_way` | commands in the order in which they were sent |
 //! | `verdict` | what each outcome of a command means |
 //! | `retained` | copies of writes that the LUN may still lose |
+//! | `replay` | those that are written again, and when |
 //! | `unit` | what a LUN says about itself |
 //! | `link` | one session with all its connections |
 //! | `wire` | one connection and its stream, or the two of a pair |
@@ -60,6 +61,7 @@ mod log_limit;
 mod options;
 mod recovery;
 mod remote_lun;
+mod replay;
 mod reservation;
 mod retained;
 mod shared;

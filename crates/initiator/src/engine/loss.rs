@@ -1,0 +1,153 @@
+//! What becomes of the jobs when what carried them out is gone: the session, what the unit had not made durable, or all hope.
+
+use block::{Error, ErrorKind};
+
+use super::{AGAIN_WORDS, Engine, final_error, reset_too_early};
+use crate::error::LinkError;
+use crate::job::{Job, Repeat, Reply};
+use crate::limits::ATTEMPTS_MAX;
+use crate::link::Link;
+use crate::verdict::Attention;
+use iscsi::initiator::ConnectionError;
+
+impl Engine {
+    /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands
+    /// begins again, since those that were carried out are not retained before the request is complete, and a replay could write
+    /// over them. What had begun waits a little, and is given up when that was in vain too often.
+    pub(crate) fn begin_again(&mut self) {
+        let now = self.options.clock.now();
+        let (mut begun, mut exhausted) = (Vec::new(), Vec::new());
+        for (order, mut job) in std::mem::take(&mut self.jobs) {
+            match &job.reply {
+                // The replay that follows has all of it.
+                Reply::Replay => {
+                    self.replay.give_up_one();
+                    self.ready.remove(&order);
+                    continue;
+                }
+                Reply::Raw(_) if job.is_synchronizing() => {
+                    self.ready.remove(&order);
+                    job.finish(Err(reset_too_early()));
+                    continue;
+                }
+                _ => {}
+            }
+            if job.has_begun() {
+                begun.push(order);
+                if job.is_mutation() {
+                    job.start_over();
+                    job.restarts += 1;
+                }
+                if job.restarts >= ATTEMPTS_MAX {
+                    exhausted.push(order);
+                }
+            }
+            self.jobs.insert(order, job);
+        }
+        begun.into_iter().for_each(|order| self.delay(now, order));
+        for order in exhausted {
+            let Some(job) = self.jobs.get(&order) else { continue };
+            let words = format!("{} failed: {AGAIN_WORDS}", job.words());
+            let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
+            self.fail(order, error);
+        }
+    }
+
+    /// The session is lost: what was under way will be issued again.
+    pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
+        let now = self.options.clock.now();
+        if let Some(mut member) = self.shared.member() {
+            member.end_session();
+        }
+        // What an older session left was ended when this one began.
+        self.has_writes_in_doubt = self.jobs.values().any(|job| job.may_change() && !job.is_idle());
+        for sense in &link.heard {
+            self.learn(sense);
+        }
+        let (pdus_sent, pdus_received) = link.pdu_counts();
+        self.counts.pdus_sent += pdus_sent;
+        self.counts.pdus_received += pdus_received;
+        self.counts.bytes_sent += link.counters.bytes_sent;
+        self.counts.bytes_received += link.counters.bytes_received;
+        self.counts.connections_recovered += link.recovered_count();
+        let early = self.early.drain(..).map(|completed| (completed.token, completed.buffer));
+        for (token, mut buffer) in early.chain(link.into_unfinished()) {
+            let job = self.jobs.get_mut(&Job::order_of(token));
+            if job.is_some_and(|job| job.take_step(token, &mut buffer).is_some()) {
+                self.counts.commands_retried += 1;
+            }
+        }
+        self.under_way.clear();
+        self.replay.clear();
+        self.is_flush_under_way = false;
+        self.attention = Attention::None;
+        self.lose_exposed();
+        self.delayed.clear();
+        self.stalled.clear();
+        self.ready.clear();
+        // The session ended because of a command: trying that again as often as there is time for would take many times that time.
+        let is_stuck = matches!(loss, LinkError::Connection(ConnectionError::Unresponsive));
+        let attempts_min = if is_stuck { 1 } else { 2 };
+        let jobs = std::mem::take(&mut self.jobs);
+        for (order, mut job) in jobs {
+            match &job.reply {
+                Reply::Replay | Reply::Nobody => continue,
+                Reply::Raw(_) if job.was_sent && job.repeat() != Some(Repeat::Always) => {
+                    let words = "the session was lost before the command was answered";
+                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    continue;
+                }
+                Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
+                    let words = format!(
+                        "{} may or may not have happened: the session was lost, and what several hosts share is not written again unasked",
+                        job.words()
+                    );
+                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    continue;
+                }
+                Reply::Raw(_) | Reply::Request(_) => {}
+            }
+            job.start_over();
+            job.attempts += u32::from(job.was_sent);
+            if job.attempts >= attempts_min && now.since(job.since) >= self.options.replacement_timeout {
+                // Perhaps it is this command that ends every session.
+                let words = format!("{} failed: {loss}", job.words());
+                let error = final_error(&job, &Error::new(ErrorKind::TimedOut, words));
+                job.finish(Err(error));
+                continue;
+            }
+            if !self.blocked.contains_key(&order) {
+                self.ready.insert(order);
+            }
+            self.jobs.insert(order, job);
+        }
+    }
+
+    /// Whether writes that are to be issued again may still be under way in the session that was lost.
+    pub(crate) fn has_writes_in_doubt(&self) -> bool {
+        self.has_writes_in_doubt
+    }
+
+    /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not
+    /// carried out.
+    pub(crate) fn fail_all(&mut self, error: &Error) {
+        self.ready.clear();
+        self.delayed.clear();
+        self.stalled.clear();
+        self.blocked.clear();
+        self.has_writes_in_doubt = false;
+        for job in std::mem::take(&mut self.jobs).into_values() {
+            let error = final_error(&job, error);
+            job.finish(Err(error));
+        }
+        self.incoming.drain(..).for_each(|incoming| incoming.refuse(error.clone()));
+    }
+
+    /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
+    pub(crate) fn possible_loss(&mut self) -> Option<Error> {
+        self.unreported_loss.take().or_else(|| {
+            let words = format!("what {} acknowledged last was not flushed", self.options.place());
+            (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! The engine as a client of a LUN that several hosts share: its orders go out beside the requests, and nothing leaves that the client may not do.
+
+use std::task::Context;
+
+use base::clock::Instant;
+use block::{Error, ErrorKind};
+use iscsi::initiator::Outcome;
+use iscsi::pdu::{AsyncEvent, AsyncMessage};
+use scsi::sharing::Message;
+use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
+
+use super::Engine;
+use crate::link::Link;
+use crate::sharing::member::Continuity;
+use crate::sharing::order;
+use crate::verdict::Attention;
+
+impl Engine {
+    /// A session is there.
+    pub(crate) fn begin_session(&mut self) {
+        let now = self.options.clock.now();
+        if let Some(mut member) = self.shared.member() {
+            member.begin_session(now);
+        }
+    }
+
+    /// Does what a client of a shared LUN has to do. Whether anything was.
+    pub(super) fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> bool {
+        let Some(mut member) = self.shared.member() else { return false };
+        let mut has_progressed = member.poll(context, now);
+        self.fenced = member.over().cloned();
+        // A command of ours must not be under way while the unit is asked what it is.
+        let is_settling = self.attention > Attention::None && self.under_way.count() == 0;
+        while !is_settling && let Some((number, order)) = member.next_order(now) {
+            let command = order.command(number, self.unit.lun, self.options.command_timeout);
+            match order.is_immediate() {
+                true => link.session.submit_immediate(now, command),
+                false => link.session.submit(now, command),
+            }
+            has_progressed = true;
+        }
+        if member.take_continuity() == Some(Continuity::NewStart) {
+            drop(member);
+            self.lose_retained();
+        }
+        has_progressed
+    }
+
+    /// Says goodbye to a shared LUN; whether that is over.
+    pub(super) fn leave(&mut self, now: Instant) -> bool {
+        self.shared.member().is_none_or(|mut member| member.leave(now))
+    }
+
+    pub(super) fn is_member_idle(&self) -> bool {
+        self.shared.member().is_none_or(|member| member.is_idle())
+    }
+
+    /// What a shared LUN had not made durable is lost, or may be: nobody writes it again.
+    pub(super) fn lose_retained(&mut self) {
+        if self.retained.is_empty() {
+            return;
+        }
+        self.retained.release(self.retained.mark());
+        let words = format!(
+            "the target of {} started again before a flush; several hosts share it, so nothing is written again",
+            self.options.place()
+        );
+        self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
+    }
+
+    /// Takes what the target says to a client of a shared LUN.
+    pub(super) fn take_message(&mut self, header: &AsyncMessage, data: &[u8], now: Instant) {
+        let AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, .. } = header.event else { return };
+        let Some(mut member) = self.shared.member() else { return };
+        // SenseLength comes first, and is zero.
+        match data.get(2..).map(Message::parse) {
+            Some(Ok(message)) if message.lun == self.unit.lun => member.handle_message(now, &message),
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => tracing::warn!(place = self.options.place(), "a message that makes no sense"),
+        }
+    }
+
+    /// A command of the client has ended.
+    pub(super) fn take_answer(&mut self, now: Instant, number: u64, outcome: &Outcome) {
+        if let Some(mut member) = self.shared.member() {
+            member.handle_answer(now, number, order::answer(outcome));
+        }
+    }
+
+    pub(super) fn note_fenced(&self, now: Instant) {
+        if let Some(mut member) = self.shared.member() {
+            member.note_fenced(now);
+        }
+    }
+}

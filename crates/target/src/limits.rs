@@ -51,14 +51,14 @@ pub const DATA_OUT_POOL_BYTES: usize = 256 << 20;
 const _: () = assert!(iscsi::limits::SESSION_DATA_OUT_BYTES <= DATA_OUT_POOL_BYTES / 4);
 
 /// Sessions without a connection that are kept for their initiators (ErrorRecoveryLevel 2). Beyond, the oldest gives way.
-pub const DESERTED_MAX: usize = 128;
+pub const UNCONNECTED_MAX: usize = 128;
 
 /// Of these, those of one initiator name. A host has a session or two to each of some targets.
-pub const DESERTED_PER_INITIATOR_MAX: usize = 16;
+pub const UNCONNECTED_PER_INITIATOR_MAX: usize = 16;
 
 /// Of these, those of one address, which may be a rack's.
-pub const DESERTED_PER_ADDRESS_MAX: usize = 32;
-const _: () = assert!(DESERTED_PER_ADDRESS_MAX < DESERTED_MAX);
+pub const UNCONNECTED_PER_ADDRESS_MAX: usize = 32;
+const _: () = assert!(UNCONNECTED_PER_ADDRESS_MAX < UNCONNECTED_MAX);
 
 /// Slices of one vectored write: 32 reads' headers and data. Far below IOV_MAX (1024), so that the array stays on the stack.
 pub const WRITE_SLICES_MAX: usize = 64;

@@ -17,10 +17,11 @@
 //! at all sockets and at all other sessions before this one goes on.
 
 mod sharing;
+mod units;
+mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
-use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,17 +38,14 @@ use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
 use scsi::cdb::Traffic;
 use scsi::sharing::action_out;
 use scsi::{Cdb, CdbError};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
 
-use crate::addresses::Addresses;
-use crate::connections::{Entered, host};
+use crate::connections::host;
 use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
 use crate::limits::{
     COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_TIMEOUT, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
-    TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
+    TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_TIMEOUT,
 };
 use crate::own_wakes::OwnWakes;
 use crate::sessions::{Inbox, Joining};
@@ -55,8 +53,10 @@ use crate::shared::Shared;
 use crate::status::{ConnectionReport, SessionActivity, SessionReport};
 use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
-use crate::transport::Transport;
 use crate::turns::{Place, Turns};
+
+use self::units::Units;
+use self::wire::{Exchange, Wire, send_last_words};
 
 /// A session that is served.
 pub(crate) struct Session {
@@ -87,7 +87,7 @@ pub(crate) struct Session {
     /// It waits for others, and is woken when they have made room.
     waits_for_room: bool,
     /// The table of sessions knows that it has no connection.
-    is_deserted: bool,
+    is_unconnected: bool,
     /// When it was last looked whether others wait for what this initiator does not take.
     unread_checked: Option<Instant>,
     timer: Option<(Instant, Sleep)>,
@@ -104,30 +104,6 @@ pub(crate) struct Session {
     own_wakes: OwnWakes,
     /// Commands under way have done a piece, and go on when others have had their turn.
     can_go_on: bool,
-}
-
-/// One connection.
-struct Wire {
-    link: LinkId,
-    stream: Box<dyn Transport>,
-    addresses: Addresses,
-    /// Of a connection that joined.
-    control: Option<Control>,
-    entered: Entered,
-    bytes_received: u64,
-    bytes_sent: u64,
-    /// What is queued is not taken: when some of it was last, and `bytes_sent` then.
-    unread: Option<(Instant, u64)>,
-    ended: Option<oneshot::Sender<CloseReason>>,
-    /// Nothing more comes; why, and until when what is queued may be taken.
-    closed: Option<(CloseReason, Instant)>,
-}
-
-struct Units {
-    target_name: String,
-    luns: LunMap,
-    nexus: NexusId,
-    tallies: BTreeMap<u64, Arc<Tally>>,
 }
 
 /// What is to be counted when a command ends.
@@ -208,7 +184,7 @@ impl Session {
             held: Vec::new(),
             registered_on: None,
             waits_for_room: false,
-            is_deserted: false,
+            is_unconnected: false,
             unread_checked: None,
             timer: None,
             drain_deadline: None,
@@ -251,7 +227,7 @@ impl Session {
             has_moved |= self.poll_timer(context);
             self.count_pdus();
             self.charge();
-            self.note_desertion();
+            self.note_unconnected();
             self.answer_inquirers();
             if !has_moved {
                 self.place.rest();
@@ -514,10 +490,10 @@ impl Session {
     }
 
     /// Lets the table of sessions know that the last connection is lost, or one is there again.
-    fn note_desertion(&mut self) {
-        let is_deserted = self.wires.is_empty() && self.closed.is_none();
-        if std::mem::replace(&mut self.is_deserted, is_deserted) != is_deserted {
-            self.server.sessions.set_deserted(self.tsih, &self.handle, is_deserted);
+    fn note_unconnected(&mut self) {
+        let is_unconnected = self.wires.is_empty() && self.closed.is_none();
+        if std::mem::replace(&mut self.is_unconnected, is_unconnected) != is_unconnected {
+            self.server.sessions.set_unconnected(self.tsih, &self.handle, is_unconnected);
         }
     }
 
@@ -791,118 +767,6 @@ impl Session {
     }
 }
 
-impl Wire {
-    fn new(link: LinkId, stream: Box<dyn Transport>, addresses: Addresses, entered: Entered) -> Self {
-        let (bytes_received, bytes_sent) = (0, 0);
-        Self {
-            link,
-            stream,
-            addresses,
-            control: None,
-            entered,
-            bytes_received,
-            bytes_sent,
-            unread: None,
-            ended: None,
-            closed: None,
-        }
-    }
-
-    /// The peer takes no more for now.
-    fn note_unread(&mut self, now: impl FnOnce() -> Instant) {
-        let has_taken = |(_, sent): (Instant, u64)| self.bytes_sent - sent >= UNREAD_PROGRESS_BYTES;
-        if self.unread.is_none_or(has_taken) {
-            self.unread = Some((now(), self.bytes_sent));
-        }
-    }
-
-    /// Writes and reads what can be.
-    fn exchange(
-        &mut self,
-        protocol: &mut protocol::Session,
-        server: &Shared,
-        Exchange { may_read, is_looking, bytes_max }: Exchange,
-        context: &mut Context<'_>,
-    ) -> std::io::Result<bool> {
-        let mut has_moved = false;
-        let mut written = 0;
-        while written < bytes_max && protocol.transmit_bytes(self.link) > 0 {
-            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
-            let count = protocol.io_slices(self.link, bytes_max, &mut slices);
-            match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..count]) {
-                Poll::Pending => {
-                    self.note_unread(|| server.clock.now());
-                    break;
-                }
-                Poll::Ready(Ok(0)) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(length)) => {
-                    written += length;
-                    self.bytes_sent += length as u64;
-                    protocol.handle_transmitted(server.clock.now(), self.link, length);
-                }
-                Poll::Ready(Err(error)) => return Err(error),
-            }
-            has_moved = true;
-        }
-        if has_moved {
-            if protocol.transmit_bytes(self.link) == 0 {
-                self.unread = None;
-            }
-            // Streams that buffer must not keep it; for TCP this does nothing.
-            let _ = Pin::new(&mut self.stream).poll_flush(context)?;
-        }
-        if !may_read || self.closed.is_some() {
-            return Ok(has_moved);
-        }
-        if protocol.is_behind(self.link) {
-            protocol.go_on(server.clock.now(), self.link);
-            return Ok(true);
-        }
-        let space = protocol.receive_space(self.link);
-        if space.is_empty() {
-            return Ok(has_moved);
-        }
-        // What is sent and what is received are one portion; of commands some are looked at in any case.
-        let length_max = space.len().min(bytes_max.saturating_sub(written).max(LIGHT_BYTES as usize));
-        let space = &mut space[..length_max];
-        let mut buffer = ReadBuf::new(space);
-        let length = match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Ready(result) => result.map(|()| buffer.filled().len()),
-            Poll::Pending if is_looking => self.stream.receive_now(space),
-            Poll::Pending => return Ok(has_moved),
-        };
-        match length {
-            Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
-            Ok(length) => {
-                self.bytes_received += length as u64;
-                protocol.handle_received(server.clock.now(), self.link, length);
-                Ok(true)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(has_moved),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// How a connection's socket is looked at.
-#[derive(Clone, Copy)]
-struct Exchange {
-    may_read: bool,
-    is_looking: bool,
-    /// Bytes to be written and read, [`LIGHT_BYTES`] excepted.
-    bytes_max: usize,
-}
-
-/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty buffer. The stream
-/// still is where it was read from, and known to be writable there.
-fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connection) {
-    let mut slices = [IoSlice::new(&[]); 4];
-    let count = protocol.io_slices(&mut slices);
-    let mut context = Context::from_waker(std::task::Waker::noop());
-    let _ = Pin::new(&mut stream).poll_write_vectored(&mut context, &slices[..count]);
-    let _ = Pin::new(&mut stream).poll_flush(&mut context);
-}
-
 impl Drop for Session {
     /// Leaves the tables, however it ends. The
     /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
@@ -912,46 +776,6 @@ impl Drop for Session {
         self.server.data_in.tell(self.charged_bytes, 0);
         self.leave_units();
         self.server.sessions.remove(self.tsih, &self.handle);
-    }
-}
-
-impl Units {
-    /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not know as functions.
-    fn manage_nexus(&self, function: TaskManagementFunction, lun: u64) -> Option<TaskManagementOutcome> {
-        match function {
-            TaskManagementFunction::NexusReset => {
-                // The loss of the nexus and its return (SAM-5 6.3.3, 7.6).
-                self.luns.remove_nexus(&self.nexus);
-                self.luns.add_nexus(&self.nexus);
-                Some(TaskManagementOutcome::FunctionComplete)
-            }
-            TaskManagementFunction::QueryAsynchronousEvent => {
-                let Some(unit) = self.luns.get(lun_number(lun)) else {
-                    return Some(TaskManagementOutcome::LunDoesNotExist);
-                };
-                let is_pending = unit.has_attention(&self.nexus);
-                Some(if is_pending {
-                    TaskManagementOutcome::FunctionSucceeded
-                } else {
-                    TaskManagementOutcome::FunctionComplete
-                })
-            }
-            _ => None,
-        }
-    }
-
-    fn tally(&mut self, lun: u64, server: &Shared) -> Arc<Tally> {
-        if let Some(tally) = self.tallies.get(&lun) {
-            return Arc::clone(tally);
-        }
-        let tally = if self.luns.get(lun).is_some() {
-            server.counters.lun(&self.target_name, lun)
-        } else {
-            // An initiator may ask for any LUN; only those that exist get a lasting entry.
-            return Arc::default();
-        };
-        self.tallies.insert(lun, Arc::clone(&tally));
-        tally
     }
 }
 

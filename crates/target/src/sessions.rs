@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::addresses::Addresses;
 use crate::connections::{Entered, host};
 use crate::control::{Control, Directive, Handle};
-use crate::limits::{DESERTED_MAX, DESERTED_PER_ADDRESS_MAX, DESERTED_PER_INITIATOR_MAX, JOINING_MAX};
+use crate::limits::{JOINING_MAX, UNCONNECTED_MAX, UNCONNECTED_PER_ADDRESS_MAX, UNCONNECTED_PER_INITIATOR_MAX};
 use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
 use crate::transport::Transport;
@@ -57,7 +57,7 @@ struct Entry {
     /// Where its first connection came from.
     host: String,
     /// It has lost its last connection: the smaller, the longer ago.
-    deserted: Option<u64>,
+    unconnected: Option<u64>,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ struct State {
     /// through the same port waits for them, however many logins have given up waiting before: they all are the same nexus.
     leaving: Vec<(Port, Handle)>,
     /// Sessions that have ever lost their last connection.
-    desertions: u64,
+    disconnections: u64,
 }
 
 /// What a login request comes to.
@@ -114,13 +114,20 @@ impl Sessions {
         if let Some(entry) = replaced.and_then(|tsih| state.entries.remove(&tsih)) {
             state.stop(entry);
         }
-        if state.entries.len() >= sessions_max && !state.end_oldest_deserted(|_| true) {
+        if state.entries.len() >= sessions_max && !state.end_oldest_unconnected(|_| true) {
             return refuse(LoginStatus::OUT_OF_RESOURCES, "the server has as many sessions as it takes");
         }
         let previous = state.leaving_of(port.as_ref());
         let tsih = state.free_tsih();
-        let entry =
-            Entry { request: request.clone(), port, handle, inbox: None, luns: None, host: host(peer), deserted: None };
+        let entry = Entry {
+            request: request.clone(),
+            port,
+            handle,
+            inbox: None,
+            luns: None,
+            host: host(peer),
+            unconnected: None,
+        };
         state.entries.insert(tsih, entry);
         Decision::Admit { tsih, previous }
     }
@@ -149,20 +156,20 @@ impl Sessions {
     }
 
     /// A session has lost its last connection, or has one again. Of those without, each initiator, each address and all have a bound.
-    pub(crate) fn set_deserted(&self, tsih: u16, handle: &Handle, is_deserted: bool) {
+    pub(crate) fn set_unconnected(&self, tsih: u16, handle: &Handle, is_unconnected: bool) {
         let mut state = self.lock();
-        state.desertions += 1;
-        let number = state.desertions;
+        state.disconnections += 1;
+        let number = state.disconnections;
         let Some(entry) = state.entries.get_mut(&tsih).filter(|entry| entry.handle.is_same(handle)) else { return };
-        entry.deserted = is_deserted.then_some(number);
-        if !is_deserted {
+        entry.unconnected = is_unconnected.then_some(number);
+        if !is_unconnected {
             return;
         }
         let (name, host) = (entry.request.initiator_name.clone(), entry.host.clone());
         let is_of_initiator = |entry: &Entry| entry.request.initiator_name.eq_ignore_ascii_case(&name);
-        state.bound_deserted(DESERTED_PER_INITIATOR_MAX, is_of_initiator);
-        state.bound_deserted(DESERTED_PER_ADDRESS_MAX, |entry| entry.host == host);
-        state.bound_deserted(DESERTED_MAX, |_| true);
+        state.bound_unconnected(UNCONNECTED_PER_INITIATOR_MAX, is_of_initiator);
+        state.bound_unconnected(UNCONNECTED_PER_ADDRESS_MAX, |entry| entry.host == host);
+        state.bound_unconnected(UNCONNECTED_MAX, |_| true);
     }
 
     /// A session has ended.
@@ -231,17 +238,17 @@ impl Entry {
 
 impl State {
     /// Ends the oldest sessions without a connection while there are more of a kind than there may be.
-    fn bound_deserted(&mut self, count_max: usize, is_of_kind: impl Fn(&Entry) -> bool) {
-        let is_counted = |entry: &&Entry| entry.deserted.is_some() && is_of_kind(entry);
+    fn bound_unconnected(&mut self, count_max: usize, is_of_kind: impl Fn(&Entry) -> bool) {
+        let is_counted = |entry: &&Entry| entry.unconnected.is_some() && is_of_kind(entry);
         while self.entries.values().filter(is_counted).count() > count_max {
-            self.end_oldest_deserted(&is_of_kind);
+            self.end_oldest_unconnected(&is_of_kind);
         }
     }
 
     /// Ends the session of a kind that has been without a connection longest, if there is one.
-    fn end_oldest_deserted(&mut self, is_of_kind: impl Fn(&Entry) -> bool) -> bool {
+    fn end_oldest_unconnected(&mut self, is_of_kind: impl Fn(&Entry) -> bool) -> bool {
         let of_kind = self.entries.iter().filter(|(_, entry)| is_of_kind(entry));
-        let oldest = of_kind.filter_map(|(&tsih, entry)| Some((entry.deserted?, tsih))).min();
+        let oldest = of_kind.filter_map(|(&tsih, entry)| Some((entry.unconnected?, tsih))).min();
         let Some(entry) = oldest.and_then(|(_, tsih)| self.entries.remove(&tsih)) else { return false };
         self.stop(entry);
         true

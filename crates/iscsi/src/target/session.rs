@@ -642,10 +642,10 @@ impl Session {
             let lost = self.lost.remove(index);
             self.end_tasks_of(lost.link);
         }
-        self.end_if_deserted(CloseReason::TransportLost);
+        self.end_if_unconnected(CloseReason::TransportLost);
     }
 
-    fn end_if_deserted(&mut self, reason: CloseReason) {
+    fn end_if_unconnected(&mut self, reason: CloseReason) {
         if self.live().next().is_none() && self.lost.is_empty() {
             self.end(reason);
         }

@@ -115,7 +115,7 @@ impl Session {
             self.log_link_out(logout.at, logout.is_for_recovery, CloseReason::Logout);
             self.log_lost_out(logout.at, logout.is_for_recovery);
         }
-        self.end_if_deserted(CloseReason::Logout);
+        self.end_if_unconnected(CloseReason::Logout);
     }
 
     /// A connection that was lost before is logged out: its tasks may be reassigned from now on, or are over.

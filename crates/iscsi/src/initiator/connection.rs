@@ -9,6 +9,10 @@
 //! target says is checked against the task it names: an R2T or Data-In outside of it ends the connection, one for a
 //! task that is over is ignored. What it can make us hold is bounded: a target that passes a bound loses its connection.
 
+mod error;
+mod keepalive;
+mod send_targets;
+
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -20,26 +24,26 @@ use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::command::Outcome;
-use super::discovery::{DiscoveredTarget, targets};
-use super::login::{LoggedIn, Login, LoginConfig, LoginError, LoginStep};
+use super::discovery::DiscoveredTarget;
+use super::login::{LoggedIn, Login, LoginConfig, LoginStep};
 use super::pending_function::PendingFunction;
 use super::removed::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
 use super::session::{Session, TaskData};
 use crate::framing::{
-    DataSegment, Destination, Digests, FramingError, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver,
-    TransmitQueue,
+    DataSegment, Destination, Digests, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver, TransmitQueue,
 };
 use crate::limits::{
-    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX,
-    TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
+    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, REPLIES_WAITING_MAX, TRANSMIT_BYTES_HIGH,
 };
 use crate::negotiation::{Digest, Negotiated, SessionType};
 use crate::pdu::{
-    AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, HeaderError, InitiatorTaskTag, LogoutOutcome,
-    LogoutReason, LogoutRequest, NopIn, NopOut, RawBhs, ReadyToTransfer, Reject, RejectReason, ScsiCommand,
-    ScsiResponse, ServiceResponse, SnackRequest, SnackType, TargetTransferTag, TextRequest, TextResponse,
+    AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, InitiatorTaskTag, LogoutOutcome, LogoutReason,
+    LogoutRequest, RawBhs, ReadyToTransfer, Reject, ScsiCommand, ScsiResponse, ServiceResponse, SnackRequest,
+    SnackType, TargetTransferTag,
 };
-use crate::text::{Keys, TextAssembler, TextError};
+use crate::text::TextAssembler;
+
+pub use self::error::ConnectionError;
 
 /// MaxRecvDataSegmentLength in force during login (RFC 7143 6.3).
 const LOGIN_SEGMENT_BYTES: u32 = 8192;
@@ -93,47 +97,6 @@ pub enum Event {
     },
     /// The logout was answered; the connection can be closed.
     LoggedOut(LogoutOutcome),
-}
-
-/// Why a connection is no use any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectionError {
-    /// There never was a session.
-    #[error(transparent)]
-    Login(#[from] LoginError),
-    /// Bytes that make no sense, or a damaged header.
-    #[error("framing: {0}")]
-    Framing(#[from] FramingError),
-    /// A header that is none.
-    #[error("the target sent {0}")]
-    Header(#[from] HeaderError),
-    /// A text that is none.
-    #[error("text: {0}")]
-    Text(#[from] TextError),
-    /// Data that came damaged (RFC 7143 7.8; recovery within the connection is not supported).
-    #[error("a data digest does not match")]
-    DataDigest,
-    /// The target broke a rule.
-    #[error("protocol error: {0}")]
-    Protocol(&'static str),
-    /// The target refused a PDU without which the session cannot go on.
-    #[error("the target rejected a request: {0}")]
-    Rejected(RejectReason),
-    /// The target said that it drops the connection.
-    #[error("the target drops the connection; it may be tried again after {wait_seconds} s")]
-    Dropped {
-        /// Time2Wait.
-        wait_seconds: u16,
-    },
-    /// The login took too long.
-    #[error("the target did not complete the login in time")]
-    LoginTimedOut,
-    /// No answer to a ping.
-    #[error("the target does not answer pings")]
-    Silent,
-    /// Neither ABORT TASK nor LOGICAL UNIT RESET ended a command.
-    #[error("a command does not end, and neither aborting it nor resetting the logical unit helped")]
-    Unresponsive,
 }
 
 enum Phase {
@@ -406,15 +369,6 @@ impl Connection {
         self.phase = Phase::LoggingOut(tag);
     }
 
-    /// Asks for all targets. [`Event::Targets`] follows.
-    pub fn send_targets(&mut self, session: &mut Session) {
-        let tag = self.next_control_tag();
-        let received = TextAssembler::new(SEND_TARGETS_BYTES_MAX);
-        self.exchange = Some(TextExchange { tag, received, text: Vec::new(), response_count: 0 });
-        let keys: Keys = [("SendTargets", "All")].into_iter().collect();
-        self.send_text(session, tag, None, 0, keys.emit());
-    }
-
     /// Counts the sizes of PDUs there.
     pub fn count_sizes(&mut self, sizes: &Arc<PduSizes>) {
         self.transmit.count_sizes(Arc::clone(sizes));
@@ -624,60 +578,6 @@ impl Connection {
         Ok(())
     }
 
-    fn handle_nop_in(&mut self, session: &mut Session, nop: &NopIn) -> Result<(), ConnectionError> {
-        let stat_sn = nop.initiator_task_tag.map(|_| nop.stat_sn);
-        self.handle_numbers(session, stat_sn, nop.exp_cmd_sn, nop.max_cmd_sn);
-        if self.ping.as_ref().is_some_and(|ping| Some(ping.tag) == nop.initiator_task_tag) {
-            self.ping = None;
-        }
-        self.answer_ping(session, nop)
-    }
-
-    /// A NOP-In with a target transfer tag asks for a NOP-Out.
-    fn answer_ping(&mut self, session: &Session, nop: &NopIn) -> Result<(), ConnectionError> {
-        if let Some(target_transfer_tag) = nop.target_transfer_tag {
-            self.note_reply()?;
-            self.send_nop(session, None, Some(target_transfer_tag), nop.lun);
-        }
-        Ok(())
-    }
-
-    fn handle_text(
-        &mut self,
-        session: &mut Session,
-        response: &TextResponse,
-        data: &[u8],
-    ) -> Result<(), ConnectionError> {
-        let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.tag == response.initiator_task_tag)
-        else {
-            return Err(ConnectionError::Protocol("a text response that nobody asked for"));
-        };
-        exchange.response_count += 1;
-        if exchange.response_count > TEXT_RESPONSES_MAX {
-            return Err(ConnectionError::Protocol("a list of targets that does not end"));
-        }
-        if let Some(text) = exchange.received.handle_segment(data, response.is_continued)? {
-            if exchange.text.len() + text.len() > SEND_TARGETS_BYTES_MAX {
-                return Err(TextError::TooLong { bytes_max: SEND_TARGETS_BYTES_MAX }.into());
-            }
-            exchange.text.extend_from_slice(&text);
-        }
-        let tag = exchange.tag;
-        match response.target_transfer_tag {
-            Some(target_transfer_tag) => {
-                self.send_text(session, tag, Some(target_transfer_tag), response.lun, Vec::new());
-            }
-            None => {
-                let keys = Keys::parse_send_targets(&exchange.text)?;
-                let targets =
-                    targets(&keys).ok_or(ConnectionError::Protocol("a list of more targets than we look at"))?;
-                self.exchange = None;
-                self.events.push_back(Event::Targets(targets));
-            }
-        }
-        Ok(())
-    }
-
     fn handle_async(&mut self, message: AsyncMessage, data: &[u8]) -> Result<(), ConnectionError> {
         match message.event {
             AsyncEvent::ScsiAsyncEvent => {
@@ -789,76 +689,6 @@ impl Connection {
             let data = DataSegment::Shared(Arc::clone(&burst.buffer), burst.base + start..burst.base + end);
             self.transmit.push(&header, &AdditionalHeaders::default(), data);
         }
-    }
-
-    fn send_text(
-        &mut self,
-        session: &mut Session,
-        tag: InitiatorTaskTag,
-        target_transfer_tag: Option<TargetTransferTag>,
-        lun: u64,
-        text: Vec<u8>,
-    ) {
-        let request = TextRequest {
-            is_immediate: false,
-            is_final: true,
-            is_continued: false,
-            lun,
-            initiator_task_tag: tag,
-            target_transfer_tag,
-            cmd_sn: session.take_cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
-        };
-        self.transmit.push(&request, &AdditionalHeaders::default(), text.into());
-    }
-
-    fn send_nop(
-        &mut self,
-        session: &Session,
-        tag: Option<InitiatorTaskTag>,
-        target_transfer_tag: Option<TargetTransferTag>,
-        lun: u64,
-    ) {
-        let nop = NopOut {
-            is_immediate: true,
-            lun,
-            initiator_task_tag: tag,
-            target_transfer_tag,
-            cmd_sn: session.next_cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
-        };
-        self.transmit.push(&nop, &AdditionalHeaders::default(), DataSegment::Empty);
-    }
-
-    fn keepalive_deadline(&self) -> Option<Instant> {
-        match &self.ping {
-            Some(ping) => Some(ping.deadline),
-            None if self.timing.keepalive_interval.is_zero() => None,
-            None => Some(self.last_received + self.timing.keepalive_interval),
-        }
-    }
-
-    /// Silence is answered with a ping, and silence after that ends the connection. Anything received counts as a sign
-    /// of life.
-    fn keep_alive(&mut self, now: Instant, session: &Session) -> Result<(), ConnectionError> {
-        if self.keepalive_deadline().is_none_or(|deadline| deadline > now) {
-            return Ok(());
-        }
-        match &mut self.ping {
-            Some(ping) => {
-                let silent_until = self.last_received + self.timing.keepalive_timeout;
-                if silent_until <= now {
-                    return Err(ConnectionError::Silent);
-                }
-                ping.deadline = silent_until;
-            }
-            None => {
-                let tag = self.next_control_tag();
-                self.send_nop(session, Some(tag), None, 0);
-                self.ping = Some(Ping { tag, deadline: now + self.timing.keepalive_timeout });
-            }
-        }
-        Ok(())
     }
 }
 

@@ -105,6 +105,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
         waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
         connections: 1,
         split_connections: false,
+        is_shared: false,
     };
     RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single }
 }

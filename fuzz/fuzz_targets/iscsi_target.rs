@@ -50,7 +50,7 @@ fn parameters(setup: Setup) -> TargetParameters {
             .map(|text| TargetPortal { address: text.parse().expect("an address"), group: 1 })
             .to_vec(),
         portal_groups: None,
-        access: AccessList(vec![AccessRule::everybody(authentication.accounts.clone())]),
+        access: AccessList(vec![AccessRule::any_initiator(authentication.accounts.clone())]),
         own: authentication.own.clone(),
         data_out_of: Arc::new(|_, cdb| asked_data_out(cdb)),
     };

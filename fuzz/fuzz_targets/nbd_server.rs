@@ -179,6 +179,7 @@ impl Run {
             assert!(!self.is_over, "after the end no event comes");
             match event {
                 Event::Negotiated { .. } | Event::Answered => {}
+                Event::TlsBegins => self.server.secured(),
                 Event::BufferNeeded { length } => {
                     assert!(length as u64 <= SIZE_BYTES && !self.setup.is_read_only);
                     self.server.provide_buffer(Buffer::zeroed(length));

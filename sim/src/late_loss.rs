@@ -61,7 +61,7 @@ impl Device for LateLossLayer {
     fn submit(&self, request: Request) -> Completion {
         let lose = if request.operation.kind() == OperationKind::Flush { self.loss.see_flush() } else { None };
         let Some(lose) = lose else { return self.inner.submit(request) };
-        lose(&|| self.medium.lose_cache_untold());
+        lose(&|| self.medium.lose_cache_silently());
         let medium = self.medium.clone();
         self.inner.submit(request).then(&self.workers, move |response| {
             medium.publish(&Event::WritesLost);

@@ -23,7 +23,7 @@ const SEGMENT_BYTES: usize = 1460;
 
 /// What a link is like, both ways.
 #[derive(Clone, Debug)]
-pub struct LinkModel {
+pub struct FaultyLinkModel {
     /// One way.
     pub delay: Duration,
     /// Of the line.
@@ -74,7 +74,7 @@ pub struct LinkEnd {
 }
 
 struct Link {
-    model: LinkModel,
+    model: FaultyLinkModel,
     random: Random,
     directions: [Direction; 2],
     cut: Option<CutKind>,
@@ -134,9 +134,9 @@ impl PduCounter {
 }
 
 /// A link and its ends, the near one first.
-pub fn link(clock: &Arc<dyn Clock>, model: LinkModel, seed: u64) -> (LinkEnd, LinkEnd) {
+pub fn link(clock: &Arc<dyn Clock>, model: FaultyLinkModel, seed: u64) -> (LinkEnd, LinkEnd) {
     let direction = || {
-        let LinkModel { header_digest, data_digest, .. } = model;
+        let FaultyLinkModel { header_digest, data_digest, .. } = model;
         Direction { pdus: PduCounter { header_digest, data_digest, ..PduCounter::default() }, ..Direction::default() }
     };
     let directions = [direction(), direction()];
@@ -224,6 +224,8 @@ impl LinkEnd {
 fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
     link.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+impl initiator::Stream for LinkEnd {}
 
 impl AsyncRead for LinkEnd {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -23,6 +23,7 @@ const CACHE: [&str; 6] = ["--cache", "disk.cache", "--cache-size", "8MiB", "--ca
 const LOG: [&str; 8] =
     ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
 
+const DAMAGE: i32 = 7;
 const WOULD_LOSE_DATA: i32 = 9;
 
 fn attach(world: &World, url: &str, flags: &[&str]) -> Process {
@@ -357,6 +358,60 @@ fn a_cache_says_who_it_is_and_that_its_size_is_another_one_than_asked_for() {
     for words in ["--cache-size 16MiB", "cache.size=16MiB"] {
         assert!(ended.stderr.contains(words), "{ended:?}");
     }
+}
+
+#[test]
+fn a_cache_that_failed_is_a_trouble_that_status_names() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["write -P 1 0 64k"]);
+    fs::File::options().write(true).open(world.path("disk.cache")).unwrap().set_len(4096).unwrap();
+    // The one that meets it fails, since nobody knows what its record has become; later ones go to the LUN.
+    let writing = Command::new("qemu-io").args(["-f", "raw", "-c", "write 1M 64k", &disk.ready]).output().unwrap();
+    assert!(!writing.status.success(), "{writing:?}");
+    io(&disk.ready, &["write 2M 64k"]);
+    let has_failed = |status: &Value| {
+        let mut troubles = status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        troubles.any(|trouble| trouble.contains("the cache has failed"))
+    };
+    wait_for_status(&world, "trouble", has_failed);
+    let table = world.run(["status"]).success();
+    assert!(table.contains("the cache has failed"), "{table}");
+    // What it held is gone, and both who detaches it and who runs it are told.
+    let words = ["\"disk\" is detached, but ", " bytes are lost: ", "disk.cache, which held them, was cut"];
+    world.run(["detach", "disk"]).failure(DAMAGE, &words);
+    let ended = disk.wait();
+    assert_eq!(ended.code, Some(DAMAGE), "{}", ended.stderr);
+    assert!(words.iter().all(|word| ended.stderr.contains(word)), "{}", ended.stderr);
+}
+
+/// Writes that a cache has no room for, as its file may not grow into what the limit takes: an application is told, and status says it.
+#[test]
+fn a_limit_of_file_sizes_ends_nobody_and_status_names_what_it_refused() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["write -P 1 0 64k"]);
+    tool("prlimit", ["--pid", &disk.id().to_string(), "--fsize=4096:"]);
+    let _ = Command::new("qemu-io").args(["-f", "raw", "-c", "write 1M 64k", &disk.ready]).output().unwrap();
+    let is_refused = |status: &Value| {
+        let mut troubles = status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        troubles.any(|trouble| trouble.contains("File too large"))
+    };
+    wait_for_status(&world, "trouble", is_refused);
+    assert!(world.run(["status"]).success().contains("File too large"));
+    tool("prlimit", ["--pid", &disk.id().to_string(), "--fsize=unlimited:"]);
+    world.run(["detach", "disk", "--keep-dirty"]);
+    disk.wait();
+    // The target's file, likewise.
+    let disk = attach(&world, &target.url(0), &["--cache", "disk.cache"]);
+    tool("prlimit", ["--pid", &target.process.id().to_string(), "--fsize=4096:"]);
+    let _ = Command::new("qemu-io").args(["-f", "raw", "-c", "write 1M 64k", "-c", "flush", &disk.ready]).output();
+    assert_ne!(world.run(["clean", "disk"]).code, Some(0));
+    tool("prlimit", ["--pid", &target.process.id().to_string(), "--fsize=unlimited:"]);
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
 }
 
 #[test]

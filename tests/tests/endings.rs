@@ -450,8 +450,9 @@ fn a_ram_lun_that_was_started_again_never_gets_the_data_of_the_old_one() {
                 // Not even what the cache holds: it goes with a disk that is not there any more.
                 fails(&disk.ready, &["read 0 64k"]);
                 world.run(["detach", "disk"]).failure(3, &["65536 bytes stay dirty here"]);
-                // Whoever asked was told.
-                disk.wait().success();
+                let ended = disk.wait();
+                assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+                assert!(ended.stderr.contains("65536 bytes stay dirty here"), "{}", ended.stderr);
                 assert_eq!(world.run([&["attach", &server.url()][..], cache].concat()).code, Some(7), "another LUN's");
             }
             // Nothing of the old one's was written to the new one.

@@ -5,7 +5,7 @@
 mod loop_device;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use loop_device::{LoopDevice, SmallFileSystem, may_make_devices};
 use tests::{Process, Target, World, finish, tool};
@@ -112,4 +112,25 @@ fn a_cache_that_is_larger_than_the_room_there_is_takes_none_of_it() {
     // Whoever asks the file system for it learns that only when all is taken.
     refused.failure(NO_SPACE, &["disk.cache", "134217728 bytes", "free: No space left"]);
     assert_eq!(fs::read_dir(bench.world.path("disk")).unwrap().count(), 1, "but for lost+found");
+}
+
+#[test]
+fn a_new_cache_that_cannot_be_recorded_leaves_nothing() {
+    if !may_make_devices() {
+        return;
+    }
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let records = world.path("state/caches");
+    fs::create_dir_all(&records).unwrap();
+    fs::remove_dir(&records).expect("nothing is recorded yet");
+    fs::set_permissions(world.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
+    let _full = SmallFileSystem::new(&records, 1 << 20);
+    fs::set_permissions(&records, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(fs::write(records.join("others"), vec![1; 2 << 20]).is_err(), "it has no room for that");
+    let refused = world.run(["attach", &target.url(0), "--cache", "disk.cache", "--cache-size", "8MiB"]);
+    refused.failure(NO_SPACE, &["No space left"]);
+    assert!(!world.path("disk.cache").exists(), "the next start would take it for one that was used");
+    let left: Vec<_> = fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name == "others"), "{left:?}");
 }

@@ -1,7 +1,6 @@
 //! `forebay log inspect|check|replay|discard` on what a killed attachment leaves, and what `attach` takes for its log.
 
 use std::fs;
-use std::process::Command;
 
 use serde_json::Value;
 use tests::{IQN, Process, World, tool};
@@ -153,11 +152,7 @@ fn a_log_that_failed_and_was_closed_with_nothing_in_it_leaves_the_lun_free() {
         let world = World::new();
         let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
         let url = target.url(0);
-        let forebay = world.forebay();
-        let mut command = Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(forebay.get_program());
-        command.envs(forebay.get_envs().filter_map(|(key, value)| Some((key, value?)))).current_dir(world.path(""));
-        let disk = Process::start(command.args(["attach", &url, "--name", "disk"]).args(LOG)).expect("it starts");
+        let disk = world.start([&["attach", &url, "--name", "disk"], &LOG[..]].concat());
         io(&disk, "write -P 0x5a 0 64k");
         let limit = |bytes: &str| tool("prlimit", ["--pid", &disk.id().to_string(), &format!("--fsize={bytes}:")]);
         limit("4096");

@@ -489,7 +489,7 @@ impl Workers {
 
     /// Waits until [`Workers::run`] has returned to its executor once, so that tasks elsewhere that are ready now have had their turn. For work
     /// given to these workers.
-    pub fn others_first(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn yield_now(&self) -> impl Future<Output = ()> + Send + 'static {
         let (workers, mut is_deferred) = (self.clone(), false);
         poll_fn(move |context| {
             if is_deferred {
@@ -561,7 +561,7 @@ mod tests {
             executor.run_until_stalled();
             workers.spawn(async move {
                 if is_last {
-                    polite.others_first().await;
+                    polite.yield_now().await;
                 }
                 work();
             });

@@ -136,7 +136,7 @@ impl EventRelay {
     }
 
     /// Whether somebody still has the receiver.
-    pub fn is_heard(&self) -> bool {
+    pub fn has_receiver(&self) -> bool {
         self.to.strong_count() > 0
     }
 
@@ -167,19 +167,19 @@ impl EventReceiver {
 
     /// Whether there may be an event. False is said only after somebody asked for one and there was none: whoever handles each event before asking for
     /// the next knows then that all are handled.
-    pub fn has_news(&self) -> bool {
+    pub fn may_have_event(&self) -> bool {
         self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_filled.load(Ordering::Acquire))
     }
 
     /// Whether an event that nobody has received yet is one of these.
     pub fn has_unread(&self, is_one: impl Fn(&Event) -> bool) -> bool {
-        let mailbox = self.mailbox.as_ref().filter(|_| self.has_news());
+        let mailbox = self.mailbox.as_ref().filter(|_| self.may_have_event());
         mailbox.is_some_and(|mailbox| lock(&mailbox.queue).events.iter().any(is_one))
     }
 
     /// The next event, if there is one now.
     pub fn try_receive(&self) -> Option<Event> {
-        let mailbox = self.mailbox.as_ref().filter(|_| self.has_news())?;
+        let mailbox = self.mailbox.as_ref().filter(|_| self.may_have_event())?;
         mailbox.pop(&mut lock(&mailbox.queue))
     }
 

@@ -13,7 +13,7 @@ pub struct Pieces {
     small_bytes: u64,
     large_bytes: u64,
     /// Nothing of the last piece was waited for.
-    is_on_the_spot: bool,
+    was_immediate: bool,
 }
 
 impl Pieces {
@@ -24,26 +24,26 @@ impl Pieces {
         Self {
             small_bytes: whole(small_bytes_max.min(large_bytes_max)),
             large_bytes: whole(large_bytes_max),
-            is_on_the_spot: true,
+            was_immediate: true,
         }
     }
 
     /// Bytes of the next piece, where so many are left.
     pub fn next(&mut self, left: u64) -> u64 {
-        let bytes = if self.is_on_the_spot { self.small_bytes } else { self.large_bytes };
-        self.is_on_the_spot = true;
+        let bytes = if self.was_immediate { self.small_bytes } else { self.large_bytes };
+        self.was_immediate = true;
         bytes.min(left)
     }
 
     /// As [`next`](Self::next), a small one whatever the device did: others work beside.
     pub fn next_small(&mut self, left: u64) -> u64 {
-        self.is_on_the_spot = true;
+        self.was_immediate = true;
         self.next(left)
     }
 
     /// Nothing of the last piece was waited for.
-    pub fn is_on_the_spot(&self) -> bool {
-        self.is_on_the_spot
+    pub fn was_immediate(&self) -> bool {
+        self.was_immediate
     }
 
     /// Carries out something of a piece.
@@ -52,7 +52,7 @@ impl Pieces {
         if let Some(done) = part.as_mut().now_or_never() {
             return done;
         }
-        self.is_on_the_spot = false;
+        self.was_immediate = false;
         part.await
     }
 }

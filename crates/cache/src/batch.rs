@@ -154,7 +154,7 @@ impl Core {
 
     /// Compares what is to be sent with its checksum, where that is known. What is damaged is lost, and not to be sent.
     async fn find_damaged(&self, picks: &[Pick]) -> Vec<u64> {
-        let checked = picks.iter().filter(|pick| pick.checksum != 0);
+        let checked = picks.iter().filter(|pick| pick.checksum.is_known());
         let lines: Vec<_> = checked.map(|pick| (pick.block, pick.frame, pick.checksum)).collect();
         let checks = stream::iter(lines).map(|(block, frame, checksum)| async move {
             let is_intact = self.is_line_intact(block, frame, checksum).await;

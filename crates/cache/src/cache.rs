@@ -179,8 +179,8 @@ impl Cache {
     /// # Errors
     /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the
     /// cache device's.
-    pub async fn heed_changes(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
-        self.core.heed_changes(changed, is_overwritten).await
+    pub async fn invalidate(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
+        self.core.invalidate(changed, is_overwritten).await
     }
 
     /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests go on. `successor` was opened

@@ -17,12 +17,12 @@ use crate::core::Core;
 
 /// Answers a client's flush. It stands for what was acknowledged when it is called, so failures count from then on.
 pub(crate) fn flush(core: Arc<Core>) -> impl Future<Output = Response> + Send + use<> {
-    let (told_before, is_untold) = core.origin.flushes.failures.begin();
+    let (reported_before, is_unreported) = core.origin.flushes.failures.begin();
     async move {
-        let flushed = if is_untold { Ok(()) } else { core.origin.flush().await };
+        let flushed = if is_unreported { Ok(()) } else { core.origin.flush().await };
         // What the origin says with its answer, whoever flushes has to hear before this one.
         core.handle_origin_events();
-        let told = core.origin.flushes.failures.tell(told_before);
+        let told = core.origin.flushes.failures.tell(reported_before);
         match flushed.and(told) {
             Ok(()) => Response::done(Buffer::empty()),
             Err(error) => Response::failed(error, Buffer::empty()),

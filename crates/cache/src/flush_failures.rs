@@ -22,7 +22,7 @@ struct Telling {
     /// The last failure.
     last: Option<Error>,
     /// Whether something of a client was at stake, and no client's flush has told it yet.
-    is_untold: bool,
+    is_unreported: bool,
 }
 
 impl FlushFailures {
@@ -41,33 +41,33 @@ impl FlushFailures {
         let mut telling = self.telling();
         self.count.fetch_add(1, Ordering::SeqCst);
         telling.last = Some(error.clone());
-        telling.is_untold |= has_stake();
+        telling.is_unreported |= has_stake();
     }
 
     /// What no client's flush has told yet.
-    pub(crate) fn untold(&self) -> Option<Error> {
+    pub(crate) fn unreported(&self) -> Option<Error> {
         let telling = self.telling();
-        telling.last.clone().filter(|_| telling.is_untold)
+        telling.last.clone().filter(|_| telling.is_unreported)
     }
 
     /// What a flush that begins now has to know: how many failures clients were told of, and whether there is one that none was told of.
     pub(crate) fn begin(&self) -> (u64, bool) {
         let telling = self.telling();
-        (self.count() - u64::from(telling.is_untold), telling.is_untold)
+        (self.count() - u64::from(telling.is_unreported), telling.is_unreported)
     }
 
     /// Something of a client is at stake that was sent when there had been `failures_before`: one that failed since may have dropped it.
     pub(crate) fn note_stake(&self, failures_before: u64) {
         if self.count() != failures_before {
-            self.telling().is_untold = true;
+            self.telling().is_unreported = true;
         }
     }
 
-    /// Tells a flush of the failures that concern it: of those up to `told_before` clients knew when it began.
-    pub(crate) fn tell(&self, told_before: u64) -> Result<(), Error> {
+    /// Tells a flush of the failures that concern it: of those up to `reported_before` clients knew when it began.
+    pub(crate) fn tell(&self, reported_before: u64) -> Result<(), Error> {
         let mut telling = self.telling();
-        let concerns = telling.is_untold || self.count() != told_before;
-        telling.is_untold = false;
+        let concerns = telling.is_unreported || self.count() != reported_before;
+        telling.is_unreported = false;
         match &telling.last {
             Some(error) if concerns => Err(error.clone()),
             _ => Ok(()),

@@ -15,6 +15,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{LINE_BYTES_MAX, SECTOR_BYTES};
+use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
 use crate::sectors::Sectors;
 
@@ -146,7 +147,7 @@ pub struct EntryRaw {
     pub valid: u8,
     /// Sectors that the origin does not have yet, the first eight.
     pub dirty: u8,
-    /// crc32c of the line's data, see [`checksum_of_line`]; 0 when it is not known.
+    /// [`LineChecksum`] of the line.
     pub checksum: U32,
     /// [`ENTRY_LOST`].
     pub flags: u8,
@@ -166,13 +167,8 @@ pub struct Line {
     pub dirty: Sectors,
     /// Whether the dirty sectors are known to be unreadable.
     pub is_lost: bool,
-    /// Of the whole line's data, see [`checksum_of_line`]; 0 when it is not known, and without meaning when not all of it is valid.
-    pub checksum: u32,
-}
-
-/// crc32c of a whole line. 0 means that a checksum is not known, so what has it is said to have 1.
-pub fn checksum_of_line(data: &[u8]) -> u32 {
-    crc32c(data).max(1)
+    /// Of the whole line's data; without meaning when not all of it is valid.
+    pub checksum: LineChecksum,
 }
 
 /// crc32c of the sectors of `mask` in a whole line, lowest first.
@@ -218,7 +214,7 @@ fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
         block: [b0, b1, b2, b3, b4, b5],
         valid: emit_bitmap(line.valid, line_size, rest_valid),
         dirty: emit_bitmap(line.dirty, line_size, rest_dirty),
-        checksum: line.checksum.into(),
+        checksum: line.checksum.to_raw().into(),
         flags: if line.is_lost { ENTRY_LOST } else { 0 },
         reserved: [0; 3],
     };
@@ -270,8 +266,8 @@ impl<'a> StoredLine<'a> {
 
     /// [`Line::checksum`].
     #[inline]
-    pub(crate) fn checksum(&self) -> u32 {
-        self.raw.checksum.get()
+    pub(crate) fn checksum(&self) -> LineChecksum {
+        LineChecksum::from_raw(self.raw.checksum.get())
     }
 
     /// The line that it tells of. Bits that contradict each other are taken as the safe side: a dirty sector is a valid one.
@@ -467,7 +463,7 @@ impl LogEntry {
             frame: self.frame.into(),
             frame_freed: self.frame_freed.into(),
             checksum: self.checksum.into(),
-            line_checksum: self.line.checksum.into(),
+            line_checksum: self.line.checksum.to_raw().into(),
         };
         head.copy_from_slice(raw.as_bytes());
     }
@@ -497,7 +493,7 @@ impl LogEntry {
             valid: parse_bitmap(raw.valid, valid) | dirty,
             dirty,
             is_lost: raw.flags & ENTRY_LOST != 0,
-            checksum: raw.line_checksum.get(),
+            checksum: LineChecksum::from_raw(raw.line_checksum.get()),
         };
         Some(Self {
             kind: raw.kind,
@@ -537,7 +533,7 @@ mod tests {
             valid: sectors(&[0xff]),
             dirty: sectors(&[0x0f]),
             is_lost: true,
-            checksum: 0x0403_0201,
+            checksum: LineChecksum::from_raw(0x0403_0201),
         };
         let mut bytes = [0xa5; 16];
         emit_entry(&line, LineSize::default(), &mut bytes);
@@ -576,7 +572,7 @@ mod tests {
         entry.kind = ENTRY_WRITE;
         entry.checked = sectors(&[0x30]);
         entry.checksum = 0x1122_3344;
-        entry.line.checksum = 0x5566_7788;
+        entry.line.checksum = LineChecksum::from_raw(0x5566_7788);
         assert_eq!(hex(&bytes(entry)), "0100f0303000000001020304050607080d0c0b0affffffff4433221188776655");
         assert_eq!(LogEntry::parse(&bytes(entry), LineSize::default()), Some(entry));
     }

@@ -28,6 +28,7 @@ use crate::bitmaps::Bitmaps;
 use crate::format::Line;
 use crate::index::Index;
 use crate::layout::Layout;
+use crate::line_checksum::LineChecksum;
 use crate::mappings::Mappings;
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
@@ -72,7 +73,7 @@ pub struct Frames {
     order: Order,
     index: Index,
     lost_count: usize,
-    /// Of whole lines, 0 when not known; empty in a cache without checksums.
+    /// [`LineChecksum::to_raw`] of each frame, so that memory which is zero has them all; empty in a cache without checksums.
     checksums: Vec<u32>,
     counts: Counts,
     changed: PageSet,
@@ -126,12 +127,12 @@ impl Frames {
         !self.checksums.is_empty()
     }
 
-    /// The checksum of the data in `frame`, where all of it is valid; 0 when it is not known.
-    pub(crate) fn set_checksum(&mut self, frame: u32, checksum: u32) {
+    /// The checksum of the data in `frame`, where all of it is valid.
+    pub(crate) fn set_checksum(&mut self, frame: u32, checksum: LineChecksum) {
         if let Some(place) = self.checksums.get_mut(frame as usize)
             && self.valid.get(frame) == self.layout.line_size.all_sectors()
         {
-            *place = checksum;
+            *place = checksum.to_raw();
         }
     }
 
@@ -172,7 +173,7 @@ impl Frames {
     pub fn line(&self, frame: u32) -> Line {
         let Some(block) = self.block(frame) else { return Line::default() };
         let is_lost = self.states[frame as usize] & LOST != 0;
-        let checksum = self.checksums.get(frame as usize).copied().unwrap_or(0);
+        let checksum = LineChecksum::from_raw(self.checksums.get(frame as usize).copied().unwrap_or(0));
         Line { block, valid: self.valid.get(frame), dirty: self.dirty.get(frame), is_lost, checksum }
     }
 

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 
 use crate::core::{Core, Since};
 use crate::crash_mode::CrashMode;
-use crate::format::checksum_of_line;
+use crate::line_checksum::LineChecksum;
 use crate::lines::{CleanPart, Lines};
 use crate::mappings::Mappings;
 use crate::pins::Pins;
@@ -71,7 +71,7 @@ impl Core {
             insertion.pins.add(&mut state.frames, frame);
             let is_whole = state.frames.has_checksums() && mask == self.line_size().all_sectors();
             let data = bytes.get(at..at + self.line_size().bytes() as usize).filter(|_| is_whole);
-            let checksum = data.map_or(0, checksum_of_line);
+            let checksum = data.map_or(LineChecksum::UNKNOWN, LineChecksum::of);
             insertion.parts.push(CleanPart { block, mask, checksum });
             let first = part.hull().map_or(0, |run| run.offset());
             for run in mask.runs() {
@@ -139,7 +139,7 @@ impl Core {
             for &CleanPart { block, mask, checksum } in parts.iter().filter(|part| is_spared(part.block)) {
                 if let Some((frame, line)) = state.frames.find(block) {
                     state.frames.set_sectors(frame, line.valid | mask, line.dirty);
-                    if checksum != 0 {
+                    if checksum.is_known() {
                         state.frames.set_checksum(frame, checksum);
                     }
                     if has_unflushed {

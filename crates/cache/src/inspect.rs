@@ -10,10 +10,11 @@ use store::{Binding, Superblock};
 
 use crate::alignment::padding_of;
 use crate::crash_mode::CrashMode;
-use crate::format::{KIND, ParametersRaw, checksum_of_line};
+use crate::format::{KIND, ParametersRaw};
 use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
+use crate::line_checksum::LineChecksum;
 use crate::recovery::{Clean, recover, with_checksums};
 use crate::recovery_report::RecoveryReport;
 use crate::replacement::Replacement;
@@ -96,7 +97,7 @@ pub async fn check(cache_device: &SharedDevice) -> Result<Inspection, Error> {
             // With a checksum and all of it dirty, the line is one range.
             let is_whole = ranges.len() == 1 && range.length == inspection.line_bytes;
             let read = read.map(|data| with_deferred(data, range.offset, &deferred));
-            is_readable &= read.is_ok_and(|data| !is_whole || checksum == 0 || checksum_of_line(&data) == checksum);
+            is_readable &= read.is_ok_and(|data| !is_whole || checksum.matches(&data));
         }
         inspection.unreadable_lines += u64::from(!is_readable);
     }
@@ -119,7 +120,7 @@ pub async fn discard(cache_device: &SharedDevice) -> Result<(), Error> {
 /// Where the dirty sectors of a line stand on the cache device, and the line's checksum.
 struct DirtyLine {
     ranges: Vec<ByteRange>,
-    checksum: u32,
+    checksum: LineChecksum,
     /// What the log has of them that may not stand there: offsets on the device, and bytes; what comes later is newer.
     deferred: Vec<(u64, Vec<u8>)>,
 }

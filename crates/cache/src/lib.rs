@@ -8,7 +8,7 @@
 //! | `beyond_end` | gives up what is stranded |
 //! | [`cache`] | [`Cache`], what users hold |
 //! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
-//! | `open`, `close`, `mode_change`, `heed` | opens a cache; closes it; another mode; others changed the origin meanwhile |
+//! | `open`, `close`, `mode_change`, `invalidation` | opens a cache; closes it; another mode; others changed the origin meanwhile |
 //! | [`replace`] | another cache in place of this one |
 //! | `dispatch` | requests, on their way to what carries them out |
 //! | `write_back`, `write_through`, `read`, `discard`, `extents`, `flush` | one kind of request each |
@@ -38,7 +38,7 @@
 //! | [`options`] | what users choose |
 //! | [`admission`], [`pace`], `counters`, `refused_writes`, `revocations` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device refused; what a shared origin asked back |
 //! | [`freshness`], [`crash_mode`], [`mode`] | what others have changed; what a crash leaves; who acknowledges writes |
-//! | [`alignment`], [`line_size`] | where lines begin, and how large they are |
+//! | [`alignment`], [`line_size`], [`line_checksum`] | where lines begin, how large they are, and what shows that their data is whole |
 //! | [`load`], `recovery_report` | shapes of what a cache says about itself |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | [`limits`] | the bounds of this crate |
@@ -59,6 +59,7 @@ pub mod freshness;
 pub mod inspect;
 pub mod layout;
 pub mod limits;
+pub mod line_checksum;
 pub mod line_size;
 pub mod load;
 pub mod memory;
@@ -89,9 +90,9 @@ mod extents;
 mod flush;
 mod flush_failures;
 mod format_cache;
-mod heed;
 mod index;
 mod insertion;
+mod invalidation;
 mod journal;
 mod lazy;
 mod line_check;

@@ -19,7 +19,7 @@ use block::{Error, ErrorKind, Response};
 
 use crate::core::Core;
 use crate::counters::RequestKind;
-use crate::format::checksum_of_line;
+use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
 
 /// A line that a read concerns, and its checksum.
@@ -27,7 +27,7 @@ use crate::line_size::LineSize;
 pub(crate) struct LineCheck {
     pub(crate) block: u64,
     pub(crate) frame: u32,
-    pub(crate) checksum: u32,
+    pub(crate) checksum: LineChecksum,
     /// Where in the buffer the whole line is; `None` when the read has only part of it.
     pub(crate) at: Option<usize>,
     /// Whether something of what is read is dirty.
@@ -45,9 +45,9 @@ impl Core {
         let counters = self.counters.of(RequestKind::Read);
         for check in checks {
             let line_bytes = self.line_size().bytes() as usize;
-            let whole = check.at.and_then(|at| buffer.get(at..at + line_bytes)).map(checksum_of_line);
+            let whole = check.at.and_then(|at| buffer.get(at..at + line_bytes));
             let is_intact = match whole {
-                Some(checksum) => checksum == check.checksum,
+                Some(line) => check.checksum.matches(line),
                 None => self.is_line_intact(check.block, check.frame, check.checksum).await,
             };
             if is_intact {
@@ -69,17 +69,17 @@ impl Core {
         Response::done(buffer)
     }
 
-    /// Whether the data in the frame of a block has this checksum, which is 0 when it is not known. What cannot be read is found out by who reads it.
+    /// Whether the data in the frame of a block has this checksum, if one is known. What cannot be read is found out by who reads it.
     ///
     /// Not everybody who asks keeps others from writing to clean sectors of the line meanwhile. Who does so forgets the checksum first: what was read is
     /// damaged only if this is still the line's checksum.
-    pub(crate) async fn is_line_intact(&self, block: u64, frame: u32, checksum: u32) -> bool {
-        if checksum == 0 {
+    pub(crate) async fn is_line_intact(&self, block: u64, frame: u32, checksum: LineChecksum) -> bool {
+        if !checksum.is_known() {
             return true;
         }
         let line = Buffer::zeroed(self.line_size().bytes() as usize);
         let read = self.cache_device.read(self.layout.frame_offset(frame), line).await;
-        if read.map_or(true, |line| checksum_of_line(&line) == checksum) {
+        if read.map_or(true, |line| checksum.matches(&line)) {
             return true;
         }
         let now = self.lines.state().frames.find(block);

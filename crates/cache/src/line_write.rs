@@ -1,11 +1,15 @@
 //! One line of a write in write-back: where it goes, what goes along, and what the record says of it.
 
+use std::ops::Range;
+
 use base::buffer::Buffer;
 use base::checksum::crc32c;
+use base::limits::BUFFER_ALIGNMENT;
 
-use crate::format::{ENTRY_DEFERRED, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of, checksum_of_line};
+use crate::format::{ENTRY_DEFERRED, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of};
+use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
-use crate::sectors::Sectors;
+use crate::sectors::{SectorRun, Sectors};
 
 /// One line of a write.
 pub(crate) struct LineWrite {
@@ -24,10 +28,10 @@ pub(crate) struct LineWrite {
     pub(crate) before: Line,
     /// Sectors of the old frame to write along.
     pub(crate) copied: Sectors,
-    /// Old content of the copied sectors, a whole line; empty when nothing is copied.
+    /// A whole line with the old content of the copied sectors, and the new one of the others from [`LineWrite::merge`] on; empty when nothing is copied.
     pub(crate) merged: Buffer,
-    /// Of the line once this is durable, where this writes all of it; else 0.
-    pub(crate) checksum: u32,
+    /// Of the line once this is durable, where this writes all of it.
+    pub(crate) checksum: LineChecksum,
 }
 
 impl LineWrite {
@@ -54,16 +58,10 @@ impl LineWrite {
     /// What the record says of it; from then on its checksum is known, where that can be.
     pub(crate) fn entry(&mut self, line_size: LineSize, buffer: &Buffer) -> LogEntry {
         if self.mask | self.copied == line_size.all_sectors() {
-            self.checksum = match self.copied.is_empty() {
-                true => checksum_of_line(&buffer[self.at..self.at + line_size.bytes() as usize]),
-                false => checksum_of_line(&self.merged_bytes(buffer)),
-            };
+            self.checksum = LineChecksum::of(if self.copied.is_empty() { self.data(buffer) } else { &self.merged });
         }
-        let checksum = if self.copied.is_empty() {
-            crc32c(&buffer[self.at..self.at + self.mask.bytes() as usize])
-        } else {
-            checksum_of(self.checked(), &self.merged_bytes(buffer))
-        };
+        let checksum =
+            if self.copied.is_empty() { crc32c(self.data(buffer)) } else { checksum_of(self.checked(), &self.merged) };
         LogEntry {
             kind: ENTRY_WRITE,
             checked: self.checked(),
@@ -76,7 +74,7 @@ impl LineWrite {
     pub(crate) fn deferred_entry<'a>(&mut self, line_size: LineSize, buffer: &'a Buffer) -> (LogEntry, &'a [u8]) {
         let data = self.data(buffer);
         if self.mask == line_size.all_sectors() {
-            self.checksum = checksum_of_line(data);
+            self.checksum = LineChecksum::of(data);
         }
         let state = LogEntry::state(self.frame, FRAME_NONE, self.after());
         (LogEntry { kind: ENTRY_DEFERRED, checked: self.mask, ..state }, data)
@@ -84,7 +82,7 @@ impl LineWrite {
 
     /// The bytes of the request that it writes.
     pub(crate) fn data<'a>(&self, buffer: &'a Buffer) -> &'a [u8] {
-        &buffer[self.at..self.at + self.mask.bytes() as usize]
+        &buffer[self.part()]
     }
 
     /// The entry that takes [`LineWrite::entry`] back.
@@ -98,12 +96,35 @@ impl LineWrite {
         }
     }
 
-    /// The whole line: what is copied with what is written on top.
-    pub(crate) fn merged_bytes(&self, buffer: &Buffer) -> Buffer {
-        let mut bytes = Buffer::copy_of(&self.merged);
+    /// Where in the request its bytes are.
+    pub(crate) fn part(&self) -> Range<usize> {
+        self.at..self.at + self.mask.bytes() as usize
+    }
+
+    /// The sectors of the frame from the first to the last that it writes.
+    pub(crate) fn run(&self) -> SectorRun {
+        (self.mask | self.copied).hull().expect("a write has sectors")
+    }
+
+    /// Puts what is written on top of what is copied, where anything is.
+    pub(crate) fn merge(&mut self, buffer: &Buffer) {
+        if self.copied.is_empty() {
+            return;
+        }
         let run = self.mask.hull().expect("a write has sectors");
-        bytes[run.bytes()].copy_from_slice(&buffer[self.at..self.at + run.length() as usize]);
-        bytes
+        let part = self.part();
+        self.merged[run.bytes()].copy_from_slice(&buffer[part]);
+    }
+
+    /// The bytes of [`LineWrite::run`], to be written. They are copied only where they do not begin a page.
+    pub(crate) fn take_merged(&mut self) -> Buffer {
+        let run = self.run();
+        let mut merged = std::mem::take(&mut self.merged);
+        if !run.offset().is_multiple_of(BUFFER_ALIGNMENT as u64) {
+            return Buffer::copy_of(&merged[run.bytes()]);
+        }
+        merged.set_window(run.offset() as usize, run.length() as usize);
+        merged
     }
 
     /// The frame that is busy with this write.
@@ -135,7 +156,7 @@ mod tests {
             before,
             copied: sectors(0x03),
             merged,
-            checksum: 0,
+            checksum: LineChecksum::UNKNOWN,
         };
         let mut request = Buffer::zeroed(512 + 1024);
         request[512..].fill(2);
@@ -145,6 +166,7 @@ mod tests {
     #[test]
     fn a_line_that_moves_takes_along_what_it_does_not_write() {
         let (mut write, request) = moving();
+        write.merge(&request);
         let entry = write.entry(LineSize::default(), &request);
         assert_eq!((entry.frame, entry.frame_freed), (4, 2));
         assert_eq!((entry.line.valid, entry.line.dirty), (sectors(0x0f), sectors(0x0d)));
@@ -152,9 +174,10 @@ mod tests {
         assert_eq!(entry.checked, sectors(0x0d));
         let mut line = [1; 2048];
         line[1024..].fill(2);
-        assert_eq!(write.merged_bytes(&request)[..2048], line);
-        assert_eq!(entry.checksum, checksum_of(entry.checked, &write.merged_bytes(&request)));
+        assert_eq!(write.merged[..2048], line);
+        assert_eq!(entry.checksum, checksum_of(entry.checked, &write.merged));
         assert_eq!(write.busy_frame(), Some(2), "the one that holds the line");
+        assert_eq!(write.take_merged()[..], line, "and no more of the frame is written");
     }
 
     #[test]
@@ -177,6 +200,6 @@ mod tests {
         let (moving, _) = moving();
         let mut whole = LineWrite { mask: sectors(0xff), at: 0, copied: Sectors::NONE, ..moving };
         let request = Buffer::copy_of(&[7; 4096]);
-        assert_eq!(whole.entry(LineSize::default(), &request).line.checksum, checksum_of_line(&request));
+        assert_eq!(whole.entry(LineSize::default(), &request).line.checksum, LineChecksum::of(&request));
     }
 }

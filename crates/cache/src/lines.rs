@@ -15,6 +15,7 @@ use crate::deferred::Deferred;
 use crate::format::Line;
 use crate::frames::Frames;
 use crate::layout::Layout;
+use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
 use crate::mode::Mode;
 use crate::options::{DirtyLimits, TimeOfDay};
@@ -58,8 +59,8 @@ pub(crate) struct State {
 pub(crate) struct CleanPart {
     pub(crate) block: u64,
     pub(crate) mask: Sectors,
-    /// Of the line, where this is all of it; 0 when it is not known.
-    pub(crate) checksum: u32,
+    /// Of the line, where this is all of it.
+    pub(crate) checksum: LineChecksum,
 }
 
 impl State {

@@ -22,7 +22,7 @@ impl Core {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.origin.flush().await?;
                 // Clients of write-back need not flush, so they would never be told.
-                self.origin.flushes.failures.untold().map_or(Ok(()), Err)?;
+                self.origin.flushes.failures.unreported().map_or(Ok(()), Err)?;
             }
             self.lines.state().mode = mode;
             self.lines.background.notify();

@@ -105,7 +105,7 @@ impl Origin {
         };
         let result = self.device.flush().await;
         // When it lost something before this flush, it says so with the answer at the latest: copies of that are not safe now.
-        self.reports.hear_losses();
+        self.reports.note_unread_losses();
         if result.is_err() {
             flushes.note_losses();
         }
@@ -174,7 +174,7 @@ mod tests {
         };
         assert_eq!(flush(), Err(ErrorKind::Media));
         assert_eq!((origin.losses.count(), valid(&lines, frame)), (1, Sectors::NONE));
-        assert!(origin.has_unflushed_writes() && origin.flushes.failures.untold().is_some());
+        assert!(origin.has_unflushed_writes() && origin.flushes.failures.unreported().is_some());
         assert_eq!(flush(), Ok(()));
         assert!(!origin.has_unflushed_writes() && origin.flushes.has_lost(), "what it shows it may not have");
     }

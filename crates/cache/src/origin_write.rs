@@ -17,6 +17,7 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::core::Core;
 use crate::limits::CLEAN_WRITE_BYTES_MAX;
+use crate::line_checksum::LineChecksum;
 use crate::sectors::Sectors;
 
 /// A line that is being cleaned: what of it is sent, and from where.
@@ -24,7 +25,7 @@ pub(crate) struct Pick {
     pub(crate) block: u64,
     pub(crate) frame: u32,
     pub(crate) mask: Sectors,
-    pub(crate) checksum: u32,
+    pub(crate) checksum: LineChecksum,
 }
 
 /// What became of the lines of a batch.

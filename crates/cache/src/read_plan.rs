@@ -86,7 +86,7 @@ impl Core {
             return None;
         }
         let (frame, line) = state.frames.find(blocks.start)?;
-        if !line.valid.contains(wanted) || line.is_lost || line.checksum != 0 || state.deferred.contains(frame) {
+        if !line.valid.contains(wanted) || line.is_lost || line.checksum.is_known() || state.deferred.contains(frame) {
             return None;
         }
         state.frames.touch(frame);
@@ -128,7 +128,7 @@ impl Core {
             }
             let in_memory = found.map_or(Sectors::NONE, |(frame, _)| state.deferred.sectors(frame));
             if let Some((frame, line)) = found
-                && line.checksum != 0
+                && line.checksum.is_known()
                 && !valid.is_empty()
                 // The frame does not have what the checksum is of.
                 && in_memory.is_empty()

@@ -38,6 +38,7 @@ use crate::counters::{RequestKind, Serving};
 use crate::format::{Line, LogEntry};
 use crate::journal::unmapping;
 use crate::limits::WRITE_GROUP_LINES_MAX;
+use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
 use crate::line_write::LineWrite;
 use crate::lines::State;
@@ -219,7 +220,7 @@ impl Core {
             before,
             copied,
             merged: Buffer::empty(),
-            checksum: 0,
+            checksum: LineChecksum::UNKNOWN,
         })
     }
 
@@ -272,6 +273,7 @@ impl Core {
             self.abandon(&group);
             return (Err(Failure::Undone(error)), buffer);
         }
+        group.lines.iter_mut().for_each(|line| line.merge(&buffer));
         let entries: Vec<LogEntry> = group.lines.iter_mut().map(|line| line.entry(self.line_size(), &buffer)).collect();
         let (data, direct) = self.start_data_writes(&mut group, range, buffer);
         let record = self.journal.append(&entries);
@@ -357,11 +359,11 @@ impl Core {
         let mut writes: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
         let mut merged_writes = Vec::new();
         for line in &mut group.lines {
-            let part = line.at..line.at + line.mask.bytes() as usize;
-            let run = (line.mask | line.copied).hull().expect("a write has sectors");
+            let part = line.part();
+            let run = line.run();
             let offset = self.layout.frame_offset(line.frame) + run.offset();
             if !line.copied.is_empty() {
-                merged_writes.push((offset, Buffer::copy_of(&line.merged_bytes(&buffer)[run.bytes()])));
+                merged_writes.push((offset, line.take_merged()));
                 continue;
             }
             match writes.last_mut() {

@@ -98,7 +98,7 @@ impl Device for LosesUntold {
     fn submit(&self, request: Request) -> Completion {
         let is_told = request.operation.kind() == OperationKind::Flush && self.is_lost.swap(false, Ordering::Relaxed);
         if is_told {
-            self.medium.lose_cache_untold();
+            self.medium.lose_cache_silently();
         }
         let answered = self.medium.submit(request);
         if is_told {

@@ -259,24 +259,24 @@ fn others_change_it_behind_an_open(scenario: &Scenario, nth: u64) -> bool {
     let (mut executor, cache) = world.open(scenario, Freshness::Unchanged, false).unwrap();
     world.change_by_others(&mut Random::new(scenario.seed + 7));
     let conflict = world.dirty.iter().filter(|&&sector| world.is_changed(sector)).count() as u64 * SECTOR;
-    let heed = |executor: &mut Executor, is_overwritten| {
+    let invalidate = |executor: &mut Executor, is_overwritten| {
         let (cache, changed) = (Arc::clone(&cache), world.changed.clone());
-        executor.block_on(async move { cache.heed_changes(&changed, is_overwritten).await })
+        executor.block_on(async move { cache.invalidate(&changed, is_overwritten).await })
     };
     if conflict > 0 {
-        let error = heed(&mut executor, false).expect_err("both have changed the same bytes");
+        let error = invalidate(&mut executor, false).expect_err("both have changed the same bytes");
         assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: conflict }), "{context}");
     }
     let power = world.medium.power().clone();
     power.fail_write(power.writes_seen() + nth);
-    let is_heeded = heed(&mut executor, true).is_ok();
+    let is_invalidated = invalidate(&mut executor, true).is_ok();
     drop((cache, executor));
     // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
-    let again = if is_heeded { Freshness::Unchanged } else { Freshness::Changed(world.changed.clone()) };
+    let again = if is_invalidated { Freshness::Unchanged } else { Freshness::Changed(world.changed.clone()) };
     world.lose_power(Loss::Seeded(scenario.seed ^ nth));
     let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
     world.check(&mut executor, &cache, &context);
-    !is_heeded
+    !is_invalidated
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn what_was_cleaned_before_others_changed_it_is_not_sent_again_after_a_crash() {
         executor.block_on(async move { cleaning.clean(|_| {}).await }).unwrap();
         world.dirty.clear();
         world.change_by_others(&mut Random::new(5));
-        let (heeding, changed) = (Arc::clone(&cache), world.changed.clone());
-        executor.block_on(async move { heeding.heed_changes(&changed, false).await }).expect("nothing is dirty");
+        let (invalidating, changed) = (Arc::clone(&cache), world.changed.clone());
+        executor.block_on(async move { invalidating.invalidate(&changed, false).await }).expect("nothing is dirty");
         drop((cache, executor));
         world.lose_power(Loss::InFlightOnly);
         let (mut executor, cache) = world.open(&scenario, Freshness::Unchanged, false).unwrap();

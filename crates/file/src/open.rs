@@ -100,7 +100,11 @@ impl OpenFile {
             }
         };
         if geometry.size_bytes == 0 {
-            let context = format!("{path} is empty: give it a size, as in file:{path},size=1GiB");
+            let advice = match file_type {
+                FileType::BlockDevice => "is an empty block device: is there a medium in it?".to_owned(),
+                _ => format!("is empty: give it a size, as in file:{path},size=1GiB"),
+            };
+            let context = format!("{path} {advice}");
             return Err(Error::new(ErrorKind::InvalidRange, context));
         }
         if is_new {
@@ -198,9 +202,11 @@ fn check_room(file: &File, path: &str, wanted: u64, options: &FileOptions) -> Re
     if !(options.preallocate || options.zero_written) {
         return Ok(());
     }
-    // What does not tell is asked by reserving. Blocks that are kept for the administrator count: who may take them is not known here.
+    // What does not tell is asked by reserving.
     let Ok(system) = rustix::fs::fstatvfs(file) else { return Ok(()) };
-    let free = system.f_bfree.saturating_mul(system.f_frsize);
+    // The others are kept for the administrator.
+    let blocks = if rustix::process::geteuid().is_root() { system.f_bfree } else { system.f_bavail };
+    let free = blocks.saturating_mul(system.f_frsize);
     if system.f_blocks == 0 || wanted <= free {
         return Ok(());
     }

@@ -133,7 +133,7 @@ impl Admission {
     }
 
     fn place(self: &Arc<Self>, bytes: u64) -> Place {
-        Place { admission: Arc::clone(self), bytes, begun: Instant::now(), is_on_the_spot: false }
+        Place { admission: Arc::clone(self), bytes, begun: Instant::now(), was_immediate: false }
     }
 
     fn leave(self: &Arc<Self>, place: &Place) {
@@ -141,7 +141,7 @@ impl Admission {
             let (mut state, now) = (self.lock(), Instant::now());
             state.running -= cost_of(place.bytes);
             match state.company(now) {
-                Company::Light if place.is_on_the_spot => state.beside_light.learn_on_the_spot(),
+                Company::Light if place.was_immediate => state.beside_light.learn_immediate(),
                 Company::Light => state.beside_light.learn(place.begun, now),
                 // What comes next finds another device.
                 Company::None | Company::Heavy => state.beside_light = Room::default(),
@@ -161,7 +161,7 @@ pub(crate) struct Place {
     /// Bytes for which it is, at most.
     pub(crate) bytes: u64,
     begun: Instant,
-    is_on_the_spot: bool,
+    was_immediate: bool,
 }
 
 impl Place {
@@ -169,7 +169,7 @@ impl Place {
     pub(crate) async fn carry_out<F: Future>(mut self, work: F) -> F::Output {
         let mut work = pin!(work);
         if let Some(done) = work.as_mut().now_or_never() {
-            self.is_on_the_spot = true;
+            self.was_immediate = true;
             tokio::task::yield_now().await;
             return done;
         }
@@ -190,13 +190,16 @@ pub(crate) struct Lane {
     heavy_until: Option<Instant>,
     /// Whether its last request was one that takes turns.
     takes_turns: bool,
+    /// Whether one that asks for little was there then.
+    is_beside_light: bool,
     /// Requests under way.
     count: u64,
 }
 
 impl Lane {
     pub(crate) fn new(admission: Arc<Admission>, submitter: Submitter) -> Self {
-        Self { turns: DeviceTurns { admission, submitter }, heavy_until: None, takes_turns: false, count: 0 }
+        let turns = DeviceTurns { admission, submitter };
+        Self { turns, heavy_until: None, takes_turns: false, is_beside_light: false, count: 0 }
     }
 
     /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once, as a whole.
@@ -210,12 +213,18 @@ impl Lane {
         let mut state = self.turns.admission.lock();
         state.seen.insert(self.turns.submitter, Seen { until: None, is_light });
         self.takes_turns = !is_light && state.room(now) < u64::MAX;
+        self.is_beside_light = self.takes_turns && matches!(state.company(now), Company::Light);
         self.takes_turns.then(|| self.turns.clone())
     }
 
     /// Whether there are others with whom it takes turns.
     pub(crate) fn takes_turns(&self) -> bool {
         self.takes_turns
+    }
+
+    /// Whether it takes turns beside one who asks for little.
+    pub(crate) fn is_beside_light(&self) -> bool {
+        self.is_beside_light
     }
 
     /// A request that came this way is over.

@@ -49,7 +49,7 @@ pub(crate) struct Job {
 }
 
 /// What carries out the commands of a connection.
-pub(crate) struct Means<'a> {
+pub(crate) struct CommandContext<'a> {
     pub(crate) device: &'a SharedDevice,
     pub(crate) geometry: &'a Geometry,
     pub(crate) turns: &'a RangeLock,
@@ -59,7 +59,7 @@ pub(crate) struct Means<'a> {
     pub(crate) device_turns: Option<DeviceTurns>,
 }
 
-impl Means<'_> {
+impl CommandContext<'_> {
     /// Bytes that a read or write may have to be one request of the device.
     fn piece_bytes_max(&self) -> u64 {
         let transfer_max = u64::from(self.geometry.transfer_bytes_max.max(self.geometry.logical_block_bytes));
@@ -163,8 +163,8 @@ fn is_mutation(command: &Command) -> bool {
 }
 
 /// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at it.
-pub(crate) fn start(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
-    let Means { geometry, work_share, long_requests, .. } = *means;
+pub(crate) fn start(commands: &CommandContext<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
+    let CommandContext { geometry, work_share, long_requests, .. } = *commands;
     if let Command::WriteZeroes { offset, length, only_if_fast: true, may_discard, .. } = command
         && (!may_discard || !is_fast_to_zero(geometry, offset, length.into()))
     {
@@ -173,28 +173,28 @@ pub(crate) fn start(means: &Means<'_>, mut job: Job, command: Command, buffer: B
     }
     let part = work_share.of(&command);
     if is_long(&command) {
-        return start_long(means, job, command, part);
+        return start_long(commands, job, command, part);
     }
     long_requests.note_other();
     match part {
         Part::Given(part) => {
             job.part = part;
-            start_now(means, job, command, buffer)
+            start_now(commands, job, command, buffer)
         }
-        part @ Part::Awaited(..) => start_later(means, job, (command, buffer), part),
+        part @ Part::Awaited(..) => start_later(commands, job, (command, buffer), part),
     }
 }
 
-fn start_now(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
-    let Means { device, geometry, turns, .. } = *means;
-    let device_turns = means.device_turns.clone();
+fn start_now(commands: &CommandContext<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
+    let CommandContext { device, geometry, turns, .. } = *commands;
+    let device_turns = commands.device_turns.clone();
     let mut later = None;
     if is_mutation(&command) {
         let mut turn = turns.exclusive(blocks_of(geometry, &command));
         job.turn = turn.try_take();
         later = job.turn.is_none().then_some(turn);
     }
-    let what = match (to_request(means, command, buffer), &later) {
+    let what = match (to_request(commands, command, buffer), &later) {
         (Ok(request), None) if device_turns.is_none() => return submit(device, job, request),
         (what, _) => what,
     };
@@ -209,11 +209,11 @@ fn start_now(means: &Means<'_>, mut job: Job, command: Command, buffer: Buffer) 
 }
 
 /// Its turn is taken when it has its part: nobody waits for what waits for its own connection.
-fn start_later(means: &Means<'_>, job: Job, (command, buffer): (Command, Buffer), part: Part) -> Started {
-    let Means { device, geometry, turns, .. } = *means;
+fn start_later(commands: &CommandContext<'_>, job: Job, (command, buffer): (Command, Buffer), part: Part) -> Started {
+    let CommandContext { device, geometry, turns, .. } = *commands;
     let turns = is_mutation(&command).then(|| (turns.clone(), blocks_of(geometry, &command)));
-    let what = to_request(means, command, buffer);
-    let carried_out = to_the_end(device.clone(), *geometry, job.kind, (what, means.device_turns.clone()));
+    let what = to_request(commands, command, buffer);
+    let carried_out = to_the_end(device.clone(), *geometry, job.kind, (what, commands.device_turns.clone()));
     many(job, async move {
         let _part = part.wait().await;
         let _turn = match turns {
@@ -224,8 +224,8 @@ fn start_later(means: &Means<'_>, job: Job, (command, buffer): (Command, Buffer)
     })
 }
 
-fn start_long(means: &Means<'_>, job: Job, command: Command, part: Part) -> Started {
-    let Means { device, geometry, turns, long_requests, .. } = *means;
+fn start_long(commands: &CommandContext<'_>, job: Job, command: Command, part: Part) -> Started {
+    let CommandContext { device, geometry, turns, long_requests, .. } = *commands;
     let blocks = Blocks::new(device.clone(), geometry, STEP_BYTES, None);
     let (turns, geometry, long_requests) = (turns.clone(), *geometry, Arc::clone(long_requests));
     many(job, async move {
@@ -267,9 +267,9 @@ fn submit(device: &SharedDevice, job: Job, request: Request) -> Started {
 }
 
 /// The one request that carries out a command, or the command and its buffer where it takes several.
-fn to_request(means: &Means<'_>, command: Command, buffer: Buffer) -> Result<Request, (Command, Buffer)> {
-    let bytes_max = means.piece_bytes_max();
-    if !is_whole(means.geometry.logical_block_bytes.into(), range_of(&command)) {
+fn to_request(commands: &CommandContext<'_>, command: Command, buffer: Buffer) -> Result<Request, (Command, Buffer)> {
+    let bytes_max = commands.piece_bytes_max();
+    if !is_whole(commands.geometry.logical_block_bytes.into(), range_of(&command)) {
         return Err((command, buffer));
     }
     match command {

@@ -19,36 +19,46 @@ use std::task::{Context, Poll};
 
 use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
-use block::{Error, Geometry, SharedDevice};
+use block::{Error, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use nbd::server::{Command, Event, Reply, Server, Ticket};
+use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::admission::{DeviceTurns, Lane, cost_of};
-use crate::carry_out::{self, Finished, Job, Means, Running, Started};
+use crate::carry_out::{self, CommandContext, Finished, Job, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
+use crate::handshake_turn::HandshakeTurn;
 use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
-    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SLICES_PER_WRITE_MAX, TURN_BYTES,
-    TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
+    BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SHUTDOWN_TIME_MAX, SLICES_PER_WRITE_MAX,
+    TURN_BYTES, TURN_BYTES_BESIDE_LIGHT, TURN_BYTES_HANDSHAKE, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::next_turn::NextTurn;
+use crate::open_connection::OpenConnection;
 use crate::shared::Shared;
+use crate::tls::{Channel, Tls};
 
 /// A future without a result that lives as long as its connection.
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Connection<S> {
-    stream: S,
+    stream: Channel<S>,
+    /// Whether the stream holds nothing back of what was written.
+    is_flushed: bool,
+    /// The client waits for the answer that lets it begin with TLS.
+    is_securing: bool,
     shared: Arc<Shared>,
     /// The device of the export, as this connection's own submitter.
     device: SharedDevice,
-    geometry: Geometry,
+    /// What the client was told.
+    open: OpenConnection,
+    /// Whether it is told of a new size, too.
+    follows_size: bool,
     server: Server,
     running: FuturesUnordered<Running>,
     flushes: Flushes,
@@ -67,6 +77,9 @@ pub(crate) struct Connection<S> {
     shutdown: Signal,
     /// The end of the handshake that is not over, at the latest; `None` also where it may take any time.
     handshake_end: Option<Signal>,
+    /// `None` once the handshake is over.
+    handshake_turn: Option<HandshakeTurn>,
+    is_negotiated: bool,
     /// Its place among the connections of the server, once the handshake is over.
     place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
@@ -106,22 +119,38 @@ enum Purpose {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(crate) fn new(
-        stream: S,
-        shared: Arc<Shared>,
-        geometry: Geometry,
-        shutdown: Signal,
-        handshake: Option<Handshake>,
-    ) -> Self {
+    pub(crate) fn new(stream: S, open: OpenConnection, shutdown: Signal, handshake: Option<Handshake>) -> Self {
+        let shared = &open.shared;
+        let tls = shared.options.tls.as_ref().map_or(TlsPolicy::Off, Tls::policy);
+        let server = Server::new(Arc::new(shared.export(&open.geometry))).with_tls(tls);
+        Self { handshake_end: handshake.map(end_of), ..Self::with(server, stream, open, shutdown) }
+    }
+
+    /// With a client that has no handshake, knows the export, and is told of its size by other means.
+    pub(crate) fn knowing(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+        let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
+        Self {
+            follows_size: true,
+            handshake_turn: None,
+            is_negotiated: true,
+            ..Self::with(server, stream, open, shutdown)
+        }
+    }
+
+    fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
+        let shared = Arc::clone(&open.shared);
         let holdings = shared.holdings();
-        let server = Server::new(Arc::new(shared.export(&geometry)));
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
+        let handshake_turn = Some(HandshakeTurn::new(shared.handshake_line.clone()));
         Self {
-            stream,
+            stream: Channel::Clear(stream),
+            is_flushed: true,
+            is_securing: false,
             shared,
             device,
-            geometry,
+            open,
+            follows_size: false,
             server,
             running: FuturesUnordered::new(),
             flushes: Flushes::default(),
@@ -134,7 +163,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             holdings,
             bytes_running: 0,
             shutdown,
-            handshake_end: handshake.map(end_of),
+            handshake_end: None,
+            handshake_turn,
+            is_negotiated: false,
             place: None,
             is_closing: false,
         }
@@ -143,11 +174,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Serves until the client or the shutdown signal ends it.
     pub(crate) async fn run(mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll(context)).await?;
-        std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await
+        let shutdown = std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context));
+        // Under TLS there are last words, which a client need not take.
+        tokio::time::timeout(SHUTDOWN_TIME_MAX, shutdown).await.unwrap_or(Ok(()))
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.next_turn.poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        if !self.may_begin(context) {
+            self.check_deadlines(context)?;
             return Poll::Pending;
         }
         if !self.is_closing && self.shutdown.as_mut().poll(context).is_ready() {
@@ -155,6 +192,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.is_closing = true;
         }
         (self.turn_bytes, self.turn_cost) = (0, 0);
+        if self.follows_size && self.open.follow() {
+            self.server.resize(self.open.geometry.size_bytes);
+        }
         loop {
             let mut has_progressed = self.collect_finished(context);
             has_progressed |= self.collect_buffer(context);
@@ -165,6 +205,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Ready(Ok(()));
             }
             if !has_progressed {
+                self.end_handshake_turn(context);
                 // Last, so that a deadline that this very call set wakes the task.
                 self.check_deadlines(context)?;
                 return Poll::Pending;
@@ -177,8 +218,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Bytes of a turn.
+    fn turn_bytes_max(&self) -> u64 {
+        match (&self.handshake_turn, self.lane.is_beside_light()) {
+            (Some(_), _) => TURN_BYTES_HANDSHAKE,
+            (None, true) => TURN_BYTES_BESIDE_LIGHT,
+            (None, false) => TURN_BYTES,
+        }
+    }
+
     fn is_turn_over(&self) -> bool {
-        self.turn_bytes >= TURN_BYTES
+        self.turn_bytes >= self.turn_bytes_max()
+    }
+
+    /// Whether it may have a turn: in its handshake, when its turn among all others in theirs has come.
+    fn may_begin(&mut self, context: &mut Context<'_>) -> bool {
+        if self.is_negotiated {
+            self.handshake_turn = None;
+        }
+        self.handshake_turn.as_mut().is_none_or(|turn| turn.begin(context))
+    }
+
+    /// Others in their handshakes go on, after a look at the sockets where it did something.
+    fn end_handshake_turn(&mut self, context: &Context<'_>) {
+        let Some(turn) = &mut self.handshake_turn else { return };
+        if self.turn_bytes > 0 { self.next_turn.wait(context) } else { turn.rest() }
     }
 
     fn check_deadlines(&mut self, context: &mut Context<'_>) -> io::Result<()> {
@@ -261,6 +325,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(event) = self.server.poll_event() else { break };
             has_progressed = true;
             match event {
+                Event::TlsBegins => {
+                    self.is_securing = true;
+                    // Its handshake is long work.
+                    self.turn_bytes += TURN_BYTES;
+                }
                 Event::Negotiated { .. } => self.finish_handshake()?,
                 Event::BufferNeeded { length } => self.with_buffer(length, Purpose::Payload),
                 Event::Request(ticket, command @ Command::Read { length, .. }) => {
@@ -280,6 +349,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Takes the place of a connection that has finished the handshake, if there is one.
     fn finish_handshake(&mut self) -> io::Result<()> {
+        self.is_negotiated = true;
         if self.handshake_end.take().is_none() {
             return Ok(());
         }
@@ -335,19 +405,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             _ if is_long(&command) => TURN_REQUEST_BYTES,
             _ => bytes.max(TURN_REQUEST_BYTES),
         };
-        let bytes = carry_out::held_bytes(&self.geometry, &command);
+        let bytes = carry_out::held_bytes(&self.open.geometry, &command);
         self.bytes_running += bytes;
         let device_turns = kind.moves_data().then(|| self.enter_lane()).flatten();
         let job = Job { ticket, kind, bytes, buffer_bytes: carry_out::buffer_bytes(&command), turn: None, part: None };
-        let means = Means {
+        let commands = CommandContext {
             device: &self.device,
-            geometry: &self.geometry,
+            geometry: &self.open.geometry,
             turns: &self.shared.turns,
             work_share: &self.work_share,
             long_requests: &self.shared.long_requests,
             device_turns,
         };
-        match carry_out::start(&means, job, command, buffer) {
+        match carry_out::start(&commands, job, command, buffer) {
             Started::Finished(finished) => {
                 self.turn_cost += cost_of(finished.job.bytes);
                 self.finish(finished);
@@ -381,18 +451,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let bytes_max = self.lane.is_beside_light().then_some(TURN_BYTES_BESIDE_LIGHT as usize);
         let transmit = self.server.transmit();
         if transmit.is_empty() {
-            return Ok(false);
+            return self.flush(context);
         }
         let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE_MAX];
-        let used = transmit.io_slices(&mut slices);
+        let used = transmit.io_slices_of(bytes_max.unwrap_or(usize::MAX), &mut slices);
         match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..used]) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(io::ErrorKind::WriteZero.into()),
             Poll::Ready(count) => {
                 let count = count?;
                 transmit.handle_transmitted(count);
+                self.is_flushed = false;
                 self.holdings.note_sent(count);
                 if self.lane.takes_turns() {
                     self.turn_bytes += count as u64;
@@ -402,12 +474,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Once all is written: the stream holds nothing back, and is secured where the client waits for that.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        if !self.is_flushed {
+            match Pin::new(&mut self.stream).poll_flush(context) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(flushed) => flushed?,
+            }
+            self.is_flushed = true;
+        }
+        if !std::mem::take(&mut self.is_securing) {
+            return Ok(false);
+        }
+        let Some(tls) = &self.shared.options.tls else { return Ok(false) };
+        self.stream.secure(tls);
+        self.server.secured();
+        Ok(true)
+    }
+
     fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let is_beside_light = self.lane.is_beside_light();
         let space = if self.is_closing { &mut [] } else { self.server.receive_space() };
         if space.is_empty() {
             return Ok(false);
         }
-        let mut space = ReadBuf::new(space);
+        let bytes_max = if is_beside_light { TURN_BYTES_BESIDE_LIGHT as usize } else { usize::MAX };
+        let length = space.len().min(bytes_max);
+        let mut space = ReadBuf::new(&mut space[..length]);
         match Pin::new(&mut self.stream).poll_read(context, &mut space) {
             Poll::Pending => return Ok(false),
             Poll::Ready(result) => result?,

@@ -152,7 +152,7 @@ impl LongRequests {
             pieces.wait_for(work.carry_out(blocks.clone(), piece, turn)).await?;
             left = ByteRange { offset: piece.end(), length: left.end() - piece.end() };
             let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
-            self.rest(begun, pieces.is_on_the_spot(), is_shared).await;
+            self.rest(begun, pieces.was_immediate(), is_shared).await;
         }
         if has_flush {
             blocks.flush().await?;
@@ -169,13 +169,13 @@ impl LongRequests {
         let mut pieces = Pieces::new(1, 1, 1);
         let allocated = pieces.wait_for(blocks.status(range)).await;
         let is_shared = was_shared || self.others.load(Ordering::Relaxed) != others;
-        self.rest(begun, pieces.is_on_the_spot(), is_shared).await;
+        self.rest(begun, pieces.was_immediate(), is_shared).await;
         Ok(Reply::Status(allocated?))
     }
 
     /// Leaves the device to others after what was `begun` then, as long as it took, if there are any; and the thread, if it was done on the spot.
-    async fn rest(&self, begun: Instant, is_on_the_spot: bool, is_shared: bool) {
-        if is_on_the_spot {
+    async fn rest(&self, begun: Instant, was_immediate: bool, is_shared: bool) {
+        if was_immediate {
             tokio::task::yield_now().await;
         } else if is_shared && !self.line.is_closed() {
             sleep(begun.elapsed().min(PAUSE_TIME_MAX)).await;

@@ -1,9 +1,10 @@
 //! What an NBD server serves, and how much of it at once.
 
 use crate::limits::{BUFFER_BYTES_MAX, CONNECTIONS_MAX, SPARE_CONNECTIONS_MAX};
+use crate::tls::Tls;
 
 /// What to serve, and how much of it at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct NbdOptions {
     /// Name of the export; clients that name none get it too. At most 4096 bytes, more are cut.
     pub export_name: String,
@@ -11,6 +12,8 @@ pub struct NbdOptions {
     pub description: String,
     /// Refuse writes even where the device takes them.
     pub is_read_only: bool,
+    /// TLS, for who asks for it or for all; without it, nobody gets it.
+    pub tls: Option<Tls>,
     /// Connections that hold a full share of the buffers at once.
     pub connections_max: usize,
     /// Connections beside so many; one more is accepted and closed.
@@ -26,6 +29,7 @@ impl Default for NbdOptions {
             export_name: String::new(),
             description: String::new(),
             is_read_only: false,
+            tls: None,
             connections_max: CONNECTIONS_MAX,
             spare_connections_max: SPARE_CONNECTIONS_MAX,
             buffer_bytes_max: BUFFER_BYTES_MAX,

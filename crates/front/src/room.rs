@@ -71,7 +71,7 @@ impl Room {
     }
 
     /// A piece was carried out on the spot: it is the thread that others wait for.
-    pub(crate) fn learn_on_the_spot(&mut self) {
+    pub(crate) fn learn_immediate(&mut self) {
         self.cost = (self.cost / 2).max(BESIDE_LIGHT_COST);
     }
 
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(room.cost(), BESIDE_LIGHT_COST, "anew");
         pieces(&mut room, &mut now, 20 * ROOM_SAMPLES, MILLISECOND);
         assert_eq!(room.cost(), SHARED_COST);
-        (0..64).for_each(|_| room.learn_on_the_spot());
+        (0..64).for_each(|_| room.learn_immediate());
         assert_eq!(room.cost(), BESIDE_LIGHT_COST);
     }
 }

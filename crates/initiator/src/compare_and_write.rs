@@ -20,7 +20,10 @@ pub enum Compared {
     /// The bytes were the expected ones, and were replaced.
     Written,
     /// They were not, and nothing was changed.
-    Different,
+    Different {
+        /// The first byte that is another one, from the beginning of the range, where the LUN says so.
+        at: Option<u64>,
+    },
 }
 
 impl RemoteLun {
@@ -52,7 +55,9 @@ impl RemoteLun {
         let outcome = self.carry_out(raw).await?;
         match (Status::from_code(outcome.status), Sense::parse(&outcome.sense)) {
             (Some(Status::Good), _) => Ok(Compared::Written),
-            (Some(Status::CheckCondition), Ok(sense)) if sense.key == SenseKey::Miscompare => Ok(Compared::Different),
+            (Some(Status::CheckCondition), Ok(sense)) if sense.key == SenseKey::Miscompare => {
+                Ok(Compared::Different { at: sense.information })
+            }
             // A task that was aborted may have been carried out before.
             (Some(Status::CheckCondition), Ok(sense)) if sense.key == SenseKey::AbortedCommand => {
                 Err(Error::new(ErrorKind::OutcomeUnknown, format!("compare and write was aborted: {sense}")))

@@ -40,7 +40,7 @@ use crate::shared::Shared;
 use crate::sharing::Member;
 use crate::status::{State, Status};
 use crate::told_changes;
-use crate::unit::{Probe, Unit, says_less};
+use crate::unit::{Probe, Unit, lacks_known_identity};
 use crate::verdict::Attention;
 
 /// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to
@@ -223,8 +223,8 @@ enum End {
 impl Runner {
     async fn run(mut self, link: Link) {
         self.keep_up(link).await;
-        if let Some(error) = self.engine.unkept() {
-            self.shared.note_unkept(error);
+        if let Some(error) = self.engine.possible_loss() {
+            self.shared.note_possible_loss(error);
         }
     }
 
@@ -294,7 +294,7 @@ impl Runner {
                     let changed = change_marks::take_again(&mut probe, support, taken).await?;
                     self.tell_of(&changed);
                     // Of this the unit is asked again.
-                    std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.hear(sense));
+                    std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.note_sense(sense));
                     if attention >= Attention::PowerOn {
                         self.engine.begin_again();
                         self.engine.start_replay();
@@ -309,7 +309,7 @@ impl Runner {
         let fail_at = self.options.clock.now() + self.options.replacement_timeout;
         let mut wait = first_wait;
         // Asked for while there was a session.
-        self.shared.take_hurry();
+        self.shared.take_reconnect_request();
         for attempt in 1u32.. {
             self.publish_attempt(attempt, wait);
             let waiting = self.options.clock.sleep(wait);
@@ -342,7 +342,7 @@ impl Runner {
                         self.engine.start_replay();
                     }
                     // Of this the unit is asked again.
-                    heard_late.iter().for_each(|sense| self.engine.hear(sense));
+                    heard_late.iter().for_each(|sense| self.engine.note_sense(sense));
                     self.shared.set_refusal(None);
                     return Ok(link);
                 }
@@ -374,7 +374,7 @@ impl Runner {
             if alarm.poll(context, &*options.clock, Some(fail_at)) {
                 start_failing(engine, shared, options);
             }
-            if shared.take_hurry() {
+            if shared.take_reconnect_request() {
                 return Poll::Ready(Ok(None));
             }
             future.as_mut().poll(context).map(|output| Ok(Some(output)))
@@ -391,7 +391,7 @@ impl Runner {
     /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or another.
     fn check_named(&self, unit: &Unit) -> Result<(), LinkError> {
         let known = &self.engine.unit.identity;
-        if !says_less(&unit.identity, known, self.options.lun) {
+        if !lacks_known_identity(&unit.identity, known, self.options.lun) {
             return Ok(());
         }
         let words =

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::Instant;
 use block::range_lock::{Acquire, RangeLock};
 use block::{Buffer, ByteRange, Error, ErrorKind, Event};
@@ -129,7 +130,7 @@ pub(crate) struct Engine {
     has_flushed_last: bool,
     attention: Attention,
     /// Acknowledged data is lost, or may be: the next flush of a client says so.
-    untold_loss: Option<Error>,
+    unreported_loss: Option<Error>,
     /// A flush of ours failed, and none has succeeded since.
     is_flush_failing: bool,
     failure_log: LogLimit,
@@ -142,11 +143,13 @@ pub(crate) struct Engine {
     was_useful: bool,
     counts: Counts,
     alarm: Alarm,
+    busy_poll: BusyPoll,
 }
 
 impl Engine {
     pub(crate) fn new(options: Arc<InitiatorOptions>, shared: Arc<Shared>, unit: Unit) -> Self {
         let retained = Retained::new(options.retained_bytes_max);
+        let busy_poll = BusyPoll::new(options.busy_poll);
         Self {
             options,
             shared,
@@ -170,7 +173,7 @@ impl Engine {
             is_flush_under_way: false,
             has_flushed_last: false,
             attention: Attention::None,
-            untold_loss: None,
+            unreported_loss: None,
             is_flush_failing: false,
             failure_log: LogLimit::default(),
             loss_log: LogLimit::default(),
@@ -179,6 +182,7 @@ impl Engine {
             was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
+            busy_poll,
         }
     }
 
@@ -241,9 +245,24 @@ impl Engine {
                 if self.wait_for_deadline(context, now) {
                     continue;
                 }
-                self.publish(link);
+                if !self.busy_poll.is_under_way() {
+                    self.publish(link);
+                }
+                self.pause(link, context);
                 return Poll::Pending;
             }
+            self.busy_poll.note_traffic();
+        }
+    }
+
+    /// Nothing moves: waits for something that wakes this, or looks again as soon as others of this thread have had their turn.
+    fn pause(&mut self, link: &mut Link, context: &Context<'_>) {
+        let depth = if link.can_receive_now() { depth_of(self.under_way.count(), link.bytes_under_way()) } else { 0 };
+        link.is_looking = self.busy_poll.goes_on(depth, || self.options.clock.now());
+        if link.is_looking {
+            context.waker().wake_by_ref();
+        } else if let Some(counts) = self.busy_poll.take_counts() {
+            self.shared.view().status.busy_poll += counts;
         }
     }
 
@@ -505,8 +524,8 @@ impl Engine {
     }
 
     /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
-    pub(crate) fn unkept(&mut self) -> Option<Error> {
-        self.untold_loss.take().or_else(|| {
+    pub(crate) fn possible_loss(&mut self) -> Option<Error> {
+        self.unreported_loss.take().or_else(|| {
             let words = format!("what {} acknowledged last was not flushed", self.options.place());
             (!self.retained.is_empty()).then(|| Error::new(ErrorKind::OutcomeUnknown, words))
         })
@@ -707,7 +726,7 @@ impl Engine {
                 LinkEvent::LogoutRequested { .. } => self.note(Attention::Leave),
                 LinkEvent::ScsiEvent { sense, .. } => {
                     if let Ok(sense) = Sense::parse(&sense) {
-                        self.hear(&sense);
+                        self.note_sense(&sense);
                     }
                 }
                 LinkEvent::VendorEvent { message, data } => self.take_message(&message, &data, now),
@@ -801,7 +820,7 @@ impl Engine {
         if self.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
             // It may have been carried out after the unit lost what is about to be written again.
             match job.kind {
-                Kind::Read { .. } | Kind::Extents { .. } => job.retreat(step),
+                Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
                 _ => job.start_over(),
             }
             self.counts.commands_retried += 1;
@@ -810,7 +829,7 @@ impl Engine {
         }
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
             // A cache may have been switched on before it was carried out: of that no copy would be kept.
-            job.retreat(step);
+            job.reissue(step);
             self.counts.commands_retried += 1;
             self.go_on(order);
             return;
@@ -826,7 +845,7 @@ impl Engine {
                 job.advance(step, &buffer);
             }
             Verdict::Again(sense) => {
-                sense.iter().for_each(|sense| self.hear(sense));
+                sense.iter().for_each(|sense| self.note_sense(sense));
                 self.try_again(now, order, step, AGAIN_WORDS);
             }
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
@@ -839,7 +858,7 @@ impl Engine {
             Verdict::Failed(error) => {
                 if step.is_synchronize() {
                     // It may be about what others wrote.
-                    self.untold_loss.get_or_insert_with(|| error.clone());
+                    self.unreported_loss.get_or_insert_with(|| error.clone());
                 }
                 job.give_up(error);
             }
@@ -854,7 +873,7 @@ impl Engine {
         let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
-                self.hear(sense);
+                self.note_sense(sense);
                 true
             }
             Verdict::Later => true,
@@ -884,7 +903,7 @@ impl Engine {
             if job.is_synchronizing()
                 && let Verdict::Failed(error) = verdict
             {
-                self.untold_loss.get_or_insert(error);
+                self.unreported_loss.get_or_insert(error);
             }
             if self.attention >= Attention::PowerOn && job.is_synchronizing() {
                 job.finish(Err(reset_too_early()));
@@ -901,7 +920,7 @@ impl Engine {
     }
 
     /// The unit reports something.
-    pub(crate) fn hear(&mut self, sense: &Sense) {
+    pub(crate) fn note_sense(&mut self, sense: &Sense) {
         let attention = self.learn(sense);
         self.note(attention);
     }
@@ -927,7 +946,7 @@ impl Engine {
             let error = final_error(job, &Error::new(ErrorKind::TimedOut, words));
             job.give_up(error);
         } else {
-            job.retreat(step.after(attempts));
+            job.reissue(step.after(attempts));
         }
     }
 
@@ -939,7 +958,7 @@ impl Engine {
             job.give_up(Error::new(ErrorKind::Busy, words));
             return;
         }
-        job.retreat(step);
+        job.reissue(step);
         self.counts.commands_retried += 1;
         self.delay(now, order);
     }
@@ -977,7 +996,7 @@ impl Engine {
             }
             self.is_flush_failing = false;
             self.ready.append(&mut self.stalled);
-            if !is_ours && let Some(error) = self.untold_loss.take() {
+            if !is_ours && let Some(error) = self.unreported_loss.take() {
                 job.finish(Err(error));
                 return;
             }
@@ -1027,7 +1046,7 @@ impl Engine {
                 self.is_flush_failing = true;
                 self.is_exposed = false;
                 tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
-                self.untold_loss.get_or_insert_with(|| error.clone());
+                self.unreported_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
                 // Whoever waits for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
@@ -1039,7 +1058,7 @@ impl Engine {
                 self.ready.append(&mut self.stalled);
                 self.note_failure(&error);
                 if matches!(job.kind, Kind::Flush) {
-                    self.untold_loss = None;
+                    self.unreported_loss = None;
                 }
                 job.finish(Err(error));
             }
@@ -1076,7 +1095,7 @@ impl Engine {
         if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
             tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or may be");
         }
-        self.untold_loss.get_or_insert(error);
+        self.unreported_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);
     }
 

@@ -486,7 +486,7 @@ impl Job {
     }
 
     /// A step was not carried out: it is issued again.
-    pub(crate) fn retreat(&mut self, step: Step) {
+    pub(crate) fn reissue(&mut self, step: Step) {
         self.again.push(step);
     }
 
@@ -796,7 +796,7 @@ mod tests {
         let mut job = Job::new(Kind::Zeroes { range, fua: false, may_discard: false }, Reply::Nobody, Instant::START);
         let whole = job.next_command(&unit, 0, Duration::ZERO).unwrap();
         let step = job.take_step(whole.token, &mut Buffer::empty()).unwrap();
-        job.retreat(step);
+        job.reissue(step);
         unit.write_same_blocks_max = None;
         let mut zeroes = 0;
         while let Some(command) = job.next_command(&unit, 0, Duration::ZERO) {

@@ -84,6 +84,8 @@ pub struct InitiatorOptions {
     pub queue_depth: usize,
     /// Bytes of copies kept of writes that the LUN has not made durable yet.
     pub retained_bytes_max: usize,
+    /// How long streams are looked at, at most, instead of sleeping while few commands are under way: about what a wake-up takes. Zero for never.
+    pub busy_poll: Duration,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it to look.
@@ -119,6 +121,7 @@ impl InitiatorOptions {
             reconnect_wait_max: Duration::from_secs(5),
             queue_depth: 128,
             retained_bytes_max: 64 << 20,
+            busy_poll: Duration::ZERO,
             clock: Arc::new(TokioClock::new()),
             pdu_sizes: Arc::default(),
         }

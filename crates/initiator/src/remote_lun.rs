@@ -89,7 +89,7 @@ impl RemoteLun {
     /// Tries to reconnect at once, and begins again with the shortest wait between attempts. An attempt under way is given up for it.
     /// Does nothing where there is a session.
     pub fn reconnect_now(&self) {
-        self.shared.hurry();
+        self.shared.request_reconnect();
     }
 
     /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.

@@ -64,9 +64,9 @@ struct Inbox {
     is_closing: bool,
     is_stopped: bool,
     /// What is acknowledged and may be lost, now that nobody flushes it any more.
-    unkept: Option<Error>,
+    possible_loss: Option<Error>,
     /// Whoever looks for the LUN is to do so at once.
-    is_hurried: bool,
+    is_reconnect_requested: bool,
     driver: Option<Waker>,
     closers: Vec<Waker>,
 }
@@ -94,8 +94,8 @@ impl Shared {
             refusal: None,
             is_closing: false,
             is_stopped: false,
-            unkept: None,
-            is_hurried: false,
+            possible_loss: None,
+            is_reconnect_requested: false,
             driver: None,
             closers: Vec::new(),
         };
@@ -181,9 +181,9 @@ impl Shared {
     }
 
     /// Asks for an attempt to reconnect now.
-    pub(crate) fn hurry(&self) {
+    pub(crate) fn request_reconnect(&self) {
         let mut inbox = lock(&self.inbox);
-        inbox.is_hurried = true;
+        inbox.is_reconnect_requested = true;
         if let Some(waker) = inbox.driver.take() {
             drop(inbox);
             waker.wake();
@@ -191,8 +191,8 @@ impl Shared {
     }
 
     /// Whether that was asked for since the last look.
-    pub(crate) fn take_hurry(&self) -> bool {
-        std::mem::take(&mut lock(&self.inbox).is_hurried)
+    pub(crate) fn take_reconnect_request(&self) -> bool {
+        std::mem::take(&mut lock(&self.inbox).is_reconnect_requested)
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -219,15 +219,15 @@ impl Shared {
     }
 
     /// The driver leaves something acknowledged behind that may be lost.
-    pub(crate) fn note_unkept(&self, error: Error) {
-        lock(&self.inbox).unkept = Some(error);
+    pub(crate) fn note_possible_loss(&self, error: Error) {
+        lock(&self.inbox).possible_loss = Some(error);
     }
 
     /// Ready when the driver has ended: with what it left behind.
     pub(crate) fn poll_stopped(&self, context: &Context<'_>) -> Poll<Result<(), Error>> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_stopped {
-            return Poll::Ready(inbox.unkept.clone().map_or(Ok(()), Err));
+            return Poll::Ready(inbox.possible_loss.clone().map_or(Ok(()), Err));
         }
         inbox.closers.push(context.waker().clone());
         Poll::Pending

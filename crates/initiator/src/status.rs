@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::busy_poll::BusyPollCounts;
 use iscsi::negotiation::Negotiated;
 use iscsi::pdu::Isid;
 
@@ -82,4 +83,6 @@ pub struct Status {
     pub sharing: Option<SharingStatus>,
     /// The values in force.
     pub negotiated: Option<Negotiated>,
+    /// What looking at streams instead of sleeping came to.
+    pub busy_poll: BusyPollCounts,
 }

@@ -410,7 +410,7 @@ pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
 
 /// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts nothing: an answer that a target did not
 /// give this time, most likely.
-pub(crate) fn says_less(found: &Identity, known: &Identity, lun: u16) -> bool {
+pub(crate) fn lacks_known_identity(found: &Identity, known: &Identity, lun: u16) -> bool {
     let is_unit_less = found.unit == unnamed(lun) && found.unit != known.unit;
     let is_serial_less = found.serial.is_empty() && !known.serial.is_empty();
     found.target == known.target

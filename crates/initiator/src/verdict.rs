@@ -6,7 +6,6 @@ use iscsi::pdu::Residual;
 use scsi::{Sense, SenseKey, Status};
 
 use crate::error::sense_error;
-use crate::sharing::order::is_fenced;
 
 /// What an outcome means.
 #[derive(Debug)]
@@ -108,6 +107,11 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         SenseKey::NotReady if sense.asc == 0x04 => Verdict::Later,
         _ => Verdict::Failed(sense_error(sense, what)),
     }
+}
+
+/// Whether a unit says that the client of this session is dead.
+pub(crate) fn is_fenced(sense: &Sense) -> bool {
+    sense.is_same_condition(&Sense::SHARING_FENCED)
 }
 
 #[cfg(test)]

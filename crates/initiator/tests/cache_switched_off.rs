@@ -14,7 +14,7 @@ use scsi::cdb::CdbForm;
 use scsi::vpd::{self, BlockLimits};
 use scsi::{Cdb, Sense, mode};
 use support::World;
-use support::scripted::{Deed, Disk, Reply, Scripted};
+use support::scripted::{Disk, Reaction, Reply, Scripted};
 
 fn attach(world: &mut World, retained_bytes_max: usize) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);
@@ -47,14 +47,14 @@ fn caching_off() -> Vec<u8> {
 fn switch_cache_off_at(
     target: &Scripted,
     mut is_turn: impl FnMut(&Cdb) -> bool + Send + 'static,
-    mut then: impl FnMut(&mut Disk, &Cdb) -> Deed + Send + 'static,
+    mut then: impl FnMut(&mut Disk, &Cdb) -> Reaction + Send + 'static,
 ) {
     let mut is_off = false;
     target.tell(move |disk, cdb| match cdb {
-        Cdb::ModeSense(_) if is_off => Deed::Answer(Reply::data(caching_off())),
+        Cdb::ModeSense(_) if is_off => Reaction::Answer(Reply::data(caching_off())),
         _ if !is_off && is_turn(cdb) => {
             is_off = true;
-            Deed::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
+            Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
         }
         _ => then(disk, cdb),
     });
@@ -65,7 +65,7 @@ fn write_and_switch_off(world: &mut World, target: &Scripted, lun: &Arc<RemoteLu
     let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
     world.run(writing).unwrap();
     assert_eq!(lun.status().retained_bytes, 4096);
-    switch_cache_off_at(target, |_| true, |_, _| Deed::Proper);
+    switch_cache_off_at(target, |_| true, |_, _| Reaction::Proper);
     let reading = lun.read(8192, Buffer::zeroed(4096));
     world.run(reading).unwrap();
     assert!(!lun.geometry().is_write_cache_volatile);
@@ -127,7 +127,7 @@ fn writes_that_wait_for_room_end_when_the_cache_is_switched_off() {
             count += 1;
             count == nth
         };
-        switch_cache_off_at(&target, is_nth, |_, _| Deed::Proper);
+        switch_cache_off_at(&target, is_nth, |_, _| Reaction::Proper);
         let request = |index: u64| Request::write(index * 4096, Buffer::copy_of(&[9; 4096]), false);
         let writes: Vec<_> = (0..12).map(|index| lun.submit(request(index))).collect();
         let all = async move {
@@ -176,12 +176,12 @@ fn found_after_another_host_and_a_lost_session(world: &mut World, target: &Scrip
 fn lose_session(world: &mut World, target: &Scripted, lun: &Arc<RemoteLun>) {
     let mut is_lost = false;
     target.tell(move |_, cdb| match cdb {
-        Cdb::ModeSense(_) => Deed::Answer(Reply::data(caching_off())),
+        Cdb::ModeSense(_) => Reaction::Answer(Reply::data(caching_off())),
         Cdb::Read(_) if !is_lost => {
             is_lost = true;
-            Deed::Leave
+            Reaction::Leave
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     let reading = lun.read(16384, Buffer::zeroed(4096));
     world.run(reading).unwrap();
@@ -201,9 +201,9 @@ fn a_write_that_began_with_a_cache_and_ended_without_one_is_kept_until_a_flush()
         switch_cache_off_at(&target, is_second, |_, cdb| match cdb {
             Cdb::Inquiry { page: vpd::page::BLOCK_LIMITS, .. } => {
                 let limits = BlockLimits { transfer_blocks_max: 8, ..BlockLimits::default() };
-                Deed::Answer(Reply::data(limits.emit()))
+                Reaction::Answer(Reply::data(limits.emit()))
             }
-            _ => Deed::Proper,
+            _ => Reaction::Proper,
         });
         let options = world.options();
         let lun = attach_with(&mut world, &target, options);

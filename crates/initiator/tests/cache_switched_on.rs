@@ -11,7 +11,7 @@ use block::{Buffer, Device, ErrorKind, Event, Request};
 use initiator::{InitiatorOptions, RemoteLun};
 use scsi::{Cdb, Sense};
 use support::World;
-use support::scripted::{Deed, Reply, Scripted};
+use support::scripted::{Reaction, Reply, Scripted};
 
 fn attach(world: &mut World, has_fua: bool) -> (Scripted, Arc<RemoteLun>) {
     attach_to(world, has_fua, true)
@@ -41,10 +41,10 @@ fn switch_on_at_a_write(target: &Scripted) {
     target.tell(move |disk, cdb| match cdb {
         Cdb::Write(_) if !disk.is_cache_enabled => {
             (disk.is_cache_enabled, is_told) = (true, false);
-            Deed::Proper
+            Reaction::Proper
         }
-        _ if !std::mem::replace(&mut is_told, true) => Deed::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED)),
-        _ => Deed::Proper,
+        _ if !std::mem::replace(&mut is_told, true) => Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED)),
+        _ => Reaction::Proper,
     });
 }
 
@@ -64,9 +64,9 @@ fn is_kept_when_answered_after_the_switch(seed: u64, has_fua: bool, is_changeabl
     target.tell(|disk, cdb| match cdb {
         Cdb::Read(_) if !disk.is_cache_enabled => {
             disk.is_cache_enabled = true;
-            Deed::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
+            Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     let reading = lun.submit(Request::read(8192, Buffer::zeroed(4096)));
     let writing = lun.submit(Request::write(0, Buffer::copy_of(&[7; 4096]), false));
@@ -119,9 +119,9 @@ fn nothing_is_flushed_where_nothing_can_have_been_in_flight() {
         Cdb::SynchronizeCache(_) => panic!("there is nothing to flush"),
         Cdb::Read(_) if !std::mem::replace(&mut is_told, true) => {
             disk.is_cache_enabled = true;
-            Deed::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
+            Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     read(&mut world);
     world.pass(Duration::from_millis(10));
@@ -138,12 +138,12 @@ fn a_loss_between_the_switch_and_the_flush_is_told() {
     write(&mut world, &lun);
     let (mut is_told, mut is_lost) = (false, false);
     target.tell(move |disk, cdb| match cdb {
-        _ if !std::mem::replace(&mut is_told, true) => Deed::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED)),
+        _ if !std::mem::replace(&mut is_told, true) => Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED)),
         Cdb::SynchronizeCache(_) if !std::mem::replace(&mut is_lost, true) => {
             disk.lose_cache();
-            Deed::Leave
+            Reaction::Leave
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     let reading = lun.read(8192, Buffer::zeroed(4096));
     world.run(reading).unwrap();
@@ -163,9 +163,9 @@ fn a_cache_that_our_own_user_switches_on_is_known_at_once() {
     target.tell(|disk, cdb| match cdb {
         Cdb::ModeSelect(_) => {
             disk.is_cache_enabled = true;
-            Deed::Answer(Reply::data(Vec::new()))
+            Reaction::Answer(Reply::data(Vec::new()))
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     let raw = Arc::clone(&lun);
     world.run(async move { raw.execute(&[0x15, 0x10, 0, 0, 24, 0], &[0; 24], 0).await }).unwrap();

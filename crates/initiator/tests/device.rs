@@ -346,7 +346,7 @@ fn chap_lets_the_right_ones_in() {
     let mut world = World::new(11);
     let server = world.serve(memory(1 << 20));
     let mut targets = server.targets();
-    targets[0].access = AccessList(vec![AccessRule::everybody(vec![credentials("alice", "alice's secret")])]);
+    targets[0].access = AccessList(vec![AccessRule::any_initiator(vec![credentials("alice", "alice's secret")])]);
     targets[0].own = Some(credentials("target", "target's secret"));
     server.set_targets(targets);
     let with = |world: &World, secret: &str, target_secret: Option<&str>| initiator::InitiatorOptions {

@@ -13,7 +13,7 @@ use initiator::{InitiatorOptions, RemoteLun};
 use scsi::vpd::{self, BlockLimits};
 use scsi::{Cdb, Sense};
 use support::World;
-use support::scripted::{Deed, Reply, Scripted};
+use support::scripted::{Reaction, Reply, Scripted};
 
 const DEFERRED: Sense = Sense { is_deferred: true, ..Sense::WRITE_ERROR };
 const NEWS: [Sense; 3] = [Sense::POWER_ON_OR_RESET, Sense::BUS_DEVICE_RESET, DEFERRED];
@@ -23,7 +23,7 @@ const COMMANDS_OF_A_REQUEST_MAX: u64 = 200;
 const COMMANDS_OF_A_MINUTE_MAX: u64 = 2500;
 
 /// Counts the commands that come to the target from now on, which the script decides on.
-fn count(target: &Scripted, mut script: impl FnMut(&Cdb) -> Deed + Send + 'static) -> Arc<AtomicU64> {
+fn count(target: &Scripted, mut script: impl FnMut(&Cdb) -> Reaction + Send + 'static) -> Arc<AtomicU64> {
     let count = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&count);
     target.tell(move |_, cdb| {
@@ -37,7 +37,7 @@ fn attach(world: &mut World, is_cache_enabled: bool) -> (Scripted, Arc<RemoteLun
     let target = Scripted::new(world);
     target.disk().is_cache_enabled = is_cache_enabled;
     // The first parts of what is larger go well.
-    target.tell(|_, cdb| limited(cdb).unwrap_or(Deed::Proper));
+    target.tell(|_, cdb| limited(cdb).unwrap_or(Reaction::Proper));
     let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };
     let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
     world.executor.spawn(driver);
@@ -45,10 +45,10 @@ fn attach(world: &mut World, is_cache_enabled: bool) -> (Scripted, Arc<RemoteLun
 }
 
 /// The unit takes 4 KiB at once.
-fn limited(cdb: &Cdb) -> Option<Deed> {
+fn limited(cdb: &Cdb) -> Option<Reaction> {
     let is_asked = matches!(cdb, Cdb::Inquiry { page: vpd::page::BLOCK_LIMITS, is_vpd: true, .. });
     let limits = BlockLimits { transfer_blocks_max: 8, ..BlockLimits::default() };
-    is_asked.then(|| Deed::Answer(Reply::data(limits.emit())))
+    is_asked.then(|| Reaction::Answer(Reply::data(limits.emit())))
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn a_write_that_always_meets_a_reset_ends_with_an_error_after_few_commands() {
             let mut world = World::new(1);
             let (target, lun) = attach(&mut world, is_cache_enabled);
             let count = count(&target, move |cdb| match cdb {
-                Cdb::Write(transfer) if transfer.blocks.lba >= 64 => Deed::Answer(Reply::sense(news)),
-                _ => limited(cdb).unwrap_or(Deed::Proper),
+                Cdb::Write(transfer) if transfer.blocks.lba >= 64 => Reaction::Answer(Reply::sense(news)),
+                _ => limited(cdb).unwrap_or(Reaction::Proper),
             });
             let writing = lun.write(30 << 10, Buffer::copy_of(&[7; 32 << 10]), false);
             let error = world.run(writing).unwrap_err();
@@ -87,10 +87,10 @@ fn copies_that_can_never_be_written_again_are_told_as_lost_when_the_time_of_requ
         let mut is_told = false;
         let count = count(&target, move |cdb| match cdb {
             Cdb::Read(_) if !std::mem::replace(&mut is_told, true) => {
-                Deed::Answer(Reply::sense(Sense::POWER_ON_OR_RESET))
+                Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET))
             }
-            Cdb::Write(_) => Deed::Answer(Reply::sense(news)),
-            _ => limited(cdb).unwrap_or(Deed::Proper),
+            Cdb::Write(_) => Reaction::Answer(Reply::sense(news)),
+            _ => limited(cdb).unwrap_or(Reaction::Proper),
         });
         let reading = lun.read(8192, Buffer::zeroed(512));
         world.run(reading).expect("when nothing is to be written again any more");
@@ -118,9 +118,9 @@ fn copies_are_written_again_when_resets_come_to_an_end() {
         if is_reset {
             resets += 1;
             disk.lose_cache();
-            return Deed::Answer(Reply::sense(Sense::POWER_ON_OR_RESET));
+            return Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET));
         }
-        limited(cdb).unwrap_or(Deed::Proper)
+        limited(cdb).unwrap_or(Reaction::Proper)
     });
     let reading = lun.read(0, Buffer::zeroed(4096));
     assert_eq!(world.run(reading).unwrap()[..], [7; 4096]);
@@ -135,8 +135,8 @@ fn a_command_that_is_aborted_again_and_again_is_tried_eight_times() {
     let mut world = World::new(4);
     let (target, lun) = attach(&mut world, true);
     let count = count(&target, |cdb| match cdb {
-        Cdb::Write(_) => Deed::Answer(Some(Reply { status: 0x40, ..Reply::default() })),
-        _ => limited(cdb).unwrap_or(Deed::Proper),
+        Cdb::Write(_) => Reaction::Answer(Some(Reply { status: 0x40, ..Reply::default() })),
+        _ => limited(cdb).unwrap_or(Reaction::Proper),
     });
     let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
     world.run(writing).unwrap_err();

@@ -11,7 +11,7 @@ use block::{Buffer, ErrorKind};
 use initiator::RemoteLun;
 use scsi::{Cdb, Sense};
 use support::World;
-use support::scripted::{Deed, Reply, Scripted};
+use support::scripted::{Reaction, Reply, Scripted};
 
 /// A unit without FUA fails its first SYNCHRONIZE CACHE. It has a write in its cache, of which it was not told that it is to last.
 fn attach(world: &mut World) -> Arc<RemoteLun> {
@@ -23,10 +23,10 @@ fn attach(world: &mut World) -> Arc<RemoteLun> {
     target.tell(move |_, cdb| match cdb {
         Cdb::SynchronizeCache(_) if !has_failed => {
             has_failed = true;
-            Deed::Answer(Reply::sense(Sense::WRITE_ERROR))
+            Reaction::Answer(Reply::sense(Sense::WRITE_ERROR))
         }
-        Cdb::CompareAndWrite { .. } => Deed::Answer(Reply::data(Vec::new())),
-        _ => Deed::Proper,
+        Cdb::CompareAndWrite { .. } => Reaction::Answer(Reply::data(Vec::new())),
+        _ => Reaction::Proper,
     });
     let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
     world.run(writing).unwrap();
@@ -69,9 +69,11 @@ fn a_compare_and_write_whose_synchronize_came_after_a_reset_has_an_unknown_outco
     world.executor.spawn(driver);
     let mut is_reset = false;
     target.tell(move |_, cdb| match cdb {
-        Cdb::CompareAndWrite { .. } => Deed::Hold(Reply::data(Vec::new())),
-        Cdb::Read(_) if !std::mem::replace(&mut is_reset, true) => Deed::Hold(Reply::sense(Sense::POWER_ON_OR_RESET)),
-        _ => Deed::Proper,
+        Cdb::CompareAndWrite { .. } => Reaction::Hold(Reply::data(Vec::new())),
+        Cdb::Read(_) if !std::mem::replace(&mut is_reset, true) => {
+            Reaction::Hold(Reply::sense(Sense::POWER_ON_OR_RESET))
+        }
+        _ => Reaction::Proper,
     });
     let (swapping, swapped) = (Arc::clone(&lun), Arc::new(OnceLock::new()));
     let outcome = Arc::clone(&swapped);

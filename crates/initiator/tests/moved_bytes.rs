@@ -10,7 +10,7 @@ use initiator::RemoteLun;
 use iscsi::pdu::Residual;
 use scsi::{Cdb, Sense, SenseKey};
 use support::World;
-use support::scripted::{Deed, Reply, Scripted};
+use support::scripted::{Reaction, Reply, Scripted};
 
 const CONDITION_MET: u8 = 0x04;
 
@@ -34,8 +34,8 @@ fn check_read(reply: Reply) -> Result<Buffer, Error> {
     let mut world = World::new(1);
     let (target, lun) = attach(&mut world);
     target.tell(move |_, cdb| match cdb {
-        Cdb::Read(_) => Deed::Answer(Some(reply.clone())),
-        _ => Deed::Proper,
+        Cdb::Read(_) => Reaction::Answer(Some(reply.clone())),
+        _ => Reaction::Proper,
     });
     let reading = lun.read(0, Buffer::zeroed(4096));
     world.run(reading)
@@ -45,8 +45,8 @@ fn check_write(reply: Reply) -> Result<(), Error> {
     let mut world = World::new(2);
     let (target, lun) = attach(&mut world);
     target.tell(move |_, cdb| match cdb {
-        Cdb::Write(_) => Deed::Answer(Some(reply.clone())),
-        _ => Deed::Proper,
+        Cdb::Write(_) => Reaction::Answer(Some(reply.clone())),
+        _ => Reaction::Proper,
     });
     let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
     world.run(writing).map(drop)

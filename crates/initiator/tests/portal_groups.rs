@@ -10,7 +10,7 @@ use block::{Buffer, ErrorKind};
 use initiator::{InitiatorOptions, RemoteLun, State};
 use scsi::Cdb;
 use support::World;
-use support::scripted::{Deed, Scripted};
+use support::scripted::{Reaction, Scripted};
 
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -26,9 +26,9 @@ fn attach(
         *counted.lock().unwrap() += u32::from(matches!(cdb, Cdb::Write(_)));
         if disk.group == "1" && is_last(cdb) {
             disk.group = "2";
-            return Deed::Leave;
+            return Reaction::Leave;
         }
-        Deed::Proper
+        Reaction::Proper
     });
     let options = InitiatorOptions { replacement_timeout: REPLACEMENT_TIMEOUT, ..world.options() };
     let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();

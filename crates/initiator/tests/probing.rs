@@ -14,7 +14,7 @@ use scsi::vpd::emit_supported_pages;
 use scsi::vpd::page::{CHANGE_MARKS, DEVICE_IDENTIFICATION, SUPPORTED_PAGES, UNIT_SERIAL_NUMBER};
 use scsi::{Cdb, Sense, SenseKey};
 use support::World;
-use support::scripted::{Deed, Reply, Scripted};
+use support::scripted::{Reaction, Reply, Scripted};
 
 /// Errors that pass.
 const PASSING: [Sense; 4] = [
@@ -25,10 +25,13 @@ const PASSING: [Sense; 4] = [
 ];
 
 fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
-    attach_to(world, |_| Deed::Proper)
+    attach_to(world, |_| Reaction::Proper)
 }
 
-fn attach_to(world: &mut World, mut script: impl FnMut(&Cdb) -> Deed + Send + 'static) -> (Scripted, Arc<RemoteLun>) {
+fn attach_to(
+    world: &mut World,
+    mut script: impl FnMut(&Cdb) -> Reaction + Send + 'static,
+) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);
     target.tell(move |_, cdb| script(cdb));
     let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };
@@ -62,29 +65,29 @@ fn lose_session(
     world: &mut World,
     target: &Scripted,
     lun: &RemoteLun,
-    mut then: impl FnMut(&Cdb) -> Deed + Send + 'static,
+    mut then: impl FnMut(&Cdb) -> Reaction + Send + 'static,
 ) {
     let mut is_lost = false;
     target.tell(move |_, cdb| match cdb {
         Cdb::Read(_) if !is_lost => {
             is_lost = true;
-            Deed::Leave
+            Reaction::Leave
         }
         cdb if is_lost => then(cdb),
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     read(world, lun, 1 << 19).expect("a session that is lost is made again");
 }
 
 /// Answers a command with `sense` once, where it is one of those.
-fn once(is_it: impl Fn(&Cdb) -> bool + Send + 'static, sense: Sense) -> impl FnMut(&Cdb) -> Deed + Send + 'static {
+fn once(is_it: impl Fn(&Cdb) -> bool + Send + 'static, sense: Sense) -> impl FnMut(&Cdb) -> Reaction + Send + 'static {
     let mut left = 1;
     move |cdb| {
         if left == 0 || !is_it(cdb) {
-            return Deed::Proper;
+            return Reaction::Proper;
         }
         left -= 1;
-        Deed::Answer(Reply::sense(sense))
+        Reaction::Answer(Reply::sense(sense))
     }
 }
 
@@ -107,14 +110,14 @@ fn lose_cache_while_asked(world: &mut World, target: &Scripted, lun: &RemoteLun,
     target.tell(move |disk, cdb| match cdb {
         Cdb::Read(_) if !was_read => {
             was_read = true;
-            Deed::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+            Reaction::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
         }
         cdb if was_read && !was_said && COMMANDS[index](cdb) => {
             was_said = true;
             disk.lose_cache();
-            Deed::Answer(Reply::sense(news))
+            Reaction::Answer(Reply::sense(news))
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     read(world, lun, 0).unwrap();
 }
@@ -159,9 +162,9 @@ fn a_unit_that_does_not_say_what_its_cache_is_has_a_volatile_one() {
             lose_session(&mut world, &target, &lun, move |cdb| match cdb {
                 Cdb::ModeSense(_) if left > 0 => {
                     left -= 1;
-                    Deed::Answer(Reply::sense(sense))
+                    Reaction::Answer(Reply::sense(sense))
                 }
-                _ => Deed::Proper,
+                _ => Reaction::Proper,
             });
             write(&mut world, &lun, 4096, 7).unwrap();
             flush(&mut world, &lun).unwrap();
@@ -175,8 +178,8 @@ fn a_unit_that_has_no_mode_pages_has_no_volatile_cache() {
     let mut world = World::new(4);
     let (target, lun) = attach(&mut world);
     lose_session(&mut world, &target, &lun, |cdb| match cdb {
-        Cdb::ModeSense(_) => Deed::Answer(Reply::sense(Sense::INVALID_OPERATION_CODE)),
-        _ => Deed::Proper,
+        Cdb::ModeSense(_) => Reaction::Answer(Reply::sense(Sense::INVALID_OPERATION_CODE)),
+        _ => Reaction::Proper,
     });
     write(&mut world, &lun, 4096, 7).unwrap();
     assert_eq!(lun.status().retained_bytes, 0);
@@ -205,10 +208,10 @@ fn a_name_that_a_unit_does_not_tell_for_long_is_waited_for() {
     let mut left = 20;
     lose_session(&mut world, &target, &lun, move |cdb| {
         if left == 0 || !is_page(cdb, UNIT_SERIAL_NUMBER) {
-            return Deed::Proper;
+            return Reaction::Proper;
         }
         left -= 1;
-        Deed::Answer(Reply::sense(Sense::INTERNAL_TARGET_FAILURE))
+        Reaction::Answer(Reply::sense(Sense::INTERNAL_TARGET_FAILURE))
     });
     flush(&mut world, &lun).unwrap();
     assert!(is_durable(&target));
@@ -227,10 +230,10 @@ fn a_unit_whose_blocks_have_another_size_is_not_written_to() {
             is_lost = true;
             disk.lose_cache();
             disk.block_bytes = 4096;
-            Deed::Leave
+            Reaction::Leave
         }
         Cdb::Write(_) => panic!("a write is at another place than it was"),
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     let error = read(&mut world, &lun, 0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Gone);
@@ -254,13 +257,13 @@ fn a_deferred_error_that_is_told_in_an_attempt_that_fails_is_told_by_a_flush() {
     lose_session(&mut world, &target, &lun, move |cdb| match cdb {
         Cdb::TestUnitReady if !was_told => {
             was_told = true;
-            Deed::Answer(Reply::sense(Sense { is_deferred: true, ..Sense::WRITE_ERROR }))
+            Reaction::Answer(Reply::sense(Sense { is_deferred: true, ..Sense::WRITE_ERROR }))
         }
         Cdb::ReadCapacity16 { .. } if !was_left => {
             was_left = true;
-            Deed::Leave
+            Reaction::Leave
         }
-        _ => Deed::Proper,
+        _ => Reaction::Proper,
     });
     assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Media);
     assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost));
@@ -270,7 +273,7 @@ fn a_deferred_error_that_is_told_in_an_attempt_that_fails_is_told_by_a_flush() {
 const MARK_ID: [u8; 16] = [9; 16];
 
 /// What a unit answers that has a change mark, which nobody else changed.
-fn marked(cdb: &Cdb) -> Deed {
+fn marked(cdb: &Cdb) -> Reaction {
     let mark = Mark { id: MARK_ID, token: 5, sequence: 1, slot: 0, is_held_here: true, is_held_elsewhere: false };
     let changes = Changes { id: MARK_ID, token: 5, sequence: 1, range_count: 1, has_more: false, runs: Vec::new() };
     let data = match cdb {
@@ -279,9 +282,9 @@ fn marked(cdb: &Cdb) -> Deed {
         Cdb::ChangeMarkOut { .. } => Vec::new(),
         cdb if is_page(cdb, SUPPORTED_PAGES) => emit_supported_pages(&[SUPPORTED_PAGES, CHANGE_MARKS]),
         cdb if is_page(cdb, CHANGE_MARKS) => Support { marks_max: 1, range_bytes: 1 << 20 }.emit(),
-        _ => return Deed::Proper,
+        _ => return Reaction::Proper,
     };
-    Deed::Answer(Reply::data(data))
+    Reaction::Answer(Reply::data(data))
 }
 
 /// The marks come after everything else that a unit is asked in a new session.
@@ -301,12 +304,12 @@ fn a_change_that_the_unit_tells_while_its_marks_are_taken_again_is_asked_for() {
         target.tell(move |disk, cdb| match cdb {
             Cdb::Read(_) if !is_lost => {
                 is_lost = true;
-                Deed::Leave
+                Reaction::Leave
             }
             cdb if is_lost && !was_said && is_asked(cdb) => {
                 was_said = true;
                 disk.grow(2 << 20);
-                Deed::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+                Reaction::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
             }
             cdb => marked(cdb),
         });
@@ -335,7 +338,7 @@ fn zeroes_that_are_not_durable_are_counted() {
 fn requests_beyond_a_bound_are_refused_while_the_unit_answers_nothing() {
     let mut world = World::new(11);
     let (target, lun) = attach(&mut world);
-    target.tell(|_, _| Deed::Answer(None));
+    target.tell(|_, _| Reaction::Answer(None));
     let mut waiting = Vec::new();
     for number in 0..REQUESTS_MAX as u64 {
         waiting.push(lun.read(number % 256 * 4096, Buffer::zeroed(512)));
@@ -346,7 +349,7 @@ fn requests_beyond_a_bound_are_refused_while_the_unit_answers_nothing() {
     world.executor.run_until_stalled();
     assert_eq!(read(&mut world, &lun, 0).unwrap_err().kind(), ErrorKind::Busy);
     // There is room again once some have ended.
-    target.tell(|_, _| Deed::Proper);
+    target.tell(|_, _| Reaction::Proper);
     waiting.into_iter().for_each(|reading| drop(world.run(reading)));
     read(&mut world, &lun, 0).expect("there is room");
 }

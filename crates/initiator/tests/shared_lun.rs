@@ -52,7 +52,7 @@ fn one_of_two_hosts_wins_a_compare_and_write() {
     world.serve(memory());
     let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
     assert_eq!(swap(&mut world, &one, 0, 1).unwrap(), Compared::Written);
-    assert_eq!(swap(&mut world, &two, 0, 2).unwrap(), Compared::Different);
+    assert_eq!(swap(&mut world, &two, 0, 2).unwrap(), Compared::Different { at: Some(0) });
     assert_eq!(read(&mut world, &two), 1);
     for (offset, length, new_length) in
         [(4097, 512, 512), (0, 100, 100), (0, 0, 0), (1 << 20, 512, 512), (0, 512, 1024)]

@@ -32,6 +32,9 @@ pub const NEGOTIATION_EXCHANGES_MAX: u32 = 32;
 /// stream low.
 pub const RECV_DATA_SEGMENT_BYTES: u32 = 256 << 10;
 
+/// PDUs made ahead of their turn of those that carry one buffer in pieces: more than one vectored write takes.
+pub const SERIES_PDUS_MADE: usize = 64;
+
 /// Bytes of a CHAP challenge or response (RFC 7143 12.1.3).
 pub const CHAP_BINARY_BYTES_MAX: usize = 1024;
 

@@ -13,7 +13,7 @@
 //! Until every other client's copies are purged a change is not under way: so a reader finds the old block before and the new one after, and nobody has an
 //! old copy when the change is answered. Reads that come meanwhile wait behind it, so nothing is registered again in a range that is being purged.
 //!
-//! The generation grows when a purge begins. What was read with a smaller one than the purge has was registered before it, and is old.
+//! Each copy is asked for by one purge at a time. The generation grows when a purge begins, and names it. What was read with a smaller one than the purge has was registered before it, and is old.
 
 use std::collections::BTreeMap;
 
@@ -184,9 +184,9 @@ impl Gate {
         self.arrivals.remove(&id);
     }
 
-    /// A client has dropped its copies of a range.
-    pub fn purged(&mut self, client: ClientId, range: BlockRange) {
-        self.registrations.remove(client, range);
+    /// A client has dropped its copies of a range, as the purge of that generation asked.
+    pub fn purged(&mut self, client: ClientId, range: BlockRange, purge: Generation) {
+        self.registrations.remove(client, range, purge);
     }
 
     /// A client's life is over.
@@ -281,8 +281,9 @@ impl Gate {
     }
 
     fn purge(&mut self, client: ClientId, range: BlockRange, (limits, steps): (&Limits, &mut Vec<Step>)) {
-        let leaving = self.registrations.begin_leaving(client, range, limits.registrations_max);
-        steps.push(Step::Purge(client, leaving, self.generation));
+        let purge = self.generation;
+        let leaving = self.registrations.begin_leaving(client, range, purge, limits.registrations_max);
+        steps.extend(leaving.map(|leaving| Step::Purge(client, leaving, purge)));
     }
 
     /// The generation now.

@@ -25,6 +25,7 @@ use crate::message::{CallbackAnswer, FromClient, GrantedLock, Registration, Rele
 use crate::mode::Mode;
 use crate::resource::Resource;
 use crate::rules;
+use crate::settings::Profile;
 
 /// What the client has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,12 +82,15 @@ struct Request {
 /// A client's locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
+    profile: Profile,
     life: Option<Life>,
     held: BTreeMap<Resource, Held>,
     /// How often something is in use, by mode.
     uses: BTreeMap<Resource, BTreeMap<Mode, u32>>,
     requests: BTreeMap<RequestId, Request>,
     request_last: u64,
+    /// Whose locks are reclaimed, as long as requests for that wait.
+    reclaims_of: Option<ClientId>,
     /// Grants up to these were given up before they were heard of.
     void: BTreeMap<Resource, GrantNumber>,
     fetches: Fetches,
@@ -94,6 +98,11 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// One that keeps what a profile keeps. [`Holder::default`] is the usual one.
+    pub fn of(profile: Profile) -> Self {
+        Self { profile, ..Self::default() }
+    }
+
     /// Begins a life.
     pub fn register(&mut self) {
         self.send(FromClient::Register { previous: None });
@@ -199,15 +208,23 @@ impl Holder {
             self.uses.remove(&resource);
         }
         for at in [Some(resource), resource.root()].into_iter().flatten() {
-            if self.held.get(&at).is_some_and(|held| held.callback.is_some()) {
-                self.answer_if_unused(at);
+            match self.held.get(&at) {
+                Some(held) if held.callback.is_some() => self.answer_if_unused(at),
+                Some(held) if !self.profile.keeps(held.mode) => {
+                    let client = self.life.map(|life| life.client);
+                    client.map(|client| self.give_back(client, at, None));
+                }
+                _ => {}
             }
         }
     }
 
     /// Gives a lock back that nothing uses, or part of it. False when it is in use, or called back already.
     pub fn release(&mut self, now: Instant, resource: Resource, to: Option<Mode>) -> bool {
-        let Some(client) = self.client(now) else { return false };
+        self.client(now).is_some_and(|client| self.give_back(client, resource, to))
+    }
+
+    fn give_back(&mut self, client: ClientId, resource: Resource, to: Option<Mode>) -> bool {
         let Some(held) = self.held.get(&resource).copied().filter(|held| held.callback.is_none()) else { return false };
         if to.is_some_and(|to| to == held.mode || !held.mode.covers(to)) || self.leaves(resource).next().is_some() {
             return false;
@@ -218,7 +235,7 @@ impl Holder {
         self.held.insert(resource, held);
         if !is_used {
             self.outputs.push_back(HolderOutput::GiveUp(resource, to));
-            self.come_down(resource, to);
+            self.demote(resource, to);
             self.send(FromClient::Unlock(client, vec![Release { resource, number: held.number, to }]));
         }
         !is_used
@@ -261,12 +278,12 @@ impl Holder {
         let Some(pending) = self.held.get_mut(&resource).and_then(|held| held.callback.take()) else { return };
         self.note_void(resource, pending.grant);
         self.outputs.push_back(HolderOutput::GiveUp(resource, pending.to));
-        self.come_down(resource, pending.to);
+        self.demote(resource, pending.to);
         self.acknowledge(pending.number, CallbackAnswer::Done);
     }
 
     /// Keeps no more than a mode allows, and no more of block groups below.
-    fn come_down(&mut self, resource: Resource, to: Option<Mode>) {
+    fn demote(&mut self, resource: Resource, to: Option<Mode>) {
         let to = to.and_then(|to| self.held.get(&resource).map(|held| held.mode.meet(to)));
         for leaf in self.leaves(resource).collect::<Vec<_>>() {
             let Some(kept) = self.held.get(&leaf).map(|held| rules::leaf_below(to, held.mode)) else { continue };
@@ -365,15 +382,16 @@ impl Holder {
             (FromClient::Register { previous }, Ok(Reply::Registered(life))) => {
                 self.registered(now, sent, *previous, life)
             }
+            (FromClient::Register { previous }, Err(LockError::NotReclaimable(_))) if self.is_older(*previous) => {
+                self.give_up_reclaims();
+                self.register_again();
+            }
             (FromClient::Register { .. }, Err(error)) => self.end_life(error),
             (FromClient::Renew(_), Ok(_)) => self.renewed(sent),
             (FromClient::Lock { client, request, .. }, Ok(Reply::Granted(locks))) => {
                 self.granted(*client, *request, locks)
             }
-            (_, Err(LockError::WrongEpoch(_))) => {
-                let previous = self.life.map(|life| life.client);
-                self.send(FromClient::Register { previous });
-            }
+            (_, Err(LockError::WrongEpoch(_))) => self.register_again(),
             (_, Err(error @ (LockError::Fenced(_) | LockError::LeaseOver(_)))) => self.end_life(error),
             (FromClient::Lock { request, .. }, Err(error)) => self.refused(*request, error),
             // A release of what was granted anew, or an answer to what was answered, changes nothing.
@@ -382,12 +400,12 @@ impl Holder {
     }
 
     fn registered(&mut self, now: Instant, sent: Instant, previous: Option<ClientId>, registration: Registration) {
+        let Registration { client, lease, .. } = registration;
         let before = self.life.map(|life| life.client);
         // An answer to what was asked in another life, or asked twice: that life ends by itself.
-        if before != previous {
+        if previous != self.reclaimable_life() || before == Some(client) {
             return;
         }
-        let Registration { client, lease, .. } = registration;
         self.life = Some(Life {
             client,
             lease,
@@ -395,22 +413,54 @@ impl Holder {
             renew_at: sent + lease / RENEWALS_PER_LEASE,
         });
         self.void.clear();
+        let unreclaimed = self.take_reclaims();
         for request in std::mem::take(&mut self.requests).into_keys() {
             self.outputs.push_back(HolderOutput::Refused(request, LockError::WrongEpoch(registration.boot_epoch)));
         }
+        self.reclaims_of = previous;
         if previous.is_some() {
             self.fetches.void_all();
             self.outputs.push_back(HolderOutput::PurgeAll);
-            self.reclaim(client);
+            self.reclaim(client, unreclaimed);
         }
         self.handle_timeout(now);
     }
 
-    /// Asks for what was held before the target started again. Until it is granted it is not used.
-    fn reclaim(&mut self, client: ClientId) {
-        let held: Vec<Wanted> =
-            std::mem::take(&mut self.held).into_iter().map(|(resource, held)| (resource, held.mode)).collect();
-        for batch in held.chunks(BATCH_MAX).map(<[Wanted]>::to_vec) {
+    /// The life from which locks are reclaimed when the target has started again. Where those of an older one are not reclaimed yet, that one: the target takes it
+    /// only if nothing of them was given to others since, and then nothing of this one was, either.
+    fn reclaimable_life(&self) -> Option<ClientId> {
+        let is_reclaiming = self.requests.values().any(|request| request.is_reclaim);
+        self.reclaims_of.filter(|_| is_reclaiming).or(self.life.map(|life| life.client))
+    }
+
+    fn register_again(&mut self) {
+        let previous = self.reclaimable_life();
+        self.send(FromClient::Register { previous });
+    }
+
+    /// Whether a life that was named as the one before is not the last.
+    fn is_older(&self, previous: Option<ClientId>) -> bool {
+        previous.is_some() && self.life.is_some_and(|life| Some(life.client) != previous)
+    }
+
+    /// Takes out what was to be reclaimed and is not.
+    fn take_reclaims(&mut self) -> Vec<Wanted> {
+        self.requests.extract_if(.., |_, request| request.is_reclaim).flat_map(|(_, request)| request.batch).collect()
+    }
+
+    fn give_up_reclaims(&mut self) {
+        let lost = self.take_reclaims().into_iter().map(|(resource, _)| HolderOutput::GiveUp(resource, None));
+        self.outputs.extend(lost);
+    }
+
+    /// Asks for what was held before the target started again, and for what was to be reclaimed then. Until it is granted it is not used.
+    fn reclaim(&mut self, client: ClientId, unreclaimed: Vec<Wanted>) {
+        let mut wanted: BTreeMap<Resource, Mode> = unreclaimed.into_iter().collect();
+        for (resource, held) in std::mem::take(&mut self.held) {
+            wanted.entry(resource).and_modify(|mode| *mode = mode.join(held.mode)).or_insert(held.mode);
+        }
+        let wanted: Vec<Wanted> = wanted.into_iter().collect();
+        for batch in wanted.chunks(BATCH_MAX).map(<[Wanted]>::to_vec) {
             self.send_request(client, Request { transaction: TransactionId::OWN, batch, is_reclaim: true });
         }
     }
@@ -460,6 +510,7 @@ impl Holder {
 
     fn end_life(&mut self, error: LockError) {
         self.life = None;
+        self.reclaims_of = None;
         self.held.clear();
         self.uses.clear();
         self.void.clear();

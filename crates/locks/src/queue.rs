@@ -79,6 +79,9 @@ pub struct LockTable {
     grants: BTreeMap<Owner, BTreeMap<Resource, Grant>>,
     holders: BTreeMap<Resource, BTreeSet<Owner>>,
     tickets: BTreeMap<TicketNumber, Ticket>,
+    /// The tickets again, by who waits and by the client's number.
+    by_owner: BTreeMap<Owner, BTreeSet<TicketNumber>>,
+    by_request: BTreeMap<(ClientId, RequestId), TicketNumber>,
     queues: BTreeMap<Resource, BTreeSet<TicketNumber>>,
     ticket_next: u64,
 }
@@ -109,13 +112,13 @@ impl LockTable {
 
     /// Owners of a client that hold something.
     pub fn owners_of(&self, client: ClientId) -> Vec<Owner> {
-        self.grants.keys().filter(|owner| owner.client == client).copied().collect()
+        self.grants.range(Owner::all_of(client)).map(|(owner, _)| *owner).collect()
     }
 
     /// How many locks a client holds and waits for.
     pub fn lock_count(&self, client: ClientId) -> usize {
         let held = self.owners_of(client).into_iter().map(|owner| self.grants[&owner].len());
-        let waiting = self.tickets.values().filter(|ticket| ticket.owner.client == client);
+        let waiting = self.tickets_of_client(client).filter_map(|number| self.ticket(number));
         held.chain(waiting.map(|ticket| ticket.wanted.len())).sum()
     }
 
@@ -131,13 +134,17 @@ impl LockTable {
 
     /// The tickets of an owner.
     pub fn tickets_of(&self, owner: Owner) -> impl Iterator<Item = TicketNumber> {
-        self.tickets.iter().filter(move |(_, ticket)| ticket.owner == owner).map(|(number, _)| *number)
+        self.by_owner.get(&owner).into_iter().flatten().copied()
+    }
+
+    /// The tickets of a client, its transactions' included.
+    pub fn tickets_of_client(&self, client: ClientId) -> impl Iterator<Item = TicketNumber> {
+        self.by_owner.range(Owner::all_of(client)).flat_map(|(_, numbers)| numbers).copied()
     }
 
     /// The ticket of a client's request.
     pub fn ticket_of_request(&self, client: ClientId, request: RequestId) -> Option<TicketNumber> {
-        let is_it = |ticket: &Ticket| ticket.owner.client == client && ticket.request == request;
-        self.tickets.iter().find(|(_, ticket)| is_it(ticket)).map(|(number, _)| *number)
+        self.by_request.get(&(client, request)).copied()
     }
 
     /// The tickets in the queue of a resource.
@@ -152,6 +159,8 @@ impl LockTable {
         for (resource, _) in &ticket.wanted {
             self.queues.entry(*resource).or_default().insert(number);
         }
+        self.by_owner.entry(ticket.owner).or_default().insert(number);
+        self.by_request.insert((ticket.owner.client, ticket.request), number);
         self.tickets.insert(number, ticket);
         number
     }
@@ -159,6 +168,8 @@ impl LockTable {
     /// Takes a request out of the queues.
     pub fn withdraw(&mut self, number: TicketNumber) -> Option<Ticket> {
         let ticket = self.tickets.remove(&number)?;
+        remove_from(&mut self.by_owner, ticket.owner, &number);
+        self.by_request.remove(&(ticket.owner.client, ticket.request));
         for (resource, _) in &ticket.wanted {
             remove_from(&mut self.queues, *resource, &number);
         }
@@ -281,20 +292,20 @@ impl LockTable {
 
     /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves first.
     /// Returns what that touches, and the callbacks that it answers.
-    pub fn come_down(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> CameDown {
-        let mut came_down = CameDown::default();
+    pub fn demote(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Demoted {
+        let mut demoted = Demoted::default();
         let to = to.and_then(|to| self.grant(owner, resource).map(|grant| grant.mode.meet(to)));
         for leaf in self.leaves(owner, resource) {
             let Some(mode) = self.grant(owner, leaf).map(|grant| grant.mode) else { continue };
-            self.come_down_alone(owner, leaf, rules::leaf_below(to, mode), &mut came_down);
+            self.demote_alone(owner, leaf, rules::leaf_below(to, mode), &mut demoted);
         }
-        self.come_down_alone(owner, resource, to, &mut came_down);
-        came_down
+        self.demote_alone(owner, resource, to, &mut demoted);
+        demoted
     }
 
-    fn come_down_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>, came_down: &mut CameDown) {
+    fn demote_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>, demoted: &mut Demoted) {
         let Some(grant) = self.grants.get_mut(&owner).and_then(|held| held.get_mut(&resource)) else { return };
-        came_down.touched.insert(resource);
+        demoted.touched.insert(resource);
         let answered = match to {
             Some(to) => {
                 grant.mode = to;
@@ -302,24 +313,24 @@ impl LockTable {
             }
             None => self.drop_grant(owner, resource).and_then(|grant| grant.callback),
         };
-        came_down.answered.extend(answered.map(|called| called.number));
+        demoted.answered.extend(answered.map(|called| called.number));
     }
 }
 
 /// What a holder's coming down leads to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CameDown {
+pub struct Demoted {
     /// Where others may be next.
     pub touched: BTreeSet<Resource>,
     /// Callbacks that need no other answer.
     pub answered: Vec<CallbackNumber>,
 }
 
-fn remove_from<V: Ord>(map: &mut BTreeMap<Resource, BTreeSet<V>>, resource: Resource, value: &V) {
-    if let Some(set) = map.get_mut(&resource) {
+fn remove_from<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: &V) {
+    if let Some(set) = map.get_mut(&key) {
         set.remove(value);
         if set.is_empty() {
-            map.remove(&resource);
+            map.remove(&key);
         }
     }
 }

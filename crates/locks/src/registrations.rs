@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::blocks::BlockRange;
-use crate::identity::ClientId;
+use crate::identity::{ClientId, Generation};
 
 /// When a range was registered, in the order of registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,8 +13,8 @@ struct Age(u64);
 struct Entry {
     end: u64,
     age: Age,
-    /// It was called back. Until that is answered nothing in it is registered anew, since the answer would end that, too.
-    is_leaving: bool,
+    /// The purge that called it back. Until that one is answered nothing in it is registered anew, and no other asks for it.
+    leaving: Option<Generation>,
 }
 
 /// The ranges of all clients. Those of one client do not overlap.
@@ -35,7 +35,7 @@ impl Registrations {
     /// Registers a range, if there is room for one more; false where there is none, or while part of it is leaving: the client must not keep a copy.
     pub fn insert(&mut self, client: ClientId, range: BlockRange, max: usize) -> bool {
         let near = self.near(client, range);
-        if near.iter().any(|(_, entry)| entry.is_leaving) {
+        if near.iter().any(|(_, entry)| entry.leaving.is_some()) {
             return false;
         }
         if near.is_empty() && self.count >= max {
@@ -46,7 +46,7 @@ impl Registrations {
         near.into_iter().for_each(|(first, _)| self.take(client, first));
         let age = Age(self.age_next);
         self.age_next += 1;
-        self.put(client, first, Entry { end, age, is_leaving: false });
+        self.put(client, first, Entry { end, age, leaving: None });
         true
     }
 
@@ -70,16 +70,16 @@ impl Registrations {
 
     fn put(&mut self, client: ClientId, first: u64, entry: Entry) {
         self.count += 1;
-        if !entry.is_leaving {
+        if entry.leaving.is_none() {
             self.by_age.insert(entry.age, (client, first));
         }
         self.of_client.entry(client).or_default().insert(first, entry);
     }
 
-    /// A client has no copies of a range any more.
-    pub fn remove(&mut self, client: ClientId, range: BlockRange) {
-        for (first, entry) in self.near(client, range) {
-            self.split(client, first, entry, range);
+    /// A client has dropped what a purge asked for. What was registered since stays, and what another purge asks for.
+    pub fn remove(&mut self, client: ClientId, range: BlockRange, purge: Generation) {
+        for (first, _) in self.near(client, range).into_iter().filter(|(_, entry)| entry.leaving == Some(purge)) {
+            self.take(client, first);
         }
     }
 
@@ -112,26 +112,36 @@ impl Registrations {
         self.count - self.by_age.len()
     }
 
-    /// A client's copies of a range are called back. Gives what has to be dropped: where the table has no room for what would be left on both sides, all
-    /// that is registered there.
-    pub fn begin_leaving(&mut self, client: ClientId, range: BlockRange, max: usize) -> BlockRange {
-        let near = self.near(client, range);
-        let first = near.iter().map(|(first, _)| *first).min().unwrap_or(range.first());
-        let end = near.iter().map(|(_, entry)| entry.end).max().unwrap_or(range.end());
+    /// A client's copies of a range are called back by a purge. Gives what has to be dropped: where the table has no room for what would be left on both sides, all
+    /// that is registered there. None when other purges have called all of it back.
+    pub fn begin_leaving(
+        &mut self,
+        client: ClientId,
+        range: BlockRange,
+        purge: Generation,
+        max: usize,
+    ) -> Option<BlockRange> {
+        let near = self.staying(client, range);
+        let first = near.iter().map(|(first, _)| *first).min()?;
+        let end = near.iter().map(|(_, entry)| entry.end).max()?;
         let parts_left = usize::from(first < range.first()) + usize::from(end > range.end());
         let whole = BlockRange::between(first.min(range.first()), end.max(range.end()));
         let range = whole.filter(|_| self.count + parts_left > max).unwrap_or(range);
-        self.begin_leaving_exactly(client, range);
-        range
+        self.begin_leaving_exactly(client, range, purge);
+        Some(range)
     }
 
-    fn begin_leaving_exactly(&mut self, client: ClientId, range: BlockRange) {
-        for (first, entry) in self.near(client, range) {
+    fn staying(&self, client: ClientId, range: BlockRange) -> Vec<(u64, Entry)> {
+        self.near(client, range).into_iter().filter(|(_, entry)| entry.leaving.is_none()).collect()
+    }
+
+    fn begin_leaving_exactly(&mut self, client: ClientId, range: BlockRange, purge: Generation) {
+        for (first, entry) in self.staying(client, range) {
             self.split(client, first, entry, range);
             let Some(inside) = BlockRange::between(first.max(range.first()), entry.end.min(range.end())) else {
                 continue;
             };
-            self.put(client, inside.first(), Entry { end: inside.end(), is_leaving: true, ..entry });
+            self.put(client, inside.first(), Entry { end: inside.end(), leaving: Some(purge), ..entry });
         }
     }
 

@@ -11,7 +11,7 @@ pub struct Transaction {
     /// How old it is.
     pub birth: Birth,
     /// Whether it was refused something because of a deadlock: it gets no more locks, and must end.
-    pub is_doomed: bool,
+    pub is_victim: bool,
 }
 
 /// Those of all clients.
@@ -37,7 +37,7 @@ impl Transactions {
             return Err(LockError::Full(Table::Transactions));
         }
         self.last.insert(owner.client, owner.transaction);
-        self.open.insert(owner, Transaction { birth, is_doomed: false });
+        self.open.insert(owner, Transaction { birth, is_victim: false });
         Ok(birth)
     }
 
@@ -47,13 +47,13 @@ impl Transactions {
     /// When it is not open, or has to end.
     pub fn usable(&self, owner: Owner) -> Result<Transaction, LockError> {
         let open = self.open.get(&owner).copied().ok_or(LockError::NoTransaction(owner.transaction))?;
-        if open.is_doomed { Err(LockError::Deadlock) } else { Ok(open) }
+        if open.is_victim { Err(LockError::Deadlock) } else { Ok(open) }
     }
 
     /// A transaction was chosen to end a deadlock.
-    pub fn doom(&mut self, owner: Owner) {
+    pub fn choose_as_victim(&mut self, owner: Owner) {
         if let Some(open) = self.open.get_mut(&owner) {
-            open.is_doomed = true;
+            open.is_victim = true;
         }
     }
 

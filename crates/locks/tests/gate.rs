@@ -7,7 +7,7 @@ use locks::gate::{Change, Passage};
 use locks::identity::{BootEpoch, CommandId};
 use locks::limits::Limits;
 use locks::manager::Output;
-use locks::message::CallbackAnswer;
+use locks::message::{CallbackAnswer, ToClient};
 use locks::mode::Mode;
 use locks::resource::Resource;
 use locks::settings::{Settings, Start};
@@ -125,6 +125,49 @@ fn a_change_that_is_given_up_leaves_no_copy_that_nobody_knows_of() {
     site.done(a, number).unwrap();
     assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
     assert_eq!(site.manager.gate().registrations().count(), 1);
+}
+
+/// Two purges of the same copies, one of which nobody waits for any more: the answer to the later one must not end what was registered since the first.
+#[test]
+fn what_is_registered_after_a_purge_stays_when_another_is_answered() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 4);
+    let (given_up, _) = site.change(Some(b), 0, 2);
+    let mut numbers = vec![site.purge(a).0];
+    site.manager.cancel_command(site.now, given_up).unwrap();
+    let (change, passage) = site.change(None, 1, 3);
+    assert_eq!(passage, None);
+    for message in site.mail(a) {
+        let ToClient::Purge { number, .. } = message else { panic!("{message:?}") };
+        numbers.insert(0, number);
+    }
+    // The later one first: messages of several connections overtake each other.
+    let first = numbers.remove(0);
+    site.done(a, first).unwrap();
+    assert_eq!(passes(&mut site), [], "one copy is not dropped yet");
+    let (read, _) = site.read(Some(a), 3, 1);
+    for number in numbers {
+        site.done(a, number).unwrap();
+    }
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
+    site.end(change);
+    assert!(matches!(passes(&mut site)[..], [(passed, Passage::Read(Some(_)))] if passed == read));
+    assert_eq!(site.manager.gate().registrations().all().collect::<Vec<_>>(), [(a, range(3, 1))]);
+}
+
+#[test]
+fn copies_that_are_being_dropped_are_not_asked_for_again() {
+    let mut site = Site::new();
+    let (a, b) = (site.client(), site.client());
+    site.read(Some(a), 0, 4);
+    let (given_up, _) = site.change(Some(b), 0, 4);
+    let (number, ..) = site.purge(a);
+    site.manager.cancel_command(site.now, given_up).unwrap();
+    let (change, passage) = site.change(None, 0, 4);
+    assert_eq!((passage, site.mail(a)), (None, vec![]), "it was asked");
+    site.done(a, number).unwrap();
+    assert_eq!(passes(&mut site), [(change, Passage::Change)]);
 }
 
 /// Race 13.

@@ -13,6 +13,7 @@ use locks::identity::{BootEpoch, CallbackNumber, ClientId, Generation, GrantNumb
 use locks::message::{CallbackAnswer, FromClient, GrantedLock, Registration, Reply, ToClient, Wanted};
 use locks::mode::Mode;
 use locks::resource::Resource;
+use locks::settings::Profile;
 
 const NOW: Instant = Instant::from_nanoseconds(5_000_000_000);
 
@@ -34,6 +35,12 @@ impl Host {
         let registration = Registration { client, lease, boot_epoch: client.boot_epoch(), is_in_grace: false };
         self.holder.handle_reply(sent, &FromClient::Register { previous }, sent, Ok(Reply::Registered(registration)));
         self.id = client;
+    }
+
+    /// It hears that the target has started again.
+    fn wrong_epoch(&mut self, epoch: u32) {
+        let error = Err(LockError::WrongEpoch(BootEpoch(epoch)));
+        self.holder.handle_reply(NOW, &FromClient::Renew(self.id), NOW, error);
     }
 
     fn outputs(&mut self) -> Vec<HolderOutput> {
@@ -179,6 +186,30 @@ fn a_lock_is_released_when_nothing_uses_it() {
     assert_eq!(host.holder.held().next(), None);
 }
 
+/// "An M_X lock is always released immediately after the involved operations have finished", and M_S stays (section 3.1 of the paper).
+#[test]
+fn in_the_papers_profile_only_a_shared_lock_of_metadata_is_kept() {
+    let mut host = Host { holder: Holder::of(Profile::Paper), ..Host::new() };
+    host.registered(host.id, None, NOW);
+    host.outputs();
+    let other = Resource::Metadata(4);
+    host.hold(&[(BLOCK, Mode::M_X, 1), (other, Mode::M_S, 2), (FILE, Mode::D_IX, 3), (group(0), Mode::D_X, 4)]);
+    for (resource, mode) in [(BLOCK, Mode::M_X), (other, Mode::M_S), (group(0), Mode::D_X)] {
+        assert!(host.holder.begin_use(NOW, resource, mode) && host.holder.begin_use(NOW, resource, mode));
+        host.holder.end_use(resource, mode);
+        assert!(host.holder.begin_use(NOW, resource, mode), "one use of {resource} is left");
+        host.holder.end_use(resource, mode);
+        host.holder.end_use(resource, mode);
+    }
+    assert_eq!(host.holder.held().collect::<Vec<_>>(), [(other, Mode::M_S)]);
+    let unlock = |output: &HolderOutput| match output {
+        HolderOutput::Send(FromClient::Unlock(_, batch)) => Some(batch[0].resource),
+        _ => None,
+    };
+    let released: Vec<_> = host.outputs().iter().filter_map(unlock).collect();
+    assert_eq!(released, [BLOCK, group(0), FILE], "leaf before root");
+}
+
 /// The client gives up first, however long its messages take and however its clock goes.
 #[test]
 fn a_lease_is_over_at_the_client_before_it_is_at_the_target() {
@@ -241,6 +272,42 @@ fn what_cannot_be_reclaimed_is_given_up() {
     let Some(HolderOutput::Send(message)) = host.outputs().pop() else { panic!() };
     host.holder.handle_reply(NOW, &message, NOW, Err(LockError::ReclaimConflict(BLOCK)));
     assert_eq!(host.outputs()[0], HolderOutput::GiveUp(BLOCK, None));
+}
+
+/// Race 9: two starts within one lease. What was held in the first life is claimed from there, since the second may never have had it.
+#[test]
+fn what_was_not_reclaimed_when_the_target_starts_once_more_is_reclaimed_from_the_life_that_had_it() {
+    let mut host = Host::new();
+    host.hold(&[(BLOCK, Mode::M_X, 7)]);
+    let first = host.id;
+    host.wrong_epoch(2);
+    host.registered(ClientId::new(BootEpoch(2), 4), Some(first), NOW);
+    host.outputs();
+    host.wrong_epoch(3);
+    assert_eq!(host.outputs(), [HolderOutput::Send(FromClient::Register { previous: Some(first) })]);
+    host.registered(ClientId::new(BootEpoch(3), 1), Some(first), NOW);
+    let outputs = host.outputs();
+    let is_reclaim = |output: &HolderOutput| {
+        let wanted = vec![(BLOCK, Mode::M_X)];
+        matches!(output, HolderOutput::Send(FromClient::Lock { is_reclaim: true, batch, .. }) if *batch == wanted)
+    };
+    assert!(outputs.iter().any(is_reclaim), "{outputs:?}");
+}
+
+#[test]
+fn what_was_not_reclaimed_is_given_up_when_the_life_that_had_it_reclaims_no_more() {
+    let mut host = Host::new();
+    host.hold(&[(BLOCK, Mode::M_X, 7)]);
+    let (first, second) = (host.id, ClientId::new(BootEpoch(2), 4));
+    host.wrong_epoch(2);
+    host.registered(second, Some(first), NOW);
+    host.wrong_epoch(3);
+    host.outputs();
+    let register = FromClient::Register { previous: Some(first) };
+    host.holder.handle_reply(NOW, &register, NOW, Err(LockError::NotReclaimable(first)));
+    let outputs = host.outputs();
+    let again = HolderOutput::Send(FromClient::Register { previous: Some(second) });
+    assert!(outputs.contains(&HolderOutput::GiveUp(BLOCK, None)) && outputs.contains(&again), "{outputs:?}");
 }
 
 /// Race 4, at the client: the purge comes first, or the data.

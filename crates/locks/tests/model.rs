@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::random::Random;
 use common::{Site, range};
-use locks::identity::{CallbackNumber, ClientId, RequestId};
+use locks::identity::{CallbackNumber, ClientId, Generation, RequestId};
 use locks::message::ToClient;
 use locks::mode::Mode;
 use locks::registrations::Registrations;
@@ -207,28 +207,36 @@ fn registrations_are_those_of_a_set_of_blocks() {
         let mut random = Random::new(seed);
         let clients: Vec<_> = (1..4).map(ClientId::from_bits).collect();
         let mut registrations = Registrations::default();
-        // Whether each registered block is leaving.
-        let mut naive = BTreeMap::<(ClientId, u64), bool>::new();
-        for _ in 0..STEPS {
+        // By which purge each registered block is leaving.
+        let mut naive = BTreeMap::<(ClientId, u64), Option<Generation>>::new();
+        let mut purges = Vec::new();
+        for step in 0..STEPS {
             let client = clients[random.below(3) as usize];
             let blocks = range(random.below(30), 1 + random.below(8));
             let inside: Vec<u64> = (blocks.first()..blocks.end()).collect();
             match random.below(3) {
                 0 => {
-                    let is_leaving = inside.iter().any(|block| naive.get(&(client, *block)) == Some(&true));
+                    let leaves = |block: &u64| naive.get(&(client, *block)).is_some_and(Option::is_some);
+                    let is_leaving = inside.iter().any(leaves);
                     assert_eq!(registrations.insert(client, blocks, usize::MAX), !is_leaving);
                     if !is_leaving {
-                        naive.extend(inside.iter().map(|block| ((client, *block), false)));
+                        naive.extend(inside.iter().map(|block| ((client, *block), None)));
                     }
                 }
-                1 => {
-                    registrations.remove(client, blocks);
-                    naive.retain(|(of, block), _| *of != client || !inside.contains(block));
+                1 if !purges.is_empty() => {
+                    let (client, blocks, purge) = purges.swap_remove(random.below(purges.len() as u64) as usize);
+                    registrations.remove(client, blocks, purge);
+                    naive.retain(|(of, _), leaving| *of != client || *leaving != Some(purge));
                 }
                 _ => {
-                    registrations.begin_leaving(client, blocks, usize::MAX);
-                    let at = naive.iter_mut().filter(|((of, block), _)| *of == client && inside.contains(block));
-                    at.for_each(|(_, is_leaving)| *is_leaving = true);
+                    let purge = Generation(step);
+                    let asked = registrations.begin_leaving(client, blocks, purge, usize::MAX);
+                    let stays = |((of, block), leaving): &(&(ClientId, u64), &mut Option<Generation>)| {
+                        *of == client && inside.contains(block) && leaving.is_none()
+                    };
+                    let staying = naive.iter_mut().filter(stays).map(|(_, leaving)| *leaving = Some(purge)).count();
+                    assert_eq!(asked, (staying > 0).then_some(blocks));
+                    purges.extend(asked.map(|asked| (client, asked, purge)));
                 }
             }
             let all: Vec<_> = registrations.all().collect();
@@ -236,7 +244,7 @@ fn registrations_are_those_of_a_set_of_blocks() {
             let blocks: Vec<_> =
                 all.iter().flat_map(|(of, blocks)| (blocks.first()..blocks.end()).map(|block| (*of, block))).collect();
             assert_eq!(blocks, naive.keys().copied().collect::<Vec<_>>());
-            let oldest_is_there = naive.values().any(|is_leaving| !is_leaving);
+            let oldest_is_there = naive.values().any(Option::is_none);
             assert_eq!(registrations.oldest().is_some(), oldest_is_there);
         }
     }

@@ -20,6 +20,8 @@ pub(crate) struct DeviceWatch {
     attentions: Arc<UnitAttentions>,
     /// Where initiators are to hear of a loss from their flushes.
     lost_writes: Option<Arc<LostWrites>>,
+    /// Whether the device lets requests wait while it is away.
+    waits: bool,
     /// False between `Offline` and `Back`.
     is_online: AtomicBool,
 }
@@ -29,24 +31,26 @@ impl DeviceWatch {
         device: &SharedDevice,
         attentions: Arc<UnitAttentions>,
         lost_writes: Option<Arc<LostWrites>>,
+        waits: bool,
     ) -> Self {
         Self {
             events: device.subscribe(),
             handling: Mutex::default(),
             attentions,
             lost_writes,
+            waits,
             is_online: AtomicBool::new(true),
         }
     }
 
-    /// Whether the device said that it is there.
+    /// Whether the device said that it is there, or lets requests wait until it is.
     pub(crate) fn is_online(&self) -> bool {
-        self.is_online.load(Ordering::Acquire)
+        self.waits || self.is_online.load(Ordering::Acquire)
     }
 
     /// Takes what the device has said by now.
     pub(crate) fn catch_up(&self) {
-        if !self.events.has_news() {
+        if !self.events.may_have_event() {
             return;
         }
         let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);

@@ -26,16 +26,16 @@ impl From<CdbError> for Failure {
 
 /// What was being done when the device failed; a medium error is another one for reads than for writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum DeviceAccess {
     Reading,
     Writing,
 }
 
 /// The answer to a block error, by its kind. `lba` is the first block of the request, where one is known.
-pub(crate) fn of_block_error(error: &Error, doing: Doing, lba: Option<u64>) -> Failure {
+pub(crate) fn of_block_error(error: &Error, doing: DeviceAccess, lba: Option<u64>) -> Failure {
     let with_lba = |sense: Sense| lba.map_or(sense, |lba| sense.with_information(lba)).into();
     match error.kind() {
-        ErrorKind::Media if doing == Doing::Reading => with_lba(Sense::UNRECOVERED_READ_ERROR),
+        ErrorKind::Media if doing == DeviceAccess::Reading => with_lba(Sense::UNRECOVERED_READ_ERROR),
         ErrorKind::Media => with_lba(Sense::WRITE_ERROR),
         ErrorKind::NoSpace => Sense::SPACE_ALLOCATION_FAILED.into(),
         ErrorKind::ReservationConflict => Failure::Status(Status::ReservationConflict),
@@ -60,10 +60,10 @@ mod tests {
     fn errors_map_by_kind() {
         let of = |kind: ErrorKind, doing| of_block_error(&kind.into(), doing, Some(7));
         let read_error = Failure::Sense(Sense::UNRECOVERED_READ_ERROR.with_information(7));
-        assert_eq!(of(ErrorKind::Media, Doing::Reading), read_error);
-        assert_eq!(of(ErrorKind::Media, Doing::Writing), Failure::Sense(Sense::WRITE_ERROR.with_information(7)));
-        assert_eq!(of(ErrorKind::ReadOnly, Doing::Writing), Failure::Sense(Sense::WRITE_PROTECTED));
-        assert_eq!(of(ErrorKind::Busy, Doing::Writing), Failure::Status(Status::Busy));
-        assert_eq!(of(ErrorKind::InvalidRange, Doing::Reading), Failure::Sense(Sense::LBA_OUT_OF_RANGE));
+        assert_eq!(of(ErrorKind::Media, DeviceAccess::Reading), read_error);
+        assert_eq!(of(ErrorKind::Media, DeviceAccess::Writing), Failure::Sense(Sense::WRITE_ERROR.with_information(7)));
+        assert_eq!(of(ErrorKind::ReadOnly, DeviceAccess::Writing), Failure::Sense(Sense::WRITE_PROTECTED));
+        assert_eq!(of(ErrorKind::Busy, DeviceAccess::Writing), Failure::Status(Status::Busy));
+        assert_eq!(of(ErrorKind::InvalidRange, DeviceAccess::Reading), Failure::Sense(Sense::LBA_OUT_OF_RANGE));
     }
 }

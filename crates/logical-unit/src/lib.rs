@@ -12,13 +12,14 @@
 //! | [`command`] | [`Command`], [`Outcome`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
+//! | `comparison` | [`CompareAndWrite`]: who compares and writes where this unit is not the only way to the blocks |
 //! | `access` | the one way to the blocks: ranges, and the gate where a unit is shared |
 //! | `admission` | how things stood when a command came |
 //! | `attention` | unit attentions, per I_T nexus |
 //! | `device_watch` | what the device reports becomes unit attentions |
 //! | `lost_writes` | who is still to be told that what it wrote may be lost |
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
-//! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
+//! | `reservation` | RESERVE(6) and persistent reservations; [`ReservationStore`] |
 //! | [`change_marks`] | what others have changed since a cache let go, recorded durably before it changes; [`ChangeStore`] |
 //! | [`sharing`] | hosts that share the unit: clients, locks, messages, the gate; [`SharingStore`] |
 //! | `protection` | nexuses that may read and not write |
@@ -38,6 +39,7 @@ mod attention;
 pub mod change_marks;
 pub mod command;
 mod commands;
+mod comparison;
 mod copy_results;
 mod data_hold;
 mod data_in;
@@ -63,6 +65,7 @@ pub mod unit;
 
 pub use change_marks::{ChangeStore, MemoryChanges, SavedMarks};
 pub use command::{Command, Outcome};
+pub use comparison::{CompareAndWrite, Comparing, Comparison};
 pub use execution::Execution;
 pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
 pub use nexus::NexusId;

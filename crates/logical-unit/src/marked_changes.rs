@@ -6,7 +6,7 @@ use scsi::change_mark::Parameters;
 
 use crate::admission::Admission;
 use crate::change_marks::{Held, TURN, cannot_save};
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
@@ -55,7 +55,7 @@ impl LogicalUnit {
             marks.begin_clear(nexus, parameters)?;
         }
         let response = self.device().submit(Request::flush()).await;
-        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         marks.finish_clear(nexus, parameters, self.geometry().size_bytes).await
     }
 }

@@ -6,6 +6,7 @@ use base::clock::Clock;
 use block::BufferPool;
 
 use crate::change_marks::{ChangeStore, SavedMarks};
+use crate::comparison::CompareAndWrite;
 use crate::limits::{READ_BUFFER_BYTES_DEFAULT, WORK_BUFFER_BYTES};
 use crate::reservation::{ReservationStore, SavedReservations};
 use crate::sharing::SharingOptions;
@@ -41,6 +42,10 @@ pub struct LogicalUnitOptions {
     /// Whether every initiator's next flush fails once after the device lost writes ([`block::Event::WritesLost`]), so that it knows: for a device that goes on
     /// after such a loss as if nothing had been. A unit attention tells of it in any case.
     pub tells_lost_writes: bool,
+    /// Whether the device lets requests wait while it is away, and fails them when that takes too long: then no command is refused for that alone.
+    pub waits_for_device: bool,
+    /// Who compares and writes, where others reach the device's blocks without this unit; without it, the unit does.
+    pub compares_below: Option<Arc<dyn CompareAndWrite>>,
     /// Keeps change marks; without it, there are none.
     pub change_store: Option<Arc<dyn ChangeStore>>,
     /// What that store had kept.
@@ -71,6 +76,8 @@ impl Default for LogicalUnitOptions {
             reservation_store: None,
             saved_reservations: SavedReservations::default(),
             tells_lost_writes: false,
+            waits_for_device: false,
+            compares_below: None,
             change_store: None,
             saved_marks: SavedMarks::default(),
             sharing: None,

@@ -17,7 +17,7 @@ use crate::command::Command;
 use crate::copy_results::CopyResults;
 use crate::data_in::sense_bytes;
 use crate::device_watch::DeviceWatch;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::lost_writes::LostWrites;
 use crate::medium_state::MediumState;
@@ -101,7 +101,7 @@ impl LogicalUnit {
         let attentions = Arc::<UnitAttentions>::default();
         let lost_writes = Arc::<LostWrites>::default();
         let told = options.tells_lost_writes.then(|| Arc::clone(&lost_writes));
-        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told));
+        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told, options.waits_for_device));
         Arc::new(Self {
             device,
             options,
@@ -170,7 +170,7 @@ impl LogicalUnit {
         let (watch, workers) = (Arc::clone(&self.watch), self.workers.clone());
         let sharing = self.access.sharing().map(|sharing| {
             let (ranges, workers) = (self.access.ranges().clone(), self.workers.clone());
-            Arc::clone(sharing).run(ranges, workers)
+            Arc::clone(sharing).run(ranges, workers, Arc::clone(&self.device))
         });
         async move {
             let sharing = async {
@@ -246,7 +246,7 @@ impl LogicalUnit {
                     // What the device says of it is told by this.
                     unit.watch.catch_up();
                     unit.lost_writes.tell(&nexus);
-                    Err(failure::of_block_error(&error, Doing::Writing, None))
+                    Err(failure::of_block_error(&error, DeviceAccess::Writing, None))
                 }
             }
         }

@@ -2,9 +2,11 @@
 
 mod common;
 
-use block::BufferPool;
+use std::sync::{Arc, Mutex};
+
+use block::{Buffer, BufferPool, ErrorKind};
 use common::{BLOCK_BYTES, BLOCK_COUNT, Target, memory, transfer};
-use logical_unit::LogicalUnitOptions;
+use logical_unit::{CompareAndWrite, Comparing, Comparison, LogicalUnitOptions};
 use proptest::prelude::*;
 use scsi::cdb::{Blocks, CacheRange, CdbForm, StartStopUnit, Transfer, Verification, WriteSame};
 use scsi::{Cdb, Sense, Status, lba_status, unmap};
@@ -162,6 +164,43 @@ fn compare_and_write_is_all_or_nothing() {
     target.good(cdb(2), &data_out);
     assert_eq!(target.read(0, 2), [b'B'; 2 * BLOCK_BYTES]);
     target.good(cdb(0), &[]);
+}
+
+/// Compares and writes in the place of the unit: says what it was told to say, and keeps what it was asked.
+struct Below {
+    answer: Mutex<Result<Comparison, ErrorKind>>,
+    asked: Mutex<Vec<(u64, Vec<u8>)>>,
+}
+
+impl CompareAndWrite for Below {
+    fn compare_and_write(&self, offset: u64, data: Buffer) -> Comparing {
+        self.asked.lock().unwrap().push((offset, data.to_vec()));
+        let answer = self.answer.lock().unwrap().map_err(block::Error::from);
+        Box::pin(async move { answer })
+    }
+}
+
+#[test]
+fn where_others_reach_the_blocks_who_sees_them_all_compares_and_writes() {
+    let below = Arc::new(Below { answer: Mutex::new(Ok(Comparison::Written)), asked: Mutex::default() });
+    let options = LogicalUnitOptions { compares_below: Some(below.clone()), ..LogicalUnitOptions::default() };
+    let target = Target::with(memory(), options);
+    let cdb = Cdb::CompareAndWrite { lba: 3, block_count: 1, is_dpo: false, is_fua: false };
+    let data_out = [[0; BLOCK_BYTES], [b'B'; BLOCK_BYTES]].concat();
+    target.good(cdb, &data_out);
+    assert_eq!(*below.asked.lock().unwrap(), [(3 * BLOCK_BYTES as u64, data_out.clone())]);
+    assert_eq!(target.read(3, 1), [0; BLOCK_BYTES], "the unit itself wrote nothing");
+    let answers = |answer| *below.answer.lock().unwrap() = answer;
+    answers(Ok(Comparison::Different { at: Some(7) }));
+    target.refuses(cdb, &data_out, Sense::MISCOMPARE_DURING_VERIFY.with_information(7));
+    answers(Ok(Comparison::Different { at: None }));
+    target.refuses(cdb, &data_out, Sense::MISCOMPARE_DURING_VERIFY);
+    answers(Err(ErrorKind::OutcomeUnknown));
+    target.refuses(cdb, &data_out, Sense::INTERNAL_TARGET_FAILURE);
+    assert_eq!(target.read(3, 1), [0; BLOCK_BYTES]);
+    answers(Err(ErrorKind::Unsupported));
+    target.good(cdb, &data_out);
+    assert_eq!(target.read(3, 1), [b'B'; BLOCK_BYTES], "what cannot do it leaves it to the unit");
 }
 
 #[test]

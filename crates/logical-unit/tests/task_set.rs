@@ -253,6 +253,15 @@ fn events_of_the_device_become_unit_attentions() {
     target.good(Cdb::TestUnitReady, &[]);
 }
 
+#[test]
+fn a_device_that_lets_requests_wait_refuses_nothing_by_being_away() {
+    let hub = EventHub::new();
+    let device = Arc::new(Telling { below: memory(), hub: hub.clone() });
+    let target = Target::with(device, LogicalUnitOptions { waits_for_device: true, ..LogicalUnitOptions::default() });
+    hub.publish(&Event::Offline);
+    target.good(Cdb::TestUnitReady, &[]);
+}
+
 /// Whatever the task that listens has come to: a SYNCHRONIZE CACHE after the loss must not say that all is well.
 #[test]
 fn what_the_device_has_said_counts_for_the_next_command() {

@@ -101,6 +101,9 @@ pub enum ProtocolError {
     /// `NBD_OPT_EXPORT_NAME` named no export of this server; the option has no other way to say so.
     #[error("there is no export \"{0}\" here")]
     UnknownExport(String),
+    /// `NBD_OPT_EXPORT_NAME` came without the TLS that is required; the option has no other way to say so.
+    #[error("the client did not ask for TLS, without which nothing is served here")]
+    WithoutTls,
     /// The server refused an option that cannot be done without.
     #[error("the server refuses {option}: {message}")]
     OptionRefused {

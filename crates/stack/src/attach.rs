@@ -20,10 +20,10 @@ use base::clock::Clock;
 use tokio::sync::watch::Sender;
 
 use crate::control::ControlServer;
-use crate::doors::Doors;
 use crate::error::Result;
 use crate::fronts::Fronts;
 use crate::fronts::kind::Served;
+use crate::listeners::Listeners;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::remotes::Remotes;
@@ -49,11 +49,11 @@ impl Attachment {
     /// # Errors
     /// Whatever stands in the way, with nothing changed.
     pub async fn start(config: AttachConfig, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Self>> {
-        let doors = Doors::open(&config.stack.name, config.metrics, &config.fronts, paths)?;
+        let listeners = Listeners::open(&config.stack.name, config.metrics, &config.fronts, paths)?;
         let clock: Arc<dyn Clock> = system_clock()?;
         let opening = async |interrupted: &Sender<bool>| Stack::open(config.stack, paths, clock, interrupted).await;
         let stack = interruptible(signal, opening).await?;
-        Self::behind(doors, stack).await
+        Self::with_listeners(listeners, stack).await
     }
 
     /// What follows a login that was done before. Likewise.
@@ -64,17 +64,17 @@ impl Attachment {
         remotes: Remotes,
         config: StackConfig,
         paths: &Paths,
-        doors: Doors,
+        listeners: Listeners,
         clock: Arc<dyn Clock>,
         signal: impl Future<Output = ()>,
     ) -> Result<Option<Self>> {
         let opening = async |interrupted: &Sender<bool>| Stack::over(remotes, config, paths, clock, interrupted).await;
         let stack = interruptible(signal, opening).await?;
-        Self::behind(doors, stack).await
+        Self::with_listeners(listeners, stack).await
     }
 
-    async fn behind(doors: Doors, stack: Option<Stack>) -> Result<Option<Self>> {
-        let Doors { control, metrics, fronts } = doors;
+    async fn with_listeners(listeners: Listeners, stack: Option<Stack>) -> Result<Option<Self>> {
+        let Listeners { control, metrics, fronts } = listeners;
         let Some(stack) = stack else { return Ok(None) };
         if let Err(error) = fronts.open(&served(&stack)) {
             stack.note_unused();
@@ -98,7 +98,7 @@ impl Attachment {
 
 /// What the fronts offer of a stack.
 fn served(stack: &Stack) -> Served {
-    Served { device: stack.device(), turns: stack.turns() }
+    Served { device: stack.device(), turns: stack.turns(), compares_below: stack.compares_below() }
 }
 
 /// Does `work`, to which a flag is raised when `signal` comes.

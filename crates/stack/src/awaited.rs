@@ -28,11 +28,11 @@ use tokio::sync::{Notify, watch};
 
 use crate::attach::{AttachConfig, Attachment};
 use crate::control::{Handler, Progress, Request};
-use crate::doors::Doors;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
 use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
+use crate::listeners::Listeners;
 use crate::metrics::MetricsServer;
 use crate::paths::Paths;
 use crate::remotes::{Remotes, RemotesConfig};
@@ -44,7 +44,7 @@ use crate::time::system_clock;
 /// An attachment that listens, and waits for its target.
 pub struct Awaited {
     config: AttachConfig,
-    doors: Doors,
+    listeners: Listeners,
 }
 
 impl Awaited {
@@ -56,18 +56,18 @@ impl Awaited {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(config: AttachConfig, paths: &Paths) -> Result<Self> {
-        let doors = Doors::open(&config.stack.name, config.metrics, &config.fronts, paths)?;
-        Ok(Self { config, doors })
+        let listeners = Listeners::open(&config.stack.name, config.metrics, &config.fronts, paths)?;
+        Ok(Self { config, listeners })
     }
 
     /// Where applications reach it, as they take it.
     pub fn addresses(&self) -> Vec<String> {
-        self.doors.fronts.addresses()
+        self.listeners.fronts.addresses()
     }
 
     /// Where it listens for scrapes, which are answered when the target is there.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.doors.metrics.as_ref().map(MetricsServer::address)
+        self.listeners.metrics.as_ref().map(MetricsServer::address)
     }
 
     /// Waits for the target and attaches it. `None` when it was detached, or `signal` came, before that.
@@ -76,10 +76,10 @@ impl Awaited {
     /// What waiting does not help with: credentials, a LUN that does not exist; and all that may be wrong with an attachment
     /// ([`Attachment::start`]).
     pub async fn attach(self, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Attachment>> {
-        let Self { config, doors } = self;
+        let Self { config, listeners } = self;
         let config = config.stack;
         let clock: Arc<dyn Clock> = system_clock()?;
-        let search = Rc::new(Search::new(&config, doors.fronts.clone()));
+        let search = Rc::new(Search::new(&config, listeners.fronts.clone()));
         let mut signal = pin!(signal);
         systemd::ready();
         let found = async {
@@ -94,9 +94,9 @@ impl Awaited {
             search.ended.send_replace(true);
             found
         };
-        let (found, ()) = tokio::join!(found, doors.control.serve(Rc::clone(&search), wait_until(&search.ended)));
+        let (found, ()) = tokio::join!(found, listeners.control.serve(Rc::clone(&search), wait_until(&search.ended)));
         let Some(remotes) = found? else { return Ok(None) };
-        Attachment::over(remotes, config, paths, doors, clock, signal).await
+        Attachment::over(remotes, config, paths, listeners, clock, signal).await
     }
 }
 
@@ -228,7 +228,7 @@ impl Search {
 }
 
 /// Whether the next attempt may come to something else without anybody doing anything here.
-fn may_pass(error: &Error) -> bool {
+pub(crate) fn may_pass(error: &Error) -> bool {
     matches!(error.failure(), Failure::Unreachable | Failure::InUse)
 }
 

@@ -4,7 +4,6 @@
 //! says the registry; this is for people and programs who want to know what there is.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,6 +18,7 @@ use crate::content::{content_is_there, store_at};
 use crate::error::{Error, Failure, Result};
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
+use crate::record_file;
 use crate::registry::Store;
 
 /// One cache.
@@ -222,10 +222,7 @@ impl Record {
 const MARK_EXTENSION: &str = "mark";
 
 fn remove(file: &Path) -> Result<()> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(file.display(), &error)),
-        _ => Ok(()),
-    }
+    record_file::remove(file).map_err(|error| Error::io(file.display(), &error))
 }
 
 /// All of them.
@@ -253,16 +250,8 @@ impl Caches {
     /// When the record cannot be written.
     pub fn note(&self, record: &Record) -> Result<()> {
         let path = self.file(&record.place());
-        let temporary = path.with_extension("new");
-        let text = serde_json::to_vec_pretty(record).map_err(|error| Error::io(path.display(), &error.into()))?;
-        let write = || -> std::io::Result<()> {
-            let mut file = fs::File::create(&temporary)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            fs::File::open(&self.directory)?.sync_all()
-        };
-        write().map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
+        record_file::replace(&path, record)
+            .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
     }
 
     /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their targets forget them, too.
@@ -282,8 +271,7 @@ impl Caches {
     pub(crate) fn note_released(&self, lun: &LunRecord) -> Result<()> {
         let Some(mark) = &lun.mark else { return Ok(()) };
         let file = self.mark_file(mark);
-        let text = serde_json::to_vec_pretty(lun).map_err(|error| Error::io(file.display(), &error.into()))?;
-        fs::write(&file, text).map_err(|error| Error::io(file.display(), &error))
+        record_file::replace(&file, lun).map_err(|error| Error::io(file.display(), &error))
     }
 
     /// Notes what became of a mark of the store at `place`, if that still has it.
@@ -422,13 +410,7 @@ impl Caches {
 
     /// The files in the folder whose names end so.
     fn files(&self, extension: &str) -> Result<Vec<PathBuf>> {
-        let context = |error: &std::io::Error| Error::io(self.directory.display(), error);
-        let mut files = Vec::new();
-        for entry in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
-            files.push(entry.map_err(|error| context(&error))?.path());
-        }
-        files.retain(|path| path.extension().is_some_and(|found| found == extension));
-        Ok(files)
+        record_file::files_in(&self.directory, extension).map_err(|error| Error::io(self.directory.display(), &error))
     }
 
     /// What is known of the cache or write log at `place`.
@@ -437,11 +419,8 @@ impl Caches {
     /// When its record cannot be read; one that is none counts as nothing known.
     pub fn find(&self, place: &Place) -> Result<Option<Record>> {
         let file = self.file(place);
-        match fs::read(&file) {
-            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(file.display(), &error)),
-        }
+        let text = record_file::read(&file).map_err(|error| Error::io(file.display(), &error))?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
     /// All caches that are known, by path. A record that cannot be read is passed over, with a word in the log.
@@ -458,7 +437,7 @@ impl Caches {
     /// When the folder cannot be read.
     pub fn stores(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        for path in self.files("json")? {
+        for path in self.files(record_file::EXTENSION)? {
             match fs::read(&path)
                 .map_err(|error| error.to_string())
                 .and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()))

@@ -84,6 +84,16 @@ pub fn is_cut_off(place: &Place, listed_bytes: Option<u64>) -> Result<bool> {
     Ok(place.offset.is_some() && offset.saturating_add(length) > end)
 }
 
+/// Whether what is at `place` ends before the store does that was made there, as its first superblock says.
+pub(crate) fn ends_early(place: &Place) -> bool {
+    let start = place.offset.unwrap_or(0);
+    let Ok(end) = end_of(&place.path) else { return false };
+    match head_at(&place.path, start) {
+        Ok(head) => superblock::device_bytes(&head).is_some_and(|bytes| start.saturating_add(bytes) > end),
+        Err(error) => error.kind() == ErrorKind::UnexpectedEof,
+    }
+}
+
 /// Bytes of the file or block device at `path`.
 pub(crate) fn end_of(path: &Path) -> std::io::Result<u64> {
     fs::File::open(path)?.seek(SeekFrom::End(0))

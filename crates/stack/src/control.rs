@@ -96,7 +96,7 @@ impl ControlServer {
                 std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
                 Ok(listener)
             })
-            .map_err(|error| Error::io(format!("cannot listen on {}", path.display()), &error))?;
+            .map_err(|error| cannot_listen(path, &error))?;
         Ok(Self { listener, path: path.to_owned() })
     }
 
@@ -126,6 +126,24 @@ impl ControlServer {
         }
         drop(asking);
         while let Some(()) = answering.next().await {}
+    }
+}
+
+/// `sun_path` of unix(7), without the zero behind it.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The one that a user cannot make sense of is a path that is longer than an address of a socket can be.
+fn cannot_listen(path: &Path, error: &std::io::Error) -> Error {
+    let words = format!("cannot listen on {}", path.display());
+    match error.kind() {
+        ErrorKind::InvalidInput => {
+            let message = format!(
+                "{words}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; name a shorter run-time directory with FOREBAY_RUNTIME_DIR, or \
+                 give a shorter --name"
+            );
+            Error::new(Failure::Usage, message)
+        }
+        _ => Error::io(words, error),
     }
 }
 

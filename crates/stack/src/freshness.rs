@@ -34,13 +34,13 @@ use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
-use crate::remotes::{Leg, Remotes};
+use crate::remotes::{MemberLun, Remotes};
 
 mod clearing;
 mod report;
 pub(crate) mod token;
 
-pub(crate) use clearing::Heeding;
+pub(crate) use clearing::Invalidate;
 use clearing::{Clearing, Taken};
 use report::{everything, report_of};
 use token::draw_token;
@@ -100,9 +100,9 @@ pub(crate) async fn assess(
         store,
         place: place.clone(),
         luns: remotes
-            .legs()
+            .member_luns()
             .iter()
-            .map(|leg| LunRecord::new(&leg.identity, known_mark(record.as_ref(), leg)))
+            .map(|member| LunRecord::new(&member.identity, known_mark(record.as_ref(), member)))
             .collect(),
         taken: Vec::new(),
         is_exclusive,
@@ -115,16 +115,16 @@ pub(crate) async fn assess(
     };
     let is_expected = |lun: &LunRecord| lun.mark.as_ref().is_some_and(|mark| mark.stage() != MarkStage::New);
     assessed.was_marked = record.is_none() || assessed.luns.iter().any(is_expected);
-    let legs = remotes.legs();
-    if legs.iter().flat_map(|leg| &leg.luns).all(|lun| lun.change_mark_support().is_some()) {
-        match assessed.ask(&legs, caches, record.clone()).await {
+    let member_luns = remotes.member_luns();
+    if member_luns.iter().flat_map(|member| &member.luns).all(|lun| lun.change_mark_support().is_some()) {
+        match assessed.ask(&member_luns, caches, record.clone()).await {
             Ok(()) => return Ok(assessed),
             Err(Asked::Here(error)) => return Err(error),
             Err(Asked::There(error)) => {
                 tracing::warn!(%error, "the target does not tell what others changed");
                 assessed.why = format!("the target did not tell what others changed: {error}");
                 assessed.lose_mark();
-                // What was told of some is not cleared: it was not heeded.
+                // What was told of some is not cleared: it was not invalidated.
                 assessed.taken.clear();
             }
         }
@@ -157,17 +157,22 @@ fn is_stale_elsewhere(caches: &Caches, uuid: Option<Uuid>) -> Result<bool> {
     Ok(caches.stores()?.iter().any(is_it))
 }
 
-fn known_mark(record: Option<&Record>, leg: &Leg) -> Option<MarkRecord> {
-    let lun = record?.luns.iter().find(|lun| lun.is(&leg.identity))?;
+fn known_mark(record: Option<&Record>, member: &MemberLun) -> Option<MarkRecord> {
+    let lun = record?.luns.iter().find(|lun| lun.is(&member.identity))?;
     lun.mark.clone()
 }
 
 impl Assessed {
     /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted as nobody's.
-    async fn ask(&mut self, legs: &[Leg], caches: &Caches, record: Option<Record>) -> std::result::Result<(), Asked> {
+    async fn ask(
+        &mut self,
+        member_luns: &[MemberLun],
+        caches: &Caches,
+        record: Option<Record>,
+    ) -> std::result::Result<(), Asked> {
         let mut is_told = true;
-        for (leg, lun) in legs.iter().zip(&mut self.luns) {
-            let (found, is_known) = leg.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
+        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
+            let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
             let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
                 Some(MarkStage::Cleared) if !is_known => MarkStage::Owing,
                 Some(stage) => stage,
@@ -183,21 +188,21 @@ impl Assessed {
         }
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
         let mut changed = Vec::new();
-        for (leg, lun) in legs.iter().zip(&mut self.luns) {
+        for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let Some(mark) = lun.mark.as_mut() else { continue };
             let (id, token) = (mark.id(), mark.newest());
-            for path in &leg.luns {
+            for path in &member.luns {
                 path.take_mark(id, token).await.map_err(Asked::There)?;
             }
             *mark = mark.clone().settled();
             let (mut sequences, mut ranges) = (Vec::new(), Vec::new());
-            for path in &leg.luns {
+            for path in &member.luns {
                 let report = report_of(path, id).await.map_err(Asked::There)?;
                 ranges.extend(report.ranges);
                 sequences.push(report.sequence);
             }
-            changed.extend(joined(ranges).into_iter().filter_map(|range| leg.in_whole(range)));
-            self.taken.push(Taken { leg: leg.clone(), sequences, id, token });
+            changed.extend(joined(ranges).into_iter().filter_map(|range| member.in_whole(range)));
+            self.taken.push(Taken { member: member.clone(), sequences, id, token });
         }
         // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
@@ -278,7 +283,7 @@ impl Assessed {
         mut self,
         caches: &Caches,
         record: Record,
-        (store, is_overwritten): (&dyn Heeding, bool),
+        (store, is_overwritten): (&dyn Invalidate, bool),
     ) -> Result<(Value, HeldMarks)> {
         let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
         let taken = std::mem::take(&mut self.taken);
@@ -293,16 +298,16 @@ impl Assessed {
         marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
         let mut held = HeldMarks::new(caches, &self.place);
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
-        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, heeded: Vec::new() };
+        let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
         for taken in taken {
             let is_cleared = clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
             if is_cleared {
                 self.note_stage(taken.id, MarkStage::Owing, MarkStage::Cleared);
             }
-            held.add(taken.id, taken.leg.luns);
+            held.add(taken.id, taken.member.luns);
         }
-        if is_told && !clearing.heeded.is_empty() {
-            self.note_changes(joined([self.changed(), &clearing.heeded].concat()));
+        if is_told && !clearing.invalidated.is_empty() {
+            self.note_changes(joined([self.changed(), &clearing.invalidated].concat()));
         }
         if record.luns != self.luns {
             record.luns.clone_from(&self.luns);
@@ -377,7 +382,7 @@ fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     joined
 }
 
-impl Leg {
+impl MemberLun {
     /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may lead to targets that know nothing
     /// of each other, and what one of them does not tell nobody does.
     async fn find(&self, remembered: Option<&MarkRecord>) -> std::result::Result<(Option<Mark>, bool), block::Error> {
@@ -393,7 +398,7 @@ impl Leg {
 
     /// A range of this LUN as a range of the whole device, which may lie between: units on other LUNs are in it.
     fn in_whole(&self, range: ByteRange) -> Option<ByteRange> {
-        let size_bytes = self.luns.first().expect("a leg has a path").geometry().size_bytes;
+        let size_bytes = self.luns.first().expect("a member has a path").geometry().size_bytes;
         let end = range.offset.saturating_add(range.length).min(size_bytes);
         let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
         let Some((layout, member)) = self.stripe else { return Some(ByteRange { offset: range.offset, length }) };
@@ -469,19 +474,19 @@ pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
 
 /// FORGET, for the marks of stores that this host gave up, of the LUNs that are at hand. What cannot be told now is told the next time.
 pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
-    for leg in remotes.legs() {
-        if let Err(error) = release_marks_of(&leg, caches).await {
+    for member in remotes.member_luns() {
+        if let Err(error) = release_marks_of(&member, caches).await {
             tracing::warn!(%error, "a change mark that nobody needs any more is forgotten the next time");
         }
     }
 }
 
-async fn release_marks_of(leg: &Leg, caches: &Caches) -> Result<()> {
-    if leg.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
+async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
+    if member.luns.iter().any(|lun| lun.change_mark_support().is_none()) {
         return Ok(());
     }
-    let released = caches.released_marks(&leg.identity)?;
-    for lun in leg.luns.iter().filter(|_| !released.is_empty()) {
+    let released = caches.released_marks(&member.identity)?;
+    for lun in member.luns.iter().filter(|_| !released.is_empty()) {
         let known = lun.marks().await?;
         // A TAKE of one that is not there would make it.
         for mark in released.iter().filter(|mark| known.iter().any(|known| known.id == mark.id())) {

@@ -4,7 +4,10 @@
 //! |---|---|
 //! | [`kind`] | what a front is |
 //! | `nbd` | the NBD server |
+//! | `kernel_nbd` | a disk of the kernel's NBD client: one more place of that kind |
 //! | `fuse` | the file |
+//! | `iscsi` | the gateway: a target with the device as its one logical unit |
+//! | [`options`] | what settings say of all of them |
 //! | here | the kinds there are, and all fronts of one attachment |
 //!
 //! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
@@ -25,18 +28,32 @@ use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
 #[cfg(test)]
 mod broken;
 mod fuse;
+mod iscsi;
+mod kernel_nbd;
 pub mod kind;
 mod nbd;
+pub mod options;
 
 #[cfg(test)]
 pub(crate) use broken::broken;
 
 use kind::{Front, FrontConfig, FrontKind, Served};
+use options::FrontOptions;
 
-/// Every kind there is, the usual one first.
-pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND];
+/// Every kind there is.
+pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND, &iscsi::KIND];
 
-/// What `text` asks for: `KIND:PLACE`, or `auto` for the usual kind at the socket file that is usual for it.
+/// What `auto` may choose: in words, the kind, and its place.
+type Choice = (&'static str, &'static FrontKind, fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>);
+
+/// The best first: what looks most like a disk to most programs.
+static BEST: &[Choice] = &[
+    ("disk of the kernel", &nbd::KIND, kernel_nbd::usual),
+    ("FUSE file", &fuse::KIND, fuse::usual),
+    ("NBD socket", &nbd::KIND, nbd::usual),
+];
+
+/// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind that can be had here.
 ///
 /// # Errors
 /// Why it asks for nothing.
@@ -45,15 +62,38 @@ pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result
         let places: Vec<&str> = KINDS.iter().map(|kind| kind.places).collect();
         format!("use {} or auto", places.join(", "))
     };
+    let of = |name: &str| KINDS.iter().find(|kind| kind.name == name).copied().ok_or_else(refusal);
     let (kind, place) = match text.split_once(':') {
-        None if text == "auto" => (KINDS[0], format!("unix:{}", usual(KINDS[0].name).display())),
-        None => return Err(refusal()),
+        None if text == "auto" => best(BEST, usual)?,
+        None => {
+            let kind = of(text)?;
+            (kind, (kind.usual)(usual).map_err(|_| refusal())?)
+        }
         Some((name, place)) => {
-            let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(refusal)?;
-            (*kind, (kind.place)(place)?)
+            let kind = of(name)?;
+            (kind, (kind.place)(place)?)
         }
     };
-    Ok(FrontConfig { kind, place, access: front::SocketAccess::default(), is_read_only: false })
+    Ok(FrontConfig { kind, place, options: FrontOptions::default() })
+}
+
+/// The first that can be had here, with its place. Says which it is, and why no better one.
+fn best(
+    choices: &[Choice],
+    usual: &dyn Fn(&str) -> PathBuf,
+) -> std::result::Result<(&'static FrontKind, String), String> {
+    let mut lacking = Vec::new();
+    for (name, kind, place) in choices {
+        match place(usual) {
+            Ok(place) => {
+                let why = lacking.join("; ");
+                tracing::info!(front = format!("{}:{place}", kind.name), why, "auto has chosen a {name}");
+                return Ok((kind, place));
+            }
+            Err(why) => lacking.push(format!("no {name}: {why}")),
+        }
+    }
+    Err(format!("auto finds nothing here: {}", lacking.join("; ")))
 }
 
 /// The fronts of an attachment. Clones are the same fronts.
@@ -193,19 +233,30 @@ mod tests {
     #[test]
     fn a_place_is_asked_for_by_its_kind_and_every_kind_is_named_where_there_is_none() {
         let usual = &|kind: &str| PathBuf::from(format!("/run/forebay/disk.{kind}"));
-        assert_eq!(parse("auto", usual).unwrap().place, "unix:/run/forebay/disk.nbd");
+        assert_eq!(parse("nbd", usual).unwrap().place, "unix:/run/forebay/disk.nbd");
         let local = parse("nbd:127.0.0.1:0", usual).unwrap();
         assert_eq!((local.kind.name, local.place.as_str()), ("nbd", "127.0.0.1:0"));
         assert!(parse("nbd:unix:a", usual).unwrap().place.starts_with("unix:/"), "it is found from elsewhere");
-        for text in ["ublk:/dev", "nbd", ""] {
+        for text in ["ublk:/dev", "iscsi", ""] {
             let why = parse(text, usual).unwrap_err();
             assert!(KINDS.iter().all(|kind| why.contains(kind.places)), "{why}");
         }
         assert!(parse("fuse:disk", usual).unwrap().place.starts_with('/'), "so is a file");
-        assert!(parse("nbd:nowhere", usual).is_err());
+        assert_eq!(parse("nbd:/dev/nbd3", usual).unwrap().place, "/dev/nbd3");
+        assert!(parse("nbd:nowhere", usual).is_err() && parse("nbd:/dev/sda", usual).is_err());
         assert!(parse("fuse:", usual).is_err());
         let help = find("front").unwrap().help;
         assert!(KINDS.iter().all(|kind| help.contains(kind.places)), "{help}");
+    }
+
+    #[test]
+    fn auto_is_the_first_that_can_be_had_and_says_why_there_is_none() {
+        let usual = &|kind: &str| PathBuf::from(format!("/run/forebay/disk.{kind}"));
+        let broken: Choice = ("thing", &nbd::KIND, |_| Err("it is broken".to_owned()));
+        let (kind, place) = best(&[broken, BEST[2]], usual).unwrap();
+        assert_eq!((kind.name, place.as_str()), ("nbd", "unix:/run/forebay/disk.nbd"));
+        let nothing = best(&[broken], usual).map(drop).unwrap_err();
+        assert_eq!(nothing, "auto finds nothing here: no thing: it is broken");
     }
 
     #[test]
@@ -230,7 +281,11 @@ mod tests {
         let fronts = Fronts::of(vec![broken(), (local.kind.listen)(&local).unwrap()]);
         let place = fronts.places()[1].parse().unwrap();
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let served = Served { device: Arc::new(MemoryDevice::new(1 << 20, identity)), turns: RangeLock::new() };
+        let served = Served {
+            device: Arc::new(MemoryDevice::new(1 << 20, identity)),
+            turns: RangeLock::new(),
+            compares_below: None,
+        };
         let stop = Sender::new(false);
         let using = async {
             let (client, driver) = front::NbdClient::connect(&place).await.unwrap();

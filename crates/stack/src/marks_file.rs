@@ -21,6 +21,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{Error, Result};
+use crate::record_file::sync_directory_of;
 
 const PAGE_BYTES: usize = 4096;
 const VERSION: u32 = 1;
@@ -348,11 +349,6 @@ impl Shared {
         sync_directory_of(&self.path)?;
         Ok(file)
     }
-}
-
-fn sync_directory_of(path: &Path) -> std::io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
 }
 
 /// Saves on a thread for blocking calls: one durable write, which commands wait for.

@@ -73,6 +73,11 @@ impl Paths {
         self.state.join("sidecars")
     }
 
+    /// The folder of the sidecars of gateways.
+    pub fn gateways(&self) -> PathBuf {
+        self.state.join("gateways")
+    }
+
     /// The folder of what is known of this host's caches.
     pub fn caches(&self) -> PathBuf {
         self.state.join("caches")

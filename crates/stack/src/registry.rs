@@ -4,10 +4,11 @@
 //! the cache would later be written over newer data. So before a write-back cache takes its first write, an entry with the LUN's
 //! identity and the cache's path is made durable here; it is removed only after everything dirty has reached the LUN.
 //!
-//! Two attaches of one LUN on one host are refused by a lock file a LUN, held as long as the process lives.
+//! Two attaches of one LUN on one host, by whatever target name, are refused by a lock file a LUN, held as long as the process lives.
 
+use std::collections::{BTreeMap, btree_map};
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,7 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::ENDING_TIME_MAX;
 use crate::paths::Paths;
 use crate::place::Place;
+use crate::record_file;
 
 /// One LUN whose newest data may lie in a cache on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,12 +136,9 @@ impl Registry {
     /// When the entry cannot be read: then nobody can tell, and the LUN must not be used.
     pub fn find(&self, identity: &Identity, store: Store) -> Result<Option<Entry>> {
         let path = self.path(identity, store);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io(format!("cannot read {}", path.display()), &error)),
-        };
-        match serde_json::from_str(&text) {
+        let text = record_file::read(&path).map_err(|error| cannot_read(&path, &error))?;
+        let Some(text) = text else { return Ok(None) };
+        match serde_json::from_slice(&text) {
             Ok(entry) => Ok(Some(entry)),
             Err(error) => {
                 let message = format!(
@@ -189,16 +188,7 @@ impl Registry {
 
     fn write(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        let temporary = path.with_extension("new");
-        let write = || -> std::io::Result<()> {
-            let text = serde_json::to_vec_pretty(entry)?;
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.directory)?.sync_all()
-        };
-        write().map_err(|error| {
+        record_file::replace(&path, entry).map_err(|error| {
             Error::io(
                 format!("cannot record the {} {} in {}", entry.store.as_str(), entry.place(), path.display()),
                 &error,
@@ -212,12 +202,7 @@ impl Registry {
     /// When the file cannot be removed.
     pub fn remove(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.identity(), entry.store);
-        match fs::remove_file(&path).and_then(|()| File::open(&self.directory)?.sync_all()) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(Error::io(format!("cannot remove {}", path.display()), &error))
-            }
-            _ => Ok(()),
-        }
+        record_file::remove(&path).map_err(|error| Error::io(format!("cannot remove {}", path.display()), &error))
     }
 
     /// Every entry that names the cache or log at `place`. Damaged entries name nothing.
@@ -233,13 +218,10 @@ impl Registry {
     /// # Errors
     /// When the registry cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>> {
-        let context = |error: &std::io::Error| Error::io(format!("cannot read {}", self.directory.display()), error);
-        let mut entries = Vec::new();
-        for file in fs::read_dir(&self.directory).map_err(|error| context(&error))? {
-            let path = file.map_err(|error| context(&error))?.path();
-            let entry = fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok());
-            entries.extend(entry);
-        }
+        let files = record_file::files_in(&self.directory, record_file::EXTENSION);
+        let files = files.map_err(|error| cannot_read(&self.directory, &error))?;
+        let texts = files.iter().filter_map(|path| fs::read(path).ok());
+        let mut entries: Vec<Entry> = texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect();
         entries.sort_by_key(|entry| (entry.place(), entry.identity().to_string()));
         Ok(entries)
     }
@@ -261,6 +243,10 @@ impl Registry {
     }
 }
 
+fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
+    Error::io(format!("cannot read {}", path.display()), error)
+}
+
 /// Locks `file`, waiting for a holder that was just killed and is still ending.
 fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bool {
     const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -276,32 +262,44 @@ fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bo
     }
 }
 
-/// Held while this process uses the LUN; the lock goes with the process, whatever way it ends.
+/// Held while this process uses a device and the LUNs it is of; the locks go with the process, whatever way it ends. A LUN is the same one under
+/// whatever target name it is reached, as its designator and serial number say.
 pub struct UnitLock {
-    _file: File,
+    _files: Vec<File>,
 }
 
 impl UnitLock {
-    /// Takes the LUN for this process, to write to it.
+    /// Takes them for this process, to write to them.
     ///
     /// # Errors
-    /// `InUse` when another process of this host has it.
-    pub fn acquire(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
-        Self::lock(paths, identity, name, FlockOperation::NonBlockingLockExclusive)
+    /// `InUse` when another process of this host has one of them.
+    pub fn acquire(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
+        Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes the LUN as a base that is only read, as any number of processes may.
+    /// Takes them as a base that is only read, as any number of processes may.
     ///
     /// # Errors
-    /// `InUse` when another process of this host has it to write to it.
-    pub fn share(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
-        Self::lock(paths, identity, name, FlockOperation::NonBlockingLockShared)
+    /// `InUse` when another process of this host has one of them to write to it.
+    pub fn share(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
+        Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockShared)
     }
 
-    fn lock(paths: &Paths, identity: &Identity, name: &str, operation: FlockOperation) -> Result<Self> {
+    fn lock_all(paths: &Paths, identities: &[Identity], name: &str, operation: FlockOperation) -> Result<Self> {
         let directory = paths.unit_locks();
         make_directory(&directory)?;
-        let path = directory.join(format!("{}.lock", file_stem(identity)));
+        let mut locked = BTreeMap::new();
+        for identity in identities {
+            // Paths to one LUN may have different target names.
+            if let btree_map::Entry::Vacant(vacant) = locked.entry(lock_stem(identity)) {
+                let path = directory.join(format!("{}.lock", vacant.key()));
+                vacant.insert(Self::lock(&path, identity, name, operation)?);
+            }
+        }
+        Ok(Self { _files: locked.into_values().collect() })
+    }
+
+    fn lock(path: &Path, identity: &Identity, name: &str, operation: FlockOperation) -> Result<File> {
         let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
         let mut file = OpenOptions::new()
             .read(true)
@@ -309,18 +307,19 @@ impl UnitLock {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(&path)
+            .open(path)
             .map_err(|error| context(&error))?;
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
-            let holder = fs::read_to_string(&path).unwrap_or_default();
+            let holder = fs::read_to_string(path).unwrap_or_default();
             let message = format!(
-                "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment",
+                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it first, or \
+                 use that attachment, which may have several fronts (--as)",
                 holder.trim()
             );
             return Err(Error::new(Failure::InUse, message));
         }
         file.set_len(0).and_then(|()| file.write_all(name.as_bytes())).map_err(|error| context(&error))?;
-        Ok(Self { _file: file })
+        Ok(file)
     }
 }
 
@@ -330,7 +329,18 @@ fn make_directory(directory: &Path) -> Result<()> {
 
 /// A file name of fixed length for an identity of any length and any characters.
 pub(crate) fn file_stem(identity: &Identity) -> String {
-    let text = format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial);
+    stem_of(&format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial))
+}
+
+/// The same for all target names of a LUN that says who it is: of one without a designator the initiator makes the name out of its number.
+fn lock_stem(identity: &Identity) -> String {
+    if identity.serial.is_empty() || identity.unit.starts_with("lun ") {
+        return file_stem(identity);
+    }
+    stem_of(&format!("{}\0{}", identity.unit, identity.serial))
+}
+
+fn stem_of(text: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string()
 }
 
@@ -416,6 +426,18 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_a_crash_kept_from_being_renamed_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        registry.insert(&Entry::new(&identity("1"), &place("/caches/a"), "disk")).unwrap();
+        let path = registry.path(&identity("1"), Store::Cache);
+        for unfinished in ["json.new", "new"] {
+            fs::copy(&path, path.with_extension(unfinished)).unwrap();
+        }
+        assert_eq!(registry.entries().unwrap().len(), 1);
+    }
+
+    #[test]
     fn discarding_a_cache_frees_its_lun() {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::open(&paths(&directory)).unwrap();
@@ -430,15 +452,32 @@ mod tests {
     fn one_lun_one_process() {
         let directory = tempfile::tempdir().unwrap();
         let paths = paths(&directory);
-        let held = UnitLock::acquire(&paths, &identity("1"), "first").unwrap();
-        let error = UnitLock::acquire(&paths, &identity("1"), "second").err().expect("it is taken");
+        let [first, second] = [[identity("1")], [identity("2")]];
+        let held = UnitLock::acquire(&paths, &first, "first").unwrap();
+        let error = UnitLock::acquire(&paths, &first, "second").err().expect("it is taken");
         assert_eq!(error.failure(), Failure::InUse);
         assert!(error.to_string().contains("\"first\""), "{error}");
-        assert!(UnitLock::acquire(&paths, &identity("2"), "second").is_ok());
+        assert!(UnitLock::acquire(&paths, &second, "second").is_ok());
         drop(held);
-        let shared = [0, 1].map(|_| UnitLock::share(&paths, &identity("1"), "reader").unwrap());
-        assert!(UnitLock::acquire(&paths, &identity("1"), "writer").is_err());
+        let shared = [0, 1].map(|_| UnitLock::share(&paths, &first, "reader").unwrap());
+        assert!(UnitLock::acquire(&paths, &first, "writer").is_err());
         drop(shared);
-        assert!(UnitLock::acquire(&paths, &identity("1"), "second").is_ok());
+        assert!(UnitLock::acquire(&paths, &first, "second").is_ok());
+    }
+
+    #[test]
+    fn a_lun_behind_two_target_names_is_one_lun_and_one_attachment_may_have_both() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = paths(&directory);
+        let both = [identity("1"), Identity { target: "iqn.2026-01.lab:other".into(), ..identity("1") }];
+        let held = UnitLock::acquire(&paths, &both, "paths").expect("they are paths to one LUN");
+        for one in &both {
+            let error = UnitLock::acquire(&paths, std::slice::from_ref(one), "second").err().expect("it is taken");
+            assert_eq!(error.failure(), Failure::InUse, "{one}");
+        }
+        drop(held);
+        let nameless = both.map(|identity| Identity { unit: "lun 0".into(), ..identity });
+        let held = nameless.map(|one| UnitLock::acquire(&paths, &[one], "first").map(drop));
+        assert!(held.iter().all(Result::is_ok), "nothing says that they are one");
     }
 }

@@ -266,7 +266,7 @@ async fn connect_each(
 
 /// One LUN of a device, by all its paths.
 #[derive(Clone)]
-pub(crate) struct Leg {
+pub(crate) struct MemberLun {
     /// Who it is.
     pub(crate) identity: Identity,
     /// At least one.
@@ -277,15 +277,15 @@ pub(crate) struct Leg {
 
 impl Remotes {
     /// The LUNs they are.
-    pub(crate) fn legs(&self) -> Vec<Leg> {
+    pub(crate) fn member_luns(&self) -> Vec<MemberLun> {
         let luns = || self.connected.iter().map(|each| Arc::clone(&each.lun));
         match &self.whole {
             Whole::Single | Whole::Paths(_) => {
-                vec![Leg { identity: self.identity(), luns: luns().collect(), stripe: None }]
+                vec![MemberLun { identity: self.identity(), luns: luns().collect(), stripe: None }]
             }
             Whole::Stripe(stripe) => luns()
                 .enumerate()
-                .map(|(member, lun)| Leg {
+                .map(|(member, lun)| MemberLun {
                     identity: lun.identity(),
                     luns: vec![lun],
                     stripe: Some((stripe.layout(), member)),
@@ -301,6 +301,12 @@ impl Remotes {
             Whole::Stripe(stripe) => stripe.clone(),
             Whole::Paths(paths) => paths.clone(),
         }
+    }
+
+    /// The LUN that the device is, where it is just one by one path.
+    pub(crate) fn single(&self) -> Option<Arc<RemoteLun>> {
+        let Whole::Single = self.whole else { return None };
+        self.connected.first().map(|each| Arc::clone(&each.lun))
     }
 
     /// Who the device is.
@@ -344,8 +350,8 @@ impl Remotes {
     /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer is; of a LUN with several paths, one
     /// of them.
     pub(crate) async fn answer(&self) {
-        for leg in self.legs() {
-            let asked = leg.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));
+        for member in self.member_luns() {
+            let asked = member.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));
             // A refusal is an answer, too.
             let _ = select_all(asked).await;
         }
@@ -355,7 +361,7 @@ impl Remotes {
     ///
     /// # Errors
     /// `OutcomeUnknown` where a LUN holds something that was acknowledged and may still be lost.
-    pub fn unkept(&self) -> std::result::Result<(), block::Error> {
+    pub fn check_nothing_in_doubt(&self) -> std::result::Result<(), block::Error> {
         if self.connected.iter().all(|each| each.lun.status().retained_changes == 0) {
             return Ok(());
         }

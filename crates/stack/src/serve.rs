@@ -16,6 +16,7 @@ use target::{BoundServer, Quota, TargetServer, TargetServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::busy_polling::BusyPolling;
 use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::descriptors;
@@ -43,6 +44,8 @@ pub struct ServeConfig {
     pub allow_remote: bool,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
+    /// How long sessions look at their sockets before they sleep.
+    pub busy_polling: BusyPolling,
     /// What peers may hold.
     pub quota: Quota,
     /// Sockets that are bound already, in the place of the portals.
@@ -155,6 +158,7 @@ impl Serving {
         let options = TargetServerOptions {
             portals: config.portals,
             quota: config.quota,
+            busy_poll: config.busy_polling.longest(),
             discovery_authentication: Authentication { accounts: config.discovery, own: None },
             ..TargetServerOptions::default()
         };
@@ -241,6 +245,11 @@ impl Serving {
     }
 }
 
+fn counted(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 struct ServeHandler {
     name: String,
     server: TargetServer,
@@ -256,7 +265,7 @@ impl ServeHandler {
     /// For the service manager, in a line.
     async fn summary(&self) -> String {
         let status = self.server.status().await;
-        format!("{} sessions, {} connections", status.sessions.len(), status.connections.len())
+        format!("{}, {}", counted(status.sessions.len(), "session"), counted(status.connections.len(), "connection"))
     }
 
     async fn status(&self) -> Value {
@@ -417,6 +426,7 @@ impl ReloadSource {
             portals: checked,
             allow_remote: self.allow_remote,
             metrics: None,
+            busy_polling: BusyPolling::default(),
             quota,
             listeners: Vec::new(),
             discovery,

@@ -12,7 +12,8 @@ use logical_unit::{SavedSharing, SharingStore};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Failure, Result};
-use crate::sidecar::{Sidecar, replace};
+use crate::record_file::replace;
+use crate::sidecar::Sidecar;
 
 /// Version 1.
 #[derive(Serialize, Deserialize)]

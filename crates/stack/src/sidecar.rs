@@ -6,10 +6,9 @@
 //!
 //! A cache is bound to this serial number. It is made at random when the LUN is first served, and made durable before anybody can see it.
 //!
-//! Persistent reservations that are to outlive power loss (APTPL) are kept here, too. The record is replaced whole: a new one is written
-//! beside it, made durable and renamed, so that at any moment one of the two is there.
+//! Persistent reservations that are to outlive power loss (APTPL) are kept here, too: the record is replaced whole ([`record_file`]).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -24,6 +23,7 @@ use crate::device_name;
 use crate::error::{Error, Failure, Result};
 use crate::limits::SIDECAR_NAME_BYTES_MAX;
 use crate::paths::make_private;
+use crate::record_file;
 
 /// Version 1; `reservations` came later and is left out when there are none, so that records without it stay what they were.
 #[derive(Serialize, Deserialize)]
@@ -75,7 +75,8 @@ impl ReservationStore for SidecarReservations {
         let record = Record { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
         let sidecar = self.sidecar.clone();
         let written = tokio::task::spawn_blocking(move || {
-            replace(&sidecar, &record).map_err(|error| format!("cannot write {}: {error}", sidecar.display()))
+            record_file::replace(&sidecar, &record)
+                .map_err(|error| format!("cannot write {}: {error}", sidecar.display()))
         });
         Box::pin(async move { written.await.unwrap_or_else(|error| Err(error.to_string())) })
     }
@@ -105,6 +106,15 @@ impl Sidecar {
             let message = format!("{} has too long a name to keep its serial number by: {name}", path.display());
             return Err(Error::new(Failure::Usage, message));
         }
+        make_private(folder)?;
+        Ok(Self { path: folder.join(name), is_beside: false })
+    }
+
+    /// That of what has no file of its own, by its name in `folder`, which is made with the first of them.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn named(name: &str, folder: &Path) -> Result<Self> {
         make_private(folder)?;
         Ok(Self { path: folder.join(name), is_beside: false })
     }
@@ -166,7 +176,7 @@ impl Sidecar {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)?;
             file.write_all(&text)?;
             file.sync_all()?;
-            sync_directory_of(&self.path)
+            record_file::sync_directory_of(&self.path)
         };
         let advice = if self.is_beside {
             ", where the serial number of the LUN is kept: make the folder writable, or serve a link to the file from one that is"
@@ -201,26 +211,6 @@ fn record_in(text: &str, sidecar: &Path) -> Result<Record> {
         return Err(damaged(sidecar, &"the serial number is not one"));
     }
     Ok(parsed)
-}
-
-/// Puts a new record in the place of the old one, durably.
-///
-/// # Errors
-/// Of the file system. The old one is there then.
-pub(crate) fn replace(sidecar: &Path, record: &impl Serialize) -> std::io::Result<()> {
-    let mut name = sidecar.as_os_str().to_owned();
-    name.push(".new");
-    let beside = PathBuf::from(name);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(&serde_json::to_vec_pretty(record)?)?;
-    file.sync_all()?;
-    fs::rename(&beside, sidecar)?;
-    sync_directory_of(sidecar)
-}
-
-fn sync_directory_of(sidecar: &Path) -> std::io::Result<()> {
-    let parent = sidecar.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either, and the LUN is refused
 //! without the one that holds any.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
@@ -28,9 +28,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use writelog::WriteLog;
 
-use crate::apart::Apart;
 use crate::caches::Caches;
-use crate::error::Result;
+use crate::content::ends_early;
+use crate::error::{Error, Result};
 use crate::flag::wait_until;
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
@@ -39,8 +39,10 @@ use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::settings::Settings;
 use crate::watch;
+use crate::worker_thread::WorkerThread;
 
 mod cache_parts;
+mod comparison;
 mod config;
 mod early_entries;
 mod ending;
@@ -76,7 +78,7 @@ pub struct Stack {
     /// The work of all layers; it stops when this is dropped.
     background: RefCell<JoinSet<()>>,
     /// Level 2 of the log.
-    destaging: RefCell<Option<Apart>>,
+    destaging: RefCell<Option<WorkerThread>>,
     /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is made of.
     entries: Vec<Entry>,
     registry: Registry,
@@ -95,9 +97,11 @@ pub struct Stack {
     is_target_left: Cell<bool>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
+    /// Why the end left what it should not.
+    failed_end: OnceCell<Error>,
     /// What was chosen, and what was changed since.
     settings: RefCell<Settings>,
-    _locks: Vec<UnitLock>,
+    _lock: UnitLock,
 }
 
 impl Stack {
@@ -176,8 +180,9 @@ impl Stack {
             is_target_silent: Cell::new(false),
             is_target_left: Cell::new(false),
             ended: Sender::new(false),
+            failed_end: OnceCell::new(),
             settings: RefCell::new(opening.config.settings),
-            _locks: opening.locks,
+            _lock: opening.lock,
         }
     }
 
@@ -209,6 +214,14 @@ impl Stack {
     /// Raised once everything is closed.
     pub(crate) fn ended(&self) -> &Sender<bool> {
         &self.ended
+    }
+
+    /// What went wrong at the end, whoever asked for it.
+    ///
+    /// # Errors
+    /// What was told who asked, unless it is only that somebody else ended it at once.
+    pub(crate) fn check_end(&self) -> Result<()> {
+        self.failed_end.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Ends the work of all layers, once everything is closed.
@@ -257,5 +270,11 @@ impl Stack {
     /// Those with data that the LUN lacks: there is no other copy of it.
     fn gone_with_dirty(&self) -> BTreeSet<Place> {
         self.gone(|entry| self.dirty_bytes_in(entry.store) > 0)
+    }
+
+    /// Places of data that the LUN lacks, which end before that does.
+    fn cut_with_dirty(&self) -> BTreeSet<Place> {
+        let dirty = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
+        dirty.map(Entry::place).filter(ends_early).collect()
     }
 }

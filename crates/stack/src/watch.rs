@@ -11,7 +11,7 @@ use crate::place::Place;
 
 /// What an attachment looks like at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sight {
+pub(crate) struct Observation {
     /// The session's state, in a word.
     pub(crate) state: String,
     pub(crate) portal: String,
@@ -30,9 +30,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Looks from time to time, and says what is new.
-    pub(crate) async fn look_for_ever(&mut self, sight: impl Fn() -> Sight) {
+    pub(crate) async fn run(&mut self, observation: impl Fn() -> Observation) {
         loop {
-            for news in self.look(&sight(), find) {
+            for news in self.look(&observation(), find) {
                 match news {
                     News::Back(words) => tracing::info!("{words}"),
                     News::Trouble(words) => tracing::error!("{words}"),
@@ -42,15 +42,15 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, sight: &Sight, find: impl Fn(&Place) -> Option<Found>) -> Vec<News> {
+    fn look(&mut self, observation: &Observation, find: impl Fn(&Place) -> Option<Found>) -> Vec<News> {
         let mut news = Vec::new();
-        let before = self.state.replace(sight.state.clone());
+        let before = self.state.replace(observation.state.clone());
         // That it is away, and why, whoever lost it has said.
-        if sight.state == "online" && before.is_some_and(|before| before != "online") {
-            news.push(News::Back(format!("the session with {} is back", sight.portal)));
+        if observation.state == "online" && before.is_some_and(|before| before != "online") {
+            news.push(News::Back(format!("the session with {} is back", observation.portal)));
         }
         let mut gone = BTreeSet::new();
-        for place in &sight.dirty_places {
+        for place in &observation.dirty_places {
             let Some(found) = find(place) else {
                 gone.insert(place.clone());
                 continue;
@@ -121,29 +121,29 @@ mod tests {
     #[test]
     fn a_store_that_vanishes_and_a_session_that_comes_back_are_said_once() {
         let place = Place { path: "/stores/a".into(), offset: None };
-        let sight = |state: &str, dirty: &[&Place]| Sight {
+        let observation = |state: &str, dirty: &[&Place]| Observation {
             state: state.into(),
             portal: "h:1".into(),
             dirty_places: dirty.iter().map(|place| (*place).clone()).collect(),
         };
         let whole = Some(Found { inode: 1, length: 8 });
         let mut watch = Watch::default();
-        assert_eq!(watch.look(&sight("online", &[&place]), |_| whole), []);
-        assert_eq!(watch.look(&sight("online", &[]), |_| None), [], "what is clean is not missed");
-        let gone = watch.look(&sight("reconnecting", &[&place]), |_| None);
+        assert_eq!(watch.look(&observation("online", &[&place]), |_| whole), []);
+        assert_eq!(watch.look(&observation("online", &[]), |_| None), [], "what is clean is not missed");
+        let gone = watch.look(&observation("reconnecting", &[&place]), |_| None);
         assert!(matches!(&gone[..], [News::Trouble(words)] if words.contains("/stores/a")), "{gone:?}");
-        assert_eq!(watch.look(&sight("reconnecting", &[&place]), |_| None), []);
+        assert_eq!(watch.look(&observation("reconnecting", &[&place]), |_| None), []);
         assert_eq!(
-            watch.look(&sight("online", &[&place]), |_| whole),
+            watch.look(&observation("online", &[&place]), |_| whole),
             [News::Back("the session with h:1 is back".into())]
         );
-        assert_eq!(watch.look(&sight("online", &[&place]), |_| None).len(), 1, "again");
-        assert_eq!(watch.look(&sight("online", &[&place]), |_| whole), []);
+        assert_eq!(watch.look(&observation("online", &[&place]), |_| None).len(), 1, "again");
+        assert_eq!(watch.look(&observation("online", &[&place]), |_| whole), []);
         let half = |inode| move |_: &Place| Some(Found { inode, length: 4 });
-        let cut = watch.look(&sight("online", &[&place]), half(1));
+        let cut = watch.look(&observation("online", &[&place]), half(1));
         assert!(matches!(&cut[..], [News::Trouble(words)] if words.contains("/stores/a was cut")), "{cut:?}");
-        assert_eq!(watch.look(&sight("online", &[&place]), half(1)), [], "once");
-        watch.look(&sight("online", &[&place]), |_| whole);
-        assert_eq!(watch.look(&sight("online", &[&place]), half(2)), [], "another file takes its place");
+        assert_eq!(watch.look(&observation("online", &[&place]), half(1)), [], "once");
+        watch.look(&observation("online", &[&place]), |_| whole);
+        assert_eq!(watch.look(&observation("online", &[&place]), half(2)), [], "another file takes its place");
     }
 }

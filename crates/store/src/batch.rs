@@ -37,12 +37,12 @@ struct Writing {
     /// Not there while somebody looks at it, nor once it is over.
     completion: Option<Completion>,
     /// Whether it is to be looked at (again).
-    is_awake: bool,
+    is_ready: bool,
 }
 
 impl Writing {
-    fn is_to_be_looked_at(&self) -> bool {
-        self.is_awake && self.completion.is_some()
+    fn needs_poll(&self) -> bool {
+        self.is_ready && self.completion.is_some()
     }
 }
 
@@ -115,20 +115,20 @@ impl Batches {
         let batch = self.appends.pop().expect("it may start, so it is there");
         let place = batch.place.expect("a batch is closed before it becomes a record");
         let weight = batch.weight();
-        self.appends.start(Writing { waiters: batch.waiters, completion: None, is_awake: false }, weight);
+        self.appends.start(Writing { waiters: batch.waiters, completion: None, is_ready: false }, weight);
         Starting { sequence, place, payload: batch.payload, in_flight }
     }
 
     /// The write of this record can go on, or is over.
-    pub(crate) fn awaken(&mut self, sequence: u64) {
+    pub(crate) fn mark_ready(&mut self, sequence: u64) {
         if let Some(writing) = self.appends.record_mut(sequence) {
-            writing.is_awake = true;
+            writing.is_ready = true;
         }
     }
 
     /// Whether a write is to be looked at and nobody does.
-    pub(crate) fn is_any_awake(&self) -> bool {
-        self.appends.records().any(Writing::is_to_be_looked_at)
+    pub(crate) fn is_any_ready(&self) -> bool {
+        self.appends.records().any(Writing::needs_poll)
     }
 
     /// A payload that [became a record](Self::start) is not needed any more.
@@ -138,9 +138,9 @@ impl Batches {
     }
 
     /// A write to be looked at, and its sequence. It comes back by [`Batches::put_back`] or ends in [`Batches::finish`].
-    pub(crate) fn take_awake(&mut self) -> Option<(u64, Completion)> {
-        let (sequence, writing) = self.appends.records_mut().find(|(_, writing)| writing.is_to_be_looked_at())?;
-        writing.is_awake = false;
+    pub(crate) fn take_ready(&mut self) -> Option<(u64, Completion)> {
+        let (sequence, writing) = self.appends.records_mut().find(|(_, writing)| writing.needs_poll())?;
+        writing.is_ready = false;
         writing.completion.take().map(|completion| (sequence, completion))
     }
 
@@ -202,7 +202,7 @@ impl Batches {
     }
 
     /// Somebody who waits: for the record `sequence` if anybody does.
-    pub(crate) fn somebody(&mut self, sequence: u64) -> Option<Waker> {
+    pub(crate) fn waker_of(&mut self, sequence: u64) -> Option<Waker> {
         let own =
             self.appends.record_mut(sequence).and_then(|writing| writing.waiters.iter().flatten().next().cloned());
         let others = self.appends.records().map(|writing| &writing.waiters);

@@ -297,7 +297,7 @@ impl LogShared {
     /// Looks at the writes that can go on and tells whom they concern.
     fn look(self: &Arc<Self>) {
         loop {
-            let awake = self.lock().batches.take_awake();
+            let awake = self.lock().batches.take_ready();
             let Some((sequence, completion)) = awake else { return };
             self.look_at(sequence, completion);
         }
@@ -373,8 +373,8 @@ impl Wake for RecordWaker {
         let Some(shared) = self.shared.upgrade() else { return };
         let somebody = {
             let mut state = shared.lock();
-            state.batches.awaken(self.sequence);
-            state.batches.somebody(self.sequence)
+            state.batches.mark_ready(self.sequence);
+            state.batches.waker_of(self.sequence)
         };
         if let Some(somebody) = somebody {
             somebody.wake();
@@ -425,7 +425,7 @@ impl Waiting {
                 state.batches.wait(self.sequence, self.number, context.waker());
             }
             // Even when this one is over: it may be the one that was woken for the others.
-            if state.batches.is_any_awake() {
+            if state.batches.is_any_ready() {
                 drop(state);
                 self.shared.look();
                 continue;
@@ -439,7 +439,7 @@ impl Waiting {
                     continue;
                 }
                 Step::Yield => Some(context.waker().clone()),
-                Step::HandOver => state.batches.somebody(self.sequence),
+                Step::HandOver => state.batches.waker_of(self.sequence),
                 Step::Nothing => None,
             };
             drop(state);
@@ -461,8 +461,8 @@ impl Drop for Waiting {
             let mut state = self.shared.lock();
             state.batches.forget(self.sequence, self.number);
             state.turns.forget((self.sequence, self.number));
-            let has_work = state.batches.is_any_awake() || state.batches.may_start();
-            has_work.then(|| state.batches.somebody(self.sequence)).flatten()
+            let has_work = state.batches.is_any_ready() || state.batches.may_start();
+            has_work.then(|| state.batches.waker_of(self.sequence)).flatten()
         };
         if let Some(somebody) = somebody {
             somebody.wake();

@@ -83,7 +83,7 @@ impl OriginReports {
 
     /// Notes a loss where it has told of one, though nobody has taken that event yet; who takes it notes it once more. Whoever has read or written
     /// something meanwhile, and has not said so where copies are kept, must not take it for safe because nothing is left to flush.
-    pub fn hear_losses(&self) {
+    pub fn note_unread_losses(&self) {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if receiver.has_unread(is_loss) {
             self.losses.note();
@@ -144,7 +144,7 @@ mod tests {
         let heard = |event: &Event| {
             let before = reports.losses().count();
             origin.publish(event);
-            reports.hear_losses();
+            reports.note_unread_losses();
             let heard = (forgotten.swap(0, Ordering::Relaxed), reports.losses().count() - before);
             while reports.take().is_some() {}
             forgotten.store(0, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::clock::Instant;
 
 use crate::addresses::Addresses;
-use crate::control::{Control, Handle, Wish};
+use crate::control::{Control, Directive, Handle};
 use crate::quota::Quota;
 use crate::status::ConnectionStatus;
 
@@ -82,7 +82,7 @@ impl Connections {
         let takes_place = oldest.is_some();
         if let Some(oldest) = oldest {
             oldest.gives_way = true;
-            oldest.handle.ask(Wish::Stop);
+            oldest.handle.ask(Directive::Stop);
         }
         let control = Control::new();
         state.last += 1;
@@ -157,19 +157,23 @@ mod tests {
         let quota = Quota { unauthenticated_per_address: 2, connections_per_initiator: 2, ..Quota::default() };
         let now = Instant::from_nanoseconds(0);
         let enter = |peer: &str| connections.enter(&addresses(peer), 1, now, &quota).expect("there is room");
-        let wish = |control: &Control| control.poll_wish(&Context::from_waker(Waker::noop()));
+        let directive = |control: &Control| control.poll_directive(&Context::from_waker(Waker::noop()));
         let (first, second) = (enter("10.0.0.1:1"), enter("10.0.0.1:2"));
         let other = enter("10.0.0.2:3");
-        assert_eq!([wish(&first.1), wish(&second.1)], [Wish::Run; 2], "another address is another matter");
+        assert_eq!(
+            [directive(&first.1), directive(&second.1)],
+            [Directive::Run; 2],
+            "another address is another matter"
+        );
         let third = enter("10.0.0.1:3");
-        let wishes = [&first.1, &second.1, &third.1, &other.1].map(wish);
-        assert_eq!(wishes, [Wish::Stop, Wish::Run, Wish::Run, Wish::Run], "the oldest gives way");
+        let wishes = [&first.1, &second.1, &third.1, &other.1].map(directive);
+        assert_eq!(wishes, [Directive::Stop, Directive::Run, Directive::Run, Directive::Run], "the oldest gives way");
         let (first, third) = (second.0, third.0);
         assert!(connections.log_in(first.number, "iqn.a", &quota));
         assert!(connections.log_in(third.number, "IQN.A", &quota));
         let (fourth, fourth_control) = enter("10.0.0.1:4");
         let _fifth = enter("10.0.0.1:5");
-        assert_eq!(wish(&fourth_control), Wish::Run, "two have logged in");
+        assert_eq!(directive(&fourth_control), Directive::Run, "two have logged in");
         assert!(!connections.log_in(fourth.number, "iqn.a", &quota), "the initiator has two");
         drop(first);
         assert!(connections.log_in(fourth.number, "iqn.a", &quota), "one is gone");

@@ -1,6 +1,6 @@
 //! How a connection is told to stop, and how others learn that it has.
 //!
-//! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the wish. The end is a fact that
+//! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the directive. The end is a fact that
 //! others wait for: a session is reinstated only after the old one is gone. A session that is asked how it is answers at its next turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use crate::status::SessionReport;
 
-/// What a connection should do. Wishes only get stronger.
+/// What a connection should do. Directives only get stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Wish {
+pub(crate) enum Directive {
     Run = 0,
     /// Ask the initiator to log out, and end when it did or after a while.
     Drain = 1,
@@ -25,7 +25,7 @@ pub(crate) enum Wish {
 
 #[derive(Default)]
 struct Shared {
-    wish: AtomicU8,
+    directive: AtomicU8,
     waker: AtomicWaker,
     /// `None` once the connection has ended.
     waiting: Mutex<Option<Vec<Waker>>>,
@@ -50,13 +50,13 @@ impl Control {
         Handle(Arc::clone(&self.0))
     }
 
-    /// The wish now; the task is woken when it changes.
-    pub(crate) fn poll_wish(&self, context: &Context<'_>) -> Wish {
+    /// The directive now; the task is woken when it changes.
+    pub(crate) fn poll_directive(&self, context: &Context<'_>) -> Directive {
         self.0.waker.register(context.waker());
-        match self.0.wish.load(Ordering::Acquire) {
-            0 => Wish::Run,
-            1 => Wish::Drain,
-            _ => Wish::Stop,
+        match self.0.directive.load(Ordering::Acquire) {
+            0 => Directive::Run,
+            1 => Directive::Drain,
+            _ => Directive::Stop,
         }
     }
 }
@@ -82,8 +82,8 @@ impl Drop for Control {
 }
 
 impl Handle {
-    pub(crate) fn ask(&self, wish: Wish) {
-        self.0.wish.fetch_max(wish as u8, Ordering::AcqRel);
+    pub(crate) fn ask(&self, directive: Directive) {
+        self.0.directive.fetch_max(directive as u8, Ordering::AcqRel);
         self.0.waker.wake();
     }
 
@@ -136,10 +136,10 @@ mod tests {
         let control = Control::new();
         let handle = control.handle();
         let context = Context::from_waker(Waker::noop());
-        assert_eq!(control.poll_wish(&context), Wish::Run);
-        handle.ask(Wish::Stop);
-        handle.ask(Wish::Drain);
-        assert_eq!(control.poll_wish(&context), Wish::Stop);
+        assert_eq!(control.poll_directive(&context), Directive::Run);
+        handle.ask(Directive::Stop);
+        handle.ask(Directive::Drain);
+        assert_eq!(control.poll_directive(&context), Directive::Stop);
         assert!(handle.poll_ended(&context).is_pending());
         drop(control);
         assert!(handle.poll_ended(&context).is_ready());

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
 use crate::connections::Entered;
-use crate::control::{Control, Handle, Wish};
+use crate::control::{Control, Directive, Handle};
 use crate::limits::{LINGER_TIMEOUT, WRITE_SLICES_MAX};
 use crate::session::Session;
 use crate::sessions::{Decision, Joining};
@@ -159,7 +159,7 @@ impl Login {
                 return Poll::Ready(end);
             }
             let Some(parts) = &mut self.parts else { return Poll::Pending };
-            if parts.control.poll_wish(context) != Wish::Run && !parts.protocol.is_closed() {
+            if parts.control.poll_directive(context) != Directive::Run && !parts.protocol.is_closed() {
                 parts.protocol.close(CloseReason::Local);
                 has_moved = true;
             }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use base::buffer::BufferPool;
 use base::clock::Clock;
@@ -19,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
-use crate::control::Wish;
+use crate::control::Directive;
 use crate::counters::Counters;
 use crate::data_in::DataIn;
 use crate::limits::{ACCEPT_INTERVAL, ACCEPT_RETRY_INTERVAL, RATE_INTERVAL, REPORT_TIMEOUT};
@@ -63,7 +64,7 @@ impl TargetServer {
             pool,
             request_data: BufferPool::new(REQUEST_DATA_POOL_BYTES),
             retained: Arc::default(),
-            may_spin: options.shards <= processors(),
+            busy_poll: if options.shards <= processors() { options.busy_poll } else { Duration::ZERO },
             targets: RwLock::new(targets),
             portals: Portals::new(&options.portals),
             connections: Arc::default(),
@@ -194,10 +195,18 @@ impl TargetServer {
     /// all are gone.
     pub async fn drain(&self) {
         let handles = self.shared.connections.drain();
-        handles.iter().for_each(|handle| handle.ask(Wish::Drain));
+        handles.iter().for_each(|handle| handle.ask(Directive::Drain));
         for handle in &handles {
             handle.ended().await;
         }
+    }
+
+    /// What was counted, and which sessions there are, without asking them: for who cannot wait.
+    pub fn counted(&self) -> Status {
+        let Shared { counters, sessions, connections, clock, .. } = &*self.shared;
+        let now = clock.now();
+        let connections = connections.statuses(now).into_values().collect();
+        Status { sessions: sessions.statuses(), connections, ..counters.status(now) }
     }
 
     /// Everything at this moment, as far as sessions answer within half a second.

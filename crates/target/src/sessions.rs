@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::addresses::Addresses;
 use crate::connections::{Entered, host};
-use crate::control::{Control, Handle, Wish};
+use crate::control::{Control, Directive, Handle};
 use crate::limits::{DESERTED_MAX, DESERTED_PER_ADDRESS_MAX, DESERTED_PER_INITIATOR_MAX, JOINING_MAX};
 use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
@@ -174,32 +174,23 @@ impl Sessions {
     }
 
     /// Asks every session of a target to end.
-    pub(crate) fn ask_target(&self, target_name: &str, wish: Wish) {
+    pub(crate) fn ask_target(&self, target_name: &str, directive: Directive) {
         let state = self.lock();
         let is_of = |entry: &&Entry| {
             entry.request.target_name.as_deref().is_some_and(|name| name.eq_ignore_ascii_case(target_name))
         };
-        state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(wish));
+        state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(directive));
     }
 
     /// What this table knows of all sessions; each is asked for what it knows itself.
     pub(crate) fn inquire(&self) -> Vec<(SessionStatus, oneshot::Receiver<SessionReport>)> {
-        let of = |(&tsih, entry): (&u16, &Entry)| {
-            let request = &entry.request;
-            let status = SessionStatus {
-                tsih,
-                isid: request.isid.to_string(),
-                initiator_name: request.initiator_name.clone(),
-                authenticated_name: request.authenticated_name.clone(),
-                target_name: request.target_name.clone(),
-                session_type: request.session_type.as_str(),
-                error_recovery_level: request.negotiated.error_recovery_level,
-                negotiated: NegotiatedStatus(request.negotiated),
-                activity: None,
-            };
-            (status, entry.handle.inquire())
-        };
+        let of = |(&tsih, entry): (&u16, &Entry)| (entry.status(tsih), entry.handle.inquire());
         self.lock().entries.iter().map(of).collect()
+    }
+
+    /// What this table knows of all sessions.
+    pub(crate) fn statuses(&self) -> Vec<SessionStatus> {
+        self.lock().entries.iter().map(|(&tsih, entry)| entry.status(tsih)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -208,11 +199,27 @@ impl Sessions {
 }
 
 impl Entry {
+    /// What is known of it without asking it.
+    fn status(&self, tsih: u16) -> SessionStatus {
+        let request = &self.request;
+        SessionStatus {
+            tsih,
+            isid: request.isid.to_string(),
+            initiator_name: request.initiator_name.clone(),
+            authenticated_name: request.authenticated_name.clone(),
+            target_name: request.target_name.clone(),
+            session_type: request.session_type.as_str(),
+            error_recovery_level: request.negotiated.error_recovery_level,
+            negotiated: NegotiatedStatus(request.negotiated),
+            activity: None,
+        }
+    }
+
     /// Whether it may go on.
     fn review(&self, find: impl Fn(&str) -> Option<Target>) -> bool {
         let Some(name) = &self.request.target_name else { return true };
         let Some(view) = find(name).and_then(|target| target.view(&self.request)) else {
-            self.handle.ask(Wish::Drain);
+            self.handle.ask(Directive::Drain);
             return false;
         };
         if let Some(luns) = &self.luns {
@@ -242,7 +249,7 @@ impl State {
 
     /// Asks a session that is not in the table any more to end.
     fn stop(&mut self, entry: Entry) {
-        entry.handle.ask(Wish::Stop);
+        entry.handle.ask(Directive::Stop);
         self.leaving.extend(entry.port.map(|port| (port, entry.handle)));
     }
 

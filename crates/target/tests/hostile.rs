@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::JoinHandle;
 
 mod support;
-use support::endless::{Endless, HastyClock};
+use support::endless::{AdvancingClock, Endless};
 use support::*;
 
 const KIB: usize = 1 << 10;
@@ -435,7 +435,7 @@ async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>) -> u64 {
     const ROUNDS: u64 = 100;
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
     let options = TargetServerOptions::default();
-    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(HastyClock::default()));
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::default()));
     let (login, again) = login_and(header, data).await;
     let (peer, _) = Endless::new(login, again);
     let busy = server.clone();
@@ -486,7 +486,7 @@ async fn floods_of_every_kind_are_taken_in_portions() {
 async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
     let options = TargetServerOptions::default();
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
-    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(HastyClock::default()));
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::default()));
     let ping = immediate_ping();
     let (login, again) = login_and(&ping, vec![7; 256 * KIB]).await;
     let (peer, moved) = Endless::new(login, again);

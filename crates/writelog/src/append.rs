@@ -74,7 +74,7 @@ impl Core {
 
     async fn send_in_turn(self: Arc<Self>, sender: SenderId) {
         loop {
-            self.workers.others_first().await;
+            self.workers.yield_now().await;
             let step = self.state().appender.step(sender);
             match step {
                 Step::Yield => {}

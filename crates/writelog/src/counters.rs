@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::limits::{SIZE_CLASSES, UNIT_BYTES};
 use crate::reads::ReadCounters;
 
-/// Counts of requests by size: up to 512 bytes, 1 KiB, ... 1 MiB, and more.
+/// Counts of requests by size, which several threads may count: up to 512 bytes, 1 KiB, ... 1 MiB, and more.
 #[derive(Default)]
-pub(crate) struct SizeHistogram([AtomicU64; SIZE_CLASSES]);
+pub(crate) struct SizeCounters([AtomicU64; SIZE_CLASSES]);
 
-impl SizeHistogram {
+impl SizeCounters {
     fn add(&self, bytes: u64) {
         let class = bytes.div_ceil(UNIT_BYTES).max(1).next_power_of_two().trailing_zeros() as usize;
         self.0[class.min(SIZE_CLASSES - 1)].fetch_add(1, Ordering::Relaxed);
@@ -23,8 +23,8 @@ impl SizeHistogram {
 /// Counts since the log was opened.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub(crate) written_sizes: SizeHistogram,
-    pub(crate) destaged_sizes: SizeHistogram,
+    pub(crate) written_sizes: SizeCounters,
+    pub(crate) destaged_sizes: SizeCounters,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) absorbed_sectors: AtomicU64,
     pub(crate) superseded_sectors: AtomicU64,

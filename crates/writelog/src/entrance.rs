@@ -25,7 +25,7 @@ use futures_util::future::select;
 
 use crate::core::{Core, State};
 use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
-use crate::line::{SharedPlace, Toll, Waiting};
+use crate::line::{ChangeBytes, SharedPlace, Waiting};
 use crate::options::Level2;
 use crate::pace::log_cost;
 use crate::stage::Stage;
@@ -51,13 +51,13 @@ impl Core {
     pub(crate) fn enter(self: &Arc<Self>, submitter: Submitter, range: ByteRange, bytes: u64) -> Entrance {
         let (entrance, is_first) = {
             let state = &mut *self.state();
-            let toll = self.toll(state, bytes);
-            if state.line.waiting.is_empty() && self.closed(state, toll).is_none() {
-                return Entrance::Open(self.let_in(state, range, toll));
+            let bytes_needed = self.bytes_needed(state, bytes);
+            if state.line.waiting.is_empty() && self.closed(state, bytes_needed).is_none() {
+                return Entrance::Open(self.admit(state, range, bytes_needed));
             }
             let (turn, sender) = Completion::slot();
             let place = SharedPlace::default();
-            let waiting = Waiting { range, toll, turn: sender, place: Arc::clone(&place) };
+            let waiting = Waiting { range, bytes_needed, turn: sender, place: Arc::clone(&place) };
             state.line.waiting.push(submitter, log_cost(bytes), waiting);
             (Entrance::Later { turn, place }, !std::mem::replace(&mut state.line.is_served, true))
         };
@@ -70,14 +70,14 @@ impl Core {
         entrance
     }
 
-    fn toll(&self, state: &State, bytes: u64) -> Toll {
+    fn bytes_needed(&self, state: &State, bytes: u64) -> ChangeBytes {
         let now = self.clock.now();
         match &state.contents.stage {
             Some(stage) if self.fits_stage(state, bytes) => {
                 let slots = bytes.div_ceil(stage.slot_sectors() * UNIT_BYTES) * self.layout.slot_bytes;
-                Toll { data: bytes, log: 0, slots, not_before: now + self.slot_pause(state, stage) }
+                ChangeBytes { data: bytes, log: 0, slots, not_before: now + self.slot_pause(state, stage) }
             }
-            _ => Toll { data: bytes, log: log_cost(bytes), slots: 0, not_before: now },
+            _ => ChangeBytes { data: bytes, log: log_cost(bytes), slots: 0, not_before: now },
         }
     }
 
@@ -96,7 +96,7 @@ impl Core {
     async fn serve_line(self: Arc<Self>) {
         loop {
             let count = self.changed.count();
-            match self.let_in_due() {
+            match self.admit_due() {
                 None => return,
                 Some(Closed::UntilChanged) => self.changed.changed_since(count).await,
                 Some(Closed::For(time)) => {
@@ -107,21 +107,21 @@ impl Core {
     }
 
     /// Lets in who may go in now. Says why others may not; `None` when nobody waits any more.
-    fn let_in_due(&self) -> Option<Closed> {
+    fn admit_due(&self) -> Option<Closed> {
         let mut entered = Vec::new();
         let closed = {
             let state = &mut *self.state();
             loop {
-                let Some(Waiting { toll, .. }) = state.line.waiting.peek() else {
+                let Some(Waiting { bytes_needed, .. }) = state.line.waiting.peek() else {
                     state.line.is_served = false;
                     break None;
                 };
-                let toll = *toll;
-                if let Some(closed) = self.closed(state, toll) {
+                let bytes_needed = *bytes_needed;
+                if let Some(closed) = self.closed(state, bytes_needed) {
                     break Some(closed);
                 }
                 let Some(next) = state.line.waiting.pop() else { continue };
-                let place = self.let_in(state, next.range, toll);
+                let place = self.admit(state, next.range, bytes_needed);
                 *next.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
                 entered.push(next.turn);
             }
@@ -135,16 +135,16 @@ impl Core {
         closed
     }
 
-    fn let_in(&self, state: &mut State, range: ByteRange, toll: Toll) -> Acquire {
+    fn admit(&self, state: &mut State, range: ByteRange, bytes_needed: ChangeBytes) -> Acquire {
         let (now, free_bytes) = (self.clock.now(), self.free_bytes(state));
-        state.pace.let_in(now, toll.log, free_bytes);
-        self.entering_bytes.fetch_add(toll.data, Ordering::Relaxed);
+        state.pace.admit(now, bytes_needed.log, free_bytes);
+        self.entering_bytes.fetch_add(bytes_needed.data, Ordering::Relaxed);
         // Here, so that nobody who comes later is before it.
         self.ranges.exclusive(range)
     }
 
     /// Why a change may not go in now.
-    fn closed(&self, state: &mut State, toll: Toll) -> Option<Closed> {
+    fn closed(&self, state: &mut State, bytes_needed: ChangeBytes) -> Option<Closed> {
         if state.failure.is_some() || state.stuck.is_some() {
             // It goes elsewhere, or learns why it cannot.
             return None;
@@ -152,15 +152,15 @@ impl Core {
         let entering = self.entering_bytes.load(Ordering::Relaxed);
         let queue_max = if state.wants_room { QUEUE_BYTES_WHEN_FULL } else { QUEUE_BYTES_MAX };
         // Slots have room of their own, whatever level 1 waits for.
-        let is_queue_full = toll.slots == 0 && state.appender.queue_bytes() + entering > queue_max;
-        let has_slot = toll.slots == 0 || self.free_slot_bytes(state) > entering;
+        let is_queue_full = bytes_needed.slots == 0 && state.appender.queue_bytes() + entering > queue_max;
+        let has_slot = bytes_needed.slots == 0 || self.free_slot_bytes(state) > entering;
         if state.is_gated || is_queue_full || !has_slot {
             return Some(Closed::UntilChanged);
         }
         let (now, free_bytes) = (self.clock.now(), self.free_bytes(state));
-        let wait = match toll.slots {
+        let wait = match bytes_needed.slots {
             0 => state.pace.poll_wait(now, free_bytes),
-            _ => toll.not_before.since(now),
+            _ => bytes_needed.not_before.since(now),
         };
         (!wait.is_zero()).then_some(Closed::For(wait))
     }
@@ -175,9 +175,9 @@ impl Core {
         free_count as u64 * self.layout.slot_bytes
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
+    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped. Whoever waits for his turn goes on waiting: while
+    /// applications write more than the log takes in there is always one.
     pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
-        self.line_emptied().await;
         let everything = ByteRange { offset: 0, length: u64::MAX };
         let requests = self.ranges.exclusive(everything).await;
         (requests, self.below.exclusive(everything).await)

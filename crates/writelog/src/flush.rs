@@ -18,18 +18,18 @@ pub(crate) async fn flush(core: Arc<Core>) -> Response {
 
 impl Core {
     /// How often the origin has lost what it had not flushed, as it has said until now.
-    pub(crate) fn losses_heard(self: &Arc<Self>) -> u64 {
+    pub(crate) fn losses_until_now(self: &Arc<Self>) -> u64 {
         self.handle_origin_events();
         self.origin.reports.losses().count()
     }
 
-    /// Makes durable what the origin has taken since it had lost something so many times ([`Core::losses_heard`]).
+    /// Makes durable what the origin has taken since it had lost something so many times ([`Core::losses_until_now`]).
     ///
     /// # Errors
     /// `OutcomeUnknown` when it lost something meanwhile, as it says with the answer to the flush at the latest: what it took may be gone.
     pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
         self.origin.device().flush().await?;
-        match self.losses_heard() == losses {
+        match self.losses_until_now() == losses {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::OutcomeUnknown, "the LUN lost what it had not flushed yet")),
         }

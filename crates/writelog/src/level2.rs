@@ -194,7 +194,7 @@ impl Core {
         if batch.pieces.is_empty() && batch.part.is_none() {
             return Ok(0);
         }
-        let losses = self.losses_heard();
+        let losses = self.losses_until_now();
         self.origin.check()?;
         let stopped_at = self.send(&mut batch, may_stop.then_some(requests)).await?;
         if !batch.pieces.is_empty() {

@@ -31,14 +31,14 @@ pub(crate) type SharedPlace = Arc<Mutex<Option<Acquire>>>;
 /// One that waits.
 pub(crate) struct Waiting {
     pub(crate) range: ByteRange,
-    pub(crate) toll: Toll,
+    pub(crate) bytes_needed: ChangeBytes,
     pub(crate) turn: SlotSender,
     pub(crate) place: SharedPlace,
 }
 
 /// Bytes that a change takes.
 #[derive(Clone, Copy)]
-pub(crate) struct Toll {
+pub(crate) struct ChangeBytes {
     pub(crate) data: u64,
     /// Of the log. What goes to slots may be written again there, and never take any.
     pub(crate) log: u64,

@@ -108,7 +108,7 @@ impl Pace {
     }
 
     /// A write that takes `cost` bytes of what is free is let in.
-    pub(crate) fn let_in(&mut self, now: Instant, cost: u64, free_bytes: u64) {
+    pub(crate) fn admit(&mut self, now: Instant, cost: u64, free_bytes: u64) {
         self.pay(now, free_bytes);
         self.debt += cost as f64;
     }
@@ -175,7 +175,7 @@ mod tests {
         lump_time: Duration,
         lump_at: Instant,
         /// Let in ever.
-        let_in: u64,
+        admit: u64,
     }
 
     const TICK: Duration = Duration::from_micros(100);
@@ -188,12 +188,12 @@ mod tests {
             let now = Instant::START;
             let mut pace = Pace::new(HORIZON, LOG_BYTES / 4);
             pace.work_began(now);
-            Self { pace, now, free, lump_bytes, lump_time, lump_at: now + lump_time, let_in: 0 }
+            Self { pace, now, free, lump_bytes, lump_time, lump_at: now + lump_time, admit: 0 }
         }
 
         /// Passes a time in which `wanted` bytes a second would come, and what must wait comes later. Returns the bytes that were let in, and those left.
         fn pass(&mut self, time: Duration, wanted: f64, mut left: f64) -> (u64, f64) {
-            let (end, before) = (self.now + time, self.let_in);
+            let (end, before) = (self.now + time, self.admit);
             while self.now < end {
                 self.now = self.now + TICK;
                 left += wanted * TICK.as_secs_f64();
@@ -205,13 +205,13 @@ mod tests {
                 }
                 let cost = log_cost(WRITE);
                 while left >= cost as f64 && self.free >= cost && self.pace.poll_wait(self.now, self.free).is_zero() {
-                    self.pace.let_in(self.now, cost, self.free);
+                    self.pace.admit(self.now, cost, self.free);
                     self.free -= cost;
-                    self.let_in += cost;
+                    self.admit += cost;
                     left -= cost as f64;
                 }
             }
-            (self.let_in - before, left)
+            (self.admit - before, left)
         }
     }
 
@@ -291,7 +291,7 @@ mod tests {
     fn nobody_is_kept_out_of_what_is_full_or_of_what_never_slows() {
         for (horizon, free) in [(HORIZON, 0), (Duration::ZERO, MIB)] {
             let mut pace = Pace::new(horizon, LOG_BYTES);
-            (0..1000).for_each(|_| pace.let_in(Instant::START, MIB, free));
+            (0..1000).for_each(|_| pace.admit(Instant::START, MIB, free));
             assert_eq!(pace.poll_wait(Instant::START, free), Duration::ZERO);
         }
     }

@@ -178,7 +178,7 @@ impl Core {
         let _batch = self.destaging.lock().await;
         let _below = self.below.exclusive(range).await;
         self.origin.check()?;
-        let losses = self.losses_heard();
+        let losses = self.losses_until_now();
         self.origin.zero(range, zeroed).await?;
         self.flush_origin_since(losses).await?;
         let (sector, sectors) = sectors_of(range);

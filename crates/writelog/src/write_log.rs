@@ -108,8 +108,8 @@ impl WriteLog {
     /// # Errors
     /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the log
     /// device's.
-    pub async fn heed_changes(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
-        self.core.heed_changes(changed, is_overwritten).await
+    pub async fn invalidate(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
+        self.core.invalidate(changed, is_overwritten).await
     }
 
     /// Waits for all requests, destages unless told to keep what is dirty (durably, in the log), and closes. Requests from now on fail with

@@ -478,8 +478,8 @@ fn what_was_flushed_is_there_after_a_crash_though_newer_data_came_into_ram_meanw
         let answers = executor.block_on(join_all([flushing, writing]));
         assert!(answers.iter().all(|answer| answer.result.is_ok()));
         // What it stores is a checkpoint: the record itself is not replayed any more.
-        let heeding = Arc::clone(&log);
-        executor.block_on(async move { heeding.heed_changes(&[], true).await }).expect("nothing fails");
+        let invalidating = Arc::clone(&log);
+        executor.block_on(async move { invalidating.invalidate(&[], true).await }).expect("nothing fails");
         assert_eq!(read(&mut executor, log.as_ref(), 0, 512), [2; 512], "{order}");
         drop((log, executor));
         let mut executor = Executor::in_order();

@@ -97,18 +97,18 @@ fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash(
             let world = World::new(durability);
             let mut executor = Executor::in_order();
             let log = world.open(&mut executor, order, &[]).expect("nothing was changed");
-            let heed = |executor: &mut Executor, is_overwritten| {
+            let invalidate = |executor: &mut Executor, is_overwritten| {
                 let log = Arc::clone(&log);
-                executor.block_on(async move { log.heed_changes(&[EVERYTHING], is_overwritten).await })
+                executor.block_on(async move { log.invalidate(&[EVERYTHING], is_overwritten).await })
             };
-            let error = heed(&mut executor, false).expect_err("three blocks are dirty");
+            let error = invalidate(&mut executor, false).expect_err("three blocks are dirty");
             assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: 3 * 4096 }));
-            heed(&mut executor, true).expect("they are to be written over what others wrote");
+            invalidate(&mut executor, true).expect("they are to be written over what others wrote");
             assert_eq!(read(&mut executor, log.as_ref(), 0, 4096), [1; 4096]);
             let destaging = Arc::clone(&log);
             executor.block_on(async move { destaging.destage(|_| {}).await }).expect("nothing fails");
             block_on(world.origin.write(0, Buffer::copy_of(&[9; 8192]), true)).expect("nothing fails");
-            heed(&mut executor, false).expect("nothing is dirty any more");
+            invalidate(&mut executor, false).expect("nothing is dirty any more");
             assert_eq!(read(&mut executor, log.as_ref(), 0, 8192), [9; 8192], "{durability}, {order}");
             // It ends as if it were killed.
             drop((log, executor));

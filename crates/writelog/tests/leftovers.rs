@@ -126,9 +126,9 @@ impl World {
         }
     }
 
-    fn heed_nothing(&mut self, log: &Arc<WriteLog>) {
+    fn invalidate_nothing(&mut self, log: &Arc<WriteLog>) {
         let log = Arc::clone(log);
-        self.executor.block_on(async move { log.heed_changes(&[], false).await }).expect("nothing fails");
+        self.executor.block_on(async move { log.invalidate(&[], false).await }).expect("nothing fails");
     }
 
     fn order_on_device(&self) -> u8 {
@@ -149,7 +149,7 @@ fn an_open_sends_nothing_of_what_another_order_left_and_neither_does_what_follow
         let seen = world.origin.writes_seen();
         for life in 0..3 {
             let log = world.open(DestageOrder::Log);
-            world.heed_nothing(&log);
+            world.invalidate_nothing(&log);
             (0..5).for_each(|_| world.write(&log));
             assert_ne!(world.order_on_device(), 0, "a checkpoint says that what was left is part of no epoch");
             if life == 1 {
@@ -166,7 +166,7 @@ fn an_open_sends_nothing_of_what_another_order_left_and_neither_does_what_follow
         let expected: Vec<u8> = (0..BLOCKS).map(|block| world.expected(block, u8::MAX)).collect();
         let held = world.origin.durable_bytes(0, (BLOCKS * BLOCK_BYTES) as usize);
         assert!(held.chunks(BLOCK_BYTES as usize).map(|block| block[0]).eq(expected), "{order}, {durability}");
-        world.heed_nothing(&log);
+        world.invalidate_nothing(&log);
         assert_eq!(world.order_on_device(), 0, "from now on the LUN is a prefix");
     }
 }

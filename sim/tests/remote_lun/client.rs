@@ -140,7 +140,7 @@ impl Worker {
                 self.model.swap(&begun, expected);
                 self.disk.check_durable(unit..unit + 1, self.model.tick(), "a compare and write");
             }
-            Ok(Compared::Different) => {
+            Ok(Compared::Different { .. }) => {
                 let may_differ = self.model.may_hold_other(unit, expected, begun.invoked);
                 assert!(may_differ, "unit {unit}: {expected:?} was there all the time");
                 self.model.void(&begun);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use base::random::Random;
 use block::layer::crash::Loss;
 use initiator::{RemoteLun, Status};
-use sim::link::{Cut, CutKind, LinkModel};
+use sim::link::{Cut, CutKind, FaultyLinkModel};
 
 use world::{Plan, World};
 
@@ -132,7 +132,7 @@ fn short_plan(is_split: bool) -> Plan {
         is_split,
         header_digest: true,
         data_digest: !is_split,
-        link: LinkModel {
+        link: FaultyLinkModel {
             delay: Duration::from_micros(50),
             bytes_per_second: 125_000_000,
             loss: 0.0,

@@ -18,7 +18,7 @@ use iscsi::negotiation::Offer;
 use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
-use sim::link::{Breaker, Cut, CutKind, LinkModel, link};
+use sim::link::{Breaker, Cut, CutKind, FaultyLinkModel, link};
 use target::{Addresses, Target, TargetServer, TargetServerOptions};
 
 use crate::client::{OWN, SHARED, Worker};
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     pub(crate) is_split: bool,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
-    pub(crate) link: LinkModel,
+    pub(crate) link: FaultyLinkModel,
     /// Links that are cut somewhere.
     pub(crate) cuts: u32,
     pub(crate) is_volatile: bool,
@@ -59,7 +59,7 @@ impl Plan {
             is_split: random.chance(0.4),
             header_digest,
             data_digest,
-            link: LinkModel {
+            link: FaultyLinkModel {
                 delay: Duration::from_micros([5, 50, 300, 5000][random.below(4) as usize]),
                 bytes_per_second: [10_000_000, 125_000_000, 1_250_000_000][random.below(3) as usize],
                 loss: [0.0, 0.001, 0.02][random.below(3) as usize],
@@ -87,7 +87,7 @@ struct NetworkState {
     server: Option<TargetServer>,
     links: Vec<Breaker>,
     random: Random,
-    model: LinkModel,
+    model: FaultyLinkModel,
     /// Links that will be cut.
     cuts_left: u32,
     /// The one link that is cut, by its number, and where.
@@ -117,7 +117,7 @@ impl Connector for Network {
 }
 
 impl NetworkState {
-    fn next_model(&mut self) -> LinkModel {
+    fn next_model(&mut self) -> FaultyLinkModel {
         let number = self.opened;
         self.opened += 1;
         let mut cut = self.chosen.filter(|(chosen, _)| *chosen == number).map(|(_, cut)| cut);
@@ -125,7 +125,7 @@ impl NetworkState {
             self.cuts_left -= 1;
             cut = Some(draw_cut(&mut self.random));
         }
-        LinkModel { cut, ..self.model.clone() }
+        FaultyLinkModel { cut, ..self.model.clone() }
     }
 }
 

@@ -30,22 +30,23 @@ pub struct OperationStats {
     /// From submission to answer, errors included.
     pub latency: LatencyHistogram,
     /// Requests by size.
-    pub sizes: SizeHistogram,
+    pub sizes: RequestSizes,
 }
 
-/// Counts by size in bytes, in classes that end at powers of two.
+/// Counts of requests by size in bytes: classes end *at* powers of two, as requests do. What travels in pieces of any size has
+/// [`SizeHistogram`](base::sizes::SizeHistogram), whose classes end *below* them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SizeHistogram {
+pub struct RequestSizes {
     counts: [u64; SIZE_CLASS_COUNT],
 }
 
-impl Default for SizeHistogram {
+impl Default for RequestSizes {
     fn default() -> Self {
         Self { counts: [0; SIZE_CLASS_COUNT] }
     }
 }
 
-impl SizeHistogram {
+impl RequestSizes {
     /// Counts one of `bytes`.
     pub fn record(&mut self, bytes: u64) {
         // 0 | 1 | 2 | 3..=4 | 5..=8 ...: class n ends at 2^(n-1).
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn sizes_fall_into_powers_of_two() {
-        let mut sizes = SizeHistogram::default();
+        let mut sizes = RequestSizes::default();
         [0, 1, 2, 3, 4, 5, 512, 513, u64::MAX].into_iter().for_each(|bytes| sizes.record(bytes));
         let classes: Vec<_> = sizes.classes().collect();
         assert_eq!(classes, [(0, 1), (1, 1), (2, 1), (4, 2), (8, 1), (512, 1), (1024, 1), (1 << 63, 1)]);

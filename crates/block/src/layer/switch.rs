@@ -69,7 +69,7 @@ impl SwitchLayer {
     pub fn release(&self, device: Option<SharedDevice>) {
         let mut current = self.write();
         if let Some(device) = device {
-            current.relays.retain(EventRelay::is_heard);
+            current.relays.retain(EventRelay::has_receiver);
             for relay in &mut current.relays {
                 relay.follow(device.subscribe());
                 relay.tell(&Event::Missed);
@@ -129,7 +129,7 @@ impl Device for SwitchLayer {
         let mut current = self.write();
         let (receiver, mut relay) = EventRelay::new();
         relay.follow(current.device.subscribe());
-        current.relays.retain(EventRelay::is_heard);
+        current.relays.retain(EventRelay::has_receiver);
         current.relays.push(relay);
         receiver
     }
@@ -215,10 +215,10 @@ mod tests {
         switch.hold();
         switch.release(Some(Arc::new(Speaker(second.clone()))));
         assert_eq!((receiver.try_receive(), receiver.try_receive()), (Some(Event::Back), Some(Event::Missed)));
-        assert_eq!((receiver.try_receive(), receiver.has_news()), (None, false));
+        assert_eq!((receiver.try_receive(), receiver.may_have_event()), (None, false));
         // A flush that returns after this has lost writes before it: who looks then finds that.
         second.publish(&Event::WritesLost);
-        assert!(receiver.has_news());
+        assert!(receiver.may_have_event());
         first.publish(&Event::IdentityChanged);
         assert_eq!((receiver.try_receive(), receiver.try_receive()), (Some(Event::WritesLost), None));
         let waiting = async move { receiver.receive().await };

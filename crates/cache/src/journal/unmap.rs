@@ -263,6 +263,7 @@ mod tests {
 
     use super::*;
     use crate::journal::tests::{found, made};
+    use crate::line_checksum::LineChecksum;
     use crate::lines::tests::put;
     use crate::sectors::Sectors;
 
@@ -310,7 +311,7 @@ mod tests {
         check_that_waiters_find_no_hold(&mut executor, &journal, recording);
 
         let mapping = Arc::clone(&journal);
-        let part = CleanPart { block: 1, mask: Sectors::from_bytes(&[0xff]), checksum: 0 };
+        let part = CleanPart { block: 1, mask: Sectors::from_bytes(&[0xff]), checksum: LineChecksum::UNKNOWN };
         let recording = async move { assert!(mapping.map(&[part], || true).await) };
         check_that_waiters_find_no_hold(&mut executor, &journal, recording);
     }
@@ -322,7 +323,7 @@ mod tests {
             let (device, journal) = made(&mut executor, CrashMode::AllSynchronous);
             let frame = put(&journal.lines, 3, 0, 0);
             let recovered = executor.block_on(async move {
-                let part = CleanPart { block: 3, mask: Sectors::from_bytes(&[0x0f]), checksum: 0 };
+                let part = CleanPart { block: 3, mask: Sectors::from_bytes(&[0x0f]), checksum: LineChecksum::UNKNOWN };
                 assert!(journal.map(&[part], || is_safe).await);
                 if is_unmapped {
                     journal.prepare_supersede(journal.lines.line_size().line_range(3)).await.expect("nothing fails");

@@ -1,5 +1,6 @@
-//! The signals that end a process in an orderly way.
+//! The signals that end a process in an orderly way, and one that ends none.
 
+use rustix::process::Signal;
 use stack::{Error, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,4 +17,14 @@ pub fn termination() -> Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// From now on a write that would make a file larger than `ulimit -f` or `LimitFSIZE=` allows fails, as on a disk that is full. SIGXFSZ, which comes
+/// with it, would end the process; it is handled from here to its end, whether anybody waits for it or not.
+///
+/// # Errors
+/// When the handler cannot be set.
+pub fn survive_size_limit() -> Result<()> {
+    let kind = SignalKind::from_raw(Signal::XFSZ.as_raw());
+    signal(kind).map(drop).map_err(|error| Error::io("cannot handle signals", &error))
 }

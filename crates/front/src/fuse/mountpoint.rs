@@ -56,7 +56,21 @@ impl Drop for Mountpoint {
     }
 }
 
-fn check_kernel() -> io::Result<()> {
+/// Whether this process may mount FUSE files.
+///
+/// # Errors
+/// `Unsupported` on a kernel without FUSE; `PermissionDenied` for whoever may not open its device; `NotFound` for who is not root where `fusermount3` is
+/// missing.
+pub fn check_fuse() -> io::Result<()> {
+    check_kernel()?;
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let helper = Command::new("fusermount3").arg("--version").stdin(Stdio::null()).output();
+    helper.map(drop).map_err(|error| io::Error::new(error.kind(), format!("fusermount3: {error}")))
+}
+
+pub(crate) fn check_kernel() -> io::Result<()> {
     OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map(drop).map_err(|error| {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => io::ErrorKind::Unsupported,
@@ -67,7 +81,7 @@ fn check_kernel() -> io::Result<()> {
 }
 
 /// Whether what is mounted there has lost its process.
-fn is_left_behind(path: &Path) -> bool {
+pub(crate) fn is_left_behind(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
 }
 
@@ -84,7 +98,7 @@ fn open_empty(path: &Path) -> io::Result<(File, bool)> {
 }
 
 /// Unmounts what is at `path`, whoever still has it open.
-pub(super) fn detach(path: &Path) -> io::Result<()> {
+pub(crate) fn detach(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::DETACH) {
         // Whoever is not root may unmount what is theirs by a helper of the system.
         Err(rustix::io::Errno::PERM) => detach_as_user(path),

@@ -10,6 +10,7 @@ use scsi::sharing::Parameters;
 use scsi::{Cdb, Sense, Status};
 
 use crate::unit::cdb_bytes;
+use crate::verdict::is_fenced;
 
 /// Tokens of orders, which no command of the engine has.
 const TOKENS: u64 = 1 << 63;
@@ -72,9 +73,4 @@ pub(crate) fn answer(outcome: &Outcome) -> Answer {
         (Some(Status::CheckCondition), Ok(sense)) if sense.key == scsi::SenseKey::IllegalRequest => Answer::Refused,
         _ => Answer::Again,
     }
-}
-
-/// Whether a unit says that the client of this session is dead.
-pub(crate) fn is_fenced(sense: &Sense) -> bool {
-    sense.is_same_condition(&Sense::SHARING_FENCED)
 }

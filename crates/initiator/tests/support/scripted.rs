@@ -42,7 +42,7 @@ impl Reply {
 }
 
 /// What a test wants to happen at a command.
-pub(crate) enum Deed {
+pub(crate) enum Reaction {
     /// It is carried out.
     Proper,
     Answer(Option<Reply>),
@@ -55,7 +55,7 @@ pub(crate) enum Deed {
 /// The page control of MODE SENSE that asks which bits can be changed (SPC-4 6.14.1).
 const CHANGEABLE: u8 = 1;
 
-type Script = Box<dyn FnMut(&mut Disk, &Cdb) -> Deed + Send>;
+type Script = Box<dyn FnMut(&mut Disk, &Cdb) -> Reaction + Send>;
 
 /// What is stored. Blocks that were written are on the medium after a SYNCHRONIZE CACHE.
 pub(crate) struct Disk {
@@ -200,7 +200,7 @@ impl Scripted {
             session_count: 0,
             group: "1",
         };
-        let script: Script = Box::new(|_, _| Deed::Proper);
+        let script: Script = Box::new(|_, _| Reaction::Proper);
         let (disk, script) = (Arc::new(Mutex::new(disk)), Arc::new(Mutex::new(script)));
         Self { disk, script, workers: world.workers.clone() }
     }
@@ -210,15 +210,15 @@ impl Scripted {
     }
 
     /// What happens at each command from now on.
-    pub(crate) fn tell(&self, script: impl FnMut(&mut Disk, &Cdb) -> Deed + Send + 'static) {
+    pub(crate) fn tell(&self, script: impl FnMut(&mut Disk, &Cdb) -> Reaction + Send + 'static) {
         *lock(&self.script) = Box::new(script);
     }
 
-    fn deed(&self, cdb: &Cdb, data_out: &[u8]) -> Deed {
+    fn deed(&self, cdb: &Cdb, data_out: &[u8]) -> Reaction {
         let mut disk = self.disk();
         match self.script.lock().unwrap_or_else(PoisonError::into_inner)(&mut disk, cdb) {
-            Deed::Proper => Deed::Answer(disk.carry_out(cdb, data_out)),
-            Deed::Hold(None) => Deed::Hold(disk.carry_out(cdb, data_out)),
+            Reaction::Proper => Reaction::Answer(disk.carry_out(cdb, data_out)),
+            Reaction::Hold(None) => Reaction::Hold(disk.carry_out(cdb, data_out)),
             other => other,
         }
     }
@@ -242,10 +242,10 @@ impl Scripted {
                         answer(&mut peer, &earlier, reply, window).await?;
                     }
                     match deed {
-                        Deed::Answer(Some(reply)) => answer(&mut peer, &command, reply, window).await?,
-                        Deed::Hold(reply) => held = reply.map(|reply| (command, reply)),
-                        Deed::Answer(None) | Deed::Proper => {}
-                        Deed::Leave => return Ok(()),
+                        Reaction::Answer(Some(reply)) => answer(&mut peer, &command, reply, window).await?,
+                        Reaction::Hold(reply) => held = reply.map(|reply| (command, reply)),
+                        Reaction::Answer(None) | Reaction::Proper => {}
+                        Reaction::Leave => return Ok(()),
                     }
                 }
                 Ok(Bhs::NopOut(ping)) if ping.initiator_task_tag.is_some() => {

@@ -46,8 +46,8 @@ pub struct AccessRule {
 }
 
 impl AccessRule {
-    /// For everybody who proves one of `accounts`, or for everybody.
-    pub fn everybody(accounts: Vec<Credentials>) -> Self {
+    /// For any initiator that proves one of `accounts`, or without any for every one.
+    pub fn any_initiator(accounts: Vec<Credentials>) -> Self {
         Self { initiators: vec![NamePattern::new("*")], accounts }
     }
 
@@ -63,7 +63,7 @@ pub struct AccessList(pub Vec<AccessRule>);
 
 impl Default for AccessList {
     fn default() -> Self {
-        Self(vec![AccessRule::everybody(Vec::new())])
+        Self(vec![AccessRule::any_initiator(Vec::new())])
     }
 }
 

@@ -96,7 +96,7 @@ impl LockManager {
         if self.table.lock_count(client) + ticket.wanted.len() > limits.grants_of_client_max {
             return Err(LockError::Full(Table::Grants));
         }
-        let waiting = self.table.tickets().filter(|(_, ticket)| ticket.owner.client == client).count();
+        let waiting = self.table.tickets_of_client(client).count();
         if waiting >= limits.waiting_of_client_max { Err(LockError::Full(Table::Waiting)) } else { Ok(()) }
     }
 
@@ -121,7 +121,13 @@ impl LockManager {
         }
         let owner = Owner::own(client);
         let Some(ticket) = self.admit(now, owner, request, batch)? else { return Err(LockError::RequestReused) };
-        if !matches!(self.grace, Grace::Until(end) if now < end) {
+        // One that was granted, and is asked for again since the answer was lost, is not late.
+        let holds = |(resource, mode): &Wanted| {
+            let held = self.table.grant(owner, *resource);
+            held.is_some_and(|held| held.callback.is_none() && held.mode.covers(*mode))
+        };
+        let is_held = ticket.wanted.iter().all(holds);
+        if !is_held && !matches!(self.grace, Grace::Until(end) if now < end) {
             return Err(LockError::GraceOver);
         }
         self.check_room(client, &ticket)?;
@@ -164,9 +170,9 @@ impl LockManager {
         self.check_releases(owner, batch)?;
         let mut touched = BTreeSet::new();
         for Release { resource, to, .. } in batch.iter().copied() {
-            let came_down = self.table.come_down(owner, resource, to);
-            touched.extend(came_down.touched);
-            came_down.answered.into_iter().for_each(|number| self.callbacks.close(owner.client, number));
+            let demoted = self.table.demote(owner, resource, to);
+            touched.extend(demoted.touched);
+            demoted.answered.into_iter().for_each(|number| self.callbacks.close(owner.client, number));
         }
         self.settle(now, touched);
         Ok(())
@@ -204,18 +210,18 @@ impl LockManager {
         match (callback.subject, answer) {
             (Subject::Lock(resource, to), CallbackAnswer::Done) => {
                 self.callbacks.close(client, number);
-                let came_down = self.table.come_down(owner, resource, to);
-                came_down.answered.iter().for_each(|number| self.callbacks.close(client, *number));
-                self.settle(now, came_down.touched);
+                let demoted = self.table.demote(owner, resource, to);
+                demoted.answered.iter().for_each(|number| self.callbacks.close(client, *number));
+                self.settle(now, demoted.touched);
             }
             (Subject::Lock(resource, to), CallbackAnswer::InUse | CallbackAnswer::GettingOn) => {
                 self.callbacks.defer(now, client, number, &self.settings);
                 self.table.set_callback(owner, resource, Called { number, to, is_deferred: true });
                 self.settle(now, BTreeSet::from([resource]));
             }
-            (Subject::Copies(range, _), CallbackAnswer::Done) => {
+            (Subject::Copies(range, purge), CallbackAnswer::Done) => {
                 self.callbacks.close(client, number);
-                self.gate.purged(client, range);
+                self.gate.purged(client, range, purge);
                 self.advance_gate(now);
             }
             (Subject::Copies(..), CallbackAnswer::GettingOn) => {
@@ -269,6 +275,6 @@ impl LockManager {
     /// An owner has nothing any more, leaves first. Returns what others may have now.
     pub(super) fn release_all(&mut self, owner: Owner) -> BTreeSet<Resource> {
         let held: Vec<Resource> = self.table.grants_of(owner).map(|(resource, _)| resource).collect();
-        held.into_iter().rev().flat_map(|resource| self.table.come_down(owner, resource, None).touched).collect()
+        held.into_iter().rev().flat_map(|resource| self.table.demote(owner, resource, None).touched).collect()
     }
 }

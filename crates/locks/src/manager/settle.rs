@@ -69,7 +69,7 @@ impl LockManager {
             self.touch_all_of_tickets(touched);
             let Some(victim) = self.deadlocked(touched) else { break };
             if let Some(ticket) = self.table.withdraw(victim) {
-                self.transactions.doom(ticket.owner);
+                self.transactions.choose_as_victim(ticket.owner);
                 touched.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
                 settled.refused.push(ticket);
             }

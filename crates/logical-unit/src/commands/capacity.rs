@@ -11,7 +11,7 @@ use scsi::lba_status::{Descriptor, Provisioning};
 use super::task::{Task, refuse};
 use crate::data_in::cut;
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::LBA_STATUS_DESCRIPTORS_MAX;
 use crate::unit::{LogicalUnit, range_in};
 
@@ -66,7 +66,7 @@ pub(super) fn lba_status(task: Task<'_>, lba: u64, allocation_length: u32) -> Ex
     let unit = Arc::clone(task.unit);
     task.run(async move {
         let response = unit.device().submit(Request::extents(range.offset, range.length)).await;
-        response.result.map_err(|error| failure::of_block_error(&error, Doing::Reading, Some(lba)))?;
+        response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))?;
         Ok(cut(&scsi::lba_status::emit(&descriptors(&response.extents, &geometry)), allocation_length))
     })
 }

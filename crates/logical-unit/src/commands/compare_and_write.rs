@@ -1,16 +1,19 @@
-//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it has its range alone from the read to the end of the write.
+//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it has its range alone from the read to the end of the write. Where others reach the blocks without this
+//! unit, who sees all of them does it ([`CompareAndWrite`](crate::CompareAndWrite)).
 
 use std::sync::Arc;
 
-use block::Buffer;
+use block::{Buffer, ErrorKind};
 use scsi::Sense;
 use scsi::cdb::Blocks;
 
 use super::read_write::{compare, read_range, write_range};
 use super::task::{Task, nothing, refuse};
+use crate::comparison::Comparison;
 use crate::execution::Execution;
-use crate::failure::Failure;
+use crate::failure::{DeviceAccess, Failure, of_block_error};
 use crate::limits::COMPARE_AND_WRITE_BLOCKS_MAX;
+use crate::unit::LogicalUnit;
 
 pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, is_fua: bool) -> Execution {
     let blocks = Blocks::sixteen(lba, u32::from(block_count));
@@ -22,6 +25,10 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
     let (unit, held) = (Arc::clone(task.unit), task.admission.held);
     let is_fua = is_fua || task.admission.writes_through;
     task.run_alone(range, |_| async move {
+        let data_out = match below(&unit, range.offset, data_out).await? {
+            Below::Done => return Ok(Buffer::empty()),
+            Below::Not(data_out) => data_out,
+        };
         let mut found = read_range(&unit, range, lba).await?;
         let (expected, new) = data_out.split_at(found.len());
         compare(expected, &found)?;
@@ -29,6 +36,27 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
         unit.record_change(held, range).await?;
         write_range(&unit, range.offset, found, is_fua, lba).await.map(|()| Buffer::empty())
     })
+}
+
+/// What became of it below.
+enum Below {
+    Done,
+    /// It is for the unit to do, with this data-out.
+    Not(Buffer),
+}
+
+/// A unit with change marks has none below: they are of what comes through the unit.
+async fn below(unit: &LogicalUnit, offset: u64, data_out: Buffer) -> Result<Below, Failure> {
+    let Some(who) = &unit.options.compares_below else { return Ok(Below::Not(data_out)) };
+    match who.compare_and_write(offset, Buffer::copy_of(&data_out)).await {
+        Ok(Comparison::Written) => Ok(Below::Done),
+        Ok(Comparison::Different { at }) => {
+            let sense = Sense::MISCOMPARE_DURING_VERIFY;
+            Err(at.map_or(sense, |at| sense.with_information(at)).into())
+        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Below::Not(data_out)),
+        Err(error) => Err(of_block_error(&error, DeviceAccess::Writing, None)),
+    }
 }
 
 /// The range, and data-out of exactly twice its length: here more is as wrong as less, for the halves would not be where they seem.

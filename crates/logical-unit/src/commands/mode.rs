@@ -20,7 +20,7 @@ use scsi::mode::{self, BlockDescriptor, Caching, Control, Header, page};
 use super::task::{Task, nothing, refuse};
 use crate::data_in::cut;
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
@@ -142,7 +142,7 @@ pub(super) fn select(task: Task<'_>, select: ModeSelect) -> Execution {
     task.run_alone(ByteRange { offset: 0, length: u64::MAX }, |_| async move {
         // Not as a flush of this nexus: whoever is owed a failed one is still to be told by its own.
         let flushed = unit.device().submit(Request::flush()).await.result;
-        flushed.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        flushed.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         apply(&unit, &nexus, &pages);
         Ok(Buffer::empty())
     })

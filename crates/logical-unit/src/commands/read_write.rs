@@ -21,7 +21,7 @@ use scsi::cdb::{Blocks, Transfer};
 use super::task::{Task, give_way, nothing, refuse};
 use crate::command::Outcome;
 use crate::execution::{Execution, Finish};
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::{PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX};
 use crate::sharing::Direction;
 use crate::unit::LogicalUnit;
@@ -87,7 +87,7 @@ async fn read_into(unit: &LogicalUnit, pool: &BufferPool, range: ByteRange, lba:
     if range.is_empty() {
         return Ok(Buffer::empty());
     }
-    let failed = |error| failure::of_block_error(&error, Doing::Reading, Some(lba));
+    let failed = |error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba));
     if range.length <= WHOLE_TRANSFER_BYTES_MAX {
         let buffer = pool.acquire(range.length as usize).await;
         let response = unit.device().submit(Request::read(range.offset, buffer)).await;
@@ -132,7 +132,7 @@ pub(super) async fn write_range(
     lba: u64,
 ) -> Result<(), Failure> {
     let is_fua = is_fua || unit.mode.is_write_through();
-    let failed = |error| failure::of_block_error(&error, Doing::Writing, Some(lba));
+    let failed = |error| failure::of_block_error(&error, DeviceAccess::Writing, Some(lba));
     let is_long = buffer.len() as u64 > WHOLE_TRANSFER_BYTES_MAX;
     let mut done = 0;
     while done < buffer.len() {
@@ -159,12 +159,12 @@ pub(super) async fn write_range(
 }
 
 fn finish_read(response: Response, lba: u64) -> Outcome {
-    let of_error = |error| failure::of_block_error(&error, Doing::Reading, Some(lba));
+    let of_error = |error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba));
     Outcome::from(response.into_buffer().map_err(of_error))
 }
 
 fn finish_write(response: Response, lba: u64) -> Outcome {
-    let of_error = |error| failure::of_block_error(&error, Doing::Writing, Some(lba));
+    let of_error = |error| failure::of_block_error(&error, DeviceAccess::Writing, Some(lba));
     Outcome::from(response.result.map(|()| Buffer::empty()).map_err(of_error))
 }
 

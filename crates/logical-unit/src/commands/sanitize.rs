@@ -22,7 +22,7 @@ use super::read_write::write_range;
 use super::task::{Task, nothing, refuse};
 use crate::change_marks::Held;
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::{SANITIZE_DURATION_MIN, SANITIZE_ERASE_BYTES, SANITIZE_PIECE_BYTES};
 use crate::nexus::NexusId;
 use crate::sharing::Direction;
@@ -102,7 +102,7 @@ async fn carry_out(unit: Arc<LogicalUnit>, nexus: NexusId, method: Method, held:
     let mut result = wipe(&unit, &nexus, &method, held).await;
     if result.is_ok() {
         let response = unit.device().submit(Request::flush()).await;
-        result = response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None));
+        result = response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None));
     }
     if let Some(shortest) = shortest {
         shortest.await;
@@ -129,7 +129,7 @@ async fn erase(unit: &LogicalUnit, geometry: &Geometry) -> Result<(), Failure> {
         let length = SANITIZE_ERASE_BYTES.min(geometry.size_bytes - done);
         // Zeroes, which a device that can give space back gives back; a discard alone promises nothing where LBPRZ is clear.
         let response = unit.device().submit(Request::write_zeroes(done, length, false, true)).await;
-        response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+        response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         done += length;
         unit.sanitize.note_progress(done, geometry.size_bytes);
     }

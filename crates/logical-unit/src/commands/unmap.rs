@@ -7,7 +7,7 @@ use scsi::Sense;
 
 use super::task::{Task, give_way, nothing, refuse};
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, UNMAP_PIECE_RANGES};
 use crate::sharing::Direction;
 use crate::unit::range_in;
@@ -32,7 +32,7 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
             admission.check(&unit, &ticket)?;
             unit.record_change(held, range).await?;
             let response = unit.device().submit(Request::discard(range.offset, range.length)).await;
-            response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, None))?;
+            response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         }
         Ok(Buffer::empty())
     })

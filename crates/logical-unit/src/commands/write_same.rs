@@ -13,7 +13,7 @@ use scsi::cdb::WriteSame;
 use super::read_write::write_range;
 use super::task::{Task, between_pieces, refuse};
 use crate::execution::Execution;
-use crate::failure::{self, Doing, Failure};
+use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::{PIECE_BYTES, WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
 use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
@@ -76,7 +76,7 @@ async fn zero(
     let is_fua = is_fua || unit.mode.is_write_through();
     let request = Request::write_zeroes(range.offset, range.length, is_fua, may_discard);
     let response = unit.device().submit(request).await;
-    response.result.map_err(|error| failure::of_block_error(&error, Doing::Writing, Some(lba)))
+    response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, Some(lba)))
 }
 
 async fn repeat(

@@ -64,6 +64,7 @@ impl Disk {
                         let reply = self.carry_out(command);
                         self.server.complete(ticket, reply);
                     }
+                    server::Event::TlsBegins => panic!("this server has no TLS"),
                     server::Event::Negotiated { .. } | server::Event::Answered | server::Event::Disconnected => {}
                     server::Event::Failed(error) => panic!("{error}"),
                 }

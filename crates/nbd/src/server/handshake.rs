@@ -6,7 +6,7 @@
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 
-use super::{ALLOCATION_CONTEXT, AfterSkip, Event, Intake, Phase, Server, Step};
+use super::{ALLOCATION_CONTEXT, AfterSkip, Event, Intake, Negotiated, Phase, Server, Step, TlsPolicy};
 use crate::error::ProtocolError;
 use crate::limits::OPTION_BYTES_MAX;
 use crate::wire::handshake::{
@@ -66,8 +66,9 @@ impl Server {
             self.phase = Phase::Closed;
             return Ok(Step::Event(Event::Disconnected));
         }
+        let lacks_tls = self.tls == TlsPolicy::Required && !self.is_secured;
         if option == option::EXPORT_NAME {
-            return self.handle_export_name(data);
+            return if lacks_tls { Err(ProtocolError::WithoutTls) } else { self.handle_export_name(data) };
         }
         if self.is_shutting_down {
             self.reply_option(option, reply::ERR_SHUTDOWN);
@@ -77,9 +78,13 @@ impl Server {
             self.reply_option(option, reply::ERR_INVALID);
             return Ok(Step::Again);
         }
+        if lacks_tls && option != option::STARTTLS {
+            self.reply_option(option, reply::ERR_TLS_REQD);
+            return Ok(Step::Again);
+        }
         match option {
             option::LIST => self.handle_list(),
-            option::STARTTLS => self.reply_option(option, reply::ERR_POLICY),
+            option::STARTTLS => return self.handle_starttls(),
             option::INFO | option::GO => return Ok(self.handle_info(option, data)),
             option::STRUCTURED_REPLY => {
                 self.negotiated.is_structured = true;
@@ -89,6 +94,28 @@ impl Server {
             _ => self.reply_option(option, reply::ERR_UNSUP),
         }
         Ok(Step::Again)
+    }
+
+    /// `NBD_OPT_STARTTLS`: a client waits for the answer, so whatever came behind the option was put there by somebody else; and what was agreed on in the
+    /// clear may have been, too.
+    fn handle_starttls(&mut self) -> Result<Step, ProtocolError> {
+        let refusal = match self.tls {
+            TlsPolicy::Off => Some(reply::ERR_POLICY),
+            _ if self.is_secured => Some(reply::ERR_INVALID),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            self.reply_option(option::STARTTLS, refusal);
+            return Ok(Step::Again);
+        }
+        if !self.inbox.waiting().is_empty() {
+            return Err(ProtocolError::Malformed("something in the clear behind NBD_OPT_STARTTLS"));
+        }
+        let Negotiated { is_fixed_newstyle, is_without_zeroes, .. } = self.negotiated;
+        self.negotiated = Negotiated { is_fixed_newstyle, is_without_zeroes, ..Negotiated::default() };
+        self.reply_option(option::STARTTLS, reply::ACK);
+        self.phase = Phase::Securing;
+        Ok(Step::Event(Event::TlsBegins))
     }
 
     fn handle_export_name(&mut self, data: &[u8]) -> Result<Step, ProtocolError> {

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! ClientFlags ── flags ──▶ Options ── GO, EXPORT_NAME ──▶ Transmission ── DISC ──▶ Closed
-//!                             └────────── ABORT, breach ───────┴─── breach ──────────┘
+//!                          │  ▲ └────────── ABORT, breach ───────┴─── breach ──────────┘
+//!                 STARTTLS ▼  │ secured
+//!                          Securing
 //! ```
 //!
 //! What it keeps true:
@@ -12,6 +14,7 @@
 //!   block size ("Size constraints" lets a server refuse them; ours does not).
 //! - Messages are taken one at a time, by `poll_event`; an owner that has enough in flight stops polling, and the peer waits.
 //! - The payload of a write goes into a buffer the owner provides, of which only what came along with its header is copied.
+//! - Nothing that was said before TLS counts after it, and nothing that came in the clear is taken for what came secured.
 //! - A read that turned out all zeroes is sent as a hole where the client understands holes.
 
 mod handshake;
@@ -48,9 +51,23 @@ pub struct Export {
     pub abilities: Abilities,
 }
 
+/// Whether clients may, or must, have TLS (`SELECTIVETLS`, `FORCEDTLS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsPolicy {
+    /// There is none.
+    #[default]
+    Off,
+    /// Whoever asks gets it.
+    Allowed,
+    /// Nothing is said to who has not got it.
+    Required,
+}
+
 /// Something the owner has to act on.
 #[derive(Debug)]
 pub enum Event {
+    /// The client may begin with TLS: send what is to be sent, secure the stream, then call [`Server::secured`]. Until then no other event comes.
+    TlsBegins,
     /// Option haggling is over; requests follow.
     Negotiated {
         /// Whether the client takes structured replies.
@@ -165,6 +182,9 @@ pub struct Server {
     inbox: Inbox,
     transmit: TransmitQueue,
     negotiated: Negotiated,
+    tls: TlsPolicy,
+    /// Whether what comes is under TLS.
+    is_secured: bool,
     is_shutting_down: bool,
     outstanding: usize,
     /// Something was answered that the caller has not been told of.
@@ -175,6 +195,7 @@ pub struct Server {
 enum Phase {
     ClientFlags,
     Options,
+    Securing,
     Transmission,
     Closed,
 }
@@ -232,16 +253,43 @@ impl Server {
             inbox: Inbox::new(),
             transmit,
             negotiated: Negotiated::default(),
+            tls: TlsPolicy::Off,
+            is_secured: false,
             is_shutting_down: false,
             outstanding: 0,
             has_answered: false,
         }
     }
 
+    /// A connection whose client knows the export by other means, and sends requests at once: the kernel's.
+    pub fn transmitting(export: Arc<Export>) -> Self {
+        Self { phase: Phase::Transmission, transmit: TransmitQueue::default(), ..Self::new(export) }
+    }
+
+    /// The export has another size, which the client is told by other means.
+    pub fn resize(&mut self, size_bytes: u64) {
+        Arc::make_mut(&mut self.export).size_bytes = size_bytes;
+    }
+
+    /// The same, with TLS as `policy` says.
+    pub fn with_tls(self, policy: TlsPolicy) -> Self {
+        Self { tls: policy, ..self }
+    }
+
+    /// The stream is secured, as [`Event::TlsBegins`] asked.
+    ///
+    /// # Panics
+    /// When it did not ask.
+    pub fn secured(&mut self) {
+        assert_eq!(self.phase, Phase::Securing, "a stream is secured when the client asks for it");
+        self.is_secured = true;
+        self.phase = Phase::Options;
+    }
+
     /// Where to receive the next bytes. Empty when `poll_event` must be called, a buffer provided, or the connection closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match &mut self.intake {
-            _ if self.phase == Phase::Closed => &mut [],
+            _ if matches!(self.phase, Phase::Closed | Phase::Securing) => &mut [],
             Intake::Payload { buffer, filled, .. } if *filled < buffer.len() => &mut buffer[*filled..],
             _ => self.inbox.space(),
         }
@@ -265,7 +313,7 @@ impl Server {
     pub fn poll_event(&mut self) -> Option<Event> {
         loop {
             let step = match (&self.intake, self.phase) {
-                (_, Phase::Closed) => return None,
+                (_, Phase::Closed | Phase::Securing) => return None,
                 (Intake::Skip { .. }, _) => Ok(self.step_skip()),
                 (Intake::Unbuffered { .. }, _) => return None,
                 (Intake::Payload { .. }, _) => Ok(self.step_payload()),

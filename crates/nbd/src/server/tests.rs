@@ -419,3 +419,73 @@ proptest! {
         }
     }
 }
+
+fn with_tls(policy: TlsPolicy) -> Server {
+    let mut server = Server::new(Arc::new(export())).with_tls(policy);
+    server.transmit.drain();
+    feed(&mut server, &[0, 0, 0, 3]);
+    server
+}
+
+fn starttls() -> Vec<u8> {
+    option_bytes(option::STARTTLS, |_| {})
+}
+
+#[test]
+fn where_tls_is_required_only_who_has_it_is_told_anything() {
+    let mut server = with_tls(TlsPolicy::Required);
+    let mut bytes = option_bytes(option::LIST, |_| {});
+    bytes.extend(go_bytes("disk"));
+    bytes.extend(option_bytes(option::STRUCTURED_REPLY, |_| {}));
+    assert!(feed(&mut server, &bytes).is_empty());
+    assert_eq!(reply_types(&mut server), [option_reply::ERR_TLS_REQD; 3]);
+    assert!(matches!(feed(&mut server, &starttls())[..], [Event::TlsBegins]));
+    assert_eq!(reply_types(&mut server), [option_reply::ACK]);
+    assert!(server.receive_space().is_empty(), "what comes now is not for this machine");
+    server.secured();
+    assert!(matches!(feed(&mut server, &go_bytes("disk"))[..], [Event::Negotiated { is_structured: false }]));
+    let mut old = with_tls(TlsPolicy::Required);
+    let events = feed(&mut old, &option_bytes(option::EXPORT_NAME, |out| out.extend(b"disk")));
+    assert!(matches!(events[..], [Event::Failed(ProtocolError::WithoutTls)]), "{events:?}");
+}
+
+#[test]
+fn where_tls_is_allowed_both_are_served_and_it_begins_once() {
+    let mut server = with_tls(TlsPolicy::Allowed);
+    assert!(matches!(feed(&mut server, &go_bytes("disk"))[..], [Event::Negotiated { .. }]));
+    let mut server = with_tls(TlsPolicy::Allowed);
+    feed(&mut server, &starttls());
+    server.transmit.drain();
+    server.secured();
+    assert!(feed(&mut server, &starttls()).is_empty());
+    assert_eq!(reply_types(&mut server), [option_reply::ERR_INVALID]);
+    let mut server = with_tls(TlsPolicy::Off);
+    assert!(feed(&mut server, &starttls()).is_empty());
+    assert_eq!(reply_types(&mut server), [option_reply::ERR_POLICY]);
+}
+
+/// What somebody on the way puts before or behind the STARTTLS of an honest client must not be taken for the client's own.
+#[test]
+fn what_came_in_the_clear_does_not_count_under_tls() {
+    let mut server = with_tls(TlsPolicy::Allowed);
+    feed(&mut server, &option_bytes(option::STRUCTURED_REPLY, |_| {}));
+    feed(&mut server, &starttls());
+    server.transmit.drain();
+    server.secured();
+    assert!(matches!(feed(&mut server, &go_bytes("disk"))[..], [Event::Negotiated { is_structured: false }]));
+    let mut server = with_tls(TlsPolicy::Allowed);
+    let events = feed(&mut server, &[starttls(), go_bytes("disk")].concat());
+    assert!(matches!(events[..], [Event::Failed(ProtocolError::Malformed(_))]), "{events:?}");
+}
+
+#[test]
+fn a_client_that_knows_the_export_sends_requests_at_once_and_follows_its_size() {
+    let mut server = Server::transmitting(Arc::new(export()));
+    assert!(server.transmit.drain().is_empty(), "nobody is greeted");
+    let beyond = request(command::READ, 0, SIZE_BYTES, 512);
+    assert!(feed(&mut server, &beyond).is_empty(), "it is refused");
+    server.transmit.drain();
+    server.resize(SIZE_BYTES + 512);
+    let events = feed(&mut server, &beyond);
+    assert!(matches!(events[..], [Event::Request(_, Command::Read { offset: SIZE_BYTES, length: 512 })]), "{events:?}");
+}

@@ -135,6 +135,8 @@ pub mod reply {
     pub const ERR_POLICY: u32 = ERROR_BIT + 2;
     /// The option's data makes no sense.
     pub const ERR_INVALID: u32 = ERROR_BIT + 3;
+    /// Only TLS will do (`FORCEDTLS`).
+    pub const ERR_TLS_REQD: u32 = ERROR_BIT + 5;
     /// The export does not exist.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT + 6;
     /// The server is going away.

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use front::SocketAccess;
 use iscsi::url::Url;
 
 use crate::cache_place::CacheConfig;
@@ -12,12 +11,12 @@ use crate::difference_place::DifferenceConfig;
 use crate::error::{Error, Failure, Result};
 use crate::fronts;
 use crate::fronts::kind::FrontConfig;
+use crate::fronts::options::FrontOptions;
 use crate::log_place::LogConfig;
 use crate::login::attachment_isid;
 use crate::paths::Paths;
 use crate::remotes::{Arrangement, RemotesConfig, number_sessions};
 use crate::settings::Settings;
-use crate::socket_names::{group_of, mode_of};
 use crate::stack::StackConfig;
 
 /// How long I/O waits for a target that is away, where nobody says it: as long as open-iscsi's, enough for a reboot.
@@ -61,8 +60,9 @@ impl AttachConfig {
             let names = ["log.path", "difference.path"].map(|key| settings.name_of(key));
             return Err(Error::new(Failure::Usage, format!("{} cannot be used with {}", names[1], names[0])));
         }
+        let front_options = FrontOptions::of(&settings, &name, paths)?;
         Ok(Self {
-            fronts: fronts(&settings, &|kind| paths.front_socket(&name, kind))?,
+            fronts: fronts(&settings, &front_options, &|kind| paths.front_socket(&name, kind))?,
             waits_for_target: settings.is_on("wait"),
             metrics: settings.parsed("metrics")?,
             stack: StackConfig {
@@ -106,22 +106,13 @@ fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
 }
 
 /// The fronts; those for which no place is said are at `usual`.
-fn fronts(settings: &Settings, usual: &dyn Fn(&str) -> PathBuf) -> Result<Vec<FrontConfig>> {
-    let (access, is_read_only) = (front_access(settings)?, settings.is_on("read-only"));
+fn fronts(settings: &Settings, options: &FrontOptions, usual: &dyn Fn(&str) -> PathBuf) -> Result<Vec<FrontConfig>> {
     let parse = |text: String| {
         let refused = |why| Error::new(Failure::Usage, format!("{} {text}: {why}", settings.name_of("front")));
         let config = fronts::parse(&text, usual).map_err(refused)?;
-        Ok(FrontConfig { access, is_read_only, ..config })
+        Ok(FrontConfig { options: options.clone(), ..config })
     };
     settings.texts("front").into_iter().map(parse).collect()
-}
-
-fn front_access(settings: &Settings) -> Result<SocketAccess> {
-    let number = |key: &str, parse: fn(&str) -> std::result::Result<u32, String>| {
-        let context = |why| Error::new(Failure::Usage, format!("{}: {why}", settings.name_of(key)));
-        settings.text(key).map(|text| parse(&text).map_err(context)).transpose()
-    };
-    Ok(SocketAccess { mode: number("socket.mode", mode_of)?, group: number("socket.group", group_of)? })
 }
 
 /// The last part of the IQN and the LUN, in characters a file name can have.

@@ -57,13 +57,13 @@ impl Attachment {
         let watching = async {
             let mut watch = Watch::default();
             tokio::select! {
-                () = watch.look_for_ever(|| stack.sight()) => {}
+                () = watch.run(|| stack.observation()) => {}
                 () = wait_until(stack.ended()) => {}
             }
         };
         let (served, stopped, ..) = tokio::join!(serve, stop_on_signal, control, metrics, informing, watching);
         stack.stop_background();
-        served.and(stopped)
+        served.and(stopped).and(stack.check_end())
     }
 }
 

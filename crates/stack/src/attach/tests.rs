@@ -15,6 +15,7 @@ use logical_unit::change_marks::MemoryChanges;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, MarkRecord};
 use crate::control::{Request, call};
@@ -100,6 +101,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
         credentials: None,
         target_credentials: None,
         with_digests: false,
+        busy_polling: BusyPolling::Auto,
         link_round_trip: None,
         isid: None,
         waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
@@ -229,7 +231,7 @@ async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
         // What is in the way of the next note.
         let mut records = std::fs::read_dir(paths.caches()).unwrap().map(|entry| entry.unwrap().path());
         let record = records.find(|path| path.extension().is_some_and(|found| found == "json")).unwrap();
-        let in_the_way = record.with_extension("new");
+        let in_the_way = record.with_extension("json.new");
         std::fs::create_dir(&in_the_way).unwrap();
         in_the_way
     };

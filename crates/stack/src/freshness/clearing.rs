@@ -2,7 +2,7 @@
 //!
 //! Others may be what is left of a program that was killed: its last writes are on their way through the target when the next attachment begins. A
 //! CLEAR that is refused because of them, and left at that, would have them told to the next attach as if they had come after what is written here from now
-//! on, and be refused there as a conflict that is none. So what is new is heeded, as what was told before the open was, and CLEAR tried again.
+//! on, and be refused there as a conflict that is none. So what is new is invalidated, as what was told before the open was, and CLEAR tried again.
 //!
 //! No application has written anything through the store by then: what is dirty in it is older than what others have just written, which is a
 //! true conflict.
@@ -19,29 +19,29 @@ use writelog::WriteLog;
 
 use super::report::{everything, report_of};
 use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
-use crate::remotes::Leg;
+use crate::remotes::MemberLun;
 
 /// A store that is open.
-pub(crate) trait Heeding {
+pub(crate) trait Invalidate {
     /// Others changed these bytes: clean copies go, durably, and dirty data in them is refused unless it `is_overwritten`.
-    fn heed<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
+    fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
 }
 
-impl Heeding for Cache {
-    fn heed<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.heed_changes(changed, is_overwritten))
+impl Invalidate for Cache {
+    fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.invalidate(changed, is_overwritten))
     }
 }
 
-impl Heeding for WriteLog {
-    fn heed<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.heed_changes(changed, is_overwritten))
+impl Invalidate for WriteLog {
+    fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.invalidate(changed, is_overwritten))
     }
 }
 
 /// A mark that is held.
 pub(super) struct Taken {
-    pub(super) leg: Leg,
+    pub(super) member: MemberLun,
     /// What was reported by each path to its LUN, in order.
     pub(super) sequences: Vec<u64>,
     pub(super) id: [u8; 16],
@@ -50,10 +50,10 @@ pub(super) struct Taken {
 
 /// Clears marks for one store.
 pub(super) struct Clearing<'a> {
-    pub(super) store: &'a dyn Heeding,
+    pub(super) store: &'a dyn Invalidate,
     pub(super) is_overwritten: bool,
-    /// What was heeded that was not known before, in the whole device.
-    pub(super) heeded: Vec<ByteRange>,
+    /// What was invalidated that was not known before, in the whole device.
+    pub(super) invalidated: Vec<ByteRange>,
 }
 
 impl Clearing<'_> {
@@ -63,7 +63,7 @@ impl Clearing<'_> {
     /// The store's: what others changed while it was opened conflicts with what is dirty in it, or it failed.
     pub(super) async fn clear(&mut self, taken: &Taken) -> Result<bool, Error> {
         let mut is_cleared = true;
-        for (number, (lun, &sequence)) in taken.leg.luns.iter().zip(&taken.sequences).enumerate() {
+        for (number, (lun, &sequence)) in taken.member.luns.iter().zip(&taken.sequences).enumerate() {
             // The target of an earlier path may be this one's, too.
             let is_empty = number > 0 && report_of(lun, taken.id).await.is_ok_and(|report| report.ranges.is_empty());
             is_cleared &= is_empty || self.clear_by(lun, taken, sequence).await?;
@@ -90,7 +90,7 @@ impl Clearing<'_> {
                     return Ok(false);
                 }
             };
-            self.heed(lun, &taken.leg, &report.ranges).await?;
+            self.invalidate(lun, &taken.member, &report.ranges).await?;
             sequence = report.sequence;
             tokio::time::sleep(pause).await;
             pause *= 2;
@@ -99,12 +99,12 @@ impl Clearing<'_> {
         Ok(false)
     }
 
-    async fn heed(&mut self, lun: &RemoteLun, leg: &Leg, ranges: &[ByteRange]) -> Result<(), Error> {
+    async fn invalidate(&mut self, lun: &RemoteLun, member: &MemberLun, ranges: &[ByteRange]) -> Result<(), Error> {
         // The layers above have copies as well, and a store that was opened before this one.
         lun.invalidate(ranges);
-        let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| leg.in_whole(range)).collect();
-        self.store.heed(&changed, self.is_overwritten).await?;
-        self.heeded.extend(changed);
+        let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| member.in_whole(range)).collect();
+        self.store.invalidate(&changed, self.is_overwritten).await?;
+        self.invalidated.extend(changed);
         Ok(())
     }
 }

@@ -14,11 +14,13 @@ use futures_util::future::BoxFuture;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
+use crate::busy_polling::BusyPolling;
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
+use crate::place_device::PlaceKind;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
-use crate::store_file::{PlaceKind, open_or_make};
+use crate::store_file::open_or_make;
 use crate::test_target::{self, IQN};
 use crate::time::system_clock;
 
@@ -85,7 +87,7 @@ fn serve(store: Watched) -> SocketAddr {
 #[derive(Default)]
 struct Opened {
     /// What it was told.
-    heeded: Mutex<Vec<ByteRange>>,
+    invalidated: Mutex<Vec<ByteRange>>,
     /// Who writes, and where next: one write each time that it is told something, until there is none left.
     others: Option<(SharedDevice, Mutex<Vec<u64>>)>,
     /// Whether what others change is dirty here.
@@ -99,8 +101,8 @@ impl Opened {
     }
 }
 
-impl Heeding for Opened {
-    fn heed<'a>(
+impl Invalidate for Opened {
+    fn invalidate<'a>(
         &'a self,
         changed: &'a [ByteRange],
         is_overwritten: bool,
@@ -110,7 +112,7 @@ impl Heeding for Opened {
             if self.is_dirty {
                 return Err(ConflictingChanges { bytes: 4096 }.into());
             }
-            self.heeded.lock().unwrap().extend(changed);
+            self.invalidated.lock().unwrap().extend(changed);
             let Some((device, offsets)) = &self.others else { return Ok(()) };
             let next = offsets.lock().unwrap().pop();
             if let Some(offset) = next {
@@ -157,6 +159,7 @@ impl Host {
             credentials: None,
             target_credentials: None,
             with_digests: false,
+            busy_polling: BusyPolling::UpTo(Duration::ZERO),
             link_round_trip: None,
             isid: None,
             waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
@@ -298,7 +301,7 @@ async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     let held = host.commit(&remotes, assessed).await;
     let mark = host.mark().with_candidate(draw_token());
     host.caches.note_mark(&host.place, &mark).unwrap();
-    remotes.legs()[0].luns[0].renew_mark(mark.id(), mark.newest()).await.unwrap();
+    remotes.member_luns()[0].luns[0].renew_mark(mark.id(), mark.newest()).await.unwrap();
     expect_known_at_every_step(&store, &host);
     MarkRenewal::start(vec![held]).finish(true).await;
     store.check();
@@ -340,10 +343,14 @@ async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the
     let opened = Opened::beside(&others, vec![9 * MIB, 5 * MIB]);
     let held = host.commit_to(&opened, &remotes, assessed).await.unwrap();
     let range = |first| ByteRange { offset: first * MIB, length: MIB };
-    let heeded = opened.heeded.into_inner().unwrap();
-    assert_eq!(heeded, [range(3), range(3), range(5), range(3), range(5), range(9)]);
+    let invalidated = opened.invalidated.into_inner().unwrap();
+    assert_eq!(invalidated, [range(3), range(3), range(5), range(3), range(5), range(9)]);
     let void: Vec<Event> = std::iter::from_fn(|| events.try_receive()).collect();
-    assert_eq!(void, heeded.into_iter().map(Event::Invalidated).collect::<Vec<_>>(), "the layers above are told, too");
+    assert_eq!(
+        void,
+        invalidated.into_iter().map(Event::Invalidated).collect::<Vec<_>>(),
+        "the layers above are told, too"
+    );
     MarkRenewal::start(vec![held]).finish(true).await;
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;

@@ -12,6 +12,7 @@ static KIND: FrontKind = FrontKind {
     name: "broken",
     places: "broken:nowhere",
     place: |text| Ok(text.to_owned()),
+    usual: |_| Err("it is broken".to_owned()),
     listen: |_| Err(Error::new(Failure::Other, "it cannot listen")),
     metrics: &[],
 };

@@ -2,10 +2,10 @@
 
 use std::cell::{Cell, OnceCell};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint};
+use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 
@@ -13,7 +13,8 @@ use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, counter, gauge};
 
-pub(super) static KIND: FrontKind = FrontKind { name: "fuse", places: "fuse:PATH", place, listen, metrics: METRICS };
+pub(super) static KIND: FrontKind =
+    FrontKind { name: "fuse", places: "fuse:PATH", place, usual, listen, metrics: METRICS };
 
 const METRICS: &[Plain] = &[
     gauge("forebay_fuse_open", "/fuse/open", "How many times FUSE files are open."),
@@ -40,6 +41,11 @@ fn place(text: &str) -> std::result::Result<String, String> {
     path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
 }
 
+pub(super) fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+    check_fuse().map_err(|error| error.to_string())?;
+    Ok(place("fuse").display().to_string())
+}
+
 fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
     let mountpoint = Mountpoint::claim(Path::new(&config.place)).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::Unsupported => {
@@ -47,7 +53,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
         }
         _ => Error::io(format!("cannot offer a file at {}", config.place), &error),
     })?;
-    let options = FuseOptions { is_read_only: config.is_read_only, access: config.access };
+    let options = FuseOptions { is_read_only: config.options.is_read_only, access: config.options.access };
     let (path, mountpoint) = (config.place.clone(), Cell::new(Some(mountpoint)));
     Ok(Box::new(FuseFront { options, path, mountpoint, file: OnceCell::new() }))
 }

@@ -1,15 +1,21 @@
 //! What a front is, and what is known of a kind of them.
 
 use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use block::SharedDevice;
 use block::range_lock::RangeLock;
-use front::SocketAccess;
 use futures_util::future::LocalBoxFuture;
+use logical_unit::CompareAndWrite;
 use serde_json::Value;
 
+use super::options::FrontOptions;
 use crate::error::Result;
 use crate::metrics::plain::Plain;
+
+/// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there is none.
+pub type UsualPlace = fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>;
 
 /// What is known of a kind of fronts before there is one.
 #[derive(Debug)]
@@ -20,6 +26,8 @@ pub struct FrontKind {
     pub places: &'static str,
     /// A place as it is kept: other commands find it from other directories.
     pub place: fn(&str) -> std::result::Result<String, String>,
+    /// The place that is usual for it, of those in the run-time directory, which are named by their kind; or why it is never chosen, or cannot be had here.
+    pub usual: UsualPlace,
     /// Listens there. Who comes waits until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
     /// Families of its counters; each pointer into the status begins with its name.
@@ -33,10 +41,8 @@ pub struct FrontConfig {
     pub kind: &'static FrontKind,
     /// Where.
     pub place: String,
-    /// Who may connect, where it is a socket file.
-    pub access: SocketAccess,
-    /// Whether it refuses writes.
-    pub is_read_only: bool,
+    /// With what.
+    pub options: FrontOptions,
 }
 
 /// What is served, and how.
@@ -46,6 +52,8 @@ pub struct Served {
     pub device: SharedDevice,
     /// Whoever changes less than a block reads and writes the rest of it, too: here all fronts of a device take turns.
     pub turns: RangeLock,
+    /// Who compares and writes, where others reach the blocks without this host.
+    pub compares_below: Option<Arc<dyn CompareAndWrite>>,
 }
 
 /// Applications that a front has.

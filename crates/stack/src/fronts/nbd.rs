@@ -1,19 +1,30 @@
-//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on a loopback address.
+//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on an address: on others than the loopback's only for
+//! clients that prove by TLS who they are.
 
 use std::cell::OnceCell;
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
-use front::{ListenAddress, Listener, NbdCounters, NbdOptions, NbdServer};
+use front::{ListenAddress, Listener, NbdCounters, NbdOptions, NbdServer, Tls};
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use super::kernel_nbd;
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
+use super::options::FrontOptions;
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, counter, gauge};
 
-pub(super) static KIND: FrontKind =
-    FrontKind { name: "nbd", places: "nbd:unix:PATH, nbd:ADDRESS:PORT", place, listen, metrics: METRICS };
+pub(super) static KIND: FrontKind = FrontKind {
+    name: "nbd",
+    places: "nbd:unix:PATH, nbd:ADDRESS:PORT, nbd:/dev/nbdN",
+    place,
+    usual,
+    listen,
+    metrics: METRICS,
+};
 
 const METRICS: &[Plain] = &[
     gauge("forebay_nbd_connections", "/nbd/connections_open", "NBD clients."),
@@ -33,6 +44,9 @@ struct NbdFront {
 
 /// An absolute one.
 fn place(text: &str) -> std::result::Result<String, String> {
+    if kernel_nbd::is_place(text) {
+        return kernel_nbd::place(text);
+    }
     match text.parse().map_err(|error: front::address::ParseAddressError| error.to_string())? {
         ListenAddress::Unix(path) => {
             let path = std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -42,7 +56,15 @@ fn place(text: &str) -> std::result::Result<String, String> {
     }
 }
 
+/// A socket can be had everywhere.
+pub(super) fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+    Ok(format!("unix:{}", place("nbd").display()))
+}
+
 fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
+    if kernel_nbd::is_place(&config.place) {
+        return kernel_nbd::listen(config);
+    }
     let address: ListenAddress = config
         .place
         .parse()
@@ -52,10 +74,32 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
         io::ErrorKind::AlreadyExists => Error::new(Failure::Usage, format!("cannot listen on {address}: {error}")),
         _ => Error::io(format!("cannot listen on {address}"), error),
     };
-    let listener = Listener::bind_with(&address, config.access).map_err(|error| context(&error))?;
+    let tls = config.options.tls.clone().filter(|_| matches!(address, ListenAddress::Tcp(_)));
+    let listener = match &address {
+        ListenAddress::Tcp(tcp) if !tcp.ip().is_loopback() => {
+            check_remote(*tcp, &config.options)?;
+            Listener::bind_anywhere(&address)
+        }
+        _ => Listener::bind_with(&address, config.options.access),
+    };
+    let listener = listener.map_err(|error| context(&error))?;
     let address = listener.address().map_err(|error| Error::io("the listener", &error))?;
-    let options = NbdOptions { is_read_only: config.is_read_only, ..NbdOptions::default() };
+    let options = NbdOptions { is_read_only: config.options.is_read_only, tls, ..NbdOptions::default() };
     Ok(Box::new(NbdFront { options, address, listener: Mutex::new(Some(listener)), server: OnceCell::new() }))
+}
+
+/// NBD itself asks nobody who they are.
+fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
+    let refused = |advice: &str| {
+        let message = format!("{address} can be reached from other machines: {advice}");
+        Err(Error::new(Failure::Usage, message))
+    };
+    if !options.tls.as_ref().is_some_and(Tls::lets_in_known_clients_only) {
+        return refused(
+            "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with nbd.tls=allowed",
+        );
+    }
+    if options.allows_remote { Ok(()) } else { refused("give --set front.allow-remote=on if that is meant") }
 }
 
 impl NbdFront {
@@ -74,7 +118,10 @@ impl Front for NbdFront {
     }
 
     fn address(&self) -> String {
-        self.address.uri("")
+        let uri = self.address.uri("");
+        // What libnbd takes for TLS from the first word on.
+        let is_secure = self.options.tls.as_ref().is_some_and(Tls::is_required);
+        if is_secure { uri.replacen("nbd:", "nbds:", 1) } else { uri }
     }
 
     fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {

@@ -11,6 +11,7 @@ use initiator::limits::CONNECTIONS_MAX;
 use iscsi::pdu::Isid;
 
 use super::kind::{Kind, Step};
+use crate::busy_polling::BusyPolling;
 use crate::limits::{
     DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES, LOG_SEGMENT_BYTES,
     LOG_SLOT_BYTES,
@@ -274,10 +275,13 @@ pub static TABLE: &[Setting] = &[
         "front",
         "as",
         Kind::Text("FRONT"),
-        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, fuse:PATH, or auto",
+        "Where to offer it: nbd:unix:PATH, nbd:ADDRESS:PORT, nbd:/dev/nbdN, fuse:PATH, iscsi:[ADDRESS:]PORT, or auto",
     )
-    .default("auto")
-    .more("auto is an NBD socket in the run-time directory. Given several times, it is offered at all of these places.")
+    .default("nbd")
+    .more(
+        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a disk of the kernel's NBD client, a FUSE file there, else that socket. Given several \
+         times, it is offered at all of these places.",
+    )
     .list()
     .basic(),
     Setting::new(Part::Attachment, "read-only", "read-only", Kind::Switch, "Refuse writes").default("off").basic(),
@@ -409,6 +413,14 @@ pub static TABLE: &[Setting] = &[
     )
     .default("off")
     .more("A target that does not know this gets ordinary connections."),
+    Setting::login(
+        "busy-poll",
+        "busy-poll",
+        Kind::Checked("auto|off|DURATION", |text| text.parse::<BusyPolling>().map(drop)),
+        "How long connections look for answers before they sleep, while few commands are under way and looking pays",
+    )
+    .default("auto")
+    .more("auto: as long as waking a thread takes on this machine. Only on TCP connections of their own, not with link.round-trip."),
     Setting::login(
         "reconnect",
         "",
@@ -737,6 +749,61 @@ pub static TABLE: &[Setting] = &[
         Kind::Checked("GROUP", |text| group_of(text).map(drop)),
         "Group of a socket file, or of a FUSE file, of a front, by name or number: that of a hypervisor's user, for one",
     ),
+    Setting::new(
+        Part::Front,
+        "front.allow-remote",
+        "",
+        Kind::Switch,
+        "Let fronts listen on addresses that other machines reach",
+    )
+    .default("off")
+    .without_flag(),
+    Setting::new(
+        Part::Front,
+        "nbd.tls-certificate",
+        "",
+        Kind::Path,
+        "The server's certificate for TLS at NBD addresses, in PEM, with those between it and its authority",
+    )
+    .needs(&["nbd.tls-key"])
+    .without_flag(),
+    Setting::new(Part::Front, "nbd.tls-key", "", Kind::Path, "File with the key of that certificate, in PEM")
+        .needs(&["nbd.tls-certificate"])
+        .without_flag(),
+    Setting::new(
+        Part::Front,
+        "nbd.tls-clients",
+        "",
+        Kind::Path,
+        "The authorities of one of which an NBD client's certificate must be, in PEM",
+    )
+    .unset("clients need no certificate")
+    .needs(&["nbd.tls-certificate"])
+    .without_flag(),
+    Setting::new(
+        Part::Front,
+        "nbd.tls",
+        "",
+        Kind::Choice(&["required", "allowed"]),
+        "Whether NBD clients at addresses must use TLS, where there is a certificate",
+    )
+    .unset("required")
+    .needs(&["nbd.tls-certificate"])
+    .without_flag(),
+    Setting::new(Part::Front, "iscsi.name", "", Kind::Text("IQN"), "Target name of an iSCSI front")
+        .unset("one made of the names of this host and of the attachment")
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.chap-user", "", Kind::Text("USER"), "CHAP user that initiators of an iSCSI front must prove to be")
+        .unset("nobody has to prove anything")
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.chap-file", "", Kind::Path, "File with the secret of that user (its first line)")
+        .needs(&["iscsi.chap-user"])
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.mutual-user", "", Kind::Text("USER"), "CHAP user that an iSCSI front proves to be to initiators that ask")
+        .without_flag(),
+    Setting::new(Part::Front, "iscsi.mutual-file", "", Kind::Path, "File with the secret of that user (its first line)")
+        .needs(&["iscsi.mutual-user"])
+        .without_flag(),
 ];
 
 const DESTAGE_TIME: Kind = Kind::Time(DESTAGE_TIME_MIN);

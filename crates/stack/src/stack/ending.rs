@@ -26,6 +26,13 @@ pub(crate) enum Ending {
     RemoveCache,
 }
 
+/// What an end left.
+struct Closed {
+    dirty_bytes: u64,
+    /// The target that dirty data waited for.
+    waited_for: Option<String>,
+}
+
 impl Stack {
     /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the file of what is dirty was
     /// removed, nothing would be kept: then all is written back first, which takes as long as it takes.
@@ -83,7 +90,11 @@ impl Stack {
             () = self.leave_silent_target() => unreachable!("it is asked for ever"),
         };
         self.ended.send_replace(true);
-        closed
+        if let Err(error) = &closed {
+            // That somebody ended it at once, which is looked at below, is no failure of the process.
+            let _ = self.failed_end.set(error.clone());
+        }
+        closed.and_then(|closed| self.check_clean(ending, closed))
     }
 
     /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as long as it takes; once nothing is,
@@ -151,7 +162,7 @@ impl Stack {
         Ok(())
     }
 
-    pub(super) async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+    async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Closed> {
         let keep_dirty = ending == Ending::KeepDirty;
         wait_until(&self.unused).await;
         let flushed = match &self.difference {
@@ -175,7 +186,10 @@ impl Stack {
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
             self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
         }
-        let kept = self.within_ending_time(self.remotes.close()).await.unwrap_or_else(|| self.remotes.unkept());
+        let kept = self
+            .within_ending_time(self.remotes.close())
+            .await
+            .unwrap_or_else(|| self.remotes.check_nothing_in_doubt());
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
             let words = Error::from(error.clone());
@@ -188,7 +202,14 @@ impl Stack {
             };
             self.ends_dirty(words.failure(), &why)
         })?;
-        if !keep_dirty && dirty_bytes > 0 && *self.hurrying.borrow() {
+        self.check_kept(kept)?;
+        Ok(Closed { dirty_bytes, waited_for })
+    }
+
+    /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else wanted it at once.
+    fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Value> {
+        let Closed { dirty_bytes, waited_for } = closed;
+        if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.hurrying.borrow() {
             return Err(match waited_for {
                 Some(target) => {
                     self.ends_dirty(Failure::Unreachable, &format!("it waited for {target}, and was ended at once"))
@@ -196,13 +217,14 @@ impl Stack {
                 None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
             });
         }
-        self.check_kept(kept)?;
         let is_target_silent = self.is_target_silent.get();
         Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes, "is_target_silent": is_target_silent }))
     }
 
-    /// It was to leave nothing dirty, and does.
+    /// It was to leave nothing dirty, and does, or could not be closed in order.
     fn ends_dirty(&self, failure: Failure, why: &str) -> Error {
+        // What is gone with a part of its file is damage, whatever the file system calls it.
+        let failure = if self.cut_with_dirty().is_empty() { failure } else { Failure::Mismatch };
         Error::new(failure, format!("\"{}\" is detached, but {} ({why})", self.name, self.what_stays_dirty()))
     }
 
@@ -226,7 +248,7 @@ impl Stack {
         }
     }
 
-    /// The inner result is that of bringing down what is dirty.
+    /// The inner result is that of bringing down what is dirty, and of closing what held it.
     async fn close_log(
         &self,
         keep_dirty: bool,
@@ -243,7 +265,12 @@ impl Stack {
                 () = wait_until(&self.hurrying) => {}
             }
         }
-        let is_closed = self.within_ending_time(log.close(!is_clean)).await.transpose()?.is_some();
+        let is_closed = match self.within_ending_time(log.close(!is_clean)).await {
+            // The registry goes on saying of it what it says of one in use.
+            Some(Err(error)) => return Ok(cleaned.and(Err(error))),
+            Some(Ok(())) => true,
+            None => false,
+        };
         // A device that failed may hold what is older than the LUN, until it is closed with nothing in it.
         let has_failed = log.status().failure.is_some();
         self.update_registry(Store::Log, has_failed && !is_closed)?;
@@ -267,7 +294,10 @@ impl Stack {
                 () = wait_until(&self.hurrying) => {}
             }
         }
-        self.within_ending_time(cache.close(!is_clean)).await.unwrap_or(Ok(()))?;
+        if let Some(Err(error)) = self.within_ending_time(cache.close(!is_clean)).await {
+            // As above.
+            return Ok(cleaned.and(Err(error)));
+        }
         self.update_registry(Store::Cache, false)?;
         Ok(cleaned)
     }

@@ -19,7 +19,6 @@ use writelog::WriteLog;
 use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
-use crate::apart::Apart;
 use crate::caches::{Caches, Record};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
@@ -28,9 +27,11 @@ use crate::held_marks::HeldMarks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX};
 use crate::paths::Paths;
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
-use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
+use crate::store_file::{check_can_be_made, have_common_bytes};
+use crate::worker_thread::WorkerThread;
 
 /// A stack that is being opened.
 pub(super) struct Opening<'a> {
@@ -55,8 +56,10 @@ pub(super) struct Opening<'a> {
     pub(super) entries: Vec<Entry>,
     pub(super) early_entries: EarlyEntries,
     pub(super) background: JoinSet<()>,
-    pub(super) destaging: Option<Apart>,
-    pub(super) locks: Vec<UnitLock>,
+    pub(super) destaging: Option<WorkerThread>,
+    pub(super) lock: UnitLock,
+    /// Where nothing was before.
+    free_places: Vec<Place>,
 }
 
 impl<'a> Opening<'a> {
@@ -79,17 +82,17 @@ impl<'a> Opening<'a> {
         if !is_shared {
             check_alone(&config, &remotes)?;
         }
-        let lock = |identity| match config.difference.is_some() || is_shared {
-            true => UnitLock::share(paths, identity, &config.name),
-            false => UnitLock::acquire(paths, identity, &config.name),
+        let lock = match config.difference.is_some() || is_shared {
+            true => UnitLock::share(paths, &identities, &config.name)?,
+            false => UnitLock::acquire(paths, &identities, &config.name)?,
         };
-        let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
+        let free_places = places.into_iter().filter(|place| !place.path.exists()).cloned().collect();
         Ok(Self {
             device: remotes.device(),
             early_entries: EarlyEntries::of(&registry),
@@ -112,7 +115,8 @@ impl<'a> Opening<'a> {
             entries: Vec::new(),
             background: JoinSet::new(),
             destaging: None,
-            locks,
+            lock,
+            free_places,
         })
     }
 
@@ -195,7 +199,7 @@ impl<'a> Opening<'a> {
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));
         let destaging = base::background::named("destaging", opened.run_destaging());
-        self.destaging = Some(Apart::start("destaging", destaging)?);
+        self.destaging = Some(WorkerThread::start("destaging", destaging)?);
         self.early_entries.note_log(&opened);
         self.device = opened;
         Ok(())
@@ -211,9 +215,24 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one. Only
+    /// while it is open: of what nobody here has locked, another process may be the owner, who came first to the same free place. And nothing that
+    /// is above it can have put data into it.
+    fn remove_unrecorded(&self) {
+        let cache_place = self.cache_place.as_ref().filter(|_| self.cache.is_some() && self.log.is_none());
+        let log_place = self.log_place.as_ref().filter(|_| self.log.is_some());
+        for place in cache_place.into_iter().chain(log_place).filter(|place| self.free_places.contains(place)) {
+            if matches!(self.caches.find(place), Ok(None)) {
+                // Whoever attaches has an error already.
+                let _ = std::fs::remove_file(&place.path);
+            }
+        }
+    }
+
     /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
     /// not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
+        self.remove_unrecorded();
         close_unserved(self.log.take(), self.cache.clone()).await;
         // Of a base others may be about to use what they took: it is told by who writes to the LUN.
         if self.config.difference.is_some() {

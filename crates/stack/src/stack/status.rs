@@ -11,7 +11,7 @@ use crate::content::uuid_at;
 use crate::difference_place;
 use crate::place::Place;
 use crate::registry::{Entry, Store};
-use crate::watch::{self, Sight};
+use crate::watch::{self, Observation};
 
 impl Stack {
     /// For the service manager, in a line.
@@ -42,6 +42,12 @@ impl Stack {
         if let Some(place) = self.gone_with_dirty().pop_first() {
             return format!("{} bytes are lost: {place}, which held them, was removed before", self.dirty_bytes());
         }
+        if let Some(place) = self.cut_with_dirty().pop_first() {
+            return format!("{} bytes are lost: {place}, which held them, was cut", self.dirty_bytes());
+        }
+        if self.dirty_bytes() == 0 {
+            return "what it is in could not be closed in order".to_owned();
+        }
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         let arguments: BTreeSet<String> = places
             .map(|entry| {
@@ -57,10 +63,10 @@ impl Stack {
     }
 
     /// What is looked at from time to time.
-    pub(crate) fn sight(&self) -> Sight {
+    pub(crate) fn observation(&self) -> Observation {
         let remote = self.remotes.status();
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
-        Sight {
+        Observation {
             state: remote["state"].as_str().unwrap_or_default().to_owned(),
             portal: remote["portal"].as_str().unwrap_or_default().to_owned(),
             dirty_places: places.map(Entry::place).collect(),

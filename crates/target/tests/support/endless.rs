@@ -69,9 +69,9 @@ impl AsyncWrite for Endless {
 
 /// Goes on by a millisecond whenever somebody looks at it, and wakes nobody.
 #[derive(Default)]
-pub struct HastyClock(AtomicU64);
+pub struct AdvancingClock(AtomicU64);
 
-impl Clock for HastyClock {
+impl Clock for AdvancingClock {
     fn now(&self) -> Instant {
         Instant::START + Duration::from_millis(self.0.fetch_add(1, Ordering::Relaxed))
     }

@@ -267,12 +267,12 @@ impl CrashLayer {
 
     /// Loses what was completed and is volatile, in whole or in part as drawn, and says so: a disk whose power was away for a moment.
     pub fn lose_cache(&self) {
-        self.lose_cache_untold();
+        self.lose_cache_silently();
         self.publish(&Event::WritesLost);
     }
 
     /// The same without saying so: whoever calls this does, by [`CrashLayer::publish`].
-    pub fn lose_cache_untold(&self) {
+    pub fn lose_cache_silently(&self) {
         let State { visible, durable, log, random, .. } = &mut *self.medium.lock();
         log.lose(log.completed_count(), durable, random);
         *visible = log.show(durable);

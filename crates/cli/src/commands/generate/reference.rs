@@ -61,7 +61,8 @@ fn codes() -> String {
     }
     text.push_str(
         "\nSIGTERM and SIGINT end `attach` within five seconds, also while it starts, whatever it waits for: with 1 before it said `ready:`, when nothing \
-         was attached and nothing half-made is left, and with 0 after that.\n",
+         was attached and nothing half-made is left, and with 0 after that.\n\
+         \nA `detach` that fails although it ended the attachment ends both with the same code, the command and `attach`.\n",
     );
     text
 }

@@ -43,7 +43,7 @@ fn with_chap() -> TargetParameters {
     let mut parameters = parameters();
     let secret = Secret::new("alice's secret").unwrap();
     let accounts = vec![Credentials { name: "alice".to_owned(), secret }];
-    parameters.targets[0].access = AccessList(vec![AccessRule::everybody(accounts)]);
+    parameters.targets[0].access = AccessList(vec![AccessRule::any_initiator(accounts)]);
     parameters
 }
 

@@ -8,8 +8,8 @@ use crate::core::Core;
 use crate::journal::Extent;
 
 impl Core {
-    /// See [`Cache::heed_changes`](crate::Cache::heed_changes).
-    pub(crate) async fn heed_changes(&self, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
+    /// See [`Cache::invalidate`](crate::Cache::invalidate).
+    pub(crate) async fn invalidate(&self, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         // Whoever closes the cache waits, and does not store as clean what is about to go.
         let _guard = self.enter(self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX })).await?;
         let changes = Changes::new(ranges, self.origin.padding);

@@ -10,13 +10,13 @@ use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
 
 /// Bound, and not served yet.
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     pub(crate) control: ControlServer,
     pub(crate) metrics: Option<MetricsServer>,
     pub(crate) fronts: Fronts,
 }
 
-impl Doors {
+impl Listeners {
     /// Opens all of them.
     ///
     /// # Errors

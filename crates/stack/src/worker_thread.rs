@@ -9,12 +9,12 @@ use tokio::sync::oneshot;
 use crate::error::{Error, Result};
 
 /// The thread. It ends when the work does, or with this.
-pub(crate) struct Apart {
+pub(crate) struct WorkerThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Apart {
+impl WorkerThread {
     /// Begins with the work. `name` is what a debugger shows.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for WorkerThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         // Its panic has been reported on its thread.
@@ -57,14 +57,14 @@ mod tests {
     #[test]
     fn work_runs_on_its_thread_and_ends_with_it() {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let apart = Apart::start("destaging", async move {
+        let worker = WorkerThread::start("destaging", async move {
             let name = std::thread::current().name().map(str::to_owned);
             sender.send(name).expect("the test waits");
             std::future::pending::<()>().await;
         })
         .unwrap();
         assert_eq!(receiver.recv().unwrap().as_deref(), Some("destaging"));
-        drop(apart);
+        drop(worker);
         assert!(receiver.recv().is_err(), "the work went on");
     }
 }

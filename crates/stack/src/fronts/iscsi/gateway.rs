@@ -1,0 +1,148 @@
+//! The target of a gateway, and its logical unit.
+//!
+//! The unit is another one than the LUN behind: a serial number of its own is made at random when an attachment of this name is first offered so, and kept
+//! in the state directory. What is newest may be in a cache or a log of this host, so multipath must never take the two for one disk; nor two
+//! gateways of two hosts.
+//!
+//! Reservations are of the gateway's own initiators among each other, and kept beside the serial number. To the LUN behind they all are one initiator: it could
+//! not tell them apart.
+
+use std::future::Future;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use ::target::{Status, Target, TargetServer, TargetServerOptions};
+use block::{Completion, Device, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use iscsi::target::{AccessList, AccessRule};
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
+
+use crate::fronts::kind::Served;
+use crate::fronts::options::FrontOptions;
+use crate::registry::file_stem;
+use crate::sidecar::Sidecar;
+use crate::time::system_clock;
+
+/// Where the unit is.
+pub(super) const LUN: u64 = 0;
+
+/// A target with one unit.
+pub(super) struct Gateway {
+    unit: Arc<LogicalUnit>,
+    server: TargetServer,
+}
+
+impl Gateway {
+    /// One for the device of `served`.
+    ///
+    /// # Errors
+    /// When its serial number can neither be read nor made.
+    pub(super) fn open(all: &FrontOptions, served: &Served) -> io::Result<Self> {
+        let options = &all.gateway;
+        let name = format!("{}-{}", all.name, file_stem(&served.device.identity()));
+        let sidecar = Sidecar::named(&name, &options.folder).map_err(io::Error::other)?;
+        let serial = sidecar.serial().map_err(io::Error::other)?;
+        let (reservation_store, saved_reservations) = sidecar.reservations().map_err(io::Error::other)?;
+        let identity = Identity { target: "gateway".into(), unit: "lun".into(), serial };
+        let device = Arc::new(Renamed { inner: Arc::clone(&served.device), identity });
+        let geometry = device.geometry();
+        let unit_options = LogicalUnitOptions {
+            product: "GATEWAY DISK".into(),
+            is_read_only: all.is_read_only,
+            physical_block_bytes: Some(geometry.physical_block_bytes),
+            reservation_store: Some(Arc::new(reservation_store)),
+            saved_reservations,
+            waits_for_device: true,
+            compares_below: served.compares_below.clone(),
+            clock: Some(system_clock().map_err(io::Error::other)?),
+            ..LogicalUnitOptions::default()
+        };
+        let unit = LogicalUnit::new(device, unit_options);
+        let luns = LunMap::new();
+        luns.insert(LUN, Arc::clone(&unit));
+        let target = Target {
+            access: AccessList(vec![AccessRule::any_initiator(options.accounts.clone())]),
+            own: options.own.clone(),
+            ..Target::new(options.iqn.clone(), luns)
+        };
+        Ok(Self { unit, server: TargetServer::new(vec![target], TargetServerOptions::default()) })
+    }
+
+    /// Serves who connects until `stop`, then lets sessions end.
+    ///
+    /// # Errors
+    /// When the server cannot run.
+    pub(super) async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>) -> io::Result<()> {
+        self.server.adopt(vec![listener])?.run(stop).await
+    }
+
+    /// The unit's own work, without end.
+    pub(super) fn run(&self) -> impl Future<Output = ()> + use<> {
+        self.unit.run()
+    }
+
+    /// What was counted.
+    pub(super) fn counted(&self) -> Status {
+        self.server.counted()
+    }
+}
+
+/// The device, as somebody else.
+struct Renamed {
+    inner: SharedDevice,
+    identity: Identity,
+}
+
+impl Device for Renamed {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity.clone()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        self.inner.submit(request)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.inner.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use block::memory::MemoryDevice;
+    use block::range_lock::RangeLock;
+
+    use super::*;
+    use crate::fronts::options::GatewayOptions;
+
+    fn identity_of(name: &str, behind: &str, folder: &Path) -> Identity {
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: behind.into() };
+        let device = Arc::new(MemoryDevice::new(1 << 20, identity));
+        let served = Served { device, turns: RangeLock::new(), compares_below: None };
+        let gateway = GatewayOptions {
+            iqn: "iqn.2026-11.io.forebay:gateway".into(),
+            folder: folder.join("gateways"),
+            ..GatewayOptions::default()
+        };
+        let options = FrontOptions { name: name.into(), gateway, ..FrontOptions::default() };
+        Gateway::open(&options, &served).unwrap().unit.device().identity()
+    }
+
+    #[tokio::test]
+    async fn a_gateway_is_itself_at_every_start_and_nobody_else() {
+        let state = tempfile::tempdir().unwrap();
+        let first = identity_of("disk", "a", state.path());
+        assert_eq!(identity_of("disk", "a", state.path()), first);
+        assert_ne!(first.serial, "a", "it is not the LUN behind");
+        assert_ne!(identity_of("disk", "b", state.path()), first, "of another LUN");
+        assert_ne!(identity_of("other", "a", state.path()), first, "another attachment");
+        let elsewhere = tempfile::tempdir().unwrap();
+        assert_ne!(identity_of("disk", "a", elsewhere.path()), first, "on another host");
+    }
+}

@@ -120,7 +120,11 @@ fn attachments(world: &World, target: &Target) -> Vec<(&'static str, Process)> {
         start("stores", &format!("{} {stores}", urls[0])),
         start(
             "paths",
-            &format!("{} --as nbd:127.0.0.1:0 --as fuse:{}", pair(&urls[1], &urls[1]), world.path("file").display()),
+            &format!(
+                "{} --as nbd:127.0.0.1:0 --as iscsi:0 --as fuse:{}",
+                pair(&urls[1], &urls[1]),
+                world.path("file").display()
+            ),
         ),
         start("stripe", &format!("{} --stripe 64KiB", pair(&urls[2], &urls[3]))),
         start("difference", &format!("{} --difference d --difference-size 8MiB", urls[4])),

@@ -56,6 +56,16 @@ impl Counters {
     /// It is not any more.
     pub(crate) fn note_closed(&self, size_bytes: u64) {
         self.connections_open.fetch_sub(1, Ordering::Relaxed);
+        self.forget_size(size_bytes);
+    }
+
+    /// One that was told a size knows another one now.
+    pub(crate) fn note_told(&self, before_bytes: u64, size_bytes: u64) {
+        self.forget_size(before_bytes);
+        *self.lock_sizes().entry(size_bytes).or_default() += 1;
+    }
+
+    fn forget_size(&self, size_bytes: u64) {
         let mut sizes = self.lock_sizes();
         if let Some(count) = sizes.get_mut(&size_bytes) {
             *count -= 1;

@@ -15,20 +15,23 @@ use std::sync::Arc;
 use base::buffer::BufferPool;
 use base::refusals::Refusals;
 use block::range_lock::RangeLock;
-use block::{Geometry, SharedDevice};
+use block::{EventReceiver, Geometry, SharedDevice};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
+use crate::handshake_turn::HandshakeLine;
 use crate::holdings::Shares;
 use crate::limits::{
     ACCEPT_INTERVAL, ACCEPT_PAUSE, ACCEPTS_IN_A_ROW, HANDSHAKES_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX,
     SPARE_SHARE_BYTES,
 };
 use crate::listener::{Accepted, Listener};
+use crate::open_connection::OpenConnection;
 use crate::options::NbdOptions;
 use crate::shared::Shared;
 
@@ -61,6 +64,7 @@ impl NbdServer {
             large_places: Arc::default(),
             places: Arc::new(Semaphore::new(options.all_connections_max().min(Semaphore::MAX_PERMITS))),
             handshakes: Arc::default(),
+            handshake_line: HandshakeLine::default(),
             long_requests: Arc::default(),
             admission: Arc::default(),
             options,
@@ -133,8 +137,28 @@ impl NbdServer {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        Connection::new(stream, OpenConnection::begin(&self.shared), Box::pin(shutdown), None).run().await
+    }
+
+    /// What a client is told of the export, as transmission flags, and of its geometry.
+    pub(crate) fn facts(&self) -> (u16, Geometry) {
+        let geometry = self.shared.device.geometry();
+        (self.shared.export(&geometry).abilities.to_flags(), geometry)
+    }
+
+    /// What the device tells from now on.
+    pub(crate) fn events(&self) -> EventReceiver {
+        self.shared.device.subscribe()
+    }
+
+    /// Serves a client that knows the export by other means, and is told of a new size by them, too.
+    pub(crate) fn serve_knowing(
+        &self,
+        stream: UnixStream,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
         let open = OpenConnection::begin(&self.shared);
-        Connection::new(stream, Arc::clone(&self.shared), open.geometry, Box::pin(shutdown), None).run().await
+        Connection::knowing(stream, open, Box::pin(shutdown)).run()
     }
 
     fn spawn(&self, connections: &mut JoinSet<()>, accepted: Accepted, mut stop: watch::Receiver<bool>) {
@@ -142,43 +166,17 @@ impl NbdServer {
         let handshake = shared.handshakes.begin(accepted.peer(), HANDSHAKES_MAX);
         connections.spawn(base::background::named("nbd-connection", async move {
             let open = OpenConnection::begin(&shared);
-            let (shared, geometry) = (Arc::clone(&shared), open.geometry);
             let shutdown = Box::pin(async move {
                 // The sender lives as long as `serve`; its end is a shutdown as well.
                 let _ = stop.wait_for(|is_stopped| *is_stopped).await;
             });
             let ended = match accepted {
-                Accepted::Unix(stream) => {
-                    Connection::new(stream, shared, geometry, shutdown, Some(handshake)).run().await
-                }
-                Accepted::Tcp(stream) => {
-                    Connection::new(stream, shared, geometry, shutdown, Some(handshake)).run().await
-                }
+                Accepted::Unix(stream) => Connection::new(stream, open, shutdown, Some(handshake)).run().await,
+                Accepted::Tcp(stream) => Connection::new(stream, open, shutdown, Some(handshake)).run().await,
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, "an NBD connection ended");
             }
         }));
-    }
-}
-
-/// Counts a connection as open while it lives.
-struct OpenConnection {
-    shared: Arc<Shared>,
-    /// What the client is told.
-    geometry: Geometry,
-}
-
-impl OpenConnection {
-    fn begin(shared: &Arc<Shared>) -> Self {
-        let geometry = shared.device.geometry();
-        shared.counters.note_opened(geometry.size_bytes);
-        Self { shared: Arc::clone(shared), geometry }
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.shared.counters.note_closed(self.geometry.size_bytes);
     }
 }

@@ -135,6 +135,11 @@ impl Holder {
         self.life.filter(|life| life.lease_until > now).map(|life| life.client)
     }
 
+    /// When that ends if it is not renewed.
+    pub fn lease_until(&self) -> Option<Instant> {
+        self.life.map(|life| life.lease_until)
+    }
+
     /// What it holds of its own.
     pub fn held(&self) -> impl Iterator<Item = (Resource, Mode)> {
         self.held.iter().map(|(resource, held)| (*resource, held.mode))

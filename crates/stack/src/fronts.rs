@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`kind`] | what a front is |
 //! | `nbd` | the NBD server |
+//! | `kernel_nbd` | a disk of the kernel's NBD client: one more place of that kind |
 //! | `fuse` | the file |
 //! | `iscsi` | the gateway: a target with the device as its one logical unit |
 //! | [`options`] | what settings say of all of them |
@@ -28,6 +29,7 @@ use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
 mod broken;
 mod fuse;
 mod iscsi;
+mod kernel_nbd;
 pub mod kind;
 mod nbd;
 pub mod options;
@@ -41,8 +43,15 @@ use options::FrontOptions;
 /// Every kind there is.
 pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND, &iscsi::KIND];
 
-/// Those among which `auto` chooses, the best first: what looks most like a disk to most programs.
-static BEST: &[&FrontKind] = &[&fuse::KIND, &nbd::KIND];
+/// What `auto` may choose: in words, the kind, and its place.
+type Choice = (&'static str, &'static FrontKind, fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>);
+
+/// The best first: what looks most like a disk to most programs.
+static BEST: &[Choice] = &[
+    ("disk of the kernel", &nbd::KIND, kernel_nbd::usual),
+    ("FUSE file", &fuse::KIND, fuse::usual),
+    ("NBD socket", &nbd::KIND, nbd::usual),
+];
 
 /// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind that can be had here.
 ///
@@ -68,19 +77,20 @@ pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result
     Ok(FrontConfig { kind, place, options: FrontOptions::default() })
 }
 
-/// The first that can be had here, with its usual place. Says which it is, and why no better one.
+/// The first that can be had here, with its place. Says which it is, and why no better one.
 fn best(
-    kinds: &[&'static FrontKind],
+    choices: &[Choice],
     usual: &dyn Fn(&str) -> PathBuf,
 ) -> std::result::Result<(&'static FrontKind, String), String> {
     let mut lacking = Vec::new();
-    for kind in kinds {
-        match (kind.usual)(usual) {
+    for (name, kind, place) in choices {
+        match place(usual) {
             Ok(place) => {
-                tracing::info!(front = kind.name, place, better = lacking.join("; "), "auto has chosen a front");
+                let why = lacking.join("; ");
+                tracing::info!(front = format!("{}:{place}", kind.name), why, "auto has chosen a {name}");
                 return Ok((kind, place));
             }
-            Err(why) => lacking.push(format!("no {}: {why}", kind.name)),
+            Err(why) => lacking.push(format!("no {name}: {why}")),
         }
     }
     Err(format!("auto finds nothing here: {}", lacking.join("; ")))
@@ -232,7 +242,8 @@ mod tests {
             assert!(KINDS.iter().all(|kind| why.contains(kind.places)), "{why}");
         }
         assert!(parse("fuse:disk", usual).unwrap().place.starts_with('/'), "so is a file");
-        assert!(parse("nbd:nowhere", usual).is_err());
+        assert_eq!(parse("nbd:/dev/nbd3", usual).unwrap().place, "/dev/nbd3");
+        assert!(parse("nbd:nowhere", usual).is_err() && parse("nbd:/dev/sda", usual).is_err());
         assert!(parse("fuse:", usual).is_err());
         let help = find("front").unwrap().help;
         assert!(KINDS.iter().all(|kind| help.contains(kind.places)), "{help}");
@@ -241,11 +252,11 @@ mod tests {
     #[test]
     fn auto_is_the_first_that_can_be_had_and_says_why_there_is_none() {
         let usual = &|kind: &str| PathBuf::from(format!("/run/forebay/disk.{kind}"));
-        let broken: &'static FrontKind = broken().kind();
-        let (kind, place) = best(&[broken, &nbd::KIND], usual).unwrap();
+        let broken: Choice = ("thing", &nbd::KIND, |_| Err("it is broken".to_owned()));
+        let (kind, place) = best(&[broken, BEST[2]], usual).unwrap();
         assert_eq!((kind.name, place.as_str()), ("nbd", "unix:/run/forebay/disk.nbd"));
         let nothing = best(&[broken], usual).map(drop).unwrap_err();
-        assert_eq!(nothing, "auto finds nothing here: no broken: it is broken");
+        assert_eq!(nothing, "auto finds nothing here: no thing: it is broken");
     }
 
     #[test]

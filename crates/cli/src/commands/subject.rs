@@ -35,7 +35,7 @@ pub struct Subject {
     pub server_pid: Option<u32>,
     /// Kept up for as long as the device is used.
     _remotes: Vec<Remotes>,
-    _locks: Vec<UnitLock>,
+    _lock: Option<UnitLock>,
 }
 
 impl Subject {
@@ -58,11 +58,9 @@ impl Subject {
             let mut config = RemotesConfig::of(subject, settings)?;
             let remotes = config.connect(&clock).await?;
             let registry = Registry::open(&paths)?;
-            let (mut locks, identities) = (Vec::new(), remotes.identities());
-            for identity in &identities {
-                locks.push(UnitLock::acquire(&paths, identity, "forebay")?);
-                registry.check(identity, &[])?;
-            }
+            let identities = remotes.identities();
+            let lock = UnitLock::acquire(&paths, &identities, "forebay")?;
+            identities.iter().try_for_each(|identity| registry.check(identity, &[]))?;
             let (device, label) = (remotes.device(), remotes.identity().to_string());
             let mut all = vec![remotes];
             for _ in 1..count {
@@ -81,13 +79,17 @@ impl Subject {
                 attachment: None,
                 server_pid,
                 _remotes: all,
-                _locks: locks,
+                _lock: Some(lock),
             });
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
-        let front = nbd_front(&status)
-            .ok_or_else(|| Error::new(Failure::Usage, format!("\"{subject}\" is no attachment that offers NBD")))?;
+        let front = nbd_front(&status).ok_or_else(|| {
+            Error::new(
+                Failure::Usage,
+                format!("\"{subject}\" is no attachment that offers NBD without TLS: attach it with one more --as nbd"),
+            )
+        })?;
         let mut devices = Vec::new();
         for _ in 0..count {
             devices.push(nbd_device(&front).await?);
@@ -104,7 +106,7 @@ impl Subject {
             attachment,
             server_pid,
             _remotes: Vec::new(),
-            _locks: Vec::new(),
+            _lock: None,
         })
     }
 
@@ -165,10 +167,14 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     None
 }
 
-/// Where an attachment offers NBD.
+/// Where an attachment offers NBD to our client, which has no TLS; a disk of the kernel is none.
 fn nbd_front(status: &Value) -> Option<ListenAddress> {
-    let mut fronts = status["fronts"].as_array()?.iter();
-    fronts.find(|front| front["kind"] == "nbd")?["place"].as_str()?.parse().ok()
+    let is_plain = |front: &&Value| {
+        let is_secure = front["address"].as_str().is_some_and(|address| address.starts_with("nbds:"));
+        front["kind"] == "nbd" && !is_secure
+    };
+    let mut fronts = status["fronts"].as_array()?.iter().filter(is_plain);
+    fronts.find_map(|front| front["place"].as_str()?.parse().ok())
 }
 
 fn process_id(status: &Value) -> Option<u32> {
@@ -183,4 +189,26 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
     let (client, driver) = NbdClient::connect(address).await?;
     tokio::spawn(base::background::named("nbd-driver", driver));
     Ok(client)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_several_fronts_the_one_that_our_client_can_use_is_taken() {
+        let front =
+            |kind: &str, place: &str, address: &str| json!({ "kind": kind, "place": place, "address": address });
+        let others = [
+            front("iscsi", "127.0.0.1:3261", "iscsi://127.0.0.1:3261/iqn.a:b/0"),
+            front("nbd", "/dev/nbd0", "/dev/nbd0"),
+            front("nbd", "127.0.0.1:10809", "nbds://127.0.0.1:10809/"),
+        ];
+        assert_eq!(nbd_front(&json!({ "fronts": others })), None);
+        let plain = front("nbd", "127.0.0.1:10810", "nbd://127.0.0.1:10810/");
+        let all = json!({ "fronts": [&others[0], &others[1], &others[2], &plain] });
+        assert_eq!(nbd_front(&all), "127.0.0.1:10810".parse().ok());
+    }
 }

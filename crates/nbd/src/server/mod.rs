@@ -261,6 +261,16 @@ impl Server {
         }
     }
 
+    /// A connection whose client knows the export by other means, and sends requests at once: the kernel's.
+    pub fn transmitting(export: Arc<Export>) -> Self {
+        Self { phase: Phase::Transmission, transmit: TransmitQueue::default(), ..Self::new(export) }
+    }
+
+    /// The export has another size, which the client is told by other means.
+    pub fn resize(&mut self, size_bytes: u64) {
+        Arc::make_mut(&mut self.export).size_bytes = size_bytes;
+    }
+
     /// The same, with TLS as `policy` says.
     pub fn with_tls(self, policy: TlsPolicy) -> Self {
         Self { tls: policy, ..self }

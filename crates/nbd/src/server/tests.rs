@@ -477,3 +477,15 @@ fn what_came_in_the_clear_does_not_count_under_tls() {
     let events = feed(&mut server, &[starttls(), go_bytes("disk")].concat());
     assert!(matches!(events[..], [Event::Failed(ProtocolError::Malformed(_))]), "{events:?}");
 }
+
+#[test]
+fn a_client_that_knows_the_export_sends_requests_at_once_and_follows_its_size() {
+    let mut server = Server::transmitting(Arc::new(export()));
+    assert!(server.transmit.drain().is_empty(), "nobody is greeted");
+    let beyond = request(command::READ, 0, SIZE_BYTES, 512);
+    assert!(feed(&mut server, &beyond).is_empty(), "it is refused");
+    server.transmit.drain();
+    server.resize(SIZE_BYTES + 512);
+    let events = feed(&mut server, &beyond);
+    assert!(matches!(events[..], [Event::Request(_, Command::Read { offset: SIZE_BYTES, length: 512 })]), "{events:?}");
+}

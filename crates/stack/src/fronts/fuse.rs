@@ -41,7 +41,7 @@ fn place(text: &str) -> std::result::Result<String, String> {
     path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
 }
 
-fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+pub(super) fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
     check_fuse().map_err(|error| error.to_string())?;
     Ok(place("fuse").display().to_string())
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
-use super::options::GatewayOptions;
+use super::options::FrontOptions;
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, counter, gauge};
@@ -38,8 +38,7 @@ const METRICS: &[Plain] = &[
 ];
 
 struct IscsiFront {
-    options: GatewayOptions,
-    is_read_only: bool,
+    options: FrontOptions,
     address: SocketAddr,
     /// Until it is served.
     listener: Mutex<Option<TcpListener>>,
@@ -78,8 +77,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
     let address = listener.local_addr().map_err(context)?;
     descriptors::allow(Quota::default().connections as u64, 1);
     Ok(Box::new(IscsiFront {
-        options: config.options.gateway.clone(),
-        is_read_only: config.options.is_read_only,
+        options: config.options.clone(),
         address,
         listener: Mutex::new(Some(listener)),
         gateway: OnceCell::new(),
@@ -96,7 +94,7 @@ impl Front for IscsiFront {
     }
 
     fn address(&self) -> String {
-        format!("iscsi://{}/{}/{}", self.address, self.options.iqn, gateway::LUN)
+        format!("iscsi://{}/{}/{}", self.address, self.options.gateway.iqn, gateway::LUN)
     }
 
     fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -109,7 +107,7 @@ impl Front for IscsiFront {
     }
 
     fn open(&self, served: &Served) -> io::Result<()> {
-        let gateway = Gateway::open(&self.options, self.is_read_only, served)?;
+        let gateway = Gateway::open(&self.options, served)?;
         self.gateway.set(gateway).map_err(|_| io::Error::other("it is open"))
     }
 
@@ -150,7 +148,6 @@ impl Front for IscsiFront {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fronts::options::FrontOptions;
 
     #[test]
     fn a_port_alone_is_one_of_the_loopback() {

@@ -11,13 +11,20 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use super::kernel_nbd;
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use super::options::FrontOptions;
 use crate::error::{Error, Failure, Result};
 use crate::metrics::plain::{Plain, counter, gauge};
 
-pub(super) static KIND: FrontKind =
-    FrontKind { name: "nbd", places: "nbd:unix:PATH, nbd:ADDRESS:PORT", place, usual, listen, metrics: METRICS };
+pub(super) static KIND: FrontKind = FrontKind {
+    name: "nbd",
+    places: "nbd:unix:PATH, nbd:ADDRESS:PORT, nbd:/dev/nbdN",
+    place,
+    usual,
+    listen,
+    metrics: METRICS,
+};
 
 const METRICS: &[Plain] = &[
     gauge("forebay_nbd_connections", "/nbd/connections_open", "NBD clients."),
@@ -37,6 +44,9 @@ struct NbdFront {
 
 /// An absolute one.
 fn place(text: &str) -> std::result::Result<String, String> {
+    if kernel_nbd::is_place(text) {
+        return kernel_nbd::place(text);
+    }
     match text.parse().map_err(|error: front::address::ParseAddressError| error.to_string())? {
         ListenAddress::Unix(path) => {
             let path = std::path::absolute(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -47,11 +57,14 @@ fn place(text: &str) -> std::result::Result<String, String> {
 }
 
 /// A socket can be had everywhere.
-fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+pub(super) fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
     Ok(format!("unix:{}", place("nbd").display()))
 }
 
 fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
+    if kernel_nbd::is_place(&config.place) {
+        return kernel_nbd::listen(config);
+    }
     let address: ListenAddress = config
         .place
         .parse()

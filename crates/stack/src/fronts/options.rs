@@ -15,6 +15,8 @@ use crate::socket_names::{group_of, mode_of};
 /// What settings say of fronts.
 #[derive(Clone, Debug, Default)]
 pub struct FrontOptions {
+    /// The name of the attachment.
+    pub name: String,
     /// Who may connect, where it is a socket file.
     pub access: SocketAccess,
     /// Whether it refuses writes.
@@ -32,8 +34,6 @@ pub struct FrontOptions {
 pub struct GatewayOptions {
     /// Its target name.
     pub iqn: String,
-    /// The name of the attachment.
-    pub name: String,
     /// Where its serial number and its reservations are kept.
     pub folder: PathBuf,
     /// The accounts of which an initiator must prove one; without any, nobody has to prove anything.
@@ -49,13 +49,13 @@ impl FrontOptions {
     /// A mode, a group, a name, a certificate or a secret that is none.
     pub fn of(settings: &Settings, name: &str, paths: &Paths) -> Result<Self> {
         Ok(Self {
+            name: name.to_owned(),
             access: access(settings)?,
             is_read_only: settings.is_on("read-only"),
             allows_remote: settings.is_on("front.allow-remote"),
             tls: tls(settings)?,
             gateway: GatewayOptions {
                 iqn: gateway_iqn(settings, name)?,
-                name: name.to_owned(),
                 folder: paths.gateways(),
                 accounts: account(settings, ["iscsi.chap-user", "iscsi.chap-file"])?.into_iter().collect(),
                 own: account(settings, ["iscsi.mutual-user", "iscsi.mutual-file"])?,

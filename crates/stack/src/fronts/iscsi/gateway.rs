@@ -18,7 +18,7 @@ use iscsi::target::{AccessList, AccessRule};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 
 use crate::fronts::kind::Served;
-use crate::fronts::options::GatewayOptions;
+use crate::fronts::options::FrontOptions;
 use crate::registry::file_stem;
 use crate::sidecar::Sidecar;
 use crate::time::system_clock;
@@ -37,9 +37,9 @@ impl Gateway {
     ///
     /// # Errors
     /// When its serial number can neither be read nor made.
-    pub(super) fn open(options: &GatewayOptions, is_read_only: bool, served: &Served) -> io::Result<Self> {
-        let behind = served.device.identity();
-        let name = format!("{}-{}", options.name, file_stem(&behind));
+    pub(super) fn open(all: &FrontOptions, served: &Served) -> io::Result<Self> {
+        let options = &all.gateway;
+        let name = format!("{}-{}", all.name, file_stem(&served.device.identity()));
         let sidecar = Sidecar::named(&name, &options.folder).map_err(io::Error::other)?;
         let serial = sidecar.serial().map_err(io::Error::other)?;
         let (reservation_store, saved_reservations) = sidecar.reservations().map_err(io::Error::other)?;
@@ -48,7 +48,7 @@ impl Gateway {
         let geometry = device.geometry();
         let unit_options = LogicalUnitOptions {
             product: "GATEWAY DISK".into(),
-            is_read_only,
+            is_read_only: all.is_read_only,
             physical_block_bytes: Some(geometry.physical_block_bytes),
             reservation_store: Some(Arc::new(reservation_store)),
             saved_reservations,
@@ -119,18 +119,19 @@ mod tests {
     use block::range_lock::RangeLock;
 
     use super::*;
+    use crate::fronts::options::GatewayOptions;
 
     fn identity_of(name: &str, behind: &str, folder: &Path) -> Identity {
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: behind.into() };
         let device = Arc::new(MemoryDevice::new(1 << 20, identity));
         let served = Served { device, turns: RangeLock::new(), compares_below: None };
-        let options = GatewayOptions {
+        let gateway = GatewayOptions {
             iqn: "iqn.2026-11.io.forebay:gateway".into(),
-            name: name.into(),
             folder: folder.join("gateways"),
             ..GatewayOptions::default()
         };
-        Gateway::open(&options, false, &served).unwrap().unit.device().identity()
+        let options = FrontOptions { name: name.into(), gateway, ..FrontOptions::default() };
+        Gateway::open(&options, &served).unwrap().unit.device().identity()
     }
 
     #[tokio::test]

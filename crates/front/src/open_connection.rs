@@ -1,0 +1,39 @@
+//! A connection as the counters see it: open, and told a size.
+
+use std::sync::Arc;
+
+use block::Geometry;
+
+use crate::shared::Shared;
+
+/// Counts a connection as open while it lives.
+pub(crate) struct OpenConnection {
+    pub(crate) shared: Arc<Shared>,
+    /// What the client was told.
+    pub(crate) geometry: Geometry,
+}
+
+impl OpenConnection {
+    pub(crate) fn begin(shared: &Arc<Shared>) -> Self {
+        let geometry = shared.device.geometry();
+        shared.counters.note_opened(geometry.size_bytes);
+        Self { shared: Arc::clone(shared), geometry }
+    }
+
+    /// The client knows what the device is by now. Whether that is another size.
+    pub(crate) fn follow(&mut self) -> bool {
+        let geometry = self.shared.device.geometry();
+        let before = std::mem::replace(&mut self.geometry, geometry).size_bytes;
+        if before == geometry.size_bytes {
+            return false;
+        }
+        self.shared.counters.note_told(before, geometry.size_bytes);
+        true
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.shared.counters.note_closed(self.geometry.size_bytes);
+    }
+}

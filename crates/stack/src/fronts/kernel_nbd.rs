@@ -1,0 +1,113 @@
+//! A disk of the kernel's own NBD client, `nbd:/dev/nbdN`. One that a process left there that was killed goes on with the next one of the same attachment.
+
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use front::{KernelDisk, NbdCounters, NbdOptions, NbdServer, check_kernel_nbd, free_disk};
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Value, json};
+
+use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
+use crate::error::{Error, Failure, Result};
+use crate::registry::file_stem;
+
+struct KernelNbdFront {
+    kind: &'static FrontKind,
+    name: String,
+    path: String,
+    is_read_only: bool,
+    server: OnceCell<NbdServer>,
+    /// From when it is opened until it is served.
+    disk: Cell<Option<KernelDisk>>,
+}
+
+/// A disk that nobody uses; or why there is none.
+pub(super) fn usual(_: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
+    check_kernel_nbd().map_err(|error| error.to_string())?;
+    let disk = free_disk().ok_or("all of the kernel's NBD disks are in use")?;
+    Ok(disk.display().to_string())
+}
+
+/// Whether a place is one of these.
+pub(super) fn is_place(text: &str) -> bool {
+    text.starts_with("/dev/")
+}
+
+/// A place as it is kept.
+///
+/// # Errors
+/// What is another device.
+pub(super) fn place(text: &str) -> std::result::Result<String, String> {
+    front::kernel::index_of(Path::new(text)).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+/// There is nothing to listen on: the kernel is told when the device is there.
+///
+/// # Errors
+/// A kernel without an NBD client.
+pub(super) fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
+    check_kernel_nbd().map_err(|error| match error.kind() {
+        io::ErrorKind::Unsupported => Error::new(Failure::Usage, format!("no {} here: {error}", config.place)),
+        _ => Error::io(format!("no {} here", config.place), &error),
+    })?;
+    Ok(Box::new(KernelNbdFront {
+        kind: config.kind,
+        name: config.options.name.clone(),
+        path: config.place.clone(),
+        is_read_only: config.options.is_read_only,
+        server: OnceCell::new(),
+        disk: Cell::new(None),
+    }))
+}
+
+impl KernelNbdFront {
+    fn counted(&self) -> NbdCounters {
+        self.server.get().map(NbdServer::counters).unwrap_or_default()
+    }
+}
+
+impl Front for KernelNbdFront {
+    fn kind(&self) -> &'static FrontKind {
+        self.kind
+    }
+
+    fn place(&self) -> String {
+        self.path.clone()
+    }
+
+    fn address(&self) -> String {
+        self.place()
+    }
+
+    /// Nobody comes before the kernel is told.
+    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn open(&self, served: &Served) -> io::Result<()> {
+        let backend = format!("forebay:{}:{}", self.name, file_stem(&served.device.identity()));
+        let options = NbdOptions { is_read_only: self.is_read_only, ..NbdOptions::default() };
+        let server = NbdServer::beside(Arc::clone(&served.device), served.turns.clone(), options);
+        self.disk.set(Some(KernelDisk::connect(Path::new(&self.path), &server, &backend)?));
+        self.server.set(server).map_err(|_| io::Error::other("it is open"))
+    }
+
+    fn serve<'a>(&'a self, _: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            let disk = self.disk.take().expect("a front is opened before it is served, once");
+            disk.serve(self.server.get().expect("it was set with the disk"), stop).await
+        })
+    }
+
+    fn clients(&self) -> Clients {
+        let counted = self.counted();
+        Clients { open: counted.connections_open, outdated: counted.connections_outdated }
+    }
+
+    fn counters(&self) -> Value {
+        json!(self.counted())
+    }
+}

@@ -442,7 +442,7 @@ fn three_clients_and_two_resources_where_any_message_is_lost_and_any_client_dies
     let scripts: Vec<Script> = vec![&[BOTH_BLOCKS], &[READ], &[CHANGE_OTHER]];
     check(
         "three clients, two resources, a loss and a death",
-        Cluster { scripts, losses: 1, freezes: 1, ticks: 2, repeats: 0, any_freezes: true },
+        Cluster { scripts, losses: 1, freezes: 1, ticks: 3, repeats: 0, any_freezes: true },
     );
 }
 

@@ -225,6 +225,8 @@ fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
     link.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl initiator::Stream for LinkEnd {}
+
 impl AsyncRead for LinkEnd {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let end = self.get_mut();

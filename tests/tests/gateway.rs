@@ -109,7 +109,7 @@ fn conformance_families_pass_at_a_gateway() {
     ] {
         let family = if family.starts_with("iSCSI") { format!("iSCSI.{family}.*") } else { format!("SCSI.{family}.*") };
         // Those of reservations log in twice.
-        let (verdicts, log) = run(&["--dataloss", "--test", &family], &[disk.ready.clone()]);
+        let (verdicts, log) = run(&["--dataloss", "--test", &family], std::slice::from_ref(&disk.ready));
         assert!(!verdicts.is_empty(), "{family}: no test ran:\n{log}");
         let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| **verdict == Verdict::Failed).collect();
         assert!(failed.is_empty(), "{family}: {failed:?}\n{log}");

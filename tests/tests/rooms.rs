@@ -8,8 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
-use petgraph::algo::tarjan_scc;
-use petgraph::graphmap::DiGraphMap;
 use syn::visit::{self, Visit};
 use walkdir::WalkDir;
 
@@ -78,6 +76,20 @@ fn what_is_only_for_tests_and_what_points_one_way_is_no_circle() {
         (place("b"), uses("#[cfg(test)] mod tests { use crate::a::Above; } pub struct Below;")),
     ]);
     assert_eq!(in_words(&modules), Vec::<String>::new());
+}
+
+#[test]
+fn circles_that_one_leads_to_another_are_told_apart() {
+    let modules = BTreeMap::from([
+        (place(""), uses("mod a; mod b; mod c; mod d; mod e;")),
+        (place("a"), uses("use crate::b::B; use crate::c::C; pub struct A;")),
+        (place("b"), uses("use crate::a::A; pub struct B;")),
+        (place("c"), uses("use crate::d::D; use crate::e::E; pub struct C;")),
+        (place("d"), uses("use crate::c::C; pub struct D;")),
+        (place("e"), uses("pub struct E;")),
+    ]);
+    let expected = ["a, b: a uses crate::b::B; b uses crate::a::A", "c, d: c uses crate::d::D; d uses crate::c::C"];
+    assert_eq!(in_words(&modules), expected);
 }
 
 #[test]
@@ -161,18 +173,21 @@ fn arrows_of(modules: &BTreeMap<Place, Uses>) -> Vec<(&Place, &Place, String)> {
 
 fn circles_of(modules: &BTreeMap<Place, Uses>) -> Vec<Circle> {
     let places: Vec<&Place> = modules.keys().collect();
-    let mut graph = DiGraphMap::<usize, ()>::new();
     let mut used = BTreeMap::<(usize, usize), BTreeSet<String>>::new();
     let index = |place: &Place| places.binary_search(&place).expect("arrows are between modules");
     for (from, to, path) in arrows_of(modules) {
         let (from, to) = (index(from), index(to));
-        graph.add_edge(from, to, ());
         used.entry((from, to)).or_default().insert(path);
     }
-    let circles = tarjan_scc(&graph).into_iter().filter(|circle| circle.len() > 1);
+    let reached: Vec<BTreeSet<usize>> = (0..places.len()).map(|from| reached_from(from, &used)).collect();
+    let circle_of = |module: usize| -> Vec<usize> {
+        reached[module].iter().copied().filter(|&other| reached[other].contains(&module)).collect()
+    };
+    let circles: BTreeSet<Vec<usize>> = (0..places.len()).map(circle_of).collect();
     circles
-        .map(|mut circle| {
-            circle.sort_unstable();
+        .into_iter()
+        .filter(|circle| circle.len() > 1)
+        .map(|circle| {
             let name = |module: &usize| places[*module].join("::");
             let uses = circle.iter().filter_map(|from| {
                 let paths: BTreeSet<&str> =
@@ -182,6 +197,17 @@ fn circles_of(modules: &BTreeMap<Place, Uses>) -> Vec<Circle> {
             Circle { modules: circle.iter().map(name).collect(), uses: uses.collect() }
         })
         .collect()
+}
+
+/// All modules that one leads to by the uses of each; itself only in a circle.
+fn reached_from(module: usize, used: &BTreeMap<(usize, usize), BTreeSet<String>>) -> BTreeSet<usize> {
+    let mut reached = BTreeSet::new();
+    let mut next = vec![module];
+    while let Some(from) = next.pop() {
+        let uses = used.range((from, 0)..=(from, usize::MAX)).map(|(&(_, to), _)| to);
+        next.extend(uses.filter(|&to| reached.insert(to)));
+    }
+    reached
 }
 
 /// A path as seen from the root of the crate; none if it leads out of it.

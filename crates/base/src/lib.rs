@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`background`] | background work by name, so that a test can end it with a panic |
 //! | [`buffer`] | owned, page-aligned I/O buffers and the bounded pool they come from |
+//! | [`busy_poll`] | whether who waits for a peer looks again or sleeps |
 //! | [`checksum`] | CRC32C, one call and running |
 //! | [`clock`] | [`Instant`](clock::Instant), the [`Clock`](clock::Clock) trait, the hand-turned [`VirtualClock`](clock::VirtualClock) |
 //! | [`executor`] | a deterministic single-threaded executor over a virtual clock |
@@ -20,6 +21,7 @@
 
 pub mod background;
 pub mod buffer;
+pub mod busy_poll;
 pub mod checksum;
 pub mod clock;
 pub mod executor;

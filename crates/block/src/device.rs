@@ -15,6 +15,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 
 use crate::completion::Completion;
+use crate::copies::Copies;
 use crate::error::Error;
 use crate::event::EventReceiver;
 use crate::geometry::Geometry;
@@ -35,6 +36,11 @@ pub trait Device: Send + Sync + 'static {
     /// Events from now on. A device to which nothing ever happens returns [`EventReceiver::silent`].
     fn subscribe(&self) -> EventReceiver {
         EventReceiver::silent()
+    }
+
+    /// Where copies of its data are asked back before others change it; none where nobody else does, or nobody tells.
+    fn copies(&self) -> Option<Copies> {
+        None
     }
 }
 
@@ -111,5 +117,9 @@ impl<D: Device + ?Sized> Device for Arc<D> {
 
     fn subscribe(&self) -> EventReceiver {
         (**self).subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        (**self).copies()
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`device`] | the [`Device`] trait, [`Geometry`], [`Hints`], [`Identity`] |
 //! | [`request`] | [`Request`], [`Operation`], [`Response`], [`Extent`] |
+//! | [`copies`] | [`Copies`]: what is kept of a device that several hosts change, and how it is asked back |
 //! | [`completion`] | [`Completion`]: the one future that every `submit` returns, and [`Workers`](completion::Workers), where dropped ones finish |
 //! | [`error`] | [`Error`] = kind + context + source |
 //! | [`event`] | what devices tell upwards: resized, offline, back ... |
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod completion;
+pub mod copies;
 pub mod device;
 pub mod error;
 pub mod event;
@@ -38,6 +40,7 @@ pub mod submitter;
 pub use base::buffer::{Buffer, BufferPool};
 pub use base::range::ByteRange;
 pub use completion::Completion;
+pub use copies::{Copies, Dropped, Keeper};
 pub use device::{Device, SharedDevice};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, EventHub, EventReceiver, EventRelay};

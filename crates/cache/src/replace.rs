@@ -99,6 +99,8 @@ impl Core {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
         // Before the line is looked at: what it has may be lost from then on.
         let losses = successor.origin.losses.count();
+        // What the successor has counted already this cache may not have heard of yet.
+        self.origin.reports.note_unread_losses();
         let Some((frame, line, _pins)) = self.pinned_line(block) else { return Ok(()) };
         let clean = line.valid & !line.dirty;
         if !self.is_line_intact(block, frame, line.checksum).await {

@@ -15,7 +15,7 @@ use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::layer::switch::SwitchLayer;
-use block::{Error, ErrorKind, Event, Geometry, OperationKind, SharedDevice};
+use block::{Device, Error, ErrorKind, Event, Geometry, OperationKind, Request, SharedDevice};
 use cache::{Alignment, Associativity, Cache, CrashMode, FormatOptions, Mode, OpenOptions, Replacement, Tuning};
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 use futures_util::FutureExt;
@@ -187,6 +187,33 @@ fn what_the_origin_loses_while_its_line_is_checked_the_successor_does_not_have()
         };
         let (copied, ()) = futures_util::future::join(old.copy_to(&to, |_| {}), losing).await;
         copied.expect("nothing fails");
+        old.hand_over(&to).await.expect("nothing fails").finish();
+    });
+    let there = read(&mut executor, &medium, 0, LINE);
+    assert!(there.contains(&0), "some of it is lost");
+    assert!(read(&mut executor, &new, 0, LINE) == there);
+}
+
+/// The successor has heard of a loss that the old cache has not looked at yet: what is copied then is what is lost.
+#[test]
+fn what_the_origin_lost_before_a_line_is_copied_the_successor_does_not_have_though_it_heard_of_it_first() {
+    let mut executor = Executor::in_order();
+    let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+    let medium = CrashLayer::new(ORIGIN_BYTES, 3).with_geometry(geometry);
+    let (first, second, origin): (_, _, SharedDevice) = (memory(2 << 20), memory(2 << 20), Arc::new(medium.clone()));
+    format(&mut executor, &first, &origin, options_of(1, 8, 96));
+    format(&mut executor, &second, &origin, options_of(2, 8, 96));
+    let old = open(&mut executor, &first, &origin, Mode::WriteThrough);
+    executor.block_on(old.flush()).unwrap();
+    write(&mut executor, &old, 0, &[1; LINE as usize]);
+    executor.run_until_stalled();
+    let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
+    let (to, losing) = (Arc::clone(&new), medium.clone());
+    executor.block_on(async move {
+        losing.lose_cache();
+        // Who flushes looks first; nobody else has had a turn.
+        drop(to.submit(Request::flush()));
+        old.copy_to(&to, |_| {}).await.expect("nothing fails");
         old.hand_over(&to).await.expect("nothing fails").finish();
     });
     let there = read(&mut executor, &medium, 0, LINE);

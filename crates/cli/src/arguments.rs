@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::units::ByteSize;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use lab::Clock;
+use stack::busy_polling::BusyPolling;
 use stack::lun_spec::{LunSpec, parse_duration};
 use workload::bench::ReadWrite;
 use workload::replay::Pace;
@@ -69,6 +70,8 @@ pub enum Command {
     Log(Log),
     /// Make an empty ext2 file system on a logical unit or an attachment
     Mkfs(Mkfs),
+    /// Mount the ext2 of a logical unit in a directory, until it is unmounted
+    Mount(Mount),
     /// Measure a logical unit or an attachment
     Bench(Bench),
     /// Replay a block trace and check every read against what was written
@@ -145,6 +148,9 @@ pub struct TargetServe {
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
+    /// How long sessions look for commands before they sleep, while few are under way and looking pays (default: auto, what a wake-up takes)
+    #[arg(long, value_name = "auto|off|DURATION")]
+    pub busy_poll: Option<BusyPolling>,
     /// Listen on addresses other than this machine's loopback
     #[arg(long)]
     pub allow_remote: bool,
@@ -429,6 +435,27 @@ pub struct Mkfs {
     pub login: Given<LoginOptions>,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Mount {
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN; or a file or block device of this machine
+    #[arg(value_name = "URL|PATH")]
+    pub source: String,
+    /// Where its files are
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
+    /// Name for `forebay status` and `forebay detach` (default: the last part of the directory)
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Change nothing; what a crash left is made whole in memory only
+    #[arg(long)]
+    pub read_only: bool,
+    /// Wait for a target that is not there yet
+    #[arg(long)]
+    pub wait: bool,
+    #[command(flatten)]
+    pub login: Given<LoginOptions>,
 }
 
 #[derive(Debug, Args)]

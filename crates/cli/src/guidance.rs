@@ -205,6 +205,16 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     ),
     ("forebay lab report", &[("One page with all figures", "forebay lab report --out forebay-lab")]),
     (
+        "forebay mount",
+        &[
+            (
+                "Until `umount` or `forebay detach`",
+                "forebay mount iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 /mnt/data",
+            ),
+            ("Look at what an image holds", "forebay mount disk.img /mnt/data --read-only --name look"),
+        ],
+    ),
+    (
         "forebay mkfs",
         &[
             ("An attachment", "forebay mkfs disk --label data"),

@@ -1,4 +1,4 @@
-//! Clocks of the real world, as [`base::clock::Clock`]s.
+//! Clocks of the real world, as [`base::clock::Clock`]s, and [what waiting costs](wake_up_time).
 //!
 //! | clock | waits are exact to | for |
 //! |---|---|---|
@@ -9,6 +9,8 @@
 
 mod system_clock;
 mod tokio_clock;
+mod wake_up;
 
 pub use system_clock::SystemClock;
 pub use tokio_clock::TokioClock;
+pub use wake_up::wake_up_time;

@@ -20,6 +20,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::limits::OPERATION_BLOCKS_MAX;
 use crate::numbers::{BlockNumber, FileBlock, GroupNumber, InodeNumber};
 
 /// What a block holds, as far as locking, caching and the order of writes distinguish it.
@@ -105,6 +106,16 @@ pub trait Blocks: Send + Sync + 'static {
 
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
+
+    /// Blocks of content that one operation may write or free: what is longer takes several.
+    fn operation_blocks_max(&self) -> u32 {
+        OPERATION_BLOCKS_MAX
+    }
+
+    /// Whether what a crash left is whole again: then a super block that says *not clean* only says that it is in use.
+    fn is_recovered(&self) -> bool {
+        false
+    }
 
     /// Begins an operation. It waits where others are in the way, and where so much is changed and not durable yet that a commit has to come first.
     fn begin(&self, access: Access) -> impl Future<Output = Result<Self::Operation, Error>> + Send;

@@ -14,7 +14,8 @@
 //! | `allocation`, `inodes`, `bitmap` | blocks and inodes that are taken and given back |
 //! | `work` | what all of these work with: an operation, the layout, the time |
 //! | `layout`, `superblock`, `descriptor`, `inode`, `features`, `device_number`, `time` | what is stored, and where |
-//! | `plain` | [`PlainBlocks`] |
+//! | [`mount_state`] | what the super block says of whoever has it mounted |
+//! | `plain`, [`transfer`] | [`PlainBlocks`]; blocks to and from a device |
 //! | [`blocks`] | what the file system asks of whoever has its blocks |
 //! | [`limits`] | the bounds of this crate |
 
@@ -40,12 +41,14 @@ mod layout;
 pub mod limits;
 mod make;
 mod mapping;
+pub mod mount_state;
 mod numbers;
 mod orphans;
 mod plain;
 mod removal;
 mod superblock;
 mod time;
+pub mod transfer;
 mod tree;
 mod work;
 
@@ -54,7 +57,7 @@ pub use blocks::{Access, Block, Blocks, Object, Operation};
 pub use directory::DirectoryEntry;
 pub use error::{Error, ErrorKind};
 pub use file_system::{
-    FileSystem, Metadata, MetadataChange, NewNode, OpenOptions, Owner, RenameMode, Statistics, WallClock,
+    FileSystem, Metadata, MetadataChange, NewNode, OpenOptions, Owner, RenameMode, ReservedFile, Statistics, WallClock,
 };
 pub use inode::FileType;
 pub use make::{Made, MakeOptions, make};

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::features::{COMPAT_DIR_INDEX, COMPAT_EXT_ATTR, INCOMPAT_FILETYPE, RO_LARGE_FILE, RO_SPARSE_SUPER};
 use crate::inode::{DIRECT_BLOCKS, FileType, Inode, set_extra_bytes};
 use crate::layout::Layout;
-use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, WRITES_IN_FLIGHT};
+use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, OPERATION_BLOCKS_MAX, WRITES_IN_FLIGHT};
 use crate::numbers::{BlockNumber, GroupNumber, InodeNumber};
 use crate::plain::PlainBlocks;
 use crate::superblock::{FLAG_SIGNED_HASH, MAGIC, STATE_CLEAN, SUPERBLOCK_BYTES, SuperblockRaw};
@@ -313,7 +313,13 @@ async fn write_head(
 async fn make_directories(device: &SharedDevice, layout: &Layout, now: Timestamp) -> Result<(), Error> {
     let blocks = PlainBlocks::with_block_bytes(Arc::clone(device), layout.block_bytes);
     let operation = blocks.begin(Access::Change).await?;
-    let mut work = Work { operation, layout: Arc::new(layout.clone()), now, may_use_reserved: true };
+    let mut work = Work {
+        operation,
+        layout: Arc::new(layout.clone()),
+        now,
+        blocks_max: OPERATION_BLOCKS_MAX,
+        may_use_reserved: true,
+    };
     let mut root = new_directory(&mut work, InodeNumber::ROOT, 0o755).await?;
     root.links_count = 3;
     directory::begin(&mut work, &mut root, InodeNumber::ROOT).await?;
@@ -348,7 +354,9 @@ async fn copy_heads(device: &SharedDevice, layout: &Layout) -> Result<(), Error>
     let blocks = PlainBlocks::with_block_bytes(Arc::clone(device), layout.block_bytes);
     let operation = blocks.begin(Access::Read).await?;
     let layout = Arc::new(layout.clone());
-    let mut work = Work { operation, layout: Arc::clone(&layout), now: Timestamp::default(), may_use_reserved: false };
+    let now = Timestamp::default();
+    let blocks_max = OPERATION_BLOCKS_MAX;
+    let mut work = Work { operation, layout: Arc::clone(&layout), now, blocks_max, may_use_reserved: false };
     let raw = work.superblock().await?;
     let mut descriptors = Vec::new();
     for group in (0..layout.group_count()).map(GroupNumber) {

@@ -215,6 +215,12 @@ async fn free_in_table<O: Operation>(work: &mut Work<O>, inode: &mut Inode, rang
     Ok(range.start + u64::from(count))
 }
 
+/// The tables on the way to block `at` of a file, from the inode on.
+pub async fn tables_to<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) -> Result<Vec<BlockNumber>, Error> {
+    let path = Path::new(&work.layout, at).ok_or_else(too_large)?;
+    tables_of(work, inode, &path).await
+}
+
 /// Tables on the way, from the inode on.
 async fn tables_of<O: Operation>(work: &mut Work<O>, inode: &Inode, path: &Path) -> Result<Vec<BlockNumber>, Error> {
     let mut tables = Vec::with_capacity(path.depth);

@@ -19,14 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::device::DeviceExt;
 use block::range_lock::{RangeGuard, RangeLock};
-use block::{Buffer, ByteRange, SharedDevice};
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use block::{ByteRange, SharedDevice};
 
 use crate::blocks::{Access, Block, Blocks, Object, Operation};
 use crate::error::{Error, ErrorKind};
-use crate::limits::{CHANGED_BLOCKS_MAX, CLEAN_BLOCKS_MAX, TRANSFER_BYTES_MAX, WRITES_IN_FLIGHT};
+use crate::limits::{CHANGED_BLOCKS_MAX, CLEAN_BLOCKS_MAX, TRANSFER_BYTES_MAX};
 use crate::numbers::{BlockNumber, InodeNumber};
-use crate::superblock;
+use crate::{superblock, transfer};
 
 /// All operations have one lock.
 const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
@@ -95,6 +94,11 @@ impl PlainBlocks {
         Ok(Self::with_block_bytes(device, block_bytes))
     }
 
+    /// Gives away what ended operations changed since the last commit: whoever takes it makes it durable.
+    pub fn take_changes(&self) -> BTreeMap<BlockNumber, Block> {
+        std::mem::take(&mut self.shared.lock().changed)
+    }
+
     /// Blocks of `block_bytes` on a device that need not have a file system.
     pub(crate) fn with_block_bytes(device: SharedDevice, block_bytes: usize) -> Self {
         let block_count = device.geometry().size_bytes / block_bytes as u64;
@@ -161,10 +165,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn offset(&self, block: BlockNumber) -> u64 {
-        u64::from(block.0) * self.block_bytes as u64
-    }
-
     /// # Errors
     /// `Corrupt` when the device has no such block.
     fn check(&self, block: BlockNumber) -> Result<(), Error> {
@@ -179,7 +179,7 @@ impl Shared {
         if let Some(block) = self.lock().get(block) {
             return Ok(block);
         }
-        let bytes = self.device.read(self.offset(block), Buffer::zeroed(self.block_bytes)).await?;
+        let bytes = transfer::read_run(&self.device, self.block_bytes, block, 1).await?;
         let content = Block::copy_of(&bytes);
         self.lock().keep(block, content.clone());
         Ok(content)
@@ -197,7 +197,7 @@ impl Shared {
                 .collect()
         };
         let Some(&from) = wanted.first() else { return Ok(()) };
-        let bytes = self.device.read(self.offset(from), Buffer::zeroed(wanted.len() * self.block_bytes)).await?;
+        let bytes = transfer::read_run(&self.device, self.block_bytes, from, wanted.len()).await?;
         let mut state = self.lock();
         for (number, content) in wanted.into_iter().zip(bytes.chunks_exact(self.block_bytes)) {
             if state.get(number).is_none() {
@@ -215,7 +215,9 @@ impl Shared {
         }
         let place = superblock::place(self.block_bytes);
         self.mark_not_clean(place.block).await?;
-        self.write_all(&changed, place.block).await?;
+        let others = changed.iter().filter(|(number, _)| **number != place.block);
+        let others = others.map(|(number, block)| (*number, block.clone()));
+        transfer::write_all(&self.device, self.block_bytes, others).await?;
         self.device.flush().await?;
         let last = match changed.get(&place.block) {
             Some(block) => block.clone(),
@@ -232,7 +234,7 @@ impl Shared {
 
     /// The super block that the device has, but not clean.
     async fn mark_not_clean(&self, number: BlockNumber) -> Result<(), Error> {
-        let bytes = self.device.read(self.offset(number), Buffer::zeroed(self.block_bytes)).await?;
+        let bytes = transfer::read_run(&self.device, self.block_bytes, number, 1).await?;
         let mut block = Block::copy_of(&bytes);
         superblock::clear_clean(block.to_mut());
         self.write(number, &block).await?;
@@ -240,35 +242,7 @@ impl Shared {
     }
 
     async fn write(&self, number: BlockNumber, block: &Block) -> Result<(), Error> {
-        self.device.write(self.offset(number), Buffer::copy_of(block), false).await?;
-        Ok(())
-    }
-
-    /// Neighbours together, several writes at a time.
-    async fn write_all(&self, changed: &BTreeMap<BlockNumber, Block>, except: BlockNumber) -> Result<(), Error> {
-        let mut runs: Vec<(BlockNumber, Vec<Block>)> = Vec::new();
-        for (&number, block) in changed.iter().filter(|(number, _)| **number != except) {
-            match runs.last_mut() {
-                Some((first, blocks))
-                    if first.0 as usize + blocks.len() == number.0 as usize
-                        && (blocks.len() + 1) * self.block_bytes <= TRANSFER_BYTES_MAX =>
-                {
-                    blocks.push(block.clone());
-                }
-                _ => runs.push((number, vec![block.clone()])),
-            }
-        }
-        let writes = runs.into_iter().map(|(first, blocks)| self.write_run(first, blocks));
-        stream::iter(writes).buffer_unordered(WRITES_IN_FLIGHT).try_for_each(|()| async { Ok(()) }).await
-    }
-
-    async fn write_run(&self, first: BlockNumber, blocks: Vec<Block>) -> Result<(), Error> {
-        let mut buffer = Buffer::zeroed(blocks.len() * self.block_bytes);
-        for (place, block) in buffer.chunks_exact_mut(self.block_bytes).zip(&blocks) {
-            place.copy_from_slice(block);
-        }
-        self.device.write(self.offset(first), buffer, false).await?;
-        Ok(())
+        transfer::write_all(&self.device, self.block_bytes, [(number, block.clone())]).await
     }
 }
 

@@ -3,7 +3,6 @@
 use crate::blocks::Operation;
 use crate::error::Error;
 use crate::inode::{FileType, Inode};
-use crate::limits::OPERATION_BLOCKS_MAX;
 use crate::numbers::InodeNumber;
 use crate::work::Work;
 use crate::{attributes, content, inodes, orphans};
@@ -24,7 +23,8 @@ pub async fn unlink<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Resul
         work.store(&inode).await?;
         return Ok(false);
     }
-    if content::free_all(work, &mut inode, OPERATION_BLOCKS_MAX).await? {
+    let blocks_max = work.blocks_max;
+    if content::free_all(work, &mut inode, blocks_max).await? {
         attributes::release(work, &mut inode).await?;
         inodes::free(work, inode).await?;
         return Ok(false);
@@ -46,7 +46,8 @@ pub async fn reclaim_step<O: Operation>(work: &mut Work<O>, number: InodeNumber)
         work.store(&inode).await?;
         return Ok(true);
     }
-    if !content::free_all(work, &mut inode, OPERATION_BLOCKS_MAX).await? {
+    let blocks_max = work.blocks_max;
+    if !content::free_all(work, &mut inode, blocks_max).await? {
         work.store(&inode).await?;
         return Ok(false);
     }

@@ -18,6 +18,8 @@ pub struct Work<O> {
     pub layout: Arc<Layout>,
     /// When it began.
     pub now: Timestamp,
+    /// Blocks of content that it may write or free.
+    pub blocks_max: u32,
     /// Whether it may take blocks that are reserved.
     pub may_use_reserved: bool,
 }

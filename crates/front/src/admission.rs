@@ -190,13 +190,16 @@ pub(crate) struct Lane {
     heavy_until: Option<Instant>,
     /// Whether its last request was one that takes turns.
     takes_turns: bool,
+    /// Whether one that asks for little was there then.
+    is_beside_light: bool,
     /// Requests under way.
     count: u64,
 }
 
 impl Lane {
     pub(crate) fn new(admission: Arc<Admission>, submitter: Submitter) -> Self {
-        Self { turns: DeviceTurns { admission, submitter }, heavy_until: None, takes_turns: false, count: 0 }
+        let turns = DeviceTurns { admission, submitter };
+        Self { turns, heavy_until: None, takes_turns: false, is_beside_light: false, count: 0 }
     }
 
     /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once, as a whole.
@@ -210,12 +213,18 @@ impl Lane {
         let mut state = self.turns.admission.lock();
         state.seen.insert(self.turns.submitter, Seen { until: None, is_light });
         self.takes_turns = !is_light && state.room(now) < u64::MAX;
+        self.is_beside_light = self.takes_turns && matches!(state.company(now), Company::Light);
         self.takes_turns.then(|| self.turns.clone())
     }
 
     /// Whether there are others with whom it takes turns.
     pub(crate) fn takes_turns(&self) -> bool {
         self.takes_turns
+    }
+
+    /// Whether it takes turns beside one who asks for little.
+    pub(crate) fn is_beside_light(&self) -> bool {
+        self.is_beside_light
     }
 
     /// A request that came this way is over.

@@ -30,11 +30,12 @@ use crate::carry_out::{self, CommandContext, Finished, Job, Running, Started};
 use crate::counters::RequestKind;
 use crate::error_table::to_failure;
 use crate::flushes::Flushes;
+use crate::handshake_turn::HandshakeTurn;
 use crate::handshakes::Handshake;
 use crate::holdings::{AwaitedPlace, Holdings};
 use crate::limits::{
     BYTES_IN_FLIGHT_MAX, HANDSHAKE_TIME_MAX, REQUESTS_IN_FLIGHT_MAX, SHUTDOWN_TIME_MAX, SLICES_PER_WRITE_MAX,
-    TURN_BYTES, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
+    TURN_BYTES, TURN_BYTES_BESIDE_LIGHT, TURN_BYTES_HANDSHAKE, TURN_REFUSED_BYTES, TURN_REQUEST_BYTES,
 };
 use crate::long_requests::{WorkShare, is_long};
 use crate::next_turn::NextTurn;
@@ -76,6 +77,9 @@ pub(crate) struct Connection<S> {
     shutdown: Signal,
     /// The end of the handshake that is not over, at the latest; `None` also where it may take any time.
     handshake_end: Option<Signal>,
+    /// `None` once the handshake is over.
+    handshake_turn: Option<HandshakeTurn>,
+    is_negotiated: bool,
     /// Its place among the connections of the server, once the handshake is over.
     place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
@@ -125,7 +129,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// With a client that has no handshake, knows the export, and is told of its size by other means.
     pub(crate) fn knowing(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
         let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
-        Self { follows_size: true, ..Self::with(server, stream, open, shutdown) }
+        Self {
+            follows_size: true,
+            handshake_turn: None,
+            is_negotiated: true,
+            ..Self::with(server, stream, open, shutdown)
+        }
     }
 
     fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
@@ -133,6 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let holdings = shared.holdings();
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let lane = Lane::new(Arc::clone(&shared.admission), device.submitter());
+        let handshake_turn = Some(HandshakeTurn::new(shared.handshake_line.clone()));
         Self {
             stream: Channel::Clear(stream),
             is_flushed: true,
@@ -154,6 +164,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             bytes_running: 0,
             shutdown,
             handshake_end: None,
+            handshake_turn,
+            is_negotiated: false,
             place: None,
             is_closing: false,
         }
@@ -169,6 +181,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.next_turn.poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        if !self.may_begin(context) {
+            self.check_deadlines(context)?;
             return Poll::Pending;
         }
         if !self.is_closing && self.shutdown.as_mut().poll(context).is_ready() {
@@ -189,6 +205,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return Poll::Ready(Ok(()));
             }
             if !has_progressed {
+                self.end_handshake_turn(context);
                 // Last, so that a deadline that this very call set wakes the task.
                 self.check_deadlines(context)?;
                 return Poll::Pending;
@@ -201,8 +218,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Bytes of a turn.
+    fn turn_bytes_max(&self) -> u64 {
+        match (&self.handshake_turn, self.lane.is_beside_light()) {
+            (Some(_), _) => TURN_BYTES_HANDSHAKE,
+            (None, true) => TURN_BYTES_BESIDE_LIGHT,
+            (None, false) => TURN_BYTES,
+        }
+    }
+
     fn is_turn_over(&self) -> bool {
-        self.turn_bytes >= TURN_BYTES
+        self.turn_bytes >= self.turn_bytes_max()
+    }
+
+    /// Whether it may have a turn: in its handshake, when its turn among all others in theirs has come.
+    fn may_begin(&mut self, context: &mut Context<'_>) -> bool {
+        if self.is_negotiated {
+            self.handshake_turn = None;
+        }
+        self.handshake_turn.as_mut().is_none_or(|turn| turn.begin(context))
+    }
+
+    /// Others in their handshakes go on, after a look at the sockets where it did something.
+    fn end_handshake_turn(&mut self, context: &Context<'_>) {
+        let Some(turn) = &mut self.handshake_turn else { return };
+        if self.turn_bytes > 0 { self.next_turn.wait(context) } else { turn.rest() }
     }
 
     fn check_deadlines(&mut self, context: &mut Context<'_>) -> io::Result<()> {
@@ -309,6 +349,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Takes the place of a connection that has finished the handshake, if there is one.
     fn finish_handshake(&mut self) -> io::Result<()> {
+        self.is_negotiated = true;
         if self.handshake_end.take().is_none() {
             return Ok(());
         }
@@ -410,12 +451,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn send(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let bytes_max = self.lane.is_beside_light().then_some(TURN_BYTES_BESIDE_LIGHT as usize);
         let transmit = self.server.transmit();
         if transmit.is_empty() {
             return self.flush(context);
         }
         let mut slices = [IoSlice::new(&[]); SLICES_PER_WRITE_MAX];
-        let used = transmit.io_slices(&mut slices);
+        let used = transmit.io_slices_of(bytes_max.unwrap_or(usize::MAX), &mut slices);
         match Pin::new(&mut self.stream).poll_write_vectored(context, &slices[..used]) {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(io::ErrorKind::WriteZero.into()),
@@ -451,11 +493,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let is_beside_light = self.lane.is_beside_light();
         let space = if self.is_closing { &mut [] } else { self.server.receive_space() };
         if space.is_empty() {
             return Ok(false);
         }
-        let mut space = ReadBuf::new(space);
+        let bytes_max = if is_beside_light { TURN_BYTES_BESIDE_LIGHT as usize } else { usize::MAX };
+        let length = space.len().min(bytes_max);
+        let mut space = ReadBuf::new(&mut space[..length]);
         match Pin::new(&mut self.stream).poll_read(context, &mut space) {
             Poll::Pending => return Ok(false),
             Poll::Ready(result) => result?,

@@ -7,6 +7,7 @@
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
+//! | [`mount`] | [`Volume`]: a file system in a directory |
 //! | [`kernel`] | [`KernelDisk`]: a device as the kernel's `/dev/nbdN` |
 //! | [`tls`] | [`Tls`]: certificates, and a stream that is secured in the middle of a handshake |
 //! | [`counters`] | [`NbdCounters`]: what a server has done |
@@ -23,6 +24,7 @@ pub mod counters;
 mod error_table;
 mod flushes;
 pub mod fuse;
+mod handshake_turn;
 mod handshakes;
 mod holdings;
 pub mod kernel;
@@ -30,6 +32,7 @@ mod kind_counters;
 pub mod limits;
 pub mod listener;
 mod long_requests;
+pub mod mount;
 mod next_turn;
 mod open_connection;
 pub mod options;
@@ -46,6 +49,7 @@ pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 pub use kernel::{KernelDisk, check_kernel_nbd, free_disk};
 pub use kind_counters::RequestCounters;
 pub use listener::{Listener, SocketAccess};
+pub use mount::{Volume, VolumeOptions};
 pub use options::NbdOptions;
 pub use server::NbdServer;
 pub use tls::{Tls, TlsFiles};

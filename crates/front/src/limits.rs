@@ -132,6 +132,13 @@ pub const PIECE_BYTES_MAX: u64 = STEP_BYTES;
 /// memory.
 pub const TURN_BYTES: u64 = 256 << 10;
 
+/// The same of a connection in its handshake, of which all together have one turn: four options, where most handshakes have two.
+pub const TURN_BYTES_HANDSHAKE: u64 = 64 << 10;
+
+/// The same of one that asks for much beside one that asks for little. Half of the time of that one goes by with what is received or sent at once.
+pub const TURN_BYTES_BESIDE_LIGHT: u64 = 64 << 10;
+const _: () = assert!(TURN_BYTES_BESIDE_LIGHT >= PIECE_BYTES_MIN && TURN_BYTES_BESIDE_LIGHT < TURN_BYTES);
+
 /// What any request counts in it at least: 64 small ones are a turn.
 pub const TURN_REQUEST_BYTES: u64 = 4096;
 
@@ -152,3 +159,17 @@ pub const CLIENT_PIECE_BYTES: u64 = (4 << 30) - (64 << 10);
 const _: () = assert!(CLIENT_PIECE_BYTES <= u32::MAX as u64, "lengths on the wire have 32 bits");
 const _: () = assert!(BYTES_IN_FLIGHT_MAX >= STEP_BYTES);
 const _: () = assert!(SPARE_SHARE_BYTES as u64 >= STEP_BYTES);
+
+/// Requests of a mount under way at once. The kernel has at most [`FUSE_BACKGROUND_MAX`] of its own and one for each thread that uses the directory; above this, those
+/// threads wait.
+pub const VOLUME_REQUESTS_MAX: u32 = 256;
+const _: () = assert!(VOLUME_REQUESTS_MAX > FUSE_BACKGROUND_MAX as u32);
+
+/// How long what is done in a mount may stay volatile when nobody asks for more: as with ext4.
+pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the kernel may keep names and attributes of a mount: nobody else changes them, and it asks again for what it does not need for an hour.
+pub const VOLUME_CACHE_TIME: Duration = Duration::from_secs(3600);
+
+/// Names of a directory that are read at once: more than have room in an answer, so that a long directory is not read twice.
+pub const DIRECTORY_ENTRIES_MAX: usize = 256;

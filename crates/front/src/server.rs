@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
+use crate::handshake_turn::HandshakeLine;
 use crate::holdings::Shares;
 use crate::limits::{
     ACCEPT_INTERVAL, ACCEPT_PAUSE, ACCEPTS_IN_A_ROW, HANDSHAKES_MAX, LARGE_BYTES_MAX, SHUTDOWN_TIME_MAX,
@@ -63,6 +64,7 @@ impl NbdServer {
             large_places: Arc::default(),
             places: Arc::new(Semaphore::new(options.all_connections_max().min(Semaphore::MAX_PERMITS))),
             handshakes: Arc::default(),
+            handshake_line: HandshakeLine::default(),
             long_requests: Arc::default(),
             admission: Arc::default(),
             options,

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::admission::Admission;
 use crate::counters::Counters;
+use crate::handshake_turn::HandshakeLine;
 use crate::handshakes::Handshakes;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
 use crate::long_requests::LongRequests;
@@ -36,6 +37,7 @@ pub(crate) struct Shared {
     /// Of connections that have finished the handshake.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) handshakes: Arc<Handshakes>,
+    pub(crate) handshake_line: HandshakeLine,
     pub(crate) refusals: Refusals,
     /// When the server was made: times of its log are since then.
     pub(crate) begun: Instant,

@@ -260,6 +260,64 @@ async fn requests_that_are_refused_are_answered_in_portions() {
     assert!((1..=40).contains(&most), "{most} answers during one read of another");
 }
 
+/// Whoever connects may ask what there is again and again: as many as do so have one turn together, and who comes new has his among them.
+#[tokio::test]
+async fn those_who_shake_hands_without_end_have_one_turn_together() {
+    const UNKNOWN: u32 = 77;
+    let server = NbdServer::new(Model::new(None), NbdOptions::default());
+    let mut good = StepClient::connect(&server).await;
+    let option = [&b"IHAVEOPT"[..], &UNKNOWN.to_be_bytes(), &[0; 4]].concat();
+    let mut bad = Vec::new();
+    for _ in 0..100 {
+        let (mut near, far) = tokio::io::duplex(1 << 20);
+        let server = server.clone();
+        tokio::spawn(async move { server.serve_connection(far, std::future::pending()).await });
+        near.read_exact(&mut [0; 18]).await.unwrap();
+        near.write_all(&[&3u32.to_be_bytes()[..], &option.repeat(1000)].concat()).await.unwrap();
+        bad.push(near);
+    }
+    good.read(OWN, 4096).await;
+    let mut answers = async || {
+        let mut count = 0;
+        for near in &mut bad {
+            let mut bytes = vec![0; 1 << 20];
+            let mut bytes = ReadBuf::new(&mut bytes);
+            poll_fn(|context| Poll::Ready(Pin::new(&mut *near).poll_read(context, &mut bytes).is_ready())).await;
+            count += bytes.filled().windows(8).filter(|bytes| *bytes == 0x0003_e889_0455_65a9u64.to_be_bytes()).count();
+        }
+        count
+    };
+    answers().await;
+    let mut most = 0;
+    for _ in 0..16 {
+        good.read(OWN, 4096).await;
+        most = most.max(answers().await);
+    }
+    assert!((1..=40).contains(&most), "{most} answers during one read of who is served");
+    StepClient::connect(&server).await.read(OWN, 4096).await;
+}
+
+/// Half of the time of one that asks for little would go by with what others send and receive at once.
+#[tokio::test]
+async fn beside_one_that_asks_for_little_little_is_received_and_sent_at_once() {
+    for (command, depth) in [(READ, 8), (WRITE, 8)] {
+        let device = Model::new(None);
+        let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+        let mut good = StepClient::connect(&server).await;
+        good.read(OWN, 4096).await;
+        keep_asking(&server, (command, MIB as u32, depth), 1).await;
+        for _ in 0..64 {
+            good.read(OWN, 4096).await;
+        }
+        bytes_of_others(&device);
+        for _ in 0..256 {
+            good.read(OWN, 4096).await;
+        }
+        let mean = bytes_of_others(&device) / 256;
+        assert!((1..=320 * KIB).contains(&mean), "command {command}: {mean} bytes during a read");
+    }
+}
+
 /// A device that wakes a connection at once does not take the turns of others away, which come after a look at the sockets.
 #[tokio::test]
 async fn what_is_answered_at_once_by_another_task_does_not_begin_the_next_turn() {

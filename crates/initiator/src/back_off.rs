@@ -1,4 +1,5 @@
-//! How long to wait before the next attempt at a session: not at all, then a little, then twice as long each time.
+//! How long to wait before the next attempt at a session: not at all, then a little, then twice as long each time. The shortest wait and the longest
+//! are the user's: `reconnect_wait_min` and `reconnect_wait_max` of [`InitiatorOptions`](crate::InitiatorOptions).
 //!
 //! It begins anew only after a session that was of use. A login that succeeds is none: a target that logs in and breaks off at the first
 //! request would otherwise be asked again at once, thousands of times a second.

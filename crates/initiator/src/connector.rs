@@ -1,17 +1,51 @@
 //! How connections come about: TCP in production, anything that reads and writes in tests and experiments.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Read};
 use std::pin::Pin;
 
 use iscsi::url::Portal;
-use tokio::io::{AsyncRead, AsyncWrite};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpStream;
 
 /// A connection's two directions.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to look again and again.
+    fn can_receive_now(&self) -> bool {
+        false
+    }
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between many polls.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there, else what the operating system says.
+    fn receive_now(&self, _space: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Stream for TcpStream {
+    fn can_receive_now(&self) -> bool {
+        true
+    }
+
+    fn receive_now(&self, space: &mut [u8]) -> io::Result<usize> {
+        (&*SockRef::from(self)).read(space)
+    }
+}
+
+impl Stream for DuplexStream {}
+
+impl Stream for BoxedStream {
+    fn can_receive_now(&self) -> bool {
+        (**self).can_receive_now()
+    }
+
+    fn receive_now(&self, space: &mut [u8]) -> io::Result<usize> {
+        (**self).receive_now(space)
+    }
+}
 
 /// A connection as the driver holds it.
 pub type BoxedStream = Box<dyn Stream>;

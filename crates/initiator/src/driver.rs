@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
-use block::{ByteRange, Error, ErrorKind, Event, Geometry};
+use block::{ByteRange, Copies, Error, ErrorKind, Event, Geometry};
 use iscsi::url::Portal;
 use scsi::Sense;
 
@@ -37,6 +37,7 @@ use crate::link::{Link, Opener};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
 use crate::shared::Shared;
+use crate::sharing::Member;
 use crate::status::{State, Status};
 use crate::told_changes;
 use crate::unit::{Probe, Unit, lacks_known_identity};
@@ -81,7 +82,8 @@ pub async fn connect(
         ..Status::default()
     };
     let wanted = Arc::clone(&opener.wanted);
-    let shared = Arc::new(Shared::new(&unit, status, wanted));
+    let member = member_of(&options, &unit)?;
+    let shared = Arc::new(Shared::new(&unit, status, wanted, member));
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
     let back_off = BackOff::new(options.reconnect_wait_min, options.reconnect_wait_max);
     let group = link.portal_group_tag();
@@ -97,6 +99,28 @@ pub async fn connect(
             runner.run(link).await;
         })),
     ))
+}
+
+/// The client that a shared LUN is used as.
+fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, Error> {
+    let Some(support) = unit.sharing.filter(|_| options.is_shared) else { return Ok(None) };
+    let copies = Copies::new(Arc::clone(&options.clock));
+    Ok(Some(Member::new(options.place(), InitiatorOptions::sharing_key()?, support, copies)))
+}
+
+/// Refuses a LUN that cannot be shared where that is what it is wanted for.
+fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result<(), LinkError> {
+    let is_agreed = link.logged_in.as_ref().is_some_and(|logged_in| logged_in.may_share);
+    let (place, words) = match (options.is_shared, is_agreed, unit.sharing) {
+        (false, ..) | (true, true, Some(_)) => return Ok(()),
+        (true, false, _) => (options.place(), "its target does not keep the caches of several hosts coherent"),
+        (true, true, None) => (options.place(), "its target does not let it be shared"),
+    };
+    let words = format!(
+        "{place} cannot be shared: {words}. \"forebay target serve\" does so for a LUN with the option \"shared\"; without a cache, several hosts may use \
+         any LUN"
+    );
+    Err(LinkError::Unit(Error::new(ErrorKind::Unsupported, words)))
 }
 
 /// A session and what it leads to.
@@ -126,7 +150,13 @@ async fn establish(
         return Err(LinkError::OtherGroup { from, to });
     }
     match look(&mut link, &opener.options, held).await {
-        Ok((unit, changed, heard_late)) => Ok(Session { link, unit, changed, heard_late }),
+        Ok((unit, changed, heard_late)) => match check_sharing(&link, &opener.options, &unit) {
+            Ok(()) => Ok(Session { link, unit, changed, heard_late }),
+            Err(error) => {
+                link.logout().await;
+                Err(error)
+            }
+        },
         Err(error) => {
             heard.append(&mut link.heard);
             Err(error)
@@ -176,7 +206,7 @@ impl Drop for StopGuard {
     fn drop(&mut self) {
         {
             let mut view = self.shared.view();
-            if view.status.state != State::Replaced {
+            if !matches!(view.status.state, State::Replaced | State::Fenced) {
                 view.status.state = State::Closed;
             }
         }
@@ -206,6 +236,7 @@ impl Runner {
             let wait = match self.serve(&mut link).await {
                 Ok(()) => return link.logout().await,
                 Err(LinkError::Replaced(error)) => return self.give_up(&error),
+                Err(LinkError::Fenced(error)) => return self.be_fenced(link, error),
                 Err(error) => {
                     let lasted = self.options.clock.now().since(began);
                     self.back_off.note_session(lasted, self.engine.take_usefulness());
@@ -232,6 +263,7 @@ impl Runner {
     /// Serves requests until the device is closed. Reports of the unit are looked into on the way.
     async fn serve(&mut self, link: &mut Link) -> Result<(), LinkError> {
         let mut is_back = false;
+        self.engine.begin_session();
         loop {
             // Back is said when everything that was not durable is written again.
             let stop = poll_fn(|context| {
@@ -246,6 +278,7 @@ impl Runner {
             match stop {
                 Stop::Closed => return Ok(()),
                 Stop::Lost(error) => return Err(error),
+                Stop::Fenced(error) => return Err(LinkError::Fenced(error)),
                 Stop::Attention(Attention::Leave) => return Err(LinkError::LogoutRequested),
                 Stop::Attention(attention) => {
                     let mut probe = Probe::new(link, &self.options)?;
@@ -304,7 +337,10 @@ impl Runner {
                     self.learn(&mut link);
                     self.adopt(unit).map_err(End::Replaced)?;
                     self.tell_of(&changed);
-                    self.engine.start_replay();
+                    // Where hosts share it, it is for the registration to say whether anything can be lost.
+                    if !self.options.is_shared {
+                        self.engine.start_replay();
+                    }
                     // Of this the unit is asked again.
                     heard_late.iter().for_each(|sense| self.engine.note_sense(sense));
                     self.shared.set_refusal(None);
@@ -385,7 +421,10 @@ impl Runner {
             );
             return Err(Error::new(ErrorKind::Gone, words));
         }
-        self.shared.view().change_marks = unit.change_marks;
+        {
+            let mut view = self.shared.view();
+            (view.change_marks, view.sharing) = (unit.change_marks, unit.sharing);
+        }
         self.engine.adopt(unit);
         let previous = std::mem::replace(&mut self.shared.view().geometry, geometry);
         if previous != geometry {
@@ -419,6 +458,20 @@ impl Runner {
         self.shared.set_refusal(Some(error.clone()));
         self.shared.events.publish(&Event::IdentityChanged);
         self.engine.fail_all(error);
+    }
+
+    /// This host is fenced. What it had under way is neither carried out for certain nor for certain not.
+    fn be_fenced(&mut self, link: Link, error: Error) {
+        tracing::error!(%error, "fenced");
+        self.shared.events.publish(&Event::IdentityChanged);
+        self.engine.take_back(link, &LinkError::Fenced(error.clone()));
+        {
+            let mut view = self.shared.view();
+            view.status.state = State::Fenced;
+            view.status.last_error = Some(error.to_string());
+        }
+        self.shared.set_refusal(Some(error.clone()));
+        self.engine.fail_all(&error);
     }
 
     fn note_loss(&self, error: &LinkError) {

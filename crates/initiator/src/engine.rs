@@ -21,18 +21,24 @@
 //!   belongs to is sent again, after what was lost;
 //! - where another host may switch a cache on, a write has FUA, so that it is durable when it is answered; of what cannot have it nothing counts
 //!   that is answered after the switch was heard of, and what was answered before, since the last command that was told of none, is
-//!   *exposed*: flushed at once, and told as lost if the unit may have lost its cache before that.
+//!   *exposed*: flushed at once, and told as lost if the unit may have lost its cache before that;
+//! - of a LUN that several hosts share nothing is written again after a lost session: somebody else may have written there since. What was sent ends
+//!   with an unknown outcome, and of what was acknowledged and not flushed only the ranges are retained, so that a flush can tell that it is lost.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::Instant;
 use block::range_lock::{Acquire, RangeLock};
 use block::{Buffer, ByteRange, Error, ErrorKind, Event};
-use iscsi::initiator::{Completed, ConnectionError, Event as LinkEvent};
+use iscsi::initiator::{Completed, ConnectionError, Event as LinkEvent, Outcome};
+use iscsi::pdu::{AsyncEvent, AsyncMessage};
 use scsi::Sense;
+use scsi::sharing::Message;
+use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use crate::alarm::Alarm;
 use crate::error::{LinkError, sense_error};
@@ -43,6 +49,8 @@ use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
 use crate::retained::{Content, Retained};
 use crate::shared::{Incoming, Shared};
+use crate::sharing::member::Continuity;
+use crate::sharing::order;
 use crate::status::State;
 use crate::under_way::UnderWay;
 use crate::unit::Unit;
@@ -55,6 +63,8 @@ pub(crate) enum Stop {
     Lost(LinkError),
     /// Nothing is under way, and the unit's report must be looked into.
     Attention(Attention),
+    /// This host is fenced from the shared LUN.
+    Fenced(Error),
     /// Everything is answered, and the device is to be closed.
     Closed,
 }
@@ -125,17 +135,21 @@ pub(crate) struct Engine {
     is_flush_failing: bool,
     failure_log: LogLimit,
     loss_log: LogLimit,
+    /// Why nothing more is done for this host.
+    fenced: Option<Error>,
     /// Whether the session that was lost last left writes behind whose outcome nobody was told.
     has_writes_in_doubt: bool,
     /// Whether the unit carried anything out since [`Engine::take_usefulness`].
     was_useful: bool,
     counts: Counts,
     alarm: Alarm,
+    busy_poll: BusyPoll,
 }
 
 impl Engine {
     pub(crate) fn new(options: Arc<InitiatorOptions>, shared: Arc<Shared>, unit: Unit) -> Self {
         let retained = Retained::new(options.retained_bytes_max);
+        let busy_poll = BusyPoll::new(options.busy_poll);
         Self {
             options,
             shared,
@@ -163,10 +177,12 @@ impl Engine {
             is_flush_failing: false,
             failure_log: LogLimit::default(),
             loss_log: LogLimit::default(),
+            fenced: None,
             has_writes_in_doubt: false,
             was_useful: false,
             counts: Counts::default(),
             alarm: Alarm::default(),
+            busy_poll,
         }
     }
 
@@ -193,6 +209,10 @@ impl Engine {
             let now = self.options.clock.now();
             self.wake_delayed(now);
             self.wake_unblocked();
+            has_progressed |= self.share(link, context, now);
+            if let Some(error) = self.fenced.take() {
+                return Poll::Ready(Stop::Fenced(error));
+            }
             has_progressed |= self.dispatch(link, now);
             let io = link.poll_io(context);
             has_progressed |= self.collect(link, now);
@@ -200,12 +220,20 @@ impl Engine {
                 Ok(has_moved) => has_progressed |= has_moved,
                 Err(error) => return Poll::Ready(Stop::Lost(error)),
             }
-            if self.attention > Attention::None && self.under_way.count() == 0 {
+            if self.attention > Attention::None && self.under_way.count() == 0 && self.is_member_idle() {
                 return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));
             }
             if self.jobs.is_empty() && self.incoming.is_empty() && self.shared.is_closing() {
-                if self.has_flushed_last || self.retained.is_empty() {
+                let is_flushed = self.has_flushed_last || self.retained.is_empty();
+                if is_flushed && self.leave(now) {
                     return Poll::Ready(Stop::Closed);
+                }
+                if is_flushed {
+                    // The goodbye is on its way, or waited for.
+                    if has_progressed || self.share(link, context, now) || self.wait_for_deadline(context, now) {
+                        continue;
+                    }
+                    return Poll::Pending;
                 }
                 // What the unit might lose is flushed before it is left.
                 self.has_flushed_last = true;
@@ -214,15 +242,88 @@ impl Engine {
                 continue;
             }
             if !has_progressed {
-                let replay_from = self.replay_pace.as_ref().map(|pace| pace.from).filter(|from| *from > now);
-                let deadline = self.delayed.first().map(|(at, _)| *at).into_iter().chain(replay_from).min();
-                if self.alarm.poll(context, &*self.options.clock, deadline) {
+                if self.wait_for_deadline(context, now) {
                     continue;
                 }
-                self.publish(link);
+                if !self.busy_poll.is_under_way() {
+                    self.publish(link);
+                }
+                self.pause(link, context);
                 return Poll::Pending;
             }
+            self.busy_poll.note_traffic();
         }
+    }
+
+    /// Nothing moves: waits for something that wakes this, or looks again as soon as others of this thread have had their turn.
+    fn pause(&mut self, link: &mut Link, context: &Context<'_>) {
+        let depth = if link.can_receive_now() { depth_of(self.under_way.count(), link.bytes_under_way()) } else { 0 };
+        link.is_looking = self.busy_poll.goes_on(depth, || self.options.clock.now());
+        if link.is_looking {
+            context.waker().wake_by_ref();
+        } else if let Some(counts) = self.busy_poll.take_counts() {
+            self.shared.view().status.busy_poll += counts;
+        }
+    }
+
+    /// Whether a deadline has passed; the task is woken by the next one.
+    fn wait_for_deadline(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
+        let replay_from = self.replay_pace.as_ref().map(|pace| pace.from).filter(|from| *from > now);
+        let sharing = self.shared.member().and_then(|member| member.next_deadline());
+        let deadlines = self.delayed.first().map(|(at, _)| *at).into_iter().chain(replay_from).chain(sharing);
+        self.alarm.poll(context, &*self.options.clock, deadlines.min())
+    }
+
+    /// A session is there.
+    pub(crate) fn begin_session(&mut self) {
+        let now = self.options.clock.now();
+        if let Some(mut member) = self.shared.member() {
+            member.begin_session(now);
+        }
+    }
+
+    /// Does what a client of a shared LUN has to do. Whether anything was.
+    fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> bool {
+        let Some(mut member) = self.shared.member() else { return false };
+        let mut has_progressed = member.poll(context, now);
+        self.fenced = member.over().cloned();
+        // A command of ours must not be under way while the unit is asked what it is.
+        let is_settling = self.attention > Attention::None && self.under_way.count() == 0;
+        while !is_settling && let Some((number, order)) = member.next_order(now) {
+            let command = order.command(number, self.unit.lun, self.options.command_timeout);
+            match order.is_immediate() {
+                true => link.session.submit_immediate(now, command),
+                false => link.session.submit(now, command),
+            }
+            has_progressed = true;
+        }
+        if member.take_continuity() == Some(Continuity::NewStart) {
+            drop(member);
+            self.lose_retained();
+        }
+        has_progressed
+    }
+
+    /// Says goodbye to a shared LUN; whether that is over.
+    fn leave(&mut self, now: Instant) -> bool {
+        self.shared.member().is_none_or(|mut member| member.leave(now))
+    }
+
+    fn is_member_idle(&self) -> bool {
+        self.shared.member().is_none_or(|member| member.is_idle())
+    }
+
+    /// What a shared LUN had not made durable is lost, or may be: nobody writes it again.
+    fn lose_retained(&mut self) {
+        if self.retained.is_empty() {
+            return;
+        }
+        self.retained.release(self.retained.mark());
+        let words = format!(
+            "the target of {} started again before a flush; several hosts share it, so nothing is written again",
+            self.options.place()
+        );
+        self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
     }
 
     /// Takes in what has come, while there is no session. The task is woken by more.
@@ -289,6 +390,9 @@ impl Engine {
     /// Begins to write again everything that is retained. Nothing else leaves before that is done. One that did not come to its end in this
     /// session begins again later and later; what could not be written again for all the time that requests have is told as lost.
     pub(crate) fn start_replay(&mut self) {
+        if self.options.is_shared {
+            return self.lose_retained();
+        }
         let now = self.options.clock.now();
         self.replay = self.retained.all().into();
         let Some(replaying) = self.replay_pace.as_mut().filter(|_| !self.replay.is_empty()) else {
@@ -330,6 +434,9 @@ impl Engine {
     /// The session is lost: what was under way will be issued again.
     pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
         let now = self.options.clock.now();
+        if let Some(mut member) = self.shared.member() {
+            member.end_session();
+        }
         // What an older session left was ended when this one began.
         self.has_writes_in_doubt = self.jobs.values().any(|job| job.may_change() && !job.is_idle());
         for sense in &link.heard {
@@ -367,6 +474,14 @@ impl Engine {
                 Reply::Replay | Reply::Nobody => continue,
                 Reply::Raw(_) if job.was_sent && job.repeat() != Some(Repeat::Always) => {
                     let words = "the session was lost before the command was answered";
+                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    continue;
+                }
+                Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
+                    let words = format!(
+                        "{} may or may not have happened: the session was lost, and what several hosts share is not written again unasked",
+                        job.words()
+                    );
                     job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
                     continue;
                 }
@@ -434,6 +549,7 @@ impl Engine {
 
     /// The part of the counts that means something without a session.
     pub(crate) fn publish_queues(&self) {
+        let sharing = self.shared.member().map(|member| member.status(self.options.clock.now()));
         let mut view = self.shared.view();
         let status = &mut view.status;
         status.commands_sent = self.counts.commands_sent;
@@ -443,6 +559,7 @@ impl Engine {
         status.waiting = self.jobs.values().filter(|job| job.is_idle()).count();
         status.retained_bytes = self.retained.bytes();
         status.retained_changes = self.retained.count();
+        status.sharing = sharing;
     }
 
     fn add(&mut self, mut job: Box<Job>) {
@@ -492,7 +609,7 @@ impl Engine {
     /// Issues what may be issued. Replay first and alone.
     fn dispatch(&mut self, link: &mut Link, now: Instant) -> bool {
         let mut has_progressed = false;
-        if self.attention > Attention::None {
+        if self.attention > Attention::None || self.shared.member().is_some_and(|member| !member.may_issue(now)) {
             return false;
         }
         let may_replay = self.replay_pace.as_ref().is_none_or(|pace| pace.from <= now);
@@ -544,7 +661,7 @@ impl Engine {
             self.flush_for_room(now);
             return;
         }
-        let copy_bytes = job.copy_bytes(&self.unit);
+        let copy_bytes = if self.options.is_shared { 0 } else { job.copy_bytes(&self.unit) };
         if copy_bytes > 0 && job.copy.is_none() {
             job.copy = self.retained.reserve(copy_bytes);
             if job.copy.is_none() {
@@ -612,18 +729,38 @@ impl Engine {
                         self.note_sense(&sense);
                     }
                 }
-                LinkEvent::LoggedIn(_)
-                | LinkEvent::Targets(_)
-                | LinkEvent::VendorEvent { .. }
-                | LinkEvent::LoggedOut(_) => {}
+                LinkEvent::VendorEvent { message, data } => self.take_message(&message, &data, now),
+                LinkEvent::LoggedIn(_) | LinkEvent::Targets(_) | LinkEvent::LoggedOut(_) => {}
             }
         }
         while let Some(completed) = link.session.poll_completed() {
             has_progressed = true;
-            self.take(now, completed, link.is_wide());
+            match order::number_of(completed.token) {
+                Some(number) => self.take_answer(now, number, &completed.outcome),
+                None => self.take(now, completed, link.is_wide()),
+            }
         }
         self.take_early(now);
         has_progressed
+    }
+
+    /// Takes what the target says to a client of a shared LUN.
+    fn take_message(&mut self, header: &AsyncMessage, data: &[u8], now: Instant) {
+        let AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, .. } = header.event else { return };
+        let Some(mut member) = self.shared.member() else { return };
+        // SenseLength comes first, and is zero.
+        match data.get(2..).map(Message::parse) {
+            Some(Ok(message)) if message.lun == self.unit.lun => member.handle_message(now, &message),
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => tracing::warn!(place = self.options.place(), "a message that makes no sense"),
+        }
+    }
+
+    /// A command of the client has ended.
+    fn take_answer(&mut self, now: Instant, number: u64, outcome: &Outcome) {
+        if let Some(mut member) = self.shared.member() {
+            member.handle_answer(now, number, order::answer(outcome));
+        }
     }
 
     /// Takes an answer, unless it came too early.
@@ -714,6 +851,10 @@ impl Engine {
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
             Verdict::Later | Verdict::Elsewhere(_) => self.wait(now, order, step),
             Verdict::Unanswered(words) => self.try_again(now, order, step, &words),
+            Verdict::Fenced(error) => {
+                job.give_up(error);
+                self.note_fenced(now);
+            }
             Verdict::Failed(error) => {
                 if step.is_synchronize() {
                     // It may be about what others wrote.
@@ -739,6 +880,9 @@ impl Engine {
             Verdict::Elsewhere(_) => !self.options.has_other_paths,
             _ => false,
         };
+        if matches!(verdict, Verdict::Fenced(_)) {
+            self.note_fenced(now);
+        }
         let Some(job) = self.jobs.get_mut(&order) else { return };
         let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_));
         if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
@@ -766,6 +910,12 @@ impl Engine {
             } else {
                 job.finish_raw(&outcome, &buffer);
             }
+        }
+    }
+
+    fn note_fenced(&self, now: Instant) {
+        if let Some(mut member) = self.shared.member() {
+            member.note_fenced(now);
         }
     }
 
@@ -862,6 +1012,8 @@ impl Engine {
             return;
         }
         match &job.kind {
+            // Nobody writes it again: that it was changed is all there is to know.
+            Kind::Write { .. } if self.options.is_shared => self.retained.insert(range, Content::Discarded),
             Kind::Write { buffer, .. } => {
                 let Some(mut copy) = job.copy.take() else { return };
                 copy.copy_from_slice(buffer);

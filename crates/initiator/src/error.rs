@@ -38,6 +38,9 @@ pub(crate) enum LinkError {
     /// Already in its final words.
     #[error("{0}")]
     Unit(Error),
+    /// This host is fenced from the shared LUN. In its final words.
+    #[error("{0}")]
+    Fenced(Error),
     /// Another device is in the LUN's place. In its final words.
     #[error("{0}")]
     Replaced(Error),
@@ -48,7 +51,7 @@ impl LinkError {
     pub(crate) fn into_error(self, options: &InitiatorOptions) -> Error {
         let portal = &options.portal;
         match self {
-            Self::Unit(error) | Self::Replaced(error) => error,
+            Self::Unit(error) | Self::Replaced(error) | Self::Fenced(error) => error,
             Self::Connect(source) => {
                 let words =
                     format!("cannot connect to {portal}: {source}; is the target running, and is the port right?");

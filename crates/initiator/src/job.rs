@@ -750,6 +750,7 @@ mod tests {
             write_same_unmaps: false,
             unmap: Some(unmap),
             change_marks: None,
+            sharing: None,
         }
     }
 

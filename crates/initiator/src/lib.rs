@@ -21,6 +21,7 @@
 //! | `remote_lun` | [`RemoteLun`]: the device |
 //! | `access` | how its target port reaches the unit: active, standby |
 //! | `compare_and_write`, `reservation` | what a LUN that hosts share can do besides |
+//! | `sharing` | being a client of a LUN that several hosts share: lease, callbacks, copies |
 //! | `change_marks` | what others changed while nobody looked on, where the target tells |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
@@ -62,6 +63,7 @@ mod remote_lun;
 mod reservation;
 mod retained;
 mod shared;
+mod sharing;
 mod status;
 mod taken_marks;
 mod told_changes;
@@ -80,4 +82,6 @@ pub use options::{ChapCredentials, InitiatorOptions};
 pub use remote_lun::RemoteLun;
 pub use reservation::{Keys, Reservation};
 pub use scsi::persistent_reservation::{ReservationData, ReservationType};
+pub use scsi::sharing::Support as SharingSupport;
+pub use sharing::SharingStatus;
 pub use status::{State, Status};

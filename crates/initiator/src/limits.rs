@@ -69,6 +69,12 @@ pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
 /// plays by the rules answers within a round trip when nothing is under way.
 pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long the goodbye to a shared LUN may take. Without it others wait for the end of the lease.
+pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long an answer to a registration is waited for before it is asked for again.
+pub const REGISTRATION_WAIT: Duration = Duration::from_secs(1);
+
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
 pub const CONTROL_DATA_BYTES: usize = 512;
 

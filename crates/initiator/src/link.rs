@@ -43,6 +43,8 @@ pub(crate) struct Link {
     pub(crate) counters: Counters,
     /// Unit attentions and deferred errors that came while the unit was asked what it is, which it says only once.
     pub(crate) heard: Vec<Sense>,
+    /// Whether, while nothing moves, its streams are looked at without the runtime.
+    pub(crate) is_looking: bool,
     growth: Growth,
     recoveries: Recoveries,
     clock: Arc<dyn Clock>,
@@ -96,6 +98,7 @@ impl Link {
             counters: Counters::default(),
             heard: Vec::new(),
             growth: Growth::new(options, connector, isid, portal.clone(), wanted),
+            is_looking: false,
             recoveries: Recoveries::default(),
             clock,
             alarm: Alarm::default(),
@@ -183,6 +186,16 @@ impl Link {
         .await
     }
 
+    /// Bytes of commands under way, both ways.
+    pub(crate) fn bytes_under_way(&self) -> usize {
+        self.wires.iter().map(|wire| self.session.load(wire.connection.cid()).bytes).sum()
+    }
+
+    /// Whether all its streams can be looked at without the runtime.
+    pub(crate) fn can_receive_now(&self) -> bool {
+        self.wires.iter().all(Wire::can_receive_now)
+    }
+
     /// The next event.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let serving = |wire: &&mut Wire| wire.role == Role::Serving;
@@ -255,10 +268,10 @@ impl Link {
     }
 
     fn poll_wire(&mut self, index: usize, context: &mut Context<'_>, now: Instant) -> Result<bool, LinkError> {
-        let Self { wires, session, counters, .. } = self;
+        let Self { wires, session, counters, is_looking, .. } = self;
         let Some(wire) = wires.get_mut(index) else { return Ok(false) };
         let mut has_progressed = wire.poll_write(context, session, counters)?;
-        has_progressed |= wire.poll_read(context, now, session, counters)?;
+        has_progressed |= wire.poll_read(context, now, session, counters, *is_looking)?;
         Ok(has_progressed)
     }
 

@@ -13,6 +13,7 @@ use iscsi::initiator::{ChapLogin, LoginConfig, Timing};
 use iscsi::limits::CHAP_CHALLENGE_BYTES;
 use iscsi::negotiation::{Digest, Offer};
 use iscsi::pdu::Isid;
+use iscsi::sharing;
 use iscsi::split::private_offer;
 use iscsi::url::{Portal, Url};
 
@@ -58,6 +59,9 @@ pub struct InitiatorOptions {
     /// Whether other sessions lead to the LUN through other target ports. What this one's port refuses because it is in standby or
     /// unavailable then fails with `NoAccess` at once, to be tried there, instead of waiting here.
     pub has_other_paths: bool,
+    /// Whether it is one of several hosts that use the LUN at once, and keeps what it reads: see [`Device::copies`](block::Device::copies). Then nothing
+    /// that was written is written again after a lost session: it ends with an unknown outcome.
+    pub is_shared: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
     /// How long an abort or a reset may take before the next step; no longer than a command in any case.
@@ -80,6 +84,8 @@ pub struct InitiatorOptions {
     pub queue_depth: usize,
     /// Bytes of copies kept of writes that the LUN has not made durable yet.
     pub retained_bytes_max: usize,
+    /// How long streams are looked at, at most, instead of sleeping while few commands are under way: about what a wake-up takes. Zero for never.
+    pub busy_poll: Duration,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it to look.
@@ -103,6 +109,7 @@ impl InitiatorOptions {
             error_recovery_level: 2,
             split: false,
             has_other_paths: false,
+            is_shared: false,
             command_timeout: Duration::from_secs(30),
             task_management_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
@@ -114,6 +121,7 @@ impl InitiatorOptions {
             reconnect_wait_max: Duration::from_secs(5),
             queue_depth: 128,
             retained_bytes_max: 64 << 20,
+            busy_poll: Duration::ZERO,
             clock: Arc::new(TokioClock::new()),
             pdu_sizes: Arc::default(),
         }
@@ -168,7 +176,7 @@ impl InitiatorOptions {
             offer: Offer {
                 // What may be added while it runs counts, too.
                 max_connections: CONNECTIONS_MAX * if self.split { 2 } else { 1 },
-                private: if self.split { vec![private_offer()] } else { Vec::new() },
+                private: self.private_offers(is_discovery),
                 header_digest: digests(self.header_digest),
                 data_digest: digests(self.data_digest),
                 error_recovery_level: if has_several { self.error_recovery_level } else { 0 },
@@ -177,6 +185,18 @@ impl InitiatorOptions {
             },
             chap,
         })
+    }
+
+    fn private_offers(&self, is_discovery: bool) -> Vec<(String, Vec<String>)> {
+        let split = self.split.then(private_offer);
+        split.into_iter().chain((self.is_shared && !is_discovery).then(sharing::private_offer)).collect()
+    }
+
+    /// What proves that two sessions are of one client.
+    pub(crate) fn sharing_key() -> Result<[u8; 16], Error> {
+        let mut key = [0; 16];
+        fill_random(&mut key)?;
+        Ok(key)
     }
 
     /// The ISID of this attachment.

@@ -3,7 +3,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use block::{ByteRange, Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use block::{ByteRange, Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request};
+use scsi::sharing::Support;
 use tokio::sync::{oneshot, watch};
 
 use crate::job::{RawCommand, RawOutcome, Repeat};
@@ -41,6 +42,11 @@ impl RemoteLun {
     /// How things stand.
     pub fn status(&self) -> Status {
         self.shared.view().status.clone()
+    }
+
+    /// By which times and bounds several hosts may use the LUN at once; `None` where they may not, or nobody keeps them apart.
+    pub fn sharing_support(&self) -> Option<Support> {
+        self.shared.view().sharing
     }
 
     /// Sends a SCSI command as it is and returns what came back. It is never issued twice.
@@ -117,5 +123,9 @@ impl Device for RemoteLun {
 
     fn subscribe(&self) -> EventReceiver {
         self.shared.events.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.shared.copies().cloned()
     }
 }

@@ -232,6 +232,23 @@ mod tests {
         assert_eq!(retained.bytes(), 0);
     }
 
+    /// Zeroes take no copies: what bounds them is how many there are.
+    #[test]
+    fn so_many_changes_without_copies_ask_for_a_flush_and_twice_as_many_wait_for_it() {
+        let mut retained = Retained::new(16 << 10);
+        let mut fill_to = |count: usize| {
+            for index in retained.count()..count {
+                let range = ByteRange { offset: 1024 * index as u64, length: 512 };
+                retained.insert(range, Content::Zeroes { may_discard: false });
+            }
+            (retained.is_near_bound(), retained.is_full())
+        };
+        assert_eq!(fill_to(RETAINED_ENTRIES_MAX), (false, false));
+        assert_eq!(fill_to(RETAINED_ENTRIES_MAX + 1), (true, false));
+        assert_eq!(fill_to(2 * RETAINED_ENTRIES_MAX - 1), (true, false));
+        assert_eq!(fill_to(2 * RETAINED_ENTRIES_MAX), (true, true));
+    }
+
     #[test]
     fn overwriting_one_block_takes_no_more_memory() {
         let mut retained = Retained::new(16 << 10);

@@ -1,7 +1,8 @@
 //! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way
 //! out.
 //!
-//! Two mutexes, never held together: `inbox` (requests, the driver's waker) and `view` (geometry, identity, status).
+//! Three mutexes, never held together: `inbox` (requests, the driver's waker), `view` (geometry, identity, status) and `member` (the client of a
+//! shared LUN).
 //! Sections are short and never await.
 
 use std::collections::VecDeque;
@@ -10,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use block::completion::SlotSender;
-use block::{Error, ErrorKind, EventHub, Geometry, Identity, Request};
+use block::{Copies, Error, ErrorKind, EventHub, Geometry, Identity, Request};
 use tokio::sync::{oneshot, watch};
 
 use scsi::change_mark::Support;
 
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
+use crate::sharing::Member;
 use crate::status::Status;
 use crate::taken_marks::TakenMarks;
 use crate::unit::Unit;
@@ -47,6 +49,9 @@ pub(crate) struct Shared {
     lun_list_changes: watch::Sender<u64>,
     inbox: Mutex<Inbox>,
     view: Mutex<View>,
+    /// Of a LUN that several hosts share. Only the driver asks it anything that takes long.
+    member: Option<Mutex<Member>>,
+    copies: Option<Copies>,
 }
 
 /// Guarded by `Shared::inbox`.
@@ -73,6 +78,8 @@ pub(crate) struct View {
     pub(crate) status: Status,
     /// What the target tells of changes by others.
     pub(crate) change_marks: Option<Support>,
+    /// By which times and bounds hosts share it, where they may.
+    pub(crate) sharing: Option<scsi::sharing::Support>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,7 +87,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>) -> Self {
+    pub(crate) fn new(unit: &Unit, status: Status, wanted: Arc<AtomicU16>, member: Option<Member>) -> Self {
         let inbox = Inbox {
             incoming: VecDeque::new(),
             taken: 0,
@@ -103,12 +110,23 @@ impl Shared {
                 identity: unit.identity.clone(),
                 status,
                 change_marks: unit.change_marks,
+                sharing: unit.sharing,
             }),
+            copies: member.as_ref().map(|member| member.copies().clone()),
+            member: member.map(Mutex::new),
         }
     }
 
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {
         lock(&self.view)
+    }
+
+    pub(crate) fn member(&self) -> Option<MutexGuard<'_, Member>> {
+        self.member.as_ref().map(lock)
+    }
+
+    pub(crate) fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref()
     }
 
     /// Hands something to the driver, or refuses it.

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use base::busy_poll::BusyPollCounts;
 use iscsi::negotiation::Negotiated;
 use iscsi::pdu::Isid;
+
+use crate::sharing::SharingStatus;
 
 /// Where an attachment stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub enum State {
     Failing,
     /// Something else answers at the LUN's place. Nothing is sent there any more.
     Replaced,
+    /// It was one of several hosts that share the LUN, and was fenced. Nothing is sent there any more.
+    Fenced,
     /// It was closed.
     Closed,
 }
@@ -74,6 +79,10 @@ pub struct Status {
     pub connections: usize,
     /// Of these, halves of split pairs.
     pub split_connections: usize,
+    /// As one of several hosts, where it is.
+    pub sharing: Option<SharingStatus>,
     /// The values in force.
     pub negotiated: Option<Negotiated>,
+    /// What looking at streams instead of sleeping came to.
+    pub busy_poll: BusyPollCounts,
 }

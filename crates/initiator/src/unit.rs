@@ -14,7 +14,7 @@ use scsi::cdb::{CdbForm, ModeSense};
 use scsi::change_mark::Support;
 use scsi::inquiry::{Peripheral, StandardInquiry};
 use scsi::vpd::{self, BlockLimits, Designator, LogicalBlockProvisioning};
-use scsi::{Cdb, Sense, SenseKey, Status, mode};
+use scsi::{Cdb, Sense, SenseKey, Status, mode, sharing};
 
 use crate::error::{LinkError, sense_error};
 use crate::limits::{
@@ -49,6 +49,8 @@ pub(crate) struct Unit {
     pub(crate) unmap: Option<UnmapLimits>,
     /// Whether it tells what others change.
     pub(crate) change_marks: Option<Support>,
+    /// Whether several hosts may use it at once, coherently.
+    pub(crate) sharing: Option<sharing::Support>,
 }
 
 /// How much one UNMAP may ask for.
@@ -124,7 +126,9 @@ impl<'a> Probe<'a> {
         let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
         let provisioning = self.page(vpd::page::LOGICAL_BLOCK_PROVISIONING, LogicalBlockProvisioning::parse).await?;
         let provisioning = provisioning.unwrap_or_default();
-        let change_marks = self.change_marks().await?;
+        let listed = self.page(vpd::page::SUPPORTED_PAGES, listed_pages).await?.unwrap_or_default();
+        let change_marks = self.listed_page(&listed, vpd::page::CHANGE_MARKS, Support::parse).await?;
+        let sharing = self.listed_page(&listed, vpd::page::SHARING, sharing::Support::parse).await?;
         let (header, caching) = self.caching(CURRENT_VALUES).await?;
         let may_get_cache =
             !caching.is_write_cache_enabled && self.caching(CHANGEABLE_VALUES).await?.1.is_write_cache_enabled;
@@ -166,18 +170,21 @@ impl<'a> Probe<'a> {
             write_same_unmaps: provisioning.has_write_same_16 && unmapped_reads_zeroes,
             unmap,
             change_marks,
+            sharing,
         })
     }
 
     /// A vendor's page is asked for only where it is listed.
-    async fn change_marks(&mut self) -> Result<Option<Support>, LinkError> {
-        let listed = self.page(vpd::page::SUPPORTED_PAGES, |bytes| {
-            vpd::body(vpd::page::SUPPORTED_PAGES, bytes).map(|codes| codes.contains(&vpd::page::CHANGE_MARKS))
-        });
-        if !listed.await?.unwrap_or(false) {
+    async fn listed_page<T>(
+        &mut self,
+        listed: &[u8],
+        page: u8,
+        parse: impl Fn(&[u8]) -> Result<Option<T>, scsi::Malformed>,
+    ) -> Result<Option<T>, LinkError> {
+        if !listed.contains(&page) {
             return Ok(None);
         }
-        Ok(self.page(vpd::page::CHANGE_MARKS, Support::parse).await?.flatten())
+        Ok(self.page(page, parse).await?.flatten())
     }
 
     /// INQUIRY answers for every LUN, and says whether anything is there (SPC-4 6.6.2).
@@ -366,6 +373,11 @@ impl<'a> Probe<'a> {
         let context = format!("{} does not say what it is: {error}", self.options.place());
         LinkError::Unit(Error::new(ErrorKind::Corrupt, context))
     }
+}
+
+/// The codes of the pages that there are.
+fn listed_pages(bytes: &[u8]) -> Result<Vec<u8>, scsi::Malformed> {
+    vpd::body(vpd::page::SUPPORTED_PAGES, bytes).map(<[u8]>::to_vec)
 }
 
 /// Whether asking again may bring another answer.

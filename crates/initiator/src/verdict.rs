@@ -20,6 +20,8 @@ pub(crate) enum Verdict {
     Elsewhere(Error),
     /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows.
     Unanswered(String),
+    /// It was not, because this host is fenced from the shared unit.
+    Fenced(Error),
     /// It cannot be carried out.
     Failed(Error),
 }
@@ -97,6 +99,7 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         _ if sense.is_deferred => Verdict::Again(Some(*sense)),
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
         SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
+        _ if is_fenced(sense) => Verdict::Fenced(Error::new(ErrorKind::Gone, format!("{what} failed: {sense}"))),
         SenseKey::AbortedCommand => Verdict::Again(None),
         SenseKey::NotReady if is_without_access(sense) => {
             Verdict::Elsewhere(Error::new(ErrorKind::NoAccess, format!("{what} failed: {sense}")))
@@ -104,6 +107,11 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         SenseKey::NotReady if sense.asc == 0x04 => Verdict::Later,
         _ => Verdict::Failed(sense_error(sense, what)),
     }
+}
+
+/// Whether a unit says that the client of this session is dead.
+pub(crate) fn is_fenced(sense: &Sense) -> bool {
+    sense.is_same_condition(&Sense::SHARING_FENCED)
 }
 
 #[cfg(test)]

@@ -88,19 +88,26 @@ impl Wire {
         Ok(has_progressed)
     }
 
-    /// One read: what it completes is handed up before the next.
+    /// Whether its streams can be looked at without the runtime.
+    pub(crate) fn can_receive_now(&self) -> bool {
+        self.response_half.as_ref().unwrap_or(&self.stream).can_receive_now()
+    }
+
+    /// One read: what it completes is handed up before the next. Who `is_looking` asks the system itself.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
         now: Instant,
         session: &mut Session,
         counters: &mut Counters,
+        is_looking: bool,
     ) -> Result<bool, LinkError> {
         let mut has_progressed = false;
         let stream = match &mut self.response_half {
             None => &mut self.stream,
             Some(half) => {
-                if let Some(length) = poll_read_into(&mut self.stream, context, self.connection.request_half_space())? {
+                let space = self.connection.request_half_space();
+                if let Some(length) = poll_read_into(&mut self.stream, context, space, is_looking)? {
                     counters.bytes_received += length as u64;
                     self.connection.handle_request_half(session, length)?;
                     has_progressed = true;
@@ -108,7 +115,7 @@ impl Wire {
                 half
             }
         };
-        if let Some(length) = poll_read_into(stream, context, self.connection.receive_space())? {
+        if let Some(length) = poll_read_into(stream, context, self.connection.receive_space(), is_looking)? {
             counters.bytes_received += length as u64;
             self.connection.handle_received(now, session, length)?;
             has_progressed = true;
@@ -122,14 +129,18 @@ fn poll_read_into(
     stream: &mut BoxedStream,
     context: &mut Context<'_>,
     space: &mut [u8],
+    is_looking: bool,
 ) -> Result<Option<usize>, LinkError> {
-    let mut space = ReadBuf::new(space);
-    match Pin::new(stream).poll_read(context, &mut space) {
+    let mut buffer = ReadBuf::new(space);
+    let read = match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+        Poll::Ready(read) => read.map(|()| buffer.filled().len()),
+        Poll::Pending if is_looking => stream.receive_now(space),
         Poll::Pending => return Ok(None),
-        Poll::Ready(read) => read.map_err(LinkError::Io)?,
-    }
-    match space.filled().len() {
-        0 => Err(LinkError::Closed),
-        length => Ok(Some(length)),
+    };
+    match read {
+        Ok(0) => Err(LinkError::Closed),
+        Ok(length) => Ok(Some(length)),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(LinkError::Io(error)),
     }
 }

@@ -32,6 +32,9 @@ pub const NEGOTIATION_EXCHANGES_MAX: u32 = 32;
 /// stream low.
 pub const RECV_DATA_SEGMENT_BYTES: u32 = 256 << 10;
 
+/// PDUs made ahead of their turn of those that carry one buffer in pieces: more than one vectored write takes.
+pub const SERIES_PDUS_MADE: usize = 64;
+
 /// Bytes of a CHAP challenge or response (RFC 7143 12.1.3).
 pub const CHAP_BINARY_BYTES_MAX: usize = 1024;
 
@@ -100,8 +103,9 @@ pub const REPLIES_WAITING_MAX: usize = 4096;
 /// [`STAGING_BYTES`] at most.
 pub const EVENTS_WAITING_MAX: usize = 2 * STAGING_BYTES / crate::pdu::BHS_BYTES;
 
-/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1).
-pub const EVENT_BYTES_MAX: usize = 252;
+/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1), a message of a shared unit fits in the smallest segment that
+/// whoever shares takes.
+pub const EVENT_BYTES_MAX: usize = crate::sharing::SEGMENT_BYTES_MIN as usize;
 
 /// Other connections of the session that a target says it has dropped, until the driver has looked: more than a session has.
 pub const DROPPED_CONNECTIONS_MAX: usize = 64;

@@ -25,6 +25,7 @@ use crate::message::{CallbackAnswer, FromClient, GrantedLock, Registration, Rele
 use crate::mode::Mode;
 use crate::resource::Resource;
 use crate::rules;
+use crate::settings::Profile;
 
 /// What the client has to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +82,7 @@ struct Request {
 /// A client's locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Holder {
+    profile: Profile,
     life: Option<Life>,
     held: BTreeMap<Resource, Held>,
     /// How often something is in use, by mode.
@@ -96,6 +98,11 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// One that keeps what a profile keeps. [`Holder::default`] is the usual one.
+    pub fn of(profile: Profile) -> Self {
+        Self { profile, ..Self::default() }
+    }
+
     /// Begins a life.
     pub fn register(&mut self) {
         self.send(FromClient::Register { previous: None });
@@ -126,6 +133,11 @@ impl Holder {
     /// The client's identity, while its lease lasts. Without one nothing that is cached may be used.
     pub fn client(&self, now: Instant) -> Option<ClientId> {
         self.life.filter(|life| life.lease_until > now).map(|life| life.client)
+    }
+
+    /// When that ends if it is not renewed.
+    pub fn lease_until(&self) -> Option<Instant> {
+        self.life.map(|life| life.lease_until)
     }
 
     /// What it holds of its own.
@@ -196,15 +208,23 @@ impl Holder {
             self.uses.remove(&resource);
         }
         for at in [Some(resource), resource.root()].into_iter().flatten() {
-            if self.held.get(&at).is_some_and(|held| held.callback.is_some()) {
-                self.answer_if_unused(at);
+            match self.held.get(&at) {
+                Some(held) if held.callback.is_some() => self.answer_if_unused(at),
+                Some(held) if !self.profile.keeps(held.mode) => {
+                    let client = self.life.map(|life| life.client);
+                    client.map(|client| self.give_back(client, at, None));
+                }
+                _ => {}
             }
         }
     }
 
     /// Gives a lock back that nothing uses, or part of it. False when it is in use, or called back already.
     pub fn release(&mut self, now: Instant, resource: Resource, to: Option<Mode>) -> bool {
-        let Some(client) = self.client(now) else { return false };
+        self.client(now).is_some_and(|client| self.give_back(client, resource, to))
+    }
+
+    fn give_back(&mut self, client: ClientId, resource: Resource, to: Option<Mode>) -> bool {
         let Some(held) = self.held.get(&resource).copied().filter(|held| held.callback.is_none()) else { return false };
         if to.is_some_and(|to| to == held.mode || !held.mode.covers(to)) || self.leaves(resource).next().is_some() {
             return false;

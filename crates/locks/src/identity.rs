@@ -1,6 +1,7 @@
 //! Numbers that name clients, their transactions and requests. Each is a type of its own, so that they do not meet by accident.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// A client's life at the target. Never used again: the high half counts the target's starts, the low half registrations since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +66,11 @@ impl Owner {
     /// The client itself.
     pub fn own(client: ClientId) -> Self {
         Self { client, transaction: TransactionId::OWN }
+    }
+
+    /// A client and all its transactions.
+    pub fn all_of(client: ClientId) -> RangeInclusive<Self> {
+        Self::own(client)..=Self { client, transaction: TransactionId(u64::MAX) }
     }
 
     /// Whether its locks are cached, and called back. Those of an explicit transaction are waited for.

@@ -79,6 +79,9 @@ pub struct LockTable {
     grants: BTreeMap<Owner, BTreeMap<Resource, Grant>>,
     holders: BTreeMap<Resource, BTreeSet<Owner>>,
     tickets: BTreeMap<TicketNumber, Ticket>,
+    /// The tickets again, by who waits and by the client's number.
+    by_owner: BTreeMap<Owner, BTreeSet<TicketNumber>>,
+    by_request: BTreeMap<(ClientId, RequestId), TicketNumber>,
     queues: BTreeMap<Resource, BTreeSet<TicketNumber>>,
     ticket_next: u64,
 }
@@ -109,13 +112,13 @@ impl LockTable {
 
     /// Owners of a client that hold something.
     pub fn owners_of(&self, client: ClientId) -> Vec<Owner> {
-        self.grants.keys().filter(|owner| owner.client == client).copied().collect()
+        self.grants.range(Owner::all_of(client)).map(|(owner, _)| *owner).collect()
     }
 
     /// How many locks a client holds and waits for.
     pub fn lock_count(&self, client: ClientId) -> usize {
         let held = self.owners_of(client).into_iter().map(|owner| self.grants[&owner].len());
-        let waiting = self.tickets.values().filter(|ticket| ticket.owner.client == client);
+        let waiting = self.tickets_of_client(client).filter_map(|number| self.ticket(number));
         held.chain(waiting.map(|ticket| ticket.wanted.len())).sum()
     }
 
@@ -131,13 +134,17 @@ impl LockTable {
 
     /// The tickets of an owner.
     pub fn tickets_of(&self, owner: Owner) -> impl Iterator<Item = TicketNumber> {
-        self.tickets.iter().filter(move |(_, ticket)| ticket.owner == owner).map(|(number, _)| *number)
+        self.by_owner.get(&owner).into_iter().flatten().copied()
+    }
+
+    /// The tickets of a client, its transactions' included.
+    pub fn tickets_of_client(&self, client: ClientId) -> impl Iterator<Item = TicketNumber> {
+        self.by_owner.range(Owner::all_of(client)).flat_map(|(_, numbers)| numbers).copied()
     }
 
     /// The ticket of a client's request.
     pub fn ticket_of_request(&self, client: ClientId, request: RequestId) -> Option<TicketNumber> {
-        let is_it = |ticket: &Ticket| ticket.owner.client == client && ticket.request == request;
-        self.tickets.iter().find(|(_, ticket)| is_it(ticket)).map(|(number, _)| *number)
+        self.by_request.get(&(client, request)).copied()
     }
 
     /// The tickets in the queue of a resource.
@@ -152,6 +159,8 @@ impl LockTable {
         for (resource, _) in &ticket.wanted {
             self.queues.entry(*resource).or_default().insert(number);
         }
+        self.by_owner.entry(ticket.owner).or_default().insert(number);
+        self.by_request.insert((ticket.owner.client, ticket.request), number);
         self.tickets.insert(number, ticket);
         number
     }
@@ -159,6 +168,8 @@ impl LockTable {
     /// Takes a request out of the queues.
     pub fn withdraw(&mut self, number: TicketNumber) -> Option<Ticket> {
         let ticket = self.tickets.remove(&number)?;
+        remove_from(&mut self.by_owner, ticket.owner, &number);
+        self.by_request.remove(&(ticket.owner.client, ticket.request));
         for (resource, _) in &ticket.wanted {
             remove_from(&mut self.queues, *resource, &number);
         }
@@ -315,11 +326,11 @@ pub struct Demoted {
     pub answered: Vec<CallbackNumber>,
 }
 
-fn remove_from<V: Ord>(map: &mut BTreeMap<Resource, BTreeSet<V>>, resource: Resource, value: &V) {
-    if let Some(set) = map.get_mut(&resource) {
+fn remove_from<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: &V) {
+    if let Some(set) = map.get_mut(&key) {
         set.remove(value);
         if set.is_empty() {
-            map.remove(&resource);
+            map.remove(&key);
         }
     }
 }

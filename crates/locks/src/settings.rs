@@ -4,11 +4,36 @@ use std::time::Duration;
 
 use crate::identity::BootEpoch;
 use crate::limits::{self, Limits};
+use crate::mode::Mode;
 use crate::resource::GroupSize;
+
+/// What the two ends do with grants and commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Profile {
+    /// Every grant is kept until it is called back, and a command has as many blocks as it likes.
+    #[default]
+    Usual,
+    /// As the paper has it, to be measured against: only `M_S` is kept, locks are asked for one by one, and a command has one block.
+    Paper,
+}
+
+impl Profile {
+    /// Whether a client keeps a lock of its own that nothing uses.
+    pub fn keeps(self, mode: Mode) -> bool {
+        self == Self::Usual || mode == Mode::M_S
+    }
+
+    /// Most blocks of one command; none for as many as there are.
+    pub fn blocks_of_command_max(self) -> Option<u64> {
+        (self == Self::Paper).then_some(1)
+    }
+}
 
 /// Sizes and times of the sharing of one logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
+    /// What is done with grants and commands.
+    pub profile: Profile,
     /// Blocks of the logical unit.
     pub block_count: u64,
     /// Blocks of a block group.
@@ -31,6 +56,7 @@ impl Settings {
     /// The usual ones.
     pub fn new(block_count: u64, group_size: GroupSize) -> Self {
         Self {
+            profile: Profile::Usual,
             block_count,
             group_size,
             lease: limits::LEASE,
@@ -39,6 +65,16 @@ impl Settings {
             callback_time_max: limits::CALLBACK_TIME_MAX,
             hold_time_min: limits::HOLD_TIME_MIN,
             limits: Limits::default(),
+        }
+    }
+
+    /// The paper's: nothing is held longer for having been granted just now.
+    pub fn paper(block_count: u64, group_size: GroupSize) -> Self {
+        Self {
+            profile: Profile::Paper,
+            hold_time_min: Duration::ZERO,
+            limits: Limits { batch_max: 1, ..Limits::default() },
+            ..Self::new(block_count, group_size)
         }
     }
 }

@@ -13,6 +13,7 @@ use locks::identity::{BootEpoch, CallbackNumber, ClientId, Generation, GrantNumb
 use locks::message::{CallbackAnswer, FromClient, GrantedLock, Registration, Reply, ToClient, Wanted};
 use locks::mode::Mode;
 use locks::resource::Resource;
+use locks::settings::Profile;
 
 const NOW: Instant = Instant::from_nanoseconds(5_000_000_000);
 
@@ -183,6 +184,30 @@ fn a_lock_is_released_when_nothing_uses_it() {
     host.holder.end_use(group(0), Mode::D_S);
     assert!(host.holder.release(NOW, group(0), None) && host.holder.release(NOW, FILE, None));
     assert_eq!(host.holder.held().next(), None);
+}
+
+/// "An M_X lock is always released immediately after the involved operations have finished", and M_S stays (section 3.1 of the paper).
+#[test]
+fn in_the_papers_profile_only_a_shared_lock_of_metadata_is_kept() {
+    let mut host = Host { holder: Holder::of(Profile::Paper), ..Host::new() };
+    host.registered(host.id, None, NOW);
+    host.outputs();
+    let other = Resource::Metadata(4);
+    host.hold(&[(BLOCK, Mode::M_X, 1), (other, Mode::M_S, 2), (FILE, Mode::D_IX, 3), (group(0), Mode::D_X, 4)]);
+    for (resource, mode) in [(BLOCK, Mode::M_X), (other, Mode::M_S), (group(0), Mode::D_X)] {
+        assert!(host.holder.begin_use(NOW, resource, mode) && host.holder.begin_use(NOW, resource, mode));
+        host.holder.end_use(resource, mode);
+        assert!(host.holder.begin_use(NOW, resource, mode), "one use of {resource} is left");
+        host.holder.end_use(resource, mode);
+        host.holder.end_use(resource, mode);
+    }
+    assert_eq!(host.holder.held().collect::<Vec<_>>(), [(other, Mode::M_S)]);
+    let unlock = |output: &HolderOutput| match output {
+        HolderOutput::Send(FromClient::Unlock(_, batch)) => Some(batch[0].resource),
+        _ => None,
+    };
+    let released: Vec<_> = host.outputs().iter().filter_map(unlock).collect();
+    assert_eq!(released, [BLOCK, group(0), FILE], "leaf before root");
 }
 
 /// The client gives up first, however long its messages take and however its clock goes.

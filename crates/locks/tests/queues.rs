@@ -323,6 +323,7 @@ fn only_reclaims_are_granted_until_the_end_of_the_grace_period_is_durable() {
     site.advance(SECOND);
     assert_eq!(site.outputs(), [Output::KeepGraceEnd(BootEpoch(2))]);
     assert_eq!(reclaim(&mut site, b), Err(LockError::GraceOver));
+    assert!(reclaim(&mut site, a).is_ok(), "what it has is not late");
     assert_eq!(site.lock(c, &[(OTHER, Mode::M_S)]), Err(LockError::Grace), "a second start would let it be reclaimed");
     site.manager.grace_end_kept(site.now);
     site.granted(c, &[(OTHER, Mode::M_S)]);

@@ -19,7 +19,7 @@
 //! | `device_watch` | what the device reports becomes unit attentions |
 //! | `lost_writes` | who is still to be told that what it wrote may be lost |
 //! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
-//! | `reservation` | RESERVE(6) and persistent reservations, with the table of conflicts; [`ReservationStore`] |
+//! | `reservation` | RESERVE(6) and persistent reservations; [`ReservationStore`] |
 //! | [`change_marks`] | what others have changed since a cache let go, recorded durably before it changes; [`ChangeStore`] |
 //! | [`sharing`] | hosts that share the unit: clients, locks, messages, the gate; [`SharingStore`] |
 //! | `protection` | nexuses that may read and not write |

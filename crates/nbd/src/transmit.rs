@@ -50,10 +50,21 @@ impl TransmitQueue {
 
     /// Points `slices` at the first bytes that wait; how many slices were used.
     pub fn io_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        self.io_slices_of(usize::MAX, slices)
+    }
+
+    /// As [`io_slices`](Self::io_slices), and no more than `bytes_max` bytes.
+    pub fn io_slices_of<'a>(&'a self, bytes_max: usize, slices: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.sent_of_first;
-        let mut used = 0;
+        let (mut used, mut left) = (0, bytes_max);
         for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
-            *slice = IoSlice::new(&piece.bytes()[skip..]);
+            if left == 0 {
+                break;
+            }
+            let bytes = &piece.bytes()[skip..];
+            let length = bytes.len().min(left);
+            *slice = IoSlice::new(&bytes[..length]);
+            left -= length;
             skip = 0;
             used += 1;
         }

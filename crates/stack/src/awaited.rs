@@ -228,7 +228,7 @@ impl Search {
 }
 
 /// Whether the next attempt may come to something else without anybody doing anything here.
-fn may_pass(error: &Error) -> bool {
+pub(crate) fn may_pass(error: &Error) -> bool {
     matches!(error.failure(), Failure::Unreachable | Failure::InUse)
 }
 

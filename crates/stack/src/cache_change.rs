@@ -18,8 +18,9 @@ use crate::cache_place::CacheConfig;
 use crate::cache_settings;
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, Unfinished};
+use crate::unfinished::Unfinished;
 
 /// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to come below while others write.
 const DIRTY_SHARE: u64 = 16;

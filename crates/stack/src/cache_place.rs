@@ -20,9 +20,10 @@ use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Assessed;
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::{Entry, file_stem};
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, open_or_make};
+use crate::store_file::open_or_make;
 use crate::time;
 
 /// The cache of an attachment, as asked for.

@@ -10,6 +10,7 @@ use iscsi::target::{AccessList, AccessRule, NamePattern, TargetPortal};
 use target::PORTAL_GROUP_DEFAULT;
 use target::{LunMask, MaskedLun, Quota};
 
+use crate::busy_polling::BusyPolling;
 use crate::error::{Error, Failure, Result};
 use crate::limits_table::LimitsTable;
 use crate::login::read_secret;
@@ -24,6 +25,8 @@ pub struct Configuration {
     pub portals: Option<Vec<TargetPortal>>,
     /// Where to serve metrics, if it says.
     pub metrics: Option<SocketAddr>,
+    /// How long sessions look at their sockets before they sleep, if it says.
+    pub busy_polling: Option<BusyPolling>,
     /// What peers may hold.
     pub quota: Quota,
     /// Who may ask for the targets; without accounts, everybody.
@@ -43,7 +46,12 @@ pub fn read(path: &Path) -> Result<Configuration> {
     let portals = portals(file.portals, file.portal_group)?;
     let discovery = accounts(file.discovery.chap_user, file.discovery.chap_file.as_deref())?;
     let targets = file.target.into_iter().map(TargetTable::into_config).collect::<Result<_>>()?;
-    Ok(Configuration { portals, metrics: file.metrics, quota: file.limits.quota(), discovery, targets })
+    let busy_polling = file.busy_poll.as_deref().map(busy_polling).transpose()?;
+    Ok(Configuration { portals, metrics: file.metrics, busy_polling, quota: file.limits.quota(), discovery, targets })
+}
+
+fn busy_polling(text: &str) -> Result<BusyPolling> {
+    text.parse().map_err(|why| Error::new(Failure::Usage, format!("busy-poll = {text:?}: {why}")))
 }
 
 /// All portals with their groups; `None` when the file names none.

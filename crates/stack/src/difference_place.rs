@@ -12,9 +12,10 @@ use uuid::Uuid;
 use crate::caches::Caches;
 use crate::error::{Error, Result};
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::file_stem;
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, open_or_make};
+use crate::store_file::open_or_make;
 
 /// The difference of an attachment, as asked for.
 #[derive(Clone, Debug)]

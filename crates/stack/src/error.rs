@@ -139,6 +139,20 @@ impl From<block::Error> for Error {
     }
 }
 
+impl From<ext2::Error> for Error {
+    fn from(error: ext2::Error) -> Self {
+        use ext2::ErrorKind as Kind;
+        let failure = match error.kind() {
+            Kind::Device(kind) => return block::Error::new(kind, error.to_string()).into(),
+            Kind::NoSpace => Failure::NoSpace,
+            Kind::Invalid | Kind::TooLarge => Failure::Usage,
+            Kind::Corrupt | Kind::NotClean | Kind::Unsupported => Failure::Mismatch,
+            _ => Failure::Other,
+        };
+        Self::new(failure, error.to_string())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

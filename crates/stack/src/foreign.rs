@@ -128,7 +128,8 @@ mod tests {
 
     use super::*;
     use crate::paths::Paths;
-    use crate::store_file::{PlaceKind, open_device, open_or_make};
+    use crate::place_device::PlaceKind;
+    use crate::store_file::{open_device, open_or_make};
 
     const END: u64 = (8 << 20) + 512;
     const PLACE: u64 = 2 << 20;

@@ -28,10 +28,11 @@
 //! | [`lun_spec`] | what `--lun` says |
 //! | [`marks_file`] | the change marks of a file or block device LUN |
 //! | [`metrics`] | the status as metrics, over HTTP |
+//! | [`mount`] | a file system in a directory, from the beginning to the end |
 //! | `portal_group` | a session that moves between the portals of one group |
 //! | [`place`] | where a store lies: a file, a block device, or a part of one |
 //! | [`content`] | what is at a place, before it is opened |
-//! | [`store_file`] | how what is at a place is made and opened |
+//! | [`store_file`], `unfinished`, [`place_device`] | how what is at a place is found or made, made beside it first, and opened |
 //! | [`paths`] | run-time and state directories |
 //! | `record_file` | small files of JSON that are replaced whole |
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
@@ -55,6 +56,7 @@
 mod access_watch;
 pub mod attach;
 pub mod awaited;
+pub mod busy_polling;
 mod cache_change;
 pub mod cache_place;
 mod cache_settings;
@@ -82,9 +84,11 @@ pub mod lun_mask;
 pub mod lun_spec;
 pub mod marks_file;
 pub mod metrics;
+pub mod mount;
 mod own_stores;
 pub mod paths;
 pub mod place;
+pub mod place_device;
 mod portal_group;
 mod record_file;
 pub mod registry;
@@ -104,6 +108,7 @@ pub mod target_file;
 #[cfg(test)]
 mod test_target;
 pub mod time;
+mod unfinished;
 mod units;
 mod watch;
 mod worker_thread;

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::clock::{Clock, Instant, Sleep};
+use initiator::Stream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::limits::{LINK_CHUNK_BYTES_MAX, LINK_IN_FLIGHT_BYTES_MAX};
@@ -42,6 +43,8 @@ impl LinkModel {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 }
+
+impl Stream for DelayedStream {}
 
 /// The user's end of a delayed link.
 ///

@@ -1,6 +1,8 @@
 //! Where a write log lies, and how it is made and opened. It is made and opened as a cache is (see `store_file`).
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +21,11 @@ use crate::content::{content_is_there, uuid_at};
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Kept;
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, file_stem};
 use crate::settings::Settings;
-use crate::store_file::{PlaceKind, making_failed, open_or_make};
+use crate::store_file::open_or_make;
+use crate::unfinished::making_failed;
 
 /// The write log of an attachment, as asked for.
 #[derive(Clone, Debug, Default)]
@@ -266,7 +270,8 @@ impl LogConfig {
         self.check()?;
         // Before anything is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
-        let format = async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options()).await;
+        let format =
+            async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options(&place.path)).await;
         let device = open_or_make(PlaceKind::Log, place, caches, self.size_bytes, format).await?;
         let device_bytes = device.geometry().size_bytes;
         let mut options = self.open_options(clock);
@@ -287,12 +292,16 @@ impl LogConfig {
         Ok((WriteLog::open(device, origin, options).await.map_err(context)?, entries, device_bytes))
     }
 
-    fn format_options(&self) -> FormatOptions {
+    /// For a log on `path`.
+    fn format_options(&self, path: &Path) -> FormatOptions {
         let mut options = if self.is_paper { FormatOptions::paper() } else { FormatOptions::default() };
         // What the table of settings lets pass fits.
         let bytes = |chosen: Option<u64>| chosen.and_then(|bytes| u32::try_from(bytes).ok());
         options.segment_bytes = bytes(self.segment_bytes).or(options.segment_bytes);
         options.slot_bytes = bytes(self.slot_bytes).unwrap_or(options.slot_bytes);
+        if !fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+            options.data_bytes_max = writelog::limits::DATA_BYTES_MAX;
+        }
         options
     }
 
@@ -361,7 +370,8 @@ mod tests {
         let options = paper.open_options(Arc::clone(&clock));
         assert_eq!((options.order, options.level2.writes_in_flight), (DestageOrder::LastWriteFirst, 1));
         assert_eq!(options.record_cache_bytes, 0);
-        assert_eq!(paper.format_options().segment_bytes, Some(64 << 10));
+        let format = paper.format_options(&paper.path);
+        assert_eq!((format.segment_bytes, format.data_bytes_max), (Some(64 << 10), writelog::limits::DATA_BYTES_MAX));
         assert!((1 << 20..2 << 20).contains(&options.volatile_bytes), "16 segments and their headers");
         let chosen = LogConfig {
             segment_bytes: Some(128 << 10),
@@ -379,7 +389,7 @@ mod tests {
             },
             ..paper
         };
-        let (format, options) = (chosen.format_options(), chosen.open_options(clock));
+        let (format, options) = (chosen.format_options(&chosen.path), chosen.open_options(clock));
         assert_eq!((format.segment_bytes, format.slot_bytes), (Some(128 << 10), 512));
         assert_eq!((options.volatile_bytes, options.level1.share_start), (2 << 20, 0.35));
         assert_eq!((options.level2.share_start, options.level2.share_slow), (0.4, 0.8));

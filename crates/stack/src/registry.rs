@@ -4,8 +4,9 @@
 //! the cache would later be written over newer data. So before a write-back cache takes its first write, an entry with the LUN's
 //! identity and the cache's path is made durable here; it is removed only after everything dirty has reached the LUN.
 //!
-//! Two attaches of one LUN on one host are refused by a lock file a LUN, held as long as the process lives.
+//! Two attaches of one LUN on one host, by whatever target name, are refused by a lock file a LUN, held as long as the process lives.
 
+use std::collections::{BTreeMap, btree_map};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -261,32 +262,44 @@ fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bo
     }
 }
 
-/// Held while this process uses the LUN; the lock goes with the process, whatever way it ends.
+/// Held while this process uses a device and the LUNs it is of; the locks go with the process, whatever way it ends. A LUN is the same one under
+/// whatever target name it is reached, as its designator and serial number say.
 pub struct UnitLock {
-    _file: File,
+    _files: Vec<File>,
 }
 
 impl UnitLock {
-    /// Takes the LUN for this process, to write to it.
+    /// Takes them for this process, to write to them.
     ///
     /// # Errors
-    /// `InUse` when another process of this host has it.
-    pub fn acquire(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
-        Self::lock(paths, identity, name, FlockOperation::NonBlockingLockExclusive)
+    /// `InUse` when another process of this host has one of them.
+    pub fn acquire(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
+        Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes the LUN as a base that is only read, as any number of processes may.
+    /// Takes them as a base that is only read, as any number of processes may.
     ///
     /// # Errors
-    /// `InUse` when another process of this host has it to write to it.
-    pub fn share(paths: &Paths, identity: &Identity, name: &str) -> Result<Self> {
-        Self::lock(paths, identity, name, FlockOperation::NonBlockingLockShared)
+    /// `InUse` when another process of this host has one of them to write to it.
+    pub fn share(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
+        Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockShared)
     }
 
-    fn lock(paths: &Paths, identity: &Identity, name: &str, operation: FlockOperation) -> Result<Self> {
+    fn lock_all(paths: &Paths, identities: &[Identity], name: &str, operation: FlockOperation) -> Result<Self> {
         let directory = paths.unit_locks();
         make_directory(&directory)?;
-        let path = directory.join(format!("{}.lock", file_stem(identity)));
+        let mut locked = BTreeMap::new();
+        for identity in identities {
+            // Paths to one LUN may have different target names.
+            if let btree_map::Entry::Vacant(vacant) = locked.entry(lock_stem(identity)) {
+                let path = directory.join(format!("{}.lock", vacant.key()));
+                vacant.insert(Self::lock(&path, identity, name, operation)?);
+            }
+        }
+        Ok(Self { _files: locked.into_values().collect() })
+    }
+
+    fn lock(path: &Path, identity: &Identity, name: &str, operation: FlockOperation) -> Result<File> {
         let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
         let mut file = OpenOptions::new()
             .read(true)
@@ -294,18 +307,19 @@ impl UnitLock {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(&path)
+            .open(path)
             .map_err(|error| context(&error))?;
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
-            let holder = fs::read_to_string(&path).unwrap_or_default();
+            let holder = fs::read_to_string(path).unwrap_or_default();
             let message = format!(
-                "{identity} is attached on this host already, as \"{}\": detach it first, or use that attachment, which may have several fronts (--as)",
+                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it first, or \
+                 use that attachment, which may have several fronts (--as)",
                 holder.trim()
             );
             return Err(Error::new(Failure::InUse, message));
         }
         file.set_len(0).and_then(|()| file.write_all(name.as_bytes())).map_err(|error| context(&error))?;
-        Ok(Self { _file: file })
+        Ok(file)
     }
 }
 
@@ -315,7 +329,18 @@ fn make_directory(directory: &Path) -> Result<()> {
 
 /// A file name of fixed length for an identity of any length and any characters.
 pub(crate) fn file_stem(identity: &Identity) -> String {
-    let text = format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial);
+    stem_of(&format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial))
+}
+
+/// The same for all target names of a LUN that says who it is: of one without a designator the initiator makes the name out of its number.
+fn lock_stem(identity: &Identity) -> String {
+    if identity.serial.is_empty() || identity.unit.starts_with("lun ") {
+        return file_stem(identity);
+    }
+    stem_of(&format!("{}\0{}", identity.unit, identity.serial))
+}
+
+fn stem_of(text: &str) -> String {
     Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()).simple().to_string()
 }
 
@@ -427,15 +452,32 @@ mod tests {
     fn one_lun_one_process() {
         let directory = tempfile::tempdir().unwrap();
         let paths = paths(&directory);
-        let held = UnitLock::acquire(&paths, &identity("1"), "first").unwrap();
-        let error = UnitLock::acquire(&paths, &identity("1"), "second").err().expect("it is taken");
+        let [first, second] = [[identity("1")], [identity("2")]];
+        let held = UnitLock::acquire(&paths, &first, "first").unwrap();
+        let error = UnitLock::acquire(&paths, &first, "second").err().expect("it is taken");
         assert_eq!(error.failure(), Failure::InUse);
         assert!(error.to_string().contains("\"first\""), "{error}");
-        assert!(UnitLock::acquire(&paths, &identity("2"), "second").is_ok());
+        assert!(UnitLock::acquire(&paths, &second, "second").is_ok());
         drop(held);
-        let shared = [0, 1].map(|_| UnitLock::share(&paths, &identity("1"), "reader").unwrap());
-        assert!(UnitLock::acquire(&paths, &identity("1"), "writer").is_err());
+        let shared = [0, 1].map(|_| UnitLock::share(&paths, &first, "reader").unwrap());
+        assert!(UnitLock::acquire(&paths, &first, "writer").is_err());
         drop(shared);
-        assert!(UnitLock::acquire(&paths, &identity("1"), "second").is_ok());
+        assert!(UnitLock::acquire(&paths, &first, "second").is_ok());
+    }
+
+    #[test]
+    fn a_lun_behind_two_target_names_is_one_lun_and_one_attachment_may_have_both() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = paths(&directory);
+        let both = [identity("1"), Identity { target: "iqn.2026-01.lab:other".into(), ..identity("1") }];
+        let held = UnitLock::acquire(&paths, &both, "paths").expect("they are paths to one LUN");
+        for one in &both {
+            let error = UnitLock::acquire(&paths, std::slice::from_ref(one), "second").err().expect("it is taken");
+            assert_eq!(error.failure(), Failure::InUse, "{one}");
+        }
+        drop(held);
+        let nameless = both.map(|identity| Identity { unit: "lun 0".into(), ..identity });
+        let held = nameless.map(|one| UnitLock::acquire(&paths, &[one], "first").map(drop));
+        assert!(held.iter().all(Result::is_ok), "nothing says that they are one");
     }
 }

@@ -16,6 +16,7 @@ use iscsi::url::{Portal, Url};
 use serde_json::{Value, json};
 use target::NegotiatedStatus;
 
+use crate::busy_polling::{BusyPolling, counts_json};
 use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
 use crate::login::Account;
@@ -68,6 +69,8 @@ pub struct RemoteConfig {
     pub target_credentials: Option<Credentials>,
     /// Whether header and data digests are asked for.
     pub with_digests: bool,
+    /// How long its connections look for answers before they sleep.
+    pub busy_polling: BusyPolling,
     /// Round-trip time added to the link, for trials.
     pub link_round_trip: Option<Duration>,
     /// Its part of the session's name; one drawn at random where there is none.
@@ -93,6 +96,7 @@ impl RemoteConfig {
             credentials: account.credentials,
             target_credentials: account.target_credentials,
             with_digests: settings.is_on("digests"),
+            busy_polling: settings.parsed("busy-poll")?.unwrap_or_default(),
             link_round_trip: settings.time("link.round-trip"),
             isid: settings.parsed("isid")?,
             waits: Waits::of(settings),
@@ -133,6 +137,7 @@ impl RemoteConfig {
             replacement_timeout: self.waits.replacement,
             connections: self.connections,
             split: self.split_connections,
+            busy_poll: self.busy_polling.longest(),
             clock: Arc::clone(clock),
             has_other_paths,
             pdu_sizes: Arc::clone(&traffic.pdus),
@@ -233,5 +238,6 @@ pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
         "waiting": status.waiting,
         "retained_bytes": status.retained_bytes,
         "negotiated": status.negotiated.map(NegotiatedStatus),
+        "busy_poll": counts_json(status.busy_poll),
     })
 }

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use initiator::{BoxedStream, Connecting, Connector, TcpConnector};
+use initiator::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
 use iscsi::url::Portal;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::SockDiagMessage;
@@ -185,6 +185,16 @@ impl Connector for MeteredConnector {
             self.0.lock().open.push(Open { local, peer, last: None });
             Ok(Box::new(MeteredStream { stream, local, peer, meter: Arc::clone(&self.0) }) as BoxedStream)
         })
+    }
+}
+
+impl Stream for MeteredStream {
+    fn can_receive_now(&self) -> bool {
+        self.stream.can_receive_now()
+    }
+
+    fn receive_now(&self, space: &mut [u8]) -> io::Result<usize> {
+        self.stream.receive_now(space)
     }
 }
 

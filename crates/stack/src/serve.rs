@@ -16,6 +16,7 @@ use target::{BoundServer, Quota, TargetServer, TargetServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::busy_polling::BusyPolling;
 use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::descriptors;
@@ -43,6 +44,8 @@ pub struct ServeConfig {
     pub allow_remote: bool,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
+    /// How long sessions look at their sockets before they sleep.
+    pub busy_polling: BusyPolling,
     /// What peers may hold.
     pub quota: Quota,
     /// Sockets that are bound already, in the place of the portals.
@@ -155,6 +158,7 @@ impl Serving {
         let options = TargetServerOptions {
             portals: config.portals,
             quota: config.quota,
+            busy_poll: config.busy_polling.longest(),
             discovery_authentication: Authentication { accounts: config.discovery, own: None },
             ..TargetServerOptions::default()
         };
@@ -422,6 +426,7 @@ impl ReloadSource {
             portals: checked,
             allow_remote: self.allow_remote,
             metrics: None,
+            busy_polling: BusyPolling::default(),
             quota,
             listeners: Vec::new(),
             discovery,

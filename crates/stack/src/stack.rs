@@ -101,7 +101,7 @@ pub struct Stack {
     failed_end: OnceCell<Error>,
     /// What was chosen, and what was changed since.
     settings: RefCell<Settings>,
-    _locks: Vec<UnitLock>,
+    _lock: UnitLock,
 }
 
 impl Stack {
@@ -182,7 +182,7 @@ impl Stack {
             ended: Sender::new(false),
             failed_end: OnceCell::new(),
             settings: RefCell::new(opening.config.settings),
-            _locks: opening.locks,
+            _lock: opening.lock,
         }
     }
 

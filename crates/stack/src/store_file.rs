@@ -1,61 +1,24 @@
 //! The file, block device, or part of one that a cache, a log or a difference lies in: how it is made and opened.
 //!
-//! One that does not exist is made beside its place, formatted, and only then moved there: whatever happens in between, the place holds a whole one
-//! or none. Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so that who makes another at the same moment
-//! neither takes it for a left-over nor moves it. One of them comes to the place, and the others find it taken: nothing is replaced but an empty
-//! file, and the store of who replaces it himself.
+//! One that does not exist is made beside its place, and moved there when it is whole: see [`unfinished`](crate::unfinished).
 //!
 //! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in place, where nothing is yet.
 //! Neither it nor one that takes everything is made, or opened, where another cache of this host lies.
 
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use base::range::ByteRange;
 use base::units::ByteSize;
-use block::layer::small_blocks::{BLOCK_BYTES, SmallBlockLayer};
-use block::layer::window::WindowLayer;
-use block::{Device, Identity, SharedDevice};
-use file::{FileDevice, FileOptions};
-use rustix::fs::{FlockOperation, RenameFlags};
-use rustix::io::Errno;
+use block::{Device, SharedDevice};
 use store::superblock::{self, Copies, Superblock};
-use uuid::Uuid;
 
 use crate::caches::Caches;
 use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at};
 use crate::error::{Error, Failure, Result};
 use crate::foreign;
-use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::place::{PLACE_UNIT_BYTES, Place};
-
-/// What stands in a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PlaceKind {
-    Cache,
-    Difference,
-    Log,
-}
-
-impl PlaceKind {
-    /// Its name, and that of its options.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cache => "cache",
-            Self::Difference => "difference",
-            Self::Log => "log",
-        }
-    }
-
-    /// Whether applications wait for each durable write to it: then it is not handed from thread to thread while the disk is fast.
-    fn waits_for_fast_writes(self) -> bool {
-        self == Self::Log
-    }
-}
+use crate::place_device::{PlaceKind, Space, fitting_size, open_as, open_made};
+use crate::unfinished::{Unfinished, making_failed, remove_unfinished};
 
 /// The device of the cache or log at `place`, made and formatted first if there is none.
 ///
@@ -130,7 +93,7 @@ async fn make_file(
 ) -> Result<SharedDevice> {
     let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
     let unfinished = Unfinished::make(kind, &place.path, size_bytes, format).await?;
-    unfinished.put_in_free_place(&sync_directory)
+    unfinished.put_in_free_place()
 }
 
 /// Refuses what could not be made at `place` for its size, where nothing is: before anything else is made that would be beside it.
@@ -166,14 +129,6 @@ fn no_size(kind: PlaceKind, place: &Place) -> Error {
     Error::new(Failure::NotFound, format!("there is no {what} at {place}: give --{what}-size to make one"))
 }
 
-/// Why nothing was made. What cannot be made as it was asked for is a mistake of who asked.
-pub(crate) fn making_failed(error: block::Error) -> Error {
-    match error.kind() {
-        block::ErrorKind::InvalidRange => Error::new(Failure::Usage, Error::from(error).to_string()),
-        _ => error.into(),
-    }
-}
-
 /// The part of a file or block device from `offset` on.
 fn part(kind: PlaceKind, place: &Place, offset: u64, length: Option<u64>) -> Result<Space> {
     let length = length.ok_or_else(|| no_size(kind, place))?;
@@ -186,238 +141,6 @@ fn part(kind: PlaceKind, place: &Place, offset: u64, length: Option<u64>) -> Res
     range.map(Space::Part).ok_or_else(|| {
         Error::new(Failure::Usage, format!("a {} of {length} bytes cannot be made at {place}", kind.name()))
     })
-}
-
-/// How much of a file or block device is opened.
-#[derive(Clone, Copy, Debug)]
-enum Space {
-    Whole,
-    /// A new file of this many bytes.
-    New(u64),
-    Part(ByteRange),
-}
-
-impl Space {
-    fn range(self) -> ByteRange {
-        match self {
-            Self::Part(range) => range,
-            Self::Whole | Self::New(_) => ByteRange { offset: 0, length: u64::MAX },
-        }
-    }
-}
-
-/// A cache or log that is made beside its place. Dropped before it is put there, it is removed.
-pub(crate) struct Unfinished {
-    kind: PlaceKind,
-    path: PathBuf,
-    place: PathBuf,
-    device: SharedDevice,
-    is_in_place: bool,
-}
-
-/// Makes the names in a directory durable.
-type SyncDirectory = dyn Fn(&Path) -> io::Result<()>;
-
-impl Unfinished {
-    /// Makes a file of `size_bytes` beside `place` and formats it.
-    ///
-    /// # Errors
-    /// No room, a size that is none; whatever formatting meets.
-    pub(crate) async fn make(
-        kind: PlaceKind,
-        place: &Path,
-        size_bytes: u64,
-        format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
-    ) -> Result<Self> {
-        let size_bytes = fitting_size(kind, size_bytes)?;
-        // By the name that the user gave it.
-        check_lasts(kind, place)?;
-        remove_unfinished(place)?;
-        let (path, device) = loop {
-            let path = unfinished_path(place);
-            // Messages, those of later, too, name what the user named.
-            let device = open_with(kind, &path, place, Space::New(size_bytes), true).inspect_err(|_| {
-                // The error that matters is the first one.
-                let _ = fs::remove_file(&path);
-            })?;
-            // Before it was locked, others may have taken it for a left-over. From now on nobody does.
-            if path.exists() {
-                break (path, device);
-            }
-        };
-        let unfinished = Self { kind, path, place: place.to_owned(), device, is_in_place: false };
-        format(&unfinished.device).await.map_err(making_failed)?;
-        Ok(unfinished)
-    }
-
-    /// Its device.
-    pub(crate) fn device(&self) -> SharedDevice {
-        Arc::clone(&self.device)
-    }
-
-    /// Makes it what the next start finds at its place, where nothing is, or an empty file.
-    ///
-    /// # Errors
-    /// `InUse` when something has come there; when its directory takes no change.
-    fn put_in_free_place(mut self, sync: &SyncDirectory) -> Result<SharedDevice> {
-        self.move_to_free_place()?;
-        self.is_in_place = true;
-        if let Err(error) = sync(directory_of(&self.place)) {
-            // Nobody knows what the next start finds there: rather nothing, as before.
-            let _ = fs::remove_file(&self.place);
-            return Err(self.failed(&error));
-        }
-        Ok(self.device())
-    }
-
-    fn move_to_free_place(&self) -> Result<()> {
-        loop {
-            match rename_to_new(&self.path, &self.place) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(self.failed(&error)),
-            }
-            let is_free = match lock_empty(&self.place).map_err(|error| self.failed(&error))? {
-                // Whoever makes another takes the same lock before he replaces it.
-                Taken::ByNothing(empty) => {
-                    fs::rename(&self.path, &self.place).map_err(|error| self.failed(&error))?;
-                    drop(empty);
-                    return Ok(());
-                }
-                Taken::NotAnyMore => true,
-                Taken::BySomething => false,
-            };
-            if !is_free {
-                let (what, place) = (self.kind.name(), self.place.display());
-                let message = format!("a {what} was made at {place} by another process at the same time: try again");
-                return Err(Error::new(Failure::InUse, message));
-            }
-        }
-    }
-
-    /// Makes it what the next start finds at its place, instead of what is there, which is the caller's.
-    ///
-    /// # Errors
-    /// When its directory takes no change: what was there is there again, and what was to take its place is nothing any more.
-    pub(crate) fn replace(self) -> Result<SharedDevice> {
-        self.replace_with(&sync_directory)
-    }
-
-    fn replace_with(mut self, sync: &SyncDirectory) -> Result<SharedDevice> {
-        let mut old = self.path.as_os_str().to_owned();
-        old.push(".old");
-        let old = PathBuf::from(old);
-        fs::hard_link(&self.place, &old).map_err(|error| self.failed(&error))?;
-        let replaced = fs::rename(&self.path, &self.place).and_then(|()| {
-            self.is_in_place = true;
-            sync(directory_of(&self.place))
-        });
-        if let Err(error) = replaced {
-            // Nobody knows which of the two the next start finds. So the new one, which has nothing of what is written from now on, must not be one.
-            if self.is_in_place {
-                let undone = empty(&self.place).and_then(|()| fs::rename(&old, &self.place));
-                let undone = undone.and_then(|()| sync(directory_of(&self.place)));
-                if let Err(error) = undone {
-                    tracing::error!(%error, "what was at {} may not be found there after a crash", self.place.display());
-                }
-            } else {
-                let _ = fs::remove_file(&old);
-            }
-            return Err(self.failed(&error));
-        }
-        // It is a left-over for the next start at worst.
-        let _ = fs::remove_file(&old);
-        Ok(self.device())
-    }
-
-    fn failed(&self, error: &io::Error) -> Error {
-        Error::io(format!("cannot make {}", self.place.display()), error)
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if !self.is_in_place {
-            // Whoever drops it has an error already; at the next start it is removed as well.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    fs::File::open(directory)?.sync_all()
-}
-
-fn directory_of(place: &Path) -> &Path {
-    place.parent().unwrap_or(Path::new("/"))
-}
-
-/// Leaves nothing in a file, durably.
-fn empty(path: &Path) -> io::Result<()> {
-    let file = fs::File::options().write(true).open(path)?;
-    file.set_len(0)?;
-    file.sync_all()
-}
-
-/// Renames, where nothing is at `to`.
-fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
-    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
-        // Network file systems do not know how.
-        Err(Errno::INVAL | Errno::NOSYS) => fs::hard_link(from, to).and_then(|()| fs::remove_file(from)),
-        renamed => Ok(renamed?),
-    }
-}
-
-/// What keeps something new from a place.
-enum Taken {
-    /// An empty file, which nobody else replaces as long as this is kept.
-    ByNothing(fs::File),
-    BySomething,
-    NotAnyMore,
-}
-
-fn lock_empty(place: &Path) -> io::Result<Taken> {
-    let file = match fs::File::open(place) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Taken::NotAnyMore),
-        opened => opened?,
-    };
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Ok(Taken::BySomething);
-    }
-    let locked = file.metadata()?;
-    Ok(match fs::metadata(place) {
-        Ok(there) if (there.dev(), there.ino()) != (locked.dev(), locked.ino()) => Taken::NotAnyMore,
-        Ok(there) if there.is_file() && there.len() == 0 => Taken::ByNothing(file),
-        Ok(_) => Taken::BySomething,
-        Err(error) if error.kind() == ErrorKind::NotFound => Taken::NotAnyMore,
-        Err(error) => return Err(error),
-    })
-}
-
-/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as long as it was said to be, or
-/// not there.
-///
-/// # Errors
-/// None, of nothing.
-fn fitting_size(kind: PlaceKind, size_bytes: u64) -> Result<u64> {
-    match size_bytes - size_bytes % PLACE_UNIT_BYTES {
-        0 => Err(Error::new(Failure::Usage, too_small(kind, size_bytes))),
-        fitting => Ok(fitting),
-    }
-}
-
-/// What to say of a size that is too small for any store of this kind, with the least that is not.
-fn too_small(kind: PlaceKind, size_bytes: u64) -> String {
-    let refused = match kind {
-        PlaceKind::Cache => cache::layout::Layout::new(size_bytes, &cache::FormatOptions::default()).err(),
-        PlaceKind::Log => writelog::layout::Layout::new(size_bytes, &writelog::FormatOptions::default()).err(),
-        // What it needs depends on its base.
-        PlaceKind::Difference => None,
-    };
-    refused.map_or_else(
-        || format!("a {} of {size_bytes} bytes cannot be made: it has some MiB, sensibly", kind.name()),
-        |error| error.to_string(),
-    )
 }
 
 /// Refuses a file that is too small for a store, before anything else is said of it: somebody's, or what is left of a store.
@@ -479,46 +202,6 @@ async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Opt
             place.argument(what)
         )
     })
-}
-
-/// What follows the name of a place in the name of what is made beside it.
-const UNFINISHED: &str = ".unfinished";
-
-/// Removes what was begun beside `place` and never finished, and what a replacement that was interrupted left of the names of what is there.
-fn remove_unfinished(place: &Path) -> Result<()> {
-    let Some(name) = place.file_name() else { return Ok(()) };
-    let prefix = [name.as_encoded_bytes(), UNFINISHED.as_bytes()].concat();
-    let directory = directory_of(place);
-    let entries = fs::read_dir(directory).map_err(|error| Error::io(directory.display(), &error))?;
-    let is_unfinished = |entry: &fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(&prefix);
-    for entry in entries.flatten().filter(is_unfinished) {
-        let path = entry.path();
-        match remove_if_abandoned(&path, place) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(Error::io(format!("cannot remove {}", path.display()), &error));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Removes `path` unless somebody is making it now, who has it locked.
-fn remove_if_abandoned(path: &Path, place: &Path) -> io::Result<()> {
-    let file = fs::File::open(path)?;
-    let (ours, there) = (file.metadata()?, fs::metadata(place).ok());
-    let is_other_name = there.is_some_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino()));
-    if is_other_name || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        fs::remove_file(path)?;
-    }
-    Ok(())
-}
-
-/// A file that a cache is made in before it is moved to its place, which nobody else makes one in.
-fn unfinished_path(place: &Path) -> PathBuf {
-    let mut name = place.as_os_str().to_owned();
-    name.push(format!("{UNFINISHED}-{}", Uuid::new_v4().simple()));
-    PathBuf::from(name)
 }
 
 /// Refuses an offset within a store that begins with its file or block device: a log, or a cache that the list does not know, of another user.
@@ -588,96 +271,9 @@ pub(crate) fn have_common_bytes(stores: [(&Place, Option<u64>); 2], caches: &Cac
     Ok(begin.saturating_add(length) > start.max(other_start))
 }
 
-/// Whether `path`, or what is to be made there, lies on a file system that forgets everything with the power.
-pub fn is_in_memory(path: &Path) -> bool {
-    /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of statfs(2).
-    const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A device has its name on a file system in memory, and its bytes elsewhere.
-    let is_device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-    // What cannot be asked says what is wrong when it is opened.
-    let status = rustix::fs::statfs(path).or_else(|_| rustix::fs::statfs(folder));
-    !is_device && status.is_ok_and(|status| IN_MEMORY.contains(&(status.f_type as u32)))
-}
-
-/// Refuses a file system in memory for what is to outlive the power.
-fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
-    if kind == PlaceKind::Difference || !is_in_memory(path) {
-        return Ok(());
-    }
-    let message = format!(
-        "{} lies on a file system in memory (tmpfs), where a {} does not outlive the power: choose a place on a disk",
-        path.display(),
-        kind.name()
-    );
-    Err(Error::new(Failure::Usage, message))
-}
-
-/// Stores read and write units of 512 bytes, also on a disk of larger blocks.
-fn in_small_blocks(device: SharedDevice) -> SharedDevice {
-    if device.geometry().logical_block_bytes == BLOCK_BYTES {
-        return device;
-    }
-    let layer = SmallBlockLayer::new(device);
-    tokio::spawn(base::background::named("small-blocks", layer.run()));
-    Arc::new(layer)
-}
-
-/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full disk does not keep anybody
-/// from that.
-fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    match open_as(kind, path, space) {
-        Err(error) if error.failure() == Failure::NoSpace => {
-            tracing::warn!(%error, "the {} is opened without all of its space, and may run out of it", kind.name());
-            open_with(kind, path, path, space, false)
-        }
-        opened => opened,
-    }
-}
-
-fn open_as(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    open_with(kind, path, path, space, true)
-}
-
-fn open_with(kind: PlaceKind, path: &Path, name: &Path, space: Space, preallocate: bool) -> Result<SharedDevice> {
-    check_lasts(kind, path)?;
-    let name = name.display().to_string();
-    let identity = Identity { target: "file".into(), unit: name.clone(), serial: String::new() };
-    let (size, part) = match space {
-        Space::Whole => (None, None),
-        Space::New(size_bytes) => (Some(size_bytes), None),
-        Space::Part(range) => (None, Some(range)),
-    };
-    let options = FileOptions {
-        size,
-        part,
-        preallocate,
-        zero_written: size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
-        direct: true,
-        exclusive: true,
-        identity,
-        name: Some(name),
-        is_write_cache_volatile: true,
-        waits_for_fast_writes: kind.waits_for_fast_writes(),
-        notices_cuts: kind != PlaceKind::Difference,
-        ..FileOptions::default()
-    };
-    let device: SharedDevice = match FileDevice::open(path, options.clone()) {
-        // Some network file systems, and those of containers, cannot bypass the page cache.
-        Err(error) if error.kind() == block::ErrorKind::Unsupported => {
-            FileDevice::open(path, FileOptions { direct: false, ..options })?
-        }
-        opened => opened?,
-    };
-    let device = in_small_blocks(device);
-    Ok(match part {
-        None => device,
-        Some(range) => Arc::new(WindowLayer::new(device, range)?),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
 
     use block::device::DeviceExt;
@@ -689,17 +285,12 @@ mod tests {
     use super::*;
     use crate::paths::Paths;
     use crate::time::system_clock;
+    use crate::unfinished::tests::{names, write};
 
     const SIZE: u64 = 1 << 20;
 
     fn caches(directory: &Path) -> Caches {
         Caches::open(&Paths::new(directory.join("run"), directory.join("state")).unwrap()).unwrap()
-    }
-
-    async fn write(device: &SharedDevice, byte: u8) {
-        let mut bytes = block::Buffer::zeroed(4096);
-        bytes.fill(byte);
-        device.write(0, bytes, true).await.unwrap();
     }
 
     #[tokio::test]
@@ -723,13 +314,6 @@ mod tests {
             let said = damage_of(kind, &place, &store).await.expect("its last copy is gone");
             assert!(said.contains("first copy whole, last copy all zero"), "{said}");
         }
-    }
-
-    fn names(directory: &Path) -> Vec<String> {
-        let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|name| name.starts_with("disk")).collect();
-        names.sort();
-        names
     }
 
     #[tokio::test]
@@ -836,55 +420,6 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn what_was_begun_and_abandoned_is_removed_and_what_is_being_made_is_not() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().canonicalize().unwrap().join("disk");
-        fs::write(directory.path().join("disk.unfinished"), "x").unwrap();
-        fs::write(directory.path().join("disk.unfinished-1"), "x").unwrap();
-        let format = async |_: &SharedDevice| Ok(());
-        let first = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
-        let second = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
-        assert_eq!(names(directory.path()).len(), 2);
-        drop(first);
-        assert_eq!(second.put_in_free_place(&sync_directory).unwrap().geometry().size_bytes, SIZE);
-        assert_eq!(names(directory.path()), ["disk"]);
-    }
-
-    #[tokio::test]
-    async fn a_replacement_that_cannot_be_made_durable_leaves_the_old_one_in_its_place() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().canonicalize().unwrap().join("disk");
-        let format = async |_: &SharedDevice| Ok(());
-        let old = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
-        let old = old.put_in_free_place(&sync_directory).unwrap();
-        write(&old, 1).await;
-        let new = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
-        write(&new.device(), 2).await;
-        let fails = |_: &Path| Err(io::Error::from(ErrorKind::Other));
-        assert!(new.replace_with(&fails).is_err());
-        write(&old, 3).await;
-        old.flush().await.unwrap();
-        assert_eq!(fs::read(&place).unwrap()[0], 3, "the old one has its name");
-        assert_eq!(names(directory.path()), ["disk"]);
-        let new = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
-        write(&new.device(), 4).await;
-        new.replace().unwrap().flush().await.unwrap();
-        assert_eq!(fs::read(&place).unwrap()[0], 4);
-        assert_eq!(names(directory.path()), ["disk"]);
-    }
-
-    #[tokio::test]
-    async fn messages_name_what_the_user_named_and_not_what_it_is_made_under() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = directory.path().canonicalize().unwrap().join("disk");
-        let made = async |size_bytes| Unfinished::make(PlaceKind::Log, &place, size_bytes, async |_| Ok(())).await;
-        let message = made(1 << 60).await.err().expect("no disk has so much room").to_string();
-        assert!(message.contains(&place.display().to_string()) && !message.contains(UNFINISHED), "{message}");
-        let made = made(SIZE).await.expect("it is small");
-        assert_eq!(made.device().identity().unit, place.display().to_string());
-    }
-
     /// A crash between the two names and one.
     #[tokio::test]
     async fn another_name_of_what_is_there_is_a_left_over() {
@@ -893,7 +428,7 @@ mod tests {
         let format = async |_: &SharedDevice| Ok(());
         let made = Unfinished::make(PlaceKind::Cache, &place.path, SIZE, format).await.unwrap();
         write(&made.device(), 1).await;
-        drop(made.put_in_free_place(&sync_directory).unwrap());
+        drop(made.put_in_free_place().unwrap());
         fs::hard_link(&place.path, directory.path().join("disk.unfinished-1.old")).unwrap();
         let opened = open_or_make(PlaceKind::Cache, &place, &caches(directory.path()), None, format).await.unwrap();
         assert_eq!(names(directory.path()), ["disk"]);

@@ -48,6 +48,8 @@ pub struct TargetFile {
     pub discovery: DiscoveryTable,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
+    /// How long sessions look at their sockets before they sleep.
+    pub busy_poll: Option<String>,
     /// What peers may hold.
     #[serde(default)]
     pub limits: LimitsTable,

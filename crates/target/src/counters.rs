@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use base::busy_poll::BusyPollCounts;
 use base::clock::Instant;
 
 use crate::rates::{Rates, Totals};
@@ -16,6 +17,8 @@ pub(crate) struct Counters {
     pub(crate) pdus_received: AtomicU64,
     pub(crate) pdus_sent: AtomicU64,
     pub(crate) digest_errors: AtomicU64,
+    /// What sessions' looking came to.
+    busy_poll: Mutex<BusyPollCounts>,
     pub(crate) connections_accepted: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
     /// By status class and detail.
@@ -34,6 +37,11 @@ impl Counters {
     pub(crate) fn count_refused_login(&self, status: iscsi::pdu::LoginStatus) {
         let mut refused = self.logins_refused.lock().unwrap_or_else(PoisonError::into_inner);
         *refused.entry(format!("{:04x}", status.0)).or_default() += 1;
+    }
+
+    /// Adds what a session's looking came to.
+    pub(crate) fn count_busy_poll(&self, counts: BusyPollCounts) {
+        *self.busy_poll.lock().unwrap_or_else(PoisonError::into_inner) += counts;
     }
 
     /// Samples the totals, for rates.
@@ -64,6 +72,7 @@ impl Counters {
             logins_refused: refused.values().sum(),
             logins_refused_by_status: refused,
             digest_errors: value(&self.digest_errors),
+            busy_poll: (*self.busy_poll.lock().unwrap_or_else(PoisonError::into_inner)).into(),
             ..Status::default()
         }
     }

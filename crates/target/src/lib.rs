@@ -52,7 +52,6 @@ pub mod server;
 mod session;
 mod sessions;
 mod shared;
-mod spin;
 pub mod status;
 mod tally;
 pub mod target;

@@ -116,7 +116,7 @@ pub const TURN_BYTES_SHARED: usize = 132 << 10;
 /// one who asks for little.
 pub const SHARED_POLLS: u32 = 64;
 
-/// Polls of sessions of one initiator name between two looks at the sockets, where several sessions work on the thread: one that asks for little beside
+/// Polls of sessions of one host between two looks at the sockets, where several sessions work on the thread: one that asks for little beside
 /// one that has just become heavy.
 pub const FREE_POLLS: u32 = 2;
 
@@ -132,20 +132,3 @@ pub const COMMANDS_PER_LOOK: usize = 4;
 /// Time after an accepted connection before the next one is, while sessions work: a host that comes back with all its sessions is there within
 /// seconds.
 pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Longest time a session looks at its sockets before it sleeps: about what waking a thread on another processor costs (35 to 70 us on a
-/// virtual machine), so that spinning in vain costs at most as much again as sleeping would have.
-pub const SPIN_MAX: Duration = Duration::from_micros(50);
-
-/// Responses that the initiator had not acknowledged when it sent its last command: as many commands it keeps in flight. Up to here it is
-/// the latency that it waits for, beyond it has work to do while we wake.
-pub const SPIN_DEPTH_MAX: u32 = 2;
-
-/// Most confidence that spinning pays; each hit adds one.
-pub const SPIN_CONFIDENCE_MAX: u32 = 16;
-
-/// Confidence that a spin in vain takes: a spin must be right in four cases of five to go on.
-pub const SPIN_IN_VAIN_COST: u32 = 4;
-
-/// Pauses of which one is tried without confidence: at most 50 us in 64 pauses are lost.
-pub const SPIN_TRIAL_INTERVAL: u32 = 64;

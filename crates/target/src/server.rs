@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use base::buffer::BufferPool;
 use base::clock::Clock;
@@ -63,7 +64,7 @@ impl TargetServer {
             pool,
             request_data: BufferPool::new(REQUEST_DATA_POOL_BYTES),
             retained: Arc::default(),
-            may_spin: options.shards <= processors(),
+            busy_poll: if options.shards <= processors() { options.busy_poll } else { Duration::ZERO },
             targets: RwLock::new(targets),
             portals: Portals::new(&options.portals),
             connections: Arc::default(),

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
+use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::{Instant, Sleep};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -40,18 +41,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::addresses::Addresses;
-use crate::connections::Entered;
+use crate::connections::{Entered, host};
 use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
 use crate::limits::{
     COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_TIMEOUT, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
-    SPIN_DEPTH_MAX, TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
+    TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_PROGRESS_BYTES, UNREAD_TIMEOUT, WRITE_SLICES_MAX,
 };
 use crate::own_wakes::OwnWakes;
 use crate::sessions::{Inbox, Joining};
 use crate::shared::Shared;
-use crate::spin::Spin;
 use crate::status::{ConnectionReport, SessionActivity, SessionReport};
 use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
@@ -97,7 +97,9 @@ pub(crate) struct Session {
     settling_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
     counted_digest_errors: u64,
-    spin: Spin,
+    busy_poll: BusyPoll,
+    /// Bytes transferred until the last pause.
+    paused_bytes: u64,
     place: Place,
     own_wakes: OwnWakes,
     /// Commands under way have done a piece, and go on when others have had their turn.
@@ -184,7 +186,9 @@ impl Session {
         );
         let handle = control.handle();
         let inbox = server.sessions.begin(tsih, &handle, luns, |name| server.target(name));
+        let busy_poll = BusyPoll::new(server.busy_poll);
         let (protocol, link) = protocol::Session::begin(server.clock.now(), protocol, tsih)?;
+        let place = Place::new(turns, &host(&addresses.peer), &request.initiator_name);
         let wire = Wire::new(link, stream, addresses, entered);
         Some(Self {
             server,
@@ -212,8 +216,9 @@ impl Session {
             settling_deadline: None,
             counted_pdus: (0, 0),
             counted_digest_errors: 0,
-            spin: Spin::new(),
-            place: Place::new(turns, &request.initiator_name),
+            busy_poll,
+            paused_bytes: 0,
+            place,
             own_wakes: OwnWakes::new(),
             can_go_on: false,
         })
@@ -252,7 +257,7 @@ impl Session {
                 self.place.rest();
                 return self.pause(context);
             }
-            self.spin.note_traffic();
+            self.busy_poll.note_traffic();
             if turn == 0 {
                 self.place.note_work();
             }
@@ -269,21 +274,27 @@ impl Session {
 
     /// Nothing moves: waits for something that wakes this, or looks again as soon as the others of the shard have had their turn.
     fn pause(&mut self, context: &Context<'_>) -> Poll<CloseReason> {
-        let is_worth_it = self.is_waited_for();
+        let depth = self.awaited_depth();
         let server = &self.server;
-        if self.spin.goes_on(is_worth_it, || server.clock.now()) {
+        if self.busy_poll.goes_on(depth, || server.clock.now()) {
             context.waker().wake_by_ref();
+        } else if let Some(counts) = self.busy_poll.take_counts() {
+            server.counters.count_busy_poll(counts);
         }
         Poll::Pending
     }
 
-    /// Whether the initiator is the only one to move next, and seems to wait for every answer before it does.
-    fn is_waited_for(&self) -> bool {
+    /// How many commands the initiator seems to keep under way; none unless it is the only one to move next. What it has not acknowledged it
+    /// has, at most, just seen.
+    fn awaited_depth(&mut self) -> usize {
         let unacknowledged: u32 = self.wires.iter().map(|wire| self.protocol.unacknowledged_responses(wire.link)).sum();
-        self.server.may_spin
-            && self.running.is_empty()
-            && (1..=SPIN_DEPTH_MAX).contains(&unacknowledged)
-            && self.wires.iter().all(|wire| wire.stream.can_spin() && wire.closed.is_none())
+        let can_look = self.wires.iter().all(|wire| wire.stream.can_receive_now() && wire.closed.is_none());
+        let transferred = self.transferred_bytes();
+        let bytes = transferred.saturating_sub(std::mem::replace(&mut self.paused_bytes, transferred));
+        match unacknowledged {
+            1.. if self.running.is_empty() && can_look => depth_of(unacknowledged as usize, bytes as usize),
+            _ => 0,
+        }
     }
 
     /// Carries out what was asked for, until a portion of bytes is moved or the time is over.
@@ -678,7 +689,7 @@ impl Session {
             && (used <= DATA_IN_FIRST_BYTES || !data_in.is_exceeded());
         let mut index = 0;
         while let Some(wire) = self.wires.get_mut(index) {
-            let how = Exchange { may_read, is_spinning: self.spin.is_under_way(), bytes_max };
+            let how = Exchange { may_read, is_looking: self.busy_poll.is_under_way(), bytes_max };
             let moved = wire.exchange(&mut self.protocol, &self.server, how, context);
             let is_over = match (&moved, &wire.closed) {
                 (Err(_), _) => true,
@@ -810,7 +821,7 @@ impl Wire {
         &mut self,
         protocol: &mut protocol::Session,
         server: &Shared,
-        Exchange { may_read, is_spinning, bytes_max }: Exchange,
+        Exchange { may_read, is_looking, bytes_max }: Exchange,
         context: &mut Context<'_>,
     ) -> std::io::Result<bool> {
         let mut has_moved = false;
@@ -857,7 +868,7 @@ impl Wire {
         let mut buffer = ReadBuf::new(space);
         let length = match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
             Poll::Ready(result) => result.map(|()| buffer.filled().len()),
-            Poll::Pending if is_spinning => self.stream.receive_now(space),
+            Poll::Pending if is_looking => self.stream.receive_now(space),
             Poll::Pending => return Ok(has_moved),
         };
         match length {
@@ -877,7 +888,7 @@ impl Wire {
 #[derive(Clone, Copy)]
 struct Exchange {
     may_read: bool,
-    is_spinning: bool,
+    is_looking: bool,
     /// Bytes to be written and read, [`LIGHT_BYTES`] excepted.
     bytes_max: usize,
 }

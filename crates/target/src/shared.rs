@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use base::buffer::BufferPool;
 use base::clock::Clock;
@@ -32,6 +33,8 @@ pub struct TargetServerOptions {
     pub offer: Option<iscsi::negotiation::Offer>,
     /// What peers may hold.
     pub quota: Quota,
+    /// How long a session at most looks at its sockets before it sleeps, where that pays: about what a wake-up takes. Zero for never.
+    pub busy_poll: Duration,
 }
 
 /// What all connections share.
@@ -49,8 +52,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
-    /// Whether sessions may spin before they sleep: not when shards would take processors from each other.
-    pub(crate) may_spin: bool,
+    /// How long sessions look at their sockets before they sleep: not at all when shards would take processors from each other.
+    pub(crate) busy_poll: Duration,
     /// The turns of connections that are not on one of our threads.
     pub(crate) turns: Arc<Turns>,
     pub(crate) pool: BufferPool,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base::busy_poll::BusyPollCounts;
 use base::histogram::LatencyHistogram;
 use iscsi::negotiation::{NamedValue, Negotiated};
 use iscsi::target::LinkReport;
@@ -35,6 +36,32 @@ pub struct Status {
     pub logins_refused_by_status: BTreeMap<String, u64>,
     /// Digests that did not match since the start.
     pub digest_errors: u64,
+    /// What looking at sockets instead of sleeping came to.
+    pub busy_poll: BusyPollStatus,
+}
+
+/// What looking at sockets instead of sleeping came to, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct BusyPollStatus {
+    /// Pauses in which a session looked again.
+    pub begun: u64,
+    /// Of these, those that ended with traffic.
+    pub paid: u64,
+    /// Time spent looking, seconds.
+    pub seconds: f64,
+    /// Of this, in pauses that did not end with traffic.
+    pub seconds_in_vain: f64,
+}
+
+impl From<BusyPollCounts> for BusyPollStatus {
+    fn from(counts: BusyPollCounts) -> Self {
+        Self {
+            begun: counts.begun,
+            paid: counts.paid,
+            seconds: counts.time.as_secs_f64(),
+            seconds_in_vain: counts.time_in_vain.as_secs_f64(),
+        }
+    }
 }
 
 /// One session.

@@ -16,8 +16,8 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {
     /// What the operating system says.
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>>;
 
-    /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to spin on this stream.
-    fn can_spin(&self) -> bool;
+    /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to look again and again.
+    fn can_receive_now(&self) -> bool;
 
     /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between many polls.
     ///
@@ -31,7 +31,7 @@ impl Transport for TcpStream {
         Ok(Box::new(Self::from_std(self.into_std()?)?))
     }
 
-    fn can_spin(&self) -> bool {
+    fn can_receive_now(&self) -> bool {
         true
     }
 
@@ -48,7 +48,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for Other<S> 
         Ok(self)
     }
 
-    fn can_spin(&self) -> bool {
+    fn can_receive_now(&self) -> bool {
         false
     }
 

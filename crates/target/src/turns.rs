@@ -9,8 +9,9 @@
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Sessions of one initiator name have few polls between two looks at the sockets, but for the one that is called: the others stand in line as if
-//! they had more to do. In line initiators take turns, too. So a host has no more of the thread for having many sessions.
+//! Sessions of one host, as its address tells, have few polls between two looks at the sockets, but for the one that is called: the others stand in line as
+//! if they had more to do. In line hosts take turns, and of a host its initiator names. So a host has no more of the thread for having many sessions or
+//! names, and a name no more of its host's turns for having many sessions.
 //!
 //! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it for itself or where all move
 //! much: small ones cost system calls, which nobody's wait is shortened by there.
@@ -26,7 +27,7 @@ use std::time::Duration;
 use crate::limits::{
     FREE_POLLS, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED,
 };
-use crate::waiting::Waiting;
+use crate::waiting::{Initiator, Waiting};
 
 /// The sessions of one thread.
 #[derive(Default)]
@@ -52,7 +53,7 @@ struct Line {
     called: Option<u64>,
     /// The runtime has looked at the sockets since: it may begin, which it may not before, whatever else wakes it.
     may_begin: bool,
-    /// Polls since the last look at the sockets, by initiator name, but for those of sessions that were called.
+    /// Polls since the last look at the sockets, by host, but for those of sessions that were called.
     polls: BTreeMap<Arc<str>, u32>,
 }
 
@@ -118,17 +119,18 @@ impl Wake for Turns {
 pub(crate) struct Place {
     turns: Arc<Turns>,
     number: u64,
-    initiator_name: Arc<str>,
+    initiator: Initiator,
     is_in_line: bool,
     /// It has been called, and works.
     is_called: bool,
 }
 
 impl Place {
-    pub(crate) fn new(turns: Arc<Turns>, initiator_name: &str) -> Self {
+    /// The place of a session that `initiator_name` began from `host`.
+    pub(crate) fn new(turns: Arc<Turns>, host: &str, initiator_name: &str) -> Self {
         let number = turns.entered.fetch_add(1, Ordering::Relaxed) + 1;
-        let initiator_name = initiator_name.to_ascii_lowercase().into();
-        Self { turns, number, initiator_name, is_in_line: false, is_called: false }
+        let initiator = Initiator { host: host.into(), name: initiator_name.to_ascii_lowercase().into() };
+        Self { turns, number, initiator, is_in_line: false, is_called: false }
     }
 
     /// Whether the session may work now. One that waits in line is woken when its turn comes.
@@ -146,25 +148,25 @@ impl Place {
             (self.is_in_line, self.is_called) = (false, true);
             return true;
         }
-        if let Some(waker) = line.waiting.waker_mut(&self.initiator_name, self.number) {
+        if let Some(waker) = line.waiting.waker_mut(&self.initiator, self.number) {
             waker.clone_from(context.waker());
         }
         false
     }
 
-    /// Whether its initiator has not had all its polls yet since the last look at the sockets. Who is alone on the thread needs no such look.
+    /// Whether its host has not had all its polls yet since the last look at the sockets. Who is alone on the thread needs no such look.
     fn has_free_poll(&self) -> bool {
         if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
             return true;
         }
-        self.turns.lock().polls.get(&self.initiator_name).is_none_or(|&polls| polls < FREE_POLLS)
+        self.turns.lock().polls.get(&self.initiator.host).is_none_or(|&polls| polls < FREE_POLLS)
     }
 
     /// It works without having been called.
     fn note_free_poll(&self) {
         let mut line = self.turns.lock();
         let is_first = line.polls.is_empty();
-        *line.polls.entry(Arc::clone(&self.initiator_name)).or_default() += 1;
+        *line.polls.entry(Arc::clone(&self.initiator.host)).or_default() += 1;
         drop(line);
         if is_first {
             self.turns.await_look();
@@ -206,7 +208,7 @@ impl Place {
     pub(crate) fn queue_up(&mut self, context: &Context<'_>) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
-        line.waiting.push(&self.initiator_name, self.number, context.waker().clone());
+        line.waiting.push(&self.initiator, self.number, context.waker().clone());
         let calls = line.called.is_none_or(|called| called == self.number);
         drop(line);
         if calls {
@@ -225,7 +227,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut line = self.turns.lock();
-        line.waiting.remove(&self.initiator_name, self.number);
+        line.waiting.remove(&self.initiator, self.number);
         let calls = line.called == Some(self.number);
         drop(line);
         if calls {
@@ -240,7 +242,8 @@ mod tests {
 
     fn places(count: usize) -> (Arc<Turns>, Vec<Place>) {
         let turns = Arc::<Turns>::default();
-        let places = (0..count).map(|_| Place::new(Arc::clone(&turns), "iqn.2026-01.io.example:host")).collect();
+        let places =
+            (0..count).map(|_| Place::new(Arc::clone(&turns), "192.0.2.1", "iqn.2026-01.io.example:host")).collect();
         (turns, places)
     }
 
@@ -287,10 +290,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sessions_of_one_initiator_have_few_polls_between_two_looks_at_the_sockets() {
+    async fn sessions_of_one_host_have_few_polls_between_two_looks_at_the_sockets_whatever_their_names() {
         let turns = Arc::<Turns>::default();
-        let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "iqn.a:many")).collect();
-        let mut other = Place::new(Arc::clone(&turns), "iqn.a:other");
+        let place = |number| Place::new(Arc::clone(&turns), "192.0.2.1", &format!("iqn.a:{number}"));
+        let mut many: Vec<Place> = (0..10).map(place).collect();
+        let mut other = Place::new(Arc::clone(&turns), "192.0.2.2", "iqn.a:other");
         for _ in 0..3 {
             let mut working = 0;
             for place in &mut many {
@@ -310,9 +314,9 @@ mod tests {
     #[test]
     fn who_stands_in_line_behind_many_sessions_of_another_host_waits_for_one_of_them() {
         let turns = Arc::<Turns>::default();
-        let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "iqn.a:many")).collect();
+        let mut many: Vec<Place> = (0..10).map(|_| Place::new(Arc::clone(&turns), "192.0.2.1", "iqn.a:many")).collect();
         many.iter_mut().for_each(|place| place.queue_up(&context()));
-        let mut other = Place::new(turns, "iqn.a:other");
+        let mut other = Place::new(turns, "192.0.2.2", "iqn.a:other");
         other.queue_up(&context());
         assert!(!other.begin(&context()) && many[0].begin(&context()));
         many[0].queue_up(&context());

@@ -1,57 +1,121 @@
-//! Sessions that wait for their turns: initiators one after the other, and the sessions of each in their order.
+//! Sessions that wait for their turns: hosts one after the other, of each its initiator names, and of each name its sessions in their order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Who waits. A host with many sessions waits no less long than one with a single session.
-#[derive(Default)]
-pub(crate) struct Waiting {
-    /// Initiator names, each once, in the order of their turns.
-    names: VecDeque<Arc<str>>,
-    /// The sessions of each name that waits: never empty.
-    sessions: BTreeMap<Arc<str>, VecDeque<(u64, Waker)>>,
+/// Whose session it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Initiator {
+    /// The address that it logged in from, without a port.
+    pub(crate) host: Arc<str>,
+    pub(crate) name: Arc<str>,
 }
 
+/// Sessions of one initiator name.
+type Sessions = VecDeque<(u64, Waker)>;
+
+/// Who waits. A host with many sessions waits no less long than one with a single session, whatever names it gives them.
+#[derive(Default)]
+pub(crate) struct Waiting(Round<Round<Sessions>>);
+
 impl Waiting {
-    /// Session `number` of `name` waits from now on.
-    pub(crate) fn push(&mut self, name: &Arc<str>, number: u64, waker: Waker) {
-        if !self.sessions.contains_key(name) {
-            self.names.push_back(Arc::clone(name));
-        }
-        self.sessions.entry(Arc::clone(name)).or_default().push_back((number, waker));
+    /// Session `number` of `initiator` waits from now on.
+    pub(crate) fn push(&mut self, initiator: &Initiator, number: u64, waker: Waker) {
+        self.0.line(&initiator.host).line(&initiator.name).push_back((number, waker));
     }
 
     /// Whose turn it is.
     pub(crate) fn first(&self) -> Option<&(u64, Waker)> {
-        self.sessions.get(self.names.front()?)?.front()
+        self.0.first()?.first()?.front()
     }
 
-    /// The first one waits no more. The next session of its initiator has its turn after all other initiators.
+    /// The first one waits no more. The next session of its initiator has its turn after all other names of the host, the next one of the host after all
+    /// other hosts.
     pub(crate) fn pop_first(&mut self) {
-        let Some(name) = self.names.pop_front() else { return };
-        let Some(sessions) = self.sessions.get_mut(&name) else { return };
-        sessions.pop_front();
-        match sessions.is_empty() {
-            true => drop(self.sessions.remove(&name)),
-            false => self.names.push_back(name),
-        }
+        self.0.pop_first();
     }
 
-    /// How session `number` of `name` is woken.
-    pub(crate) fn waker_mut(&mut self, name: &str, number: u64) -> Option<&mut Waker> {
-        let mut sessions = self.sessions.get_mut(name)?.iter_mut();
+    /// How session `number` of `initiator` is woken.
+    pub(crate) fn waker_mut(&mut self, initiator: &Initiator, number: u64) -> Option<&mut Waker> {
+        let names = self.0.lines.get_mut(&initiator.host)?;
+        let mut sessions = names.lines.get_mut(&initiator.name)?.iter_mut();
         sessions.find(|(other, _)| *other == number).map(|(_, waker)| waker)
     }
 
-    /// Session `number` of `name` is no more.
-    pub(crate) fn remove(&mut self, name: &str, number: u64) {
-        let Some(sessions) = self.sessions.get_mut(name) else { return };
-        sessions.retain(|(other, _)| *other != number);
-        if sessions.is_empty() {
-            self.sessions.remove(name);
+    /// Session `number` of `initiator` is no more.
+    pub(crate) fn remove(&mut self, initiator: &Initiator, number: u64) {
+        self.0.change(&initiator.host, |names| {
+            names.change(&initiator.name, |sessions| sessions.retain(|(other, _)| *other != number));
+        });
+    }
+}
+
+/// Who waits in a line.
+trait Line: Default {
+    fn pop_first(&mut self);
+    fn is_empty(&self) -> bool;
+}
+
+impl Line for Sessions {
+    fn pop_first(&mut self) {
+        self.pop_front();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+/// Lines that take turns. None of them is empty.
+struct Round<L> {
+    /// Their names, each once, in the order of their turns.
+    names: VecDeque<Arc<str>>,
+    lines: BTreeMap<Arc<str>, L>,
+}
+
+impl<L> Default for Round<L> {
+    fn default() -> Self {
+        Self { names: VecDeque::new(), lines: BTreeMap::new() }
+    }
+}
+
+impl<L: Line> Round<L> {
+    /// The line of that name, which has its turn after all others when it is new. Somebody is put into it.
+    fn line(&mut self, name: &Arc<str>) -> &mut L {
+        if !self.lines.contains_key(name) {
+            self.names.push_back(Arc::clone(name));
+        }
+        self.lines.entry(Arc::clone(name)).or_default()
+    }
+
+    fn first(&self) -> Option<&L> {
+        self.lines.get(self.names.front()?)
+    }
+
+    /// Somebody may leave the line of that name.
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut L)) {
+        let Some(line) = self.lines.get_mut(name) else { return };
+        change(line);
+        if line.is_empty() {
+            self.lines.remove(name);
             self.names.retain(|other| **other != *name);
         }
+    }
+}
+
+impl<L: Line> Line for Round<L> {
+    /// The first one of the line whose turn it is leaves, and others have their turn.
+    fn pop_first(&mut self) {
+        let Some(name) = self.names.front().cloned() else { return };
+        self.change(&name, L::pop_first);
+        if self.lines.contains_key(&name) {
+            self.names.rotate_left(1);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty()
     }
 }
 
@@ -59,9 +123,15 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    fn waiting(pairs: &[(&str, u64)]) -> Waiting {
+    fn initiator(host: &str, name: &str) -> Initiator {
+        Initiator { host: host.into(), name: name.into() }
+    }
+
+    fn waiting(sessions: &[(&str, &str, u64)]) -> Waiting {
         let mut waiting = Waiting::default();
-        pairs.iter().for_each(|&(name, number)| waiting.push(&name.into(), number, Waker::noop().clone()));
+        for &(host, name, number) in sessions {
+            waiting.push(&initiator(host, name), number, Waker::noop().clone());
+        }
         waiting
     }
 
@@ -76,17 +146,25 @@ mod tests {
 
     #[test]
     fn initiators_take_turns_whatever_the_count_of_their_sessions() {
-        let pairs = [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("c", 5), ("b", 6)];
-        assert_eq!(order(waiting(&pairs)), [1, 4, 5, 2, 6, 3]);
+        let sessions = [("h", "a", 1), ("h", "a", 2), ("h", "a", 3), ("h", "b", 4), ("h", "c", 5), ("h", "b", 6)];
+        assert_eq!(order(waiting(&sessions)), [1, 4, 5, 2, 6, 3]);
+    }
+
+    #[test]
+    fn hosts_take_turns_whatever_the_count_of_their_names() {
+        let sessions = [("h", "a", 1), ("h", "b", 2), ("h", "c", 3), ("h", "a", 4), ("i", "a", 5), ("i", "d", 6)];
+        assert_eq!(order(waiting(&sessions)), [1, 5, 2, 6, 3, 4]);
     }
 
     #[test]
     fn who_leaves_is_not_waited_for() {
-        let mut left = waiting(&[("a", 1), ("a", 2), ("b", 3), ("c", 4)]);
-        left.remove("a", 1);
-        left.remove("b", 3);
-        left.remove("d", 7);
-        assert!(left.waker_mut("a", 1).is_none() && left.waker_mut("a", 2).is_some());
-        assert_eq!(order(left), [2, 4]);
+        let mut left = waiting(&[("h", "a", 1), ("h", "a", 2), ("h", "b", 3), ("i", "c", 4), ("j", "d", 5)]);
+        left.remove(&initiator("h", "a"), 1);
+        left.remove(&initiator("h", "b"), 3);
+        left.remove(&initiator("i", "c"), 4);
+        left.remove(&initiator("h", "d"), 7);
+        let who = initiator("h", "a");
+        assert!(left.waker_mut(&who, 1).is_none() && left.waker_mut(&who, 2).is_some());
+        assert_eq!(order(left), [2, 5]);
     }
 }

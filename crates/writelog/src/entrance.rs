@@ -175,9 +175,9 @@ impl Core {
         free_count as u64 * self.layout.slot_bytes
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped.
+    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped. Whoever waits for his turn goes on waiting: while
+    /// applications write more than the log takes in there is always one.
     pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
-        self.line_emptied().await;
         let everything = ByteRange { offset: 0, length: u64::MAX };
         let requests = self.ranges.exclusive(everything).await;
         (requests, self.below.exclusive(everything).await)

@@ -95,7 +95,7 @@ impl Layout {
         let options = FormatOptions {
             segment_bytes: Some(raw.segment_bytes.get()),
             slot_bytes: raw.slot_bytes.get(),
-            uuid: None,
+            ..FormatOptions::default()
         };
         let found = Self {
             segment_bytes: u64::from(raw.segment_bytes.get()),

@@ -27,6 +27,13 @@ pub const SEGMENTS_MIN: u32 = 4;
 /// Most segments of the log in bytes of them: places have 31 bits.
 pub const LOG_BYTES_MAX: u64 = (1 << 31) * UNIT_BYTES;
 
+/// Bytes of checkpoints and segments that are written with zeroes when a log is made in a file: some ten seconds on a fast disk, minutes on a slow one. A larger
+/// log pays a commit of the file system for each record of its first pass over what is behind.
+pub const DATA_BYTES_MAX: u64 = 16 << 30;
+
+/// Bytes of one write of these zeroes.
+pub const DATA_IO_BYTES: u64 = 1 << 20;
+
 /// Default and paper's (2.1) size of an NVRAM slot in bytes.
 pub const SLOT_BYTES_DEFAULT: u32 = 1 << 10;
 

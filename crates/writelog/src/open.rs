@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::buffer::BufferPool;
+use base::buffer::{Buffer, BufferPool};
 use base::range::ByteRange;
 use base::signal::Signal;
 use block::completion::Workers;
@@ -26,7 +26,7 @@ use crate::destaged::Destaged;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
-use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
+use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
 use crate::line::Line;
 use crate::map::Piece;
 use crate::nvram::{PersistentRegion, VolatileRegion};
@@ -69,7 +69,20 @@ pub(crate) async fn format(
         reserved_2: [0; 40],
     };
     superblock::erase(log_device).await?;
+    write_zeroes(log_device, &layout, options.data_bytes_max).await?;
     Superblock::create(log_device, KIND, options.uuid.unwrap_or_else(Uuid::new_v4), parameters).await?;
+    Ok(())
+}
+
+/// See [`FormatOptions::data_bytes_max`].
+async fn write_zeroes(device: &SharedDevice, layout: &Layout, bytes_max: u64) -> Result<(), Error> {
+    let mut offset = layout.checkpoint_offset;
+    let end = layout.offset_of(layout.end()).min(offset.saturating_add(bytes_max));
+    while offset < end {
+        let length = (end - offset).min(DATA_IO_BYTES);
+        device.write(offset, Buffer::zeroed(length as usize), false).await?;
+        offset += length;
+    }
     Ok(())
 }
 
@@ -317,6 +330,7 @@ impl Core {
         if self.life.is_stopped() {
             return Ok(());
         }
+        self.line_emptied().await;
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
             // Nothing is lost: it goes on, and can be closed with what is dirty.
@@ -363,4 +377,33 @@ pub(crate) async fn look(
     let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
     let recovered = recover(log_device, &layout, &superblock, clock).await?;
     Ok((superblock, layout, recovered))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::executor::{Executor, block_on};
+    use block::layer::stats::StatsLayer;
+    use block::memory::MemoryDevice;
+    use block::{Identity, OperationKind};
+
+    use super::*;
+
+    /// A file system commits its own journal for each record in what was only reserved.
+    #[test]
+    fn a_log_is_made_of_data_as_far_as_it_is_told() {
+        const LOG_BYTES: u64 = 4 << 20;
+        let written = |data_bytes_max| {
+            let memory = || Arc::new(MemoryDevice::new(LOG_BYTES, Identity::default()));
+            let clock = Arc::new(Executor::in_order().clock());
+            let stats = Arc::new(StatsLayer::new(memory(), clock, &Workers::default()));
+            let (device, origin): (SharedDevice, SharedDevice) = (Arc::clone(&stats) as SharedDevice, memory());
+            let options = FormatOptions { data_bytes_max, ..FormatOptions::default() };
+            block_on(async move { format(&device, &origin, options).await }).expect("nothing fails");
+            stats.snapshot().of(OperationKind::Write).bytes
+        };
+        let layout = Layout::new(LOG_BYTES, &FormatOptions::default()).expect("it is large enough");
+        let superblocks = written(0);
+        assert_eq!(written(u64::MAX), superblocks + layout.offset_of(layout.end()) - layout.checkpoint_offset);
+        assert_eq!(written(3 << 19), superblocks + (3 << 19));
+    }
 }

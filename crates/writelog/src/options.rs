@@ -99,11 +99,14 @@ pub struct FormatOptions {
     pub slot_bytes: u32,
     /// Identifier of the log; `None` for a random one. Two logs never have the same.
     pub uuid: Option<Uuid>,
+    /// So many bytes of its checkpoints and segments, at most, are written with zeroes, as data, when it is made: a file system commits its journal for each
+    /// durable write to blocks that it has only reserved. None unless told otherwise; for a file, [`DATA_BYTES_MAX`](crate::limits::DATA_BYTES_MAX).
+    pub data_bytes_max: u64,
 }
 
 impl Default for FormatOptions {
     fn default() -> Self {
-        Self { segment_bytes: None, slot_bytes: SLOT_BYTES_DEFAULT, uuid: None }
+        Self { segment_bytes: None, slot_bytes: SLOT_BYTES_DEFAULT, uuid: None, data_bytes_max: 0 }
     }
 }
 

@@ -9,6 +9,7 @@ use base::buffer::Buffer;
 use base::clock::{Clock, Instant};
 use base::executor::Executor;
 use base::random::Random;
+use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
@@ -171,6 +172,28 @@ fn a_read_of_a_block_whose_write_waits_for_its_turn_is_answered() {
     let bytes = reading.try_take().expect("it waits for the write").into_buffer().expect("nothing fails");
     assert!(waiting.try_take().is_none());
     assert_eq!(bytes[..], [1; BLOCK as usize]);
+}
+
+/// Applications go on writing: somebody waits for his turn all the time.
+#[test]
+fn what_others_change_is_invalidated_while_more_is_written_than_the_log_takes_in() {
+    let mut executor = Executor::in_order();
+    let (log, _) = opened_full(&mut executor, FAST_DISK, DestageOrder::Lba);
+    let end = executor.clock().now() + Duration::from_secs(20);
+    let device: SharedDevice = Arc::clone(&log) as SharedDevice;
+    let seen = write_until(&mut executor, &device, 256, 1, end);
+    let warm = executor.clock().now() + Duration::from_secs(1);
+    pass_until(&mut executor, warm);
+    let (invalidating, clock) = (Arc::clone(&log), executor.clock());
+    let everything = [ByteRange { offset: 0, length: ORIGIN_BYTES }];
+    let invalidated_at = executor.block_on(async move {
+        invalidating.invalidate(&everything, true).await.expect("nothing fails");
+        clock.now()
+    });
+    assert!(invalidated_at < end, "it waits until nobody writes any more");
+    let writes = seen.lock().unwrap().writes;
+    pass_until(&mut executor, end);
+    assert!(seen.lock().unwrap().writes > writes, "they go on");
 }
 
 /// A writer of one block at a time beside one of 256, in a full log: by submitters, and as one.

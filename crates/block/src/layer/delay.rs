@@ -10,6 +10,7 @@ use base::clock::Clock;
 use base::random::Random;
 
 use crate::completion::{Completion, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
 use crate::geometry::Geometry;
@@ -129,6 +130,10 @@ impl Device for DelayLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::Duration;
 use base::clock::{Clock, Instant};
 
 use crate::completion::{Completion, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
 use crate::geometry::Geometry;
@@ -133,6 +134,10 @@ impl Device for DiskLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

@@ -9,6 +9,7 @@ use base::random::Random;
 use base::range::ByteRange;
 
 use crate::completion::{Completion, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
@@ -175,6 +176,10 @@ impl Device for ErrorLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

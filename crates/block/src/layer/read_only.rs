@@ -1,6 +1,7 @@
 //! Refuses what would change the device below.
 
 use crate::completion::Completion;
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::error::ErrorKind;
 use crate::event::EventReceiver;
@@ -41,6 +42,10 @@ impl Device for ReadOnlyLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

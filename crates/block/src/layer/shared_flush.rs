@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use base::buffer::Buffer;
 
 use crate::completion::{Completion, SlotSender, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::event::EventReceiver;
@@ -158,6 +159,10 @@ impl Device for SharedFlushLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.shared.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.shared.inner.copies()
     }
 }
 

@@ -15,6 +15,7 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 
 use crate::completion::{Completion, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, DeviceExt, SharedDevice};
 use crate::error::Error;
 use crate::event::EventReceiver;
@@ -229,6 +230,10 @@ impl Device for SmallBlockLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

@@ -8,6 +8,7 @@ use base::clock::{Clock, Instant};
 use base::histogram::LatencyHistogram;
 
 use crate::completion::{Completion, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
 use crate::geometry::Geometry;
@@ -172,6 +173,10 @@ impl Device for StatsLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

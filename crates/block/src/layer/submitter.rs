@@ -1,6 +1,7 @@
 //! Says of each request who submits it.
 
 use crate::completion::Completion;
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::event::EventReceiver;
 use crate::geometry::Geometry;
@@ -41,6 +42,10 @@ impl Device for SubmitterLayer {
 
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use base::buffer::Buffer;
 
 use crate::completion::{Completion, SlotSender, Workers};
+use crate::copies::Copies;
 use crate::device::{Device, SharedDevice};
 use crate::event::{Event, EventReceiver, EventRelay};
 use crate::geometry::Geometry;
@@ -131,6 +132,10 @@ impl Device for SwitchLayer {
         current.relays.retain(EventRelay::has_receiver);
         current.relays.push(relay);
         receiver
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.read().device.copies()
     }
 }
 

@@ -219,8 +219,7 @@ async fn replay_to(
     clock: Arc<dyn Clock>,
 ) -> Result<u64> {
     let (identity, identities) = (remotes.identity(), remotes.identities());
-    let lock = |identity| UnitLock::acquire(paths, identity, NAME);
-    let _locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
+    let _lock = UnitLock::acquire(paths, &identities, NAME)?;
     let registry = Registry::open(paths)?;
     identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });

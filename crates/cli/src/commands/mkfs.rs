@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use base::units::ByteSize;
-use ext2::{ErrorKind, MakeOptions, Timestamp, make};
+use ext2::{MakeOptions, Timestamp, make};
 use serde_json::json;
 use stack::{Error, Failure, Result};
 use uuid::Uuid;
@@ -19,7 +19,7 @@ pub async fn run(arguments: Mkfs) -> Result<()> {
     let options = options(&arguments)?;
     let subject = Subject::open(&arguments.subject, &settings).await?;
     subject.confirm_overwrite(arguments.allow_data_loss).await?;
-    let made = make(&subject.device, &options).await.map_err(error)?;
+    let made = make(&subject.device, &options).await?;
     let size_bytes = u64::from(made.block_count) * made.block_bytes as u64;
     if arguments.json.json {
         print_json(&json!({
@@ -53,14 +53,4 @@ fn options(arguments: &Mkfs) -> Result<MakeOptions> {
     options.label = arguments.label.clone().unwrap_or_default().into_bytes();
     options.reserved_percent = u32::from(arguments.reserved);
     Ok(options)
-}
-
-fn error(error: ext2::Error) -> Error {
-    let failure = match error.kind() {
-        ErrorKind::Device(kind) => return block::Error::new(kind, error.to_string()).into(),
-        ErrorKind::NoSpace => Failure::NoSpace,
-        ErrorKind::Invalid | ErrorKind::TooLarge => Failure::Usage,
-        _ => Failure::Other,
-    };
-    Error::new(failure, error.to_string())
 }

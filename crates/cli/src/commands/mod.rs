@@ -12,6 +12,7 @@ mod inquiry;
 mod lab;
 mod log;
 mod mkfs;
+mod mount;
 mod overview;
 mod replay;
 mod runtime;
@@ -44,6 +45,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Cache(arguments) => block_on(cache::run(arguments)),
         Command::Log(arguments) => block_on(log::run(arguments)),
         Command::Mkfs(arguments) => block_on(mkfs::run(arguments)),
+        Command::Mount(arguments) => block_on(mount::run(arguments)),
         Command::Bench(arguments) => block_on(bench::run(arguments)),
         Command::Replay(arguments) => block_on(replay::run(arguments)),
         Command::Lab(command) => lab::run(command),

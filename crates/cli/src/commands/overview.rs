@@ -29,6 +29,33 @@ pub fn lines(status: &Value) -> Vec<String> {
     rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
 }
 
+/// The same of a mount.
+pub fn mount_lines(status: &Value) -> Vec<String> {
+    let mount = &status["mount"];
+    let mut rows = vec![
+        ("mount", format!("{}, process {}", text(&status["name"]), status["pid"])),
+        ("directory", text(&status["address"])),
+        ("source", format!("{}, {}", text(&status["source"]), size(&status["size_bytes"]))),
+        ("state", mount_in_a_word(status)),
+        ("commits", number(&mount["commits"]).to_string()),
+        ("changed", format!("{} blocks", number(&mount["changed_blocks"]))),
+        ("cached", format!("{} blocks", number(&mount["cached_blocks"]))),
+    ];
+    if !status["remote"].is_null() {
+        rows.insert(3, ("target", remote(&status["remote"])));
+    }
+    rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
+}
+
+/// How a mount stands.
+pub fn mount_in_a_word(status: &Value) -> String {
+    let mode = if status["is_read_only"] == true { "read-only" } else { "read-write" };
+    match status["remote"]["state"].as_str() {
+        Some(remote) => format!("{remote}, {mode}"),
+        None => mode.to_owned(),
+    }
+}
+
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or("-").to_owned()
 }
@@ -58,7 +85,7 @@ fn unit(status: &Value) -> String {
 
 fn remote(remote: &Value) -> String {
     let mut words = format!("{} at {}", text(&remote["state"]), text(&remote["portal"]));
-    words += &format!(", {} connections, {} commands under way", remote["connections"], number(&remote["in_flight"]));
+    words += &format!(", connections: {}, commands under way: {}", remote["connections"], number(&remote["in_flight"]));
     if remote["state"] != "online"
         && let Some(error) = remote["last_error"].as_str()
     {
@@ -144,7 +171,7 @@ mod tests {
             "attachment      disk, process 7",
             "address         nbd+unix:///x",
             "logical unit    1MiB in blocks of 512 bytes, serial 5, of iqn.2026-11.org.example:\\u{1b}a",
-            "target          failing at p:1, 0 connections, 0 commands under way: it is gone; requests wait for it as long as \
+            "target          failing at p:1, connections: 0, commands under way: 0: it is gone; requests wait for it as long as \
              `--set timeout.replacement=` says at attach, and fail then",
             "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
             "front           nbd at unix:/x, clients: 2, 1 of them know another size and have to connect anew",

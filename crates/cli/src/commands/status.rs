@@ -26,6 +26,7 @@ pub async fn run(arguments: Status) -> Result<()> {
             match status["kind"].as_str() {
                 _ if arguments.json.json => print_json(&status),
                 Some("target") => target::print_status(&status),
+                Some("mount") => overview::mount_lines(&status).iter().for_each(|line| print_line(line)),
                 _ => overview::lines(&status).iter().for_each(|line| print_line(line)),
             }
         }
@@ -127,6 +128,9 @@ fn print_table(all: &[Value]) {
 fn state(status: &Value) -> String {
     if let Some(silence) = status["silence"].as_str() {
         return silence.to_owned();
+    }
+    if status["kind"] == "mount" {
+        return overview::mount_in_a_word(status);
     }
     let Some(remote) = status["remote"]["state"].as_str() else {
         return format!("{} sessions", status["sessions"].as_array().map_or(0, Vec::len));

@@ -35,7 +35,7 @@ pub struct Subject {
     pub server_pid: Option<u32>,
     /// Kept up for as long as the device is used.
     _remotes: Vec<Remotes>,
-    _locks: Vec<UnitLock>,
+    _lock: Option<UnitLock>,
 }
 
 impl Subject {
@@ -58,11 +58,9 @@ impl Subject {
             let mut config = RemotesConfig::of(subject, settings)?;
             let remotes = config.connect(&clock).await?;
             let registry = Registry::open(&paths)?;
-            let (mut locks, identities) = (Vec::new(), remotes.identities());
-            for identity in &identities {
-                locks.push(UnitLock::acquire(&paths, identity, "forebay")?);
-                registry.check(identity, &[])?;
-            }
+            let identities = remotes.identities();
+            let lock = UnitLock::acquire(&paths, &identities, "forebay")?;
+            identities.iter().try_for_each(|identity| registry.check(identity, &[]))?;
             let (device, label) = (remotes.device(), remotes.identity().to_string());
             let mut all = vec![remotes];
             for _ in 1..count {
@@ -81,7 +79,7 @@ impl Subject {
                 attachment: None,
                 server_pid,
                 _remotes: all,
-                _locks: locks,
+                _lock: Some(lock),
             });
         }
         check_name(subject)?;
@@ -108,7 +106,7 @@ impl Subject {
             attachment,
             server_pid,
             _remotes: Vec::new(),
-            _locks: Vec::new(),
+            _lock: None,
         })
     }
 

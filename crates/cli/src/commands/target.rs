@@ -44,26 +44,34 @@ async fn serve(arguments: TargetServe) -> Result<()> {
 }
 
 fn config(arguments: TargetServe) -> Result<ServeConfig> {
-    let Configuration { portals, metrics, quota, discovery, targets } = match (&arguments.config, arguments.iqn) {
-        (Some(path), _) => read(path)?,
-        (None, iqn) => {
-            let accounts = accounts(arguments.chap_user, arguments.chap_file.as_deref(), CHAP_VARIABLE)?;
-            let iqn = iqn.expect("the command line asks for --iqn where there is no --config");
-            let iqn = iscsi::name::canonical(&iqn).into_owned();
-            let mutual_file = arguments.mutual_chap_file.as_deref();
-            let own = self::accounts(arguments.mutual_chap_user, mutual_file, MUTUAL_CHAP_VARIABLE)?.pop();
-            let targets = vec![TargetConfig {
-                iqn,
-                alias: None,
-                luns: arguments.luns,
-                portal_groups: None,
-                access: AccessList(vec![AccessRule::any_initiator(accounts)]),
-                masks: Vec::new(),
-                own,
-            }];
-            Configuration { portals: None, metrics: None, quota: Quota::default(), discovery: Vec::new(), targets }
-        }
-    };
+    let Configuration { portals, metrics, busy_polling, quota, discovery, targets } =
+        match (&arguments.config, arguments.iqn) {
+            (Some(path), _) => read(path)?,
+            (None, iqn) => {
+                let accounts = accounts(arguments.chap_user, arguments.chap_file.as_deref(), CHAP_VARIABLE)?;
+                let iqn = iqn.expect("the command line asks for --iqn where there is no --config");
+                let iqn = iscsi::name::canonical(&iqn).into_owned();
+                let mutual_file = arguments.mutual_chap_file.as_deref();
+                let own = self::accounts(arguments.mutual_chap_user, mutual_file, MUTUAL_CHAP_VARIABLE)?.pop();
+                let targets = vec![TargetConfig {
+                    iqn,
+                    alias: None,
+                    luns: arguments.luns,
+                    portal_groups: None,
+                    access: AccessList(vec![AccessRule::any_initiator(accounts)]),
+                    masks: Vec::new(),
+                    own,
+                }];
+                Configuration {
+                    portals: None,
+                    metrics: None,
+                    busy_polling: None,
+                    quota: Quota::default(),
+                    discovery: Vec::new(),
+                    targets,
+                }
+            }
+        };
     let listeners = passed_listeners()?;
     Ok(ServeConfig {
         name: arguments.name,
@@ -75,6 +83,7 @@ fn config(arguments: TargetServe) -> Result<ServeConfig> {
         },
         allow_remote: arguments.allow_remote,
         metrics: arguments.metrics.or(metrics),
+        busy_polling: arguments.busy_poll.or(busy_polling).unwrap_or_default(),
         quota,
         listeners,
         discovery,
@@ -108,13 +117,14 @@ async fn reload(arguments: TargetReload) -> Result<()> {
 }
 
 fn check(arguments: TargetCheck) -> Result<()> {
-    let Configuration { portals, metrics, quota, discovery, targets } = read(&arguments.config)?;
+    let Configuration { portals, metrics, busy_polling, quota, discovery, targets } = read(&arguments.config)?;
     let (target_count, lun_count) = (targets.len(), targets.iter().map(|target| target.luns.len()).sum::<usize>());
     let config = ServeConfig {
         name: "target".to_owned(),
         portals: portals.unwrap_or_default(),
         allow_remote: arguments.allow_remote,
         metrics,
+        busy_polling: busy_polling.unwrap_or_default(),
         quota,
         listeners: Vec::new(),
         discovery,

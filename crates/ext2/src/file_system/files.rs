@@ -6,7 +6,6 @@ use super::FileSystem;
 use crate::blocks::{Blocks, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::inode::{FileType, Inode};
-use crate::limits::OPERATION_BLOCKS_MAX;
 use crate::mapping::{self, Place};
 use crate::numbers::InodeNumber;
 use crate::{content, removal};
@@ -53,7 +52,7 @@ impl<B: Blocks> FileSystem<B> {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NoSpace`, `TooLarge`
     pub async fn write_file(&self, inode: InodeNumber, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let part_max = OPERATION_BLOCKS_MAX as usize * self.layout.block_bytes;
+        let part_max = self.blocks.operation_blocks_max() as usize * self.layout.block_bytes;
         let (mut position, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             // Operations begin where blocks do, so that no block is written by two.
@@ -78,9 +77,9 @@ impl<B: Blocks> FileSystem<B> {
         loop {
             let mut work = self.change().await?;
             let mut inode = regular(work.inode(inode).await?)?;
-            let mut is_done = true;
+            let (mut is_done, blocks_max) = (true, work.blocks_max);
             if size_bytes < inode.size {
-                is_done = content::shorten(&mut work, &mut inode, size_bytes, OPERATION_BLOCKS_MAX).await?;
+                is_done = content::shorten(&mut work, &mut inode, size_bytes, blocks_max).await?;
             } else {
                 content::zero_behind_end(&mut work, &inode).await?;
                 content::set_size(&mut work, &mut inode, size_bytes).await?;
@@ -96,7 +95,7 @@ impl<B: Blocks> FileSystem<B> {
 
     /// Makes a range of a file a hole, as far as the file reaches.
     pub async fn punch_hole(&self, inode: InodeNumber, range: Range<u64>) -> Result<(), Error> {
-        let step = u64::from(OPERATION_BLOCKS_MAX) * self.layout.block_bytes as u64;
+        let step = u64::from(self.blocks.operation_blocks_max()) * self.layout.block_bytes as u64;
         let mut start = range.start;
         loop {
             let mut work = self.change().await?;

@@ -8,9 +8,11 @@
 mod files;
 mod names;
 mod nodes;
+mod reserved;
 
 pub use names::{NewNode, Owner, RenameMode};
 pub use nodes::MetadataChange;
+pub use reserved::ReservedFile;
 
 use std::sync::Arc;
 
@@ -115,7 +117,10 @@ impl<B: Blocks> FileSystem<B> {
             return Err(Error::corrupt("the size of blocks changed while the file system was opened"));
         }
         if !options.is_read_only {
-            check_changeable(&layout, raw, blocks.is_read_only())?;
+            check_changeable(&layout, blocks.is_read_only())?;
+            if !blocks.is_recovered() {
+                check_clean(raw)?;
+            }
         }
         let descriptors = read_descriptors(&mut operation, &layout).await?;
         layout.set_groups(&descriptors)?;
@@ -166,6 +171,14 @@ impl<B: Blocks> FileSystem<B> {
         self.blocks.commit().await
     }
 
+    /// Whether it can be changed, clean or not.
+    ///
+    /// # Errors
+    /// `ReadOnly` with the reason.
+    pub fn check_changeable(&self) -> Result<(), Error> {
+        check_changeable(&self.layout, self.blocks.is_read_only())
+    }
+
     /// Where its blocks come from.
     pub fn blocks(&self) -> &B {
         &self.blocks
@@ -208,12 +221,13 @@ impl<B: Blocks> FileSystem<B> {
             operation,
             layout: Arc::clone(&self.layout),
             now: (self.options.wall_clock)(),
+            blocks_max: self.blocks.operation_blocks_max(),
             may_use_reserved: self.options.may_use_reserved,
         }
     }
 }
 
-fn check_changeable(layout: &Layout, raw: &SuperblockRaw, is_device_read_only: bool) -> Result<(), Error> {
+fn check_changeable(layout: &Layout, is_device_read_only: bool) -> Result<(), Error> {
     layout.features.check_changeable()?;
     if is_device_read_only {
         return Err(Error::new(ErrorKind::ReadOnly, "the device is read-only"));
@@ -221,6 +235,10 @@ fn check_changeable(layout: &Layout, raw: &SuperblockRaw, is_device_read_only: b
     if layout.revision == 0 {
         return Err(Error::new(ErrorKind::ReadOnly, "a file system of revision 0 can only be read"));
     }
+    Ok(())
+}
+
+fn check_clean(raw: &SuperblockRaw) -> Result<(), Error> {
     if !raw.is_clean() {
         return Err(Error::new(ErrorKind::NotClean, "the file system was not unmounted cleanly: run e2fsck first"));
     }

@@ -14,7 +14,7 @@ use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, Identity, SharedDevice};
 use ext2::{
-    Error, FileSystem, FileType, InodeNumber, MakeOptions, Metadata, OpenOptions, PlainBlocks, Timestamp, make,
+    Blocks, Error, FileSystem, FileType, InodeNumber, MakeOptions, Metadata, OpenOptions, PlainBlocks, Timestamp, make,
 };
 use futures_util::FutureExt;
 use tempfile::TempDir;
@@ -193,7 +193,7 @@ pub fn kind_of(file_type: FileType) -> char {
 ///
 /// # Panics
 /// When anything of it cannot be read, or a directory is met twice.
-pub fn tree_of(file_system: &Plain) -> Tree {
+pub fn tree_of<B: Blocks>(file_system: &FileSystem<B>) -> Tree {
     let mut tree = Tree::new();
     let mut seen = BTreeSet::new();
     let mut todo = vec![(Vec::new(), InodeNumber::ROOT)];
@@ -211,7 +211,7 @@ pub fn tree_of(file_system: &Plain) -> Tree {
 }
 
 /// Names of a directory but "." and "..", each of which must be found by itself.
-pub fn names_of(file_system: &Plain, directory: InodeNumber) -> Vec<(Vec<u8>, InodeNumber)> {
+pub fn names_of<B: Blocks>(file_system: &FileSystem<B>, directory: InodeNumber) -> Vec<(Vec<u8>, InodeNumber)> {
     let (mut names, mut position) = (Vec::new(), 0);
     loop {
         let part = now(file_system.list(directory, position, 7)).unwrap();
@@ -226,7 +226,7 @@ pub fn names_of(file_system: &Plain, directory: InodeNumber) -> Vec<(Vec<u8>, In
     }
 }
 
-pub fn content_of(file_system: &Plain, metadata: &Metadata) -> Vec<u8> {
+pub fn content_of<B: Blocks>(file_system: &FileSystem<B>, metadata: &Metadata) -> Vec<u8> {
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < metadata.size_bytes {
         let part = now(file_system.read_file(metadata.inode, bytes.len() as u64, 3 << 20)).unwrap();
@@ -236,7 +236,7 @@ pub fn content_of(file_system: &Plain, metadata: &Metadata) -> Vec<u8> {
     bytes
 }
 
-pub fn node_of(file_system: &Plain, metadata: &Metadata) -> Node {
+pub fn node_of<B: Blocks>(file_system: &FileSystem<B>, metadata: &Metadata) -> Node {
     let content = match metadata.file_type {
         FileType::Regular => content_of(file_system, metadata),
         FileType::SymbolicLink => now(file_system.read_link(metadata.inode)).unwrap(),

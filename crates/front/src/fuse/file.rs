@@ -2,20 +2,19 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use block::SharedDevice;
 use block::range_lock::RangeLock;
-use fuser::{Config, MountOption, Session, SessionACL, SessionUnmounter};
+use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::process::{getegid, geteuid};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 
 use super::counters::FuseCounters;
-use super::mountpoint::{Mountpoint, detach};
+use super::mountpoint::Mountpoint;
 use super::requests::{Ownership, Requests};
+use super::session::{self, Ended};
 use super::work::Work;
 use crate::limits::SHUTDOWN_TIME_MAX;
 use crate::listener::SocketAccess;
@@ -88,34 +87,10 @@ impl FuseFile {
     /// When it was served before.
     pub async fn serve(&self, stop: impl Future<Output = ()>) -> io::Result<()> {
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut session = session.expect("a file is served once");
-        let unmounter = session.unmount_callable();
-        let (sender, ended) = oneshot::channel();
-        // It looks at the kernel's door, and answers what the device answers on the spot.
-        std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
-            let _ = sender.send(session.run());
-        })?;
-        let (mut ended, stop) = (pin!(ended), pin!(stop));
-        tokio::select! {
-            () = stop => {}
-            ended = &mut ended => {
-                ended.unwrap_or_else(|_| Err(io::Error::other("its thread has ended")))?;
-                return Err(io::Error::new(io::ErrorKind::NotConnected, "somebody has unmounted it"));
-            }
+        let session = session.expect("a file is served once");
+        match session::serve(session, self.mountpoint.path(), stop, self.work.close(SHUTDOWN_TIME_MAX)).await? {
+            Ended::Stopped => Ok(()),
+            Ended::Unmounted => Err(io::Error::new(io::ErrorKind::NotConnected, "somebody has unmounted it")),
         }
-        self.work.close(SHUTDOWN_TIME_MAX).await;
-        let path = self.mountpoint.path().to_owned();
-        tokio::task::spawn_blocking(move || unmount(unmounter, &path)).await.map_err(io::Error::other)?
-    }
-}
-
-/// Takes the file away, also from under those who have it open.
-fn unmount(mut unmounter: SessionUnmounter, path: &std::path::Path) -> io::Result<()> {
-    match unmounter.unmount() {
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            tracing::warn!("{} is still open: whoever has it open gets errors from now on", path.display());
-            detach(path)
-        }
-        done => done,
     }
 }

@@ -70,7 +70,7 @@ pub fn check_fuse() -> io::Result<()> {
     helper.map(drop).map_err(|error| io::Error::new(error.kind(), format!("fusermount3: {error}")))
 }
 
-fn check_kernel() -> io::Result<()> {
+pub(crate) fn check_kernel() -> io::Result<()> {
     OpenOptions::new().read(true).write(true).open(FUSE_DEVICE).map(drop).map_err(|error| {
         let kind = match error.kind() {
             io::ErrorKind::NotFound => io::ErrorKind::Unsupported,
@@ -81,7 +81,7 @@ fn check_kernel() -> io::Result<()> {
 }
 
 /// Whether what is mounted there has lost its process.
-fn is_left_behind(path: &Path) -> bool {
+pub(crate) fn is_left_behind(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
 }
 
@@ -98,7 +98,7 @@ fn open_empty(path: &Path) -> io::Result<(File, bool)> {
 }
 
 /// Unmounts what is at `path`, whoever still has it open.
-pub(super) fn detach(path: &Path) -> io::Result<()> {
+pub(crate) fn detach(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::DETACH) {
         // Whoever is not root may unmount what is theirs by a helper of the system.
         Err(rustix::io::Errno::PERM) => detach_as_user(path),

@@ -77,7 +77,7 @@ impl Work {
                 kind(&this.counters).count_error();
                 tracing::debug!(%error, "a request of a file failed");
             }
-            answer(outcome.map_err(|error| to_errno(&error)));
+            answer(outcome.map_err(|error| to_errno(error.kind())));
             drop(room);
         });
         let _runtime = handle.enter();
@@ -213,9 +213,9 @@ fn is_one_request(geometry: &Geometry, offset: u64, length: usize) -> bool {
     is_whole(geometry.logical_block_bytes.into(), range) && range.length <= geometry.transfer_bytes_max.into()
 }
 
-/// What a program is told of an error.
-fn to_errno(error: &Error) -> Errno {
-    match error.kind() {
+/// What a program is told of an error of this kind.
+pub(crate) fn to_errno(kind: ErrorKind) -> Errno {
+    match kind {
         ErrorKind::NoSpace => Errno::ENOSPC,
         ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::AccessDenied => Errno::EACCES,

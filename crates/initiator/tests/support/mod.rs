@@ -234,6 +234,8 @@ impl CutStream {
     }
 }
 
+impl initiator::Stream for CutStream {}
+
 impl AsyncRead for CutStream {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let allowed = std::task::ready!(self.check(context))?;

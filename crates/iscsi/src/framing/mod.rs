@@ -10,6 +10,7 @@
 //! straight from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made and checked here.
 
 pub mod receive;
+mod series;
 pub mod sizes;
 pub mod transmit;
 

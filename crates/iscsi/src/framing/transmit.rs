@@ -1,7 +1,7 @@
 //! The transmitting half of framing: PDUs wait in a queue as their pieces, and one vectored write takes many of them.
 //!
 //! Headers, digests and padding are made when a PDU is queued and live in its entry; data segments stay in the buffers
-//! they came in and are released when their last byte is written.
+//! they came in and are released when their last byte is written. PDUs that carry one buffer in many pieces are made when it is nearly their turn.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::checksum::{Crc32c, crc32c};
 
+use super::series::Series;
 use super::{Digests, PduSizes, digest_bytes};
+use crate::limits::SERIES_PDUS_MADE;
 use crate::pdu::{AdditionalHeaders, BHS_BYTES, DIGEST_BYTES, Header, Lengths, RawBhs, padding_bytes};
 
 /// The data segment of a PDU to be sent.
@@ -79,6 +81,12 @@ struct Entry {
     tail_length: u8,
 }
 
+/// What is made when it is nearly its turn.
+enum Later {
+    Entry(Entry),
+    Series(Series),
+}
+
 impl Entry {
     fn pieces(&self) -> [&[u8]; 4] {
         [
@@ -98,6 +106,10 @@ impl Entry {
 pub struct TransmitQueue {
     digests: Digests,
     entries: VecDeque<Entry>,
+    /// A series that is not made to its end, and what was queued behind it.
+    later: VecDeque<Later>,
+    /// PDUs that these are.
+    later_count: usize,
     /// Bytes of the first entry that are written.
     front_written: usize,
     bytes: usize,
@@ -113,6 +125,8 @@ impl TransmitQueue {
         Self {
             digests,
             entries: VecDeque::new(),
+            later: VecDeque::new(),
+            later_count: 0,
             front_written: 0,
             bytes: 0,
             data_bytes_held: 0,
@@ -145,6 +159,88 @@ impl TransmitQueue {
     /// # Panics
     /// When the data segment is 2^24 bytes or longer.
     pub fn push_raw(&mut self, header: &RawBhs, ahs: &AdditionalHeaders, data: DataSegment) {
+        let entry = self.entry(header, ahs, data);
+        self.bytes += entry.length();
+        self.data_bytes_held += entry.held_bytes;
+        self.pdu_count += 1;
+        if self.later.is_empty() {
+            return self.enter(entry);
+        }
+        self.later_count += 1;
+        self.later.push_back(Later::Entry(entry));
+    }
+
+    /// Queues the parts of `buffer` that `pieces` names as a PDU each, with the headers that `header` makes of them. A few of them are made now, the others
+    /// when those are written.
+    ///
+    /// # Panics
+    /// When one is 2^24 bytes or longer.
+    pub fn push_series(
+        &mut self,
+        buffer: Arc<Buffer>,
+        pieces: impl Iterator<Item = Range<usize>> + Clone + Send + 'static,
+        mut header: impl FnMut(&Range<usize>) -> RawBhs + Send + 'static,
+    ) {
+        let mut count = 0;
+        for piece in pieces.clone() {
+            self.bytes += self.bytes_without_ahs(piece.len());
+            count += 1;
+        }
+        if count > 0 {
+            self.data_bytes_held += buffer.capacity();
+        }
+        self.pdu_count += count as u64;
+        self.later_count += count;
+        let heads = pieces.map(move |piece| (header(&piece), piece));
+        self.later.push_back(Later::Series(Series::new(buffer, count, Box::new(heads))));
+        self.make_more();
+    }
+
+    /// Makes what it is nearly the turn of.
+    fn make_more(&mut self) {
+        while self.entries.len() < SERIES_PDUS_MADE {
+            let entry = match self.later.pop_front() {
+                None => return,
+                Some(Later::Entry(entry)) => entry,
+                Some(Later::Series(mut series)) => {
+                    let Some((header, piece)) = series.next() else { continue };
+                    let data = DataSegment::Shared(Arc::clone(&series.buffer), piece);
+                    let mut entry = self.entry(&header, &AdditionalHeaders::default(), data);
+                    if series.left > 0 {
+                        // The last one has it all.
+                        entry.held_bytes = 0;
+                        self.later.push_front(Later::Series(series));
+                    }
+                    entry
+                }
+            };
+            self.later_count -= 1;
+            self.enter(entry);
+        }
+    }
+
+    /// Bytes of a PDU without additional headers that carries so many.
+    fn bytes_without_ahs(&self, data_bytes: usize) -> usize {
+        let digest = |is_there: bool| if is_there { DIGEST_BYTES } else { 0 };
+        let header = BHS_BYTES + digest(self.digests.header);
+        header + data_bytes + padding_bytes(data_bytes) + digest(self.digests.data && data_bytes > 0)
+    }
+
+    /// A PDU is next after those that are made.
+    fn enter(&mut self, entry: Entry) {
+        if entry.held_bytes > 0
+            && let Some(previous) = self.entries.back_mut().filter(|previous| previous.data.shares_with(&entry.data))
+        {
+            self.data_bytes_held -= std::mem::take(&mut previous.held_bytes);
+        }
+        if let Some(sizes) = &self.sizes {
+            sizes.count_sent(entry.length());
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// A PDU as its pieces.
+    fn entry(&self, header: &RawBhs, ahs: &AdditionalHeaders, data: DataSegment) -> Entry {
         let mut entry = Entry {
             head: [0; BHS_BYTES + DIGEST_BYTES],
             head_length: BHS_BYTES as u8,
@@ -181,17 +277,7 @@ impl TransmitQueue {
             entry.tail[padding..padding + DIGEST_BYTES].copy_from_slice(&digest);
             entry.tail_length += DIGEST_BYTES as u8;
         }
-        let length = entry.length();
-        self.bytes += length;
-        self.data_bytes_held += entry.held_bytes;
-        if let Some(previous) = self.entries.back_mut().filter(|previous| previous.data.shares_with(&entry.data)) {
-            self.data_bytes_held -= std::mem::take(&mut previous.held_bytes);
-        }
-        if let Some(sizes) = &self.sizes {
-            sizes.count_sent(length);
-        }
-        self.pdu_count += 1;
-        self.entries.push_back(entry);
+        entry
     }
 
     /// Whether everything is written.
@@ -211,12 +297,13 @@ impl TransmitQueue {
 
     /// Bytes not written yet, or the bytes of memory that they keep, whichever are more.
     pub fn bytes_waiting(&self) -> usize {
-        self.bytes.max(self.data_bytes_held + self.entries.len() * size_of::<Entry>())
+        self.bytes
+            .max(self.data_bytes_held + self.entries.len() * size_of::<Entry>() + self.later.len() * size_of::<Later>())
     }
 
     /// PDUs not written whole yet.
     pub fn pdus_waiting(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.later_count
     }
 
     /// PDUs queued so far.
@@ -267,6 +354,7 @@ impl TransmitQueue {
             self.entries.pop_front();
         }
         self.front_written = written;
+        self.make_more();
     }
 }
 
@@ -360,6 +448,45 @@ mod tests {
         assert_eq!(bytes[48..52], crc32c(&bytes[..48]).to_le_bytes());
         // RFC 7143 A.4: 32 bytes of zeroes.
         assert_eq!(bytes[84..88], [0xaa, 0x36, 0x91, 0x8a]);
+    }
+
+    /// Whoever takes 512 bytes a PDU and asks for 16 MiB has not 32768 of them made, and held, at once.
+    #[test]
+    fn of_a_long_series_few_are_made_before_their_turn() {
+        let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = || made.load(std::sync::atomic::Ordering::Relaxed);
+        for digests in [false, true].map(|are_there| Digests { header: are_there, data: are_there }) {
+            made.store(0, std::sync::atomic::Ordering::Relaxed);
+            let mut queue = TransmitQueue::new(digests);
+            let mut plain = TransmitQueue::new(digests);
+            let buffer = Arc::new(Buffer::copy_of(&[7; 3 * 1000]));
+            let (header, pieces) = (text().to_bytes(), (0..1000usize).map(|index| 3 * index..3 * index + 3));
+            for piece in pieces.clone() {
+                plain.push_raw(&header, &AdditionalHeaders::default(), DataSegment::Shared(Arc::clone(&buffer), piece));
+            }
+            let counted = Arc::clone(&made);
+            queue.push_series(Arc::clone(&buffer), pieces, move |_| {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                header
+            });
+            for queue in [&mut queue, &mut plain] {
+                queue.push(&text(), &AdditionalHeaders::default(), DataSegment::Empty);
+            }
+            assert!((1..=SERIES_PDUS_MADE).contains(&count()), "{} are made", count());
+            assert_eq!((queue.bytes(), queue.pdus_waiting()), (plain.bytes(), plain.pdus_waiting()));
+            assert_eq!((queue.data_bytes_held(), queue.pdu_count()), (plain.data_bytes_held(), plain.pdu_count()));
+            let (mut bytes, mut plain_bytes) = (Vec::new(), Vec::new());
+            for (queue, bytes) in [(&mut queue, &mut bytes), (&mut plain, &mut plain_bytes)] {
+                while !queue.is_empty() {
+                    let next = written(queue, 7);
+                    queue.handle_transmitted(next.len());
+                    bytes.extend(next);
+                }
+                assert_eq!((queue.bytes(), queue.data_bytes_held(), queue.pdus_waiting()), (0, 0, 0));
+            }
+            assert_eq!(bytes, plain_bytes);
+            assert_eq!((count(), Arc::strong_count(&buffer)), (1000, 1));
+        }
     }
 
     #[test]

@@ -737,7 +737,7 @@ impl Connection {
         let immediate = if negotiated.immediate_data { first_burst.min(segment_bytes) } else { 0 };
         let unsolicited = if negotiated.initial_r2t { 0 } else { first_burst - immediate };
         let header = ScsiCommand {
-            is_immediate: false,
+            is_immediate: task.is_immediate,
             is_final: unsolicited == 0,
             reads,
             writes,

@@ -19,6 +19,7 @@ use crate::chap::{Challenge, ChapError, ChapInitiator, Credentials};
 use crate::limits::{LOGIN_TEXT_BYTES_MAX, NEGOTIATION_EXCHANGES_MAX};
 use crate::negotiation::{Negotiated, NegotiationError, Negotiator, Offer, SessionType};
 use crate::pdu::{InitiatorTaskTag, Isid, LoginRequest, LoginResponse, LoginStage, LoginStatus};
+use crate::sharing;
 use crate::split;
 use crate::text::{Keys, NONE, TextAssembler, TextError, segments};
 
@@ -77,6 +78,8 @@ pub struct LoggedIn {
     pub target_alias: Option<String>,
     /// Whether connections may be split (`docs/protocol/split-connections.md`).
     pub may_split: bool,
+    /// Whether commands and messages of shared units are used (`docs/protocol/sharing.md`).
+    pub may_share: bool,
 }
 
 /// Why there is no session.
@@ -266,6 +269,7 @@ impl Login {
                 portal_group_tag: self.portal_group_tag.take(),
                 target_alias: self.target_alias.take(),
                 may_split: self.negotiator.private(split::SPLIT_CONNECTIONS).is_some(),
+                may_share: self.negotiator.private(sharing::SHARING).is_some(),
             })));
         }
         let mut wishes = self.negotiator.propose();

@@ -93,7 +93,10 @@ impl Connection {
     pub fn take_over(&mut self, now: Instant, session: &mut Session, tag: InitiatorTaskTag, exp_cmd_sn: Serial32) {
         let level = session.negotiated().error_recovery_level;
         let Some(task) = session.task(tag) else { return };
-        if !task.cmd_sn.is_before(exp_cmd_sn) {
+        if task.is_immediate {
+            // Its CmdSN does not say whether it arrived, and another one may have the same.
+            session.complete(tag, Outcome::Failed("its connection was lost".to_owned()));
+        } else if !task.cmd_sn.is_before(exp_cmd_sn) {
             // What came of an earlier sending, if anything, came of nothing.
             session.move_task(tag, self.cid());
             self.send_command(session, tag);

@@ -1,7 +1,8 @@
 //! A session's numbering and tasks, apart from the connections that carry them (RFC 7143 4.2.2.1 and 4.2.4).
 //!
 //! The connections of a session share its window and its tasks; each task belongs to the connection its command was sent on.
-//! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. A
+//! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. An *immediate* command
+//! passes them and the window, and uses up no CmdSN: whoever submits it keeps to the few that a target takes (RFC 7143 4.2.2.1). A
 //! task's tag is its slot and the slot's generation, so an answer that comes after its task ended finds nobody.
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ pub struct Session {
     exp_cmd_sn: Serial32,
     max_cmd_sn: Serial32,
     waiting: VecDeque<(Command, Instant)>,
+    /// Immediate ones, which go first.
+    immediate: VecDeque<(Command, Instant)>,
     slots: Vec<Slot>,
     free: Vec<u16>,
     completed: VecDeque<Completed>,
@@ -67,6 +70,7 @@ pub(super) struct Task {
     pub(super) order: u64,
     pub(super) lun: u64,
     pub(super) cmd_sn: Serial32,
+    pub(super) is_immediate: bool,
     pub(super) cdb: [u8; 16],
     pub(super) attribute: TaskAttribute,
     pub(super) deadline: Instant,
@@ -125,6 +129,7 @@ impl Session {
             exp_cmd_sn: cmd_sn,
             max_cmd_sn: cmd_sn.minus(1),
             waiting: VecDeque::new(),
+            immediate: VecDeque::new(),
             slots: Vec::new(),
             free: Vec::new(),
             completed: VecDeque::new(),
@@ -139,10 +144,21 @@ impl Session {
 
     /// Queues a command.
     pub fn submit(&mut self, now: Instant, command: Command) {
+        let deadline = self.note_submitted(now, &command);
+        self.waiting.push_back((command, deadline));
+    }
+
+    /// Queues an immediate command.
+    pub fn submit_immediate(&mut self, now: Instant, command: Command) {
+        let deadline = self.note_submitted(now, &command);
+        self.immediate.push_back((command, deadline));
+    }
+
+    fn note_submitted(&mut self, now: Instant, command: &Command) -> Instant {
         let deadline = now + command.timeout;
         self.note_deadline(deadline);
         self.submitted_count += 1;
-        self.waiting.push_back((command, deadline));
+        deadline
     }
 
     /// The next command that is over.
@@ -152,7 +168,7 @@ impl Session {
 
     /// Commands that are not over.
     pub fn outstanding_count(&self) -> usize {
-        self.waiting.len() + self.slots.len() - self.free.len()
+        self.waiting.len() + self.immediate.len() + self.slots.len() - self.free.len()
     }
 
     /// Commands the target would take now beyond those it has.
@@ -197,7 +213,11 @@ impl Session {
             });
             (task.token, buffer)
         });
-        let waiting = self.waiting.drain(..).map(|(command, _)| (command.token, command.data.into_buffer()));
+        let waiting = self
+            .immediate
+            .drain(..)
+            .chain(self.waiting.drain(..))
+            .map(|(command, _)| (command.token, command.data.into_buffer()));
         sent.chain(waiting).collect()
     }
 
@@ -239,15 +259,18 @@ impl Session {
     /// Whether a command could leave now.
     pub fn has_to_send(&self) -> bool {
         let is_slot_free = !self.free.is_empty() || self.slots.len() < INITIATOR_TASKS_MAX;
-        !self.waiting.is_empty() && self.window() > 0 && is_slot_free
+        let may_send = !self.immediate.is_empty() || (!self.waiting.is_empty() && self.window() > 0);
+        may_send && is_slot_free
     }
 
-    /// The next command the window lets out, as a task of the connection `cid`.
+    /// The next command that may leave, as a task of the connection `cid`.
     pub(super) fn next_to_send(&mut self, cid: u16) -> Option<InitiatorTaskTag> {
         if !self.has_to_send() {
             return None;
         }
-        let (command, deadline) = self.waiting.pop_front()?;
+        let is_immediate = !self.immediate.is_empty();
+        let queue = if is_immediate { &mut self.immediate } else { &mut self.waiting };
+        let (command, deadline) = queue.pop_front()?;
         let data = match command.data {
             Data::None => TaskData::None,
             Data::Read(buffer, range) => {
@@ -259,9 +282,10 @@ impl Session {
         let task = Task {
             token: command.token,
             cid,
-            order: self.submitted_count - self.waiting.len() as u64,
+            order: self.submitted_count - (self.waiting.len() + self.immediate.len()) as u64,
             lun: command.lun,
-            cmd_sn: self.take_cmd_sn(),
+            cmd_sn: if is_immediate { self.next_cmd_sn() } else { self.take_cmd_sn() },
+            is_immediate,
             cdb: command.cdb,
             attribute: command.attribute,
             deadline,
@@ -409,13 +433,14 @@ impl Session {
         if self.earliest_deadline.is_none_or(|deadline| deadline > now) {
             return Vec::new();
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        for (command, deadline) in waiting {
-            if deadline <= now {
-                let buffer = command.data.into_buffer();
-                self.completed.push_back(Completed { token: command.token, buffer, outcome: Outcome::NotSent });
-            } else {
-                self.waiting.push_back((command, deadline));
+        for queue in [&mut self.immediate, &mut self.waiting] {
+            for (command, deadline) in std::mem::take(queue) {
+                if deadline <= now {
+                    let buffer = command.data.into_buffer();
+                    self.completed.push_back(Completed { token: command.token, buffer, outcome: Outcome::NotSent });
+                } else {
+                    queue.push_back((command, deadline));
+                }
             }
         }
         let is_idle = |task: &Task| !task.is_aborting && task.outcome.is_none();
@@ -423,7 +448,8 @@ impl Session {
         let expired: Vec<_> =
             self.tags().filter(|(_, task)| is_idle(task) && is_due(task)).map(|(tag, _)| tag).collect();
         let later = self.tags().filter(|(_, task)| is_idle(task) && !is_due(task)).map(|(_, task)| task.deadline);
-        self.earliest_deadline = later.chain(self.waiting.iter().map(|(_, deadline)| *deadline)).min();
+        let waiting = self.immediate.iter().chain(&self.waiting).map(|(_, deadline)| *deadline);
+        self.earliest_deadline = later.chain(waiting).min();
         expired
     }
 

@@ -398,6 +398,34 @@ fn commands_wait_for_the_window() {
     assert_eq!((pair.session.window(), pair.sent().len()), (0, 0));
 }
 
+/// RFC 7143 4.2.2.1: it carries the CmdSN that the next command will have, and does not use it up.
+#[test]
+fn an_immediate_command_passes_a_closed_window_with_its_data() {
+    let mut pair = Pair::logged_in(Offer::target());
+    (0..9).for_each(|token| pair.submit(token, Data::None));
+    assert_eq!(pair.sent().len(), 8);
+    assert_eq!(pair.session.window(), 0);
+    let (cdb, attribute, timeout) = ([0xc4; 16], TaskAttribute::Simple, Duration::from_secs(30));
+    let command = Command { token: 77, lun: LUN, cdb, attribute, data: write_of(24), timeout };
+    pair.session.submit_immediate(pair.now, command);
+    let sent = pair.sent();
+    assert_eq!((sent.len(), sent[0].data.bytes().len()), (1, 24));
+    let Ok(Bhs::ScsiCommand(immediate)) = sent[0].header.bhs else { panic!("a command") };
+    assert!(immediate.is_immediate && immediate.is_final);
+    let response = pair.response(immediate.initiator_task_tag, 0);
+    pair.send(&response, Vec::new()).unwrap();
+    assert_eq!(pair.completed().token, 77);
+    (pair.exp_cmd_sn, pair.max_cmd_sn) = (pair.exp_cmd_sn.plus(8), pair.max_cmd_sn.plus(8));
+    let (next, _) = {
+        let response = pair.response(immediate.initiator_task_tag, 0);
+        pair.send(&response, Vec::new()).unwrap();
+        let mut sent = pair.sent();
+        let Ok(Bhs::ScsiCommand(next)) = sent[0].header.bhs else { panic!("a command") };
+        (next, sent.remove(0))
+    };
+    assert_eq!((next.cmd_sn, next.is_immediate), (immediate.cmd_sn, false));
+}
+
 /// RFC 7143 13.11, the table of unsolicited data.
 #[test]
 fn data_goes_unasked_as_far_as_was_negotiated() {

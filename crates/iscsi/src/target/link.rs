@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use base::clock::Instant;
 use base::serial::Serial32;
 
+use super::data_in::{DataInBuffer, DataInHeaders};
 use super::event::LinkId;
 use super::pace::Pace;
 use super::text_exchange::TextExchange;
@@ -180,6 +182,21 @@ impl Link {
     /// Sends a PDU that is not numbered, or that its answer keeps.
     pub(super) fn push<H: Header>(&mut self, header: &H, data: DataSegment) {
         self.transmit.push(header, &AdditionalHeaders::default(), data);
+    }
+
+    /// Sends what a command read.
+    pub(super) fn push_data_in(&mut self, mut headers: DataInHeaders, data: DataInBuffer) {
+        let cut = headers.cut.clone();
+        let data = match (data, cut.clone().next()) {
+            (_, None) => return,
+            (DataInBuffer::Own(buffer), Some(piece)) if piece.end == cut.end => {
+                let raw = headers.next(&piece);
+                return self.transmit.push_raw(&raw, &AdditionalHeaders::default(), DataSegment::Buffer(buffer, piece));
+            }
+            (DataInBuffer::Own(buffer), _) => Arc::new(buffer),
+            (DataInBuffer::Kept(buffer), _) => buffer,
+        };
+        self.transmit.push_series(data, cut, move |piece| headers.next(piece));
     }
 
     /// Sends a response with the number it just took, and keeps it where that is agreed.

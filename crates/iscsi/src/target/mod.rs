@@ -7,6 +7,7 @@
 //! | `link` | one of these connections: framing, the numbering of responses (StatSN), pings |
 //! | `task_set` | what they share: the command window (CmdSN) and the tasks |
 //! | `answer` | what a task was answered with, as long as it may be asked for again |
+//! | `data_in` | what a command reads, cut into PDUs |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
 //! | `pace` | how much of what is no command is looked at in a time |
@@ -37,6 +38,7 @@ pub mod access;
 mod answer;
 mod command_window;
 pub mod connection;
+mod data_in;
 mod discovery;
 pub mod event;
 mod full_feature;

@@ -102,13 +102,7 @@ impl LockManager {
         if !self.clients.begin_fence(client) {
             return;
         }
-        let tickets: Vec<_> = self
-            .table
-            .tickets()
-            .filter(|(_, ticket)| ticket.owner.client == client)
-            .map(|(number, _)| number)
-            .collect();
-        for ticket in tickets {
+        for ticket in self.table.tickets_of_client(client).collect::<Vec<_>>() {
             // Others may be next now: whoever called looks at that, or the next timeout, which is due.
             let wanted = self.table.withdraw(ticket).into_iter().flat_map(|ticket| ticket.wanted);
             self.looks.extend(wanted.map(|(resource, _)| (Instant::START, resource)));

@@ -96,7 +96,7 @@ impl LockManager {
         if self.table.lock_count(client) + ticket.wanted.len() > limits.grants_of_client_max {
             return Err(LockError::Full(Table::Grants));
         }
-        let waiting = self.table.tickets().filter(|(_, ticket)| ticket.owner.client == client).count();
+        let waiting = self.table.tickets_of_client(client).count();
         if waiting >= limits.waiting_of_client_max { Err(LockError::Full(Table::Waiting)) } else { Ok(()) }
     }
 
@@ -121,7 +121,13 @@ impl LockManager {
         }
         let owner = Owner::own(client);
         let Some(ticket) = self.admit(now, owner, request, batch)? else { return Err(LockError::RequestReused) };
-        if !matches!(self.grace, Grace::Until(end) if now < end) {
+        // One that was granted, and is asked for again since the answer was lost, is not late.
+        let holds = |(resource, mode): &Wanted| {
+            let held = self.table.grant(owner, *resource);
+            held.is_some_and(|held| held.callback.is_none() && held.mode.covers(*mode))
+        };
+        let is_held = ticket.wanted.iter().all(holds);
+        if !is_held && !matches!(self.grace, Grace::Until(end) if now < end) {
             return Err(LockError::GraceOver);
         }
         self.check_room(client, &ticket)?;

@@ -19,7 +19,7 @@ use locks::resource::{FileId, GroupIndex, Resource};
 
 use crate::history::{History, OperationId, Value};
 use crate::packet::{Answer, Asker, Effect, Request, SessionNumber, Tag, Write};
-use crate::plan::{BLOCKS, Fault, GROUPED_FROM, OPEN_BLOCKS, Plan};
+use crate::plan::{BLOCKS, Fault, GROUPED_FROM, LEASE, Mischief, OPEN_BLOCKS, Plan};
 use crate::world::Event;
 
 /// How often a worker asks for a lock that it then does not hold.
@@ -673,7 +673,13 @@ impl Host {
         match self.dirty.get_mut(&block) {
             Some(dirty) if !is_ok => dirty.is_cleaning = false,
             Some(_) if is_durable || has_flush => self.durable(context, block),
-            Some(_) => self.ask(context, Request::Flush, Flight::Flush { life: self.lives, block }),
+            Some(_) => {
+                if context.random.chance(context.plan.unflushed_freezes) {
+                    let freeze = Mischief::Freeze { host: self.index, time: LEASE * 8, holds_sent: true };
+                    context.effects.push(Effect::After(Duration::ZERO, Event::Mischief(freeze)));
+                }
+                self.ask(context, Request::Flush, Flight::Flush { life: self.lives, block });
+            }
             None => {}
         }
     }

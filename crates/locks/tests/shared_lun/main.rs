@@ -15,6 +15,9 @@ use base::random::Random;
 use plan::{Fault, Plan};
 use world::{Sums, World};
 
+/// Within so many seeds every fault shows.
+const FAULT_SEEDS: u64 = 2000;
+
 fn plan_of(seed: u64) -> Plan {
     Plan::draw(&mut Random::new(seed ^ 0x5eed))
 }
@@ -101,7 +104,7 @@ fn found(fault: Fault, seeds: u64) -> Option<(u64, String)> {
 fn every_fault_shows_within_few_seeds() {
     let mut hidden = Vec::new();
     for fault in Fault::ALL {
-        match found(fault, 400) {
+        match found(fault, FAULT_SEEDS) {
             Some((seeds, wrong)) => println!("{fault:?}: {seeds} seeds: {}", wrong.lines().next().unwrap_or_default()),
             None => hidden.push(fault),
         }

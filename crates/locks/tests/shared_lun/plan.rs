@@ -100,6 +100,8 @@ pub struct Plan {
     pub durable_share: f64,
     /// How many of the answers to a registration are lost with their session.
     pub registrations_cut: f64,
+    /// How many of the flushes their host does not live to see: it freezes for longer than its lease.
+    pub unflushed_freezes: f64,
     /// How long a lost session and a killed target are away.
     pub away_max: Duration,
     pub settings: Settings,
@@ -138,6 +140,10 @@ impl Plan {
         // About as long as the work takes.
         let span = (delay_max + think_time_max) * operations / workers as u32;
         let mischief = (0..random.below(16)).map(|_| draw_mischief(random, clients + stock, span)).collect();
+        // Others flush seldom, then.
+        let dies_unflushed = random.chance(0.2);
+        let registers_twice = random.chance(0.3);
+        let away_max = if registers_twice { LEASE * 9 / 10 } else { ms(random, [50, 700, 2500]) };
         Self {
             clients,
             stock,
@@ -147,9 +153,10 @@ impl Plan {
             delay_max,
             disk_time_max: ms(random, [1, 10, 1500]),
             think_time_max,
-            away_max: ms(random, [50, 700, 2500]),
-            durable_share: [0.1, 0.5, 0.9][random.below(3) as usize],
-            registrations_cut: if random.chance(0.3) { 0.3 } else { 0.0 },
+            away_max,
+            durable_share: if dies_unflushed { 0.9 } else { [0.1, 0.5, 0.9][random.below(3) as usize] },
+            registrations_cut: if registers_twice { 0.5 } else { 0.0 },
+            unflushed_freezes: if dies_unflushed { 0.3 } else { 0.0 },
             settings: settings(random),
             untaken_max: if random.chance(0.15) { 2 } else { 64 },
             keeps_written: random.chance(0.5),
@@ -171,6 +178,7 @@ impl Plan {
             workers: 1,
             operations: 10,
             registrations_cut: 0.0,
+            unflushed_freezes: 0.0,
             delay_max: Duration::from_millis(20),
             disk_time_max: Duration::from_millis(10),
             think_time_max: Duration::from_millis(50),

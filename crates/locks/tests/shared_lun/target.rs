@@ -417,7 +417,13 @@ impl Target {
                     self.register(context, asker, key);
                 }
             }
-            Save::GraceEnd(_) => self.manager.grace_end_kept(context.now),
+            Save::GraceEnd(_) => {
+                // What clients wrote before the start and could not reclaim.
+                if !context.plan.has(Fault::FenceWithoutFlush) {
+                    disk.flush();
+                }
+                self.manager.grace_end_kept(context.now);
+            }
             Save::NoLease => {}
         }
         self.drain(context, disk);

@@ -198,7 +198,7 @@ impl World {
             return self.put(self.frozen_until[host] + Duration::from_nanos(jitter), event);
         }
         match event {
-            Event::ToTarget(asker, request) => self.to_target(asker, request),
+            Event::ToTarget(asker, request) => self.send_to_target(asker, request),
             Event::ToHost(asker, answer) if self.sessions[asker.host] == Some(asker.session) => {
                 self.with_host(asker.host, |host, context| host.handle(context, asker.tag, answer));
             }
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    fn to_target(&mut self, asker: Asker, request: Request) {
+    fn send_to_target(&mut self, asker: Asker, request: Request) {
         let host = asker.host;
         if self.frozen_until[host] > self.now && self.holds_sent[host] {
             let at = self.frozen_until[host] + Duration::from_nanos(500);

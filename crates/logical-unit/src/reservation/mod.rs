@@ -9,8 +9,8 @@
 //! Registrations outlive their nexus and resets; with APTPL, where there is a [`ReservationStore`], this process as well. While
 //! neither kind of reservation is there, a command costs one relaxed load.
 
-mod conflict;
 mod persistent;
+mod reserve_6;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,6 @@ use scsi::{Cdb, Sense, Status};
 use crate::change_marks::Saving;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
-use conflict::Access;
 pub(crate) use persistent::{Effect, Persistent, Request};
 
 /// What of persistent reservations outlives power loss.
@@ -97,10 +96,8 @@ impl Reservations {
             return Ok(());
         }
         let state = self.lock();
-        let access = Access::of(cdb);
-        let is_allowed_6 =
-            state.holder_6.as_ref().is_none_or(|holder| holder == nexus || Access::is_allowed_by_reserve_6(cdb));
-        if is_allowed_6 && state.persistent.allows(nexus, access) { Ok(()) } else { Err(CONFLICT) }
+        let is_allowed_6 = state.holder_6.as_ref().is_none_or(|holder| holder == nexus || reserve_6::is_allowed(cdb));
+        if is_allowed_6 && state.persistent.allows(nexus, cdb.class().access) { Ok(()) } else { Err(CONFLICT) }
     }
 
     /// RESERVE(6); by its holder again, no change (SPC-2 7.21). Not beside registrations (SPC-4 5.12.3, CRH clear).

@@ -1,10 +1,10 @@
 //! Registrations and the persistent reservation (SPC-4 5.12), as a value: a request either changes it and says what else happens, or
 //! fails and changes nothing.
 
+use scsi::cdb::ReservedAccess;
 use scsi::persistent_reservation::{FullStatus, ReservationData, ReservationType};
 use scsi::{Sense, Status};
 
-use super::conflict::Access;
 use crate::failure::Failure;
 use crate::limits::REGISTRATIONS_MAX;
 use crate::nexus::NexusId;
@@ -74,15 +74,15 @@ impl Persistent {
     }
 
     /// Whether the reservation lets `nexus` do this.
-    pub(super) fn allows(&self, nexus: &NexusId, access: Access) -> bool {
+    pub(super) fn allows(&self, nexus: &NexusId, access: ReservedAccess) -> bool {
         let Some(reservation) = &self.reservation else { return true };
         let kind = reservation.kind;
         self.is_holder(nexus)
             || (kind.is_for_registrants() && self.key_of(nexus).is_some())
             || match access {
-                Access::Always => true,
-                Access::Read => kind.allows_reads(),
-                Access::Write => false,
+                ReservedAccess::Always => true,
+                ReservedAccess::Read => kind.allows_reads(),
+                ReservedAccess::Write => false,
             }
     }
 

@@ -176,6 +176,27 @@ fn a_full_table_of_registrations_refuses() {
     assert_eq!(ask(&reservations, &nexus("more"), register(Some(0), 1)), Err(full));
 }
 
+/// A nexus that is registered already, or takes the place of the one that moves, needs no more room.
+#[test]
+fn a_registration_is_moved_into_a_full_table_only_where_it_takes_no_more_room() {
+    let reservations = reserved(Kind::WriteExclusive);
+    for index in 2..crate::limits::REGISTRATIONS_MAX {
+        let outcome = ask(&reservations, &nexus(&format!("n{index}")), register(Some(0), 1));
+        assert_eq!(outcome, Ok(vec![]));
+    }
+    let move_to = |from: &str, key, name: &str, is_unregistering| {
+        let request = Request::Move { key, new: 0xc, to: nexus(name), is_unregistering, is_persistent: false };
+        ask(&reservations, &nexus(from), request)
+    };
+    let full = Failure::Sense(Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
+    assert_eq!(move_to("a", KEY_A, "c", false), Err(full));
+    assert_eq!(allowed(&reservations, "a"), (true, true), "it is where it was");
+    assert_eq!(move_to("a", KEY_A, "b", false), Ok(vec![]));
+    assert_eq!(move_to("b", 0xc, "c", true), Ok(vec![]));
+    assert_eq!(allowed(&reservations, "c"), (true, true));
+    assert_eq!(reservations.view().keys().len(), crate::limits::REGISTRATIONS_MAX);
+}
+
 /// SPC-4 5.12.8.
 #[test]
 fn a_registration_is_moved_with_the_reservation() {

@@ -55,6 +55,25 @@ impl DataOut {
     }
 }
 
+/// What a command is to a reservation of another nexus (SPC-4 table 34, SBC-3 table 13).
+///
+/// | access | write exclusive | exclusive access |
+/// |---|---|---|
+/// | always | allowed | allowed |
+/// | read | allowed | conflict |
+/// | write | conflict | conflict |
+///
+/// The holder may do everything; so may every registrant of the types for registrants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservedAccess {
+    /// Allowed whoever holds what; PERSISTENT RESERVE OUT has rules of its own.
+    Always,
+    /// Looks at the medium or its parameters.
+    Read,
+    /// Changes the medium or its parameters.
+    Write,
+}
+
 /// What a command is. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
@@ -64,23 +83,32 @@ pub struct Class {
     pub change: Change,
     /// What it asks for.
     pub data_out: DataOut,
+    /// What it is where another nexus has reserved the unit.
+    pub access: ReservedAccess,
 }
 
 impl Class {
-    const READ: Self = Self { traffic: Traffic::Read, change: Change::Nothing, data_out: DataOut::NONE };
-    const OTHER: Self = Self { traffic: Traffic::Other, change: Change::Nothing, data_out: DataOut::NONE };
+    const OTHER: Self = Self {
+        traffic: Traffic::Other,
+        change: Change::Nothing,
+        data_out: DataOut::NONE,
+        access: ReservedAccess::Always,
+    };
+    /// Looks at the medium or its parameters.
+    const LOOK: Self = Self { access: ReservedAccess::Read, ..Self::OTHER };
+    const READ: Self = Self { traffic: Traffic::Read, ..Self::LOOK };
 
     const fn write(data_out: DataOut) -> Self {
-        Self { traffic: Traffic::Write, change: Change::Medium, data_out }
+        Self { traffic: Traffic::Write, ..Self::of_medium(data_out) }
     }
 
     /// Changes the medium, and is no transfer of blocks.
     const fn of_medium(data_out: DataOut) -> Self {
-        Self { traffic: Traffic::Other, change: Change::Medium, data_out }
+        Self { change: Change::Medium, data_out, access: ReservedAccess::Write, ..Self::OTHER }
     }
 
     const fn of_unit(data_out: DataOut) -> Self {
-        Self { traffic: Traffic::Other, change: Change::Unit, data_out }
+        Self { change: Change::Unit, ..Self::of_medium(data_out) }
     }
 }
 
@@ -96,7 +124,7 @@ impl Cdb {
             Self::CompareAndWrite { block_count, .. } => {
                 Class::write(DataOut::ExactBlocks(2 * u64::from(*block_count)))
             }
-            Self::Verify(verification) => Class { data_out: compared(verification), ..Class::OTHER },
+            Self::Verify(verification) => Class { data_out: compared(verification), ..Class::LOOK },
             Self::WriteSame(same) => Class::of_medium(DataOut::ExactBlocks(u64::from(!same.has_no_data_out))),
             Self::Unmap { parameter_list_length, .. } => {
                 Class::of_medium(DataOut::Parameters(u32::from(*parameter_list_length)))
@@ -106,20 +134,25 @@ impl Cdb {
             }
             Self::ModeSelect(select) => Class::of_unit(DataOut::Parameters(u32::from(select.parameter_list_length))),
             Self::PersistentReserveOut { parameter_list_length, .. } => {
-                Class::of_unit(DataOut::Parameters(*parameter_list_length))
+                let data_out = DataOut::Parameters(*parameter_list_length);
+                Class { access: ReservedAccess::Always, ..Class::of_unit(data_out) }
             }
-            Self::Reserve6 => Class::of_unit(DataOut::NONE),
+            Self::Reserve6 => Class { access: ReservedAccess::Always, ..Class::of_unit(DataOut::NONE) },
             // Starting a unit and loading its medium take nothing from anybody.
             Self::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Class::OTHER,
             Self::StartStopUnit(_) => Class::of_unit(DataOut::NONE),
             Self::PreventAllowMediumRemoval { prevent: 0 } => Class::OTHER,
             Self::PreventAllowMediumRemoval { .. } => Class::of_unit(DataOut::NONE),
             // The destination of a copy, which may be another unit, is looked at when it is carried out.
-            Self::ExtendedCopy { parameter_list_length }
-            | Self::ChangeMarkOut { parameter_list_length, .. }
-            | Self::SharingOut { parameter_list_length, .. } => {
+            Self::ExtendedCopy { parameter_list_length } => {
+                let data_out = DataOut::Parameters(*parameter_list_length);
+                Class { data_out, access: ReservedAccess::Write, ..Class::OTHER }
+            }
+            Self::SynchronizeCache(_) => Class { access: ReservedAccess::Write, ..Class::OTHER },
+            Self::ChangeMarkOut { parameter_list_length, .. } | Self::SharingOut { parameter_list_length, .. } => {
                 Class { data_out: DataOut::Parameters(*parameter_list_length), ..Class::OTHER }
             }
+            Self::GetLbaStatus { .. } | Self::Prefetch(_) | Self::ModeSense(_) | Self::ReadDefectData(_) => Class::LOOK,
             // RELEASE(6) gives back only what its own nexus has.
             Self::Release6
             | Self::TestUnitReady
@@ -128,11 +161,6 @@ impl Cdb {
             | Self::ReportLuns { .. }
             | Self::ReadCapacity10
             | Self::ReadCapacity16 { .. }
-            | Self::GetLbaStatus { .. }
-            | Self::SynchronizeCache(_)
-            | Self::Prefetch(_)
-            | Self::ModeSense(_)
-            | Self::ReadDefectData(_)
             | Self::LogSense(_)
             | Self::ReceiveCopyResults { .. }
             | Self::ReportTargetPortGroups { .. }
@@ -175,6 +203,25 @@ mod tests {
             let same = WriteSame { blocks, is_anchor: false, is_unmap: false, has_no_data_out };
             assert_eq!(bytes(Cdb::WriteSame(same)), expected);
             assert!(Cdb::WriteSame(same).class().data_out.is_exact());
+        }
+    }
+
+    #[test]
+    fn a_reservation_of_another_lets_pass_what_neither_looks_nor_changes() {
+        use ReservedAccess::{Always, Read, Write};
+        let expected: [(&[u8], ReservedAccess); 9] = [
+            (&[0x00, 0, 0, 0, 0, 0], Always),
+            (&[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], Always),
+            (&[0x16, 0, 0, 0, 0, 0], Always),
+            (&[0x1b, 0, 0, 0, 1, 0], Always),
+            (&[0x1b, 0, 0, 0, 0, 0], Write),
+            (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], Read),
+            (&[0x34, 0, 0, 0, 0, 0, 0, 0, 1, 0], Read),
+            (&[0x35, 0, 0, 0, 0, 0, 0, 0, 1, 0], Write),
+            (&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0], Write),
+        ];
+        for (raw, access) in expected {
+            assert_eq!(Cdb::parse(raw).unwrap().class().access, access, "{raw:02x?}");
         }
     }
 

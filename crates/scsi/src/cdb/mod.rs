@@ -17,7 +17,7 @@ mod parse;
 pub mod table;
 
 pub use bytes::CdbBytes;
-pub use class::{Change, Class, DataOut, Traffic};
+pub use class::{Change, Class, DataOut, ReservedAccess, Traffic};
 pub use layout::{Blocks, CdbForm};
 
 use crate::sense::Sense;

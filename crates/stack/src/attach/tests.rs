@@ -15,6 +15,7 @@ use logical_unit::change_marks::MemoryChanges;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::busy_polling::BusyPolling;
 use crate::cache_place::CacheConfig;
 use crate::caches::{Caches, MarkRecord};
 use crate::control::{Request, call};
@@ -100,6 +101,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
         credentials: None,
         target_credentials: None,
         with_digests: false,
+        busy_polling: BusyPolling::Auto,
         link_round_trip: None,
         isid: None,
         waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },

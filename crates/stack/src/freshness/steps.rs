@@ -14,11 +14,13 @@ use futures_util::future::BoxFuture;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
+use crate::busy_polling::BusyPolling;
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
+use crate::place_device::PlaceKind;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
-use crate::store_file::{PlaceKind, open_or_make};
+use crate::store_file::open_or_make;
 use crate::test_target::{self, IQN};
 use crate::time::system_clock;
 
@@ -157,6 +159,7 @@ impl Host {
             credentials: None,
             target_credentials: None,
             with_digests: false,
+            busy_polling: BusyPolling::UpTo(Duration::ZERO),
             link_round_trip: None,
             isid: None,
             waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },

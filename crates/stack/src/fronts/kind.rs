@@ -14,6 +14,9 @@ use super::options::FrontOptions;
 use crate::error::Result;
 use crate::metrics::plain::Plain;
 
+/// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there is none.
+pub type UsualPlace = fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>;
+
 /// What is known of a kind of fronts before there is one.
 #[derive(Debug)]
 pub struct FrontKind {
@@ -24,7 +27,7 @@ pub struct FrontKind {
     /// A place as it is kept: other commands find it from other directories.
     pub place: fn(&str) -> std::result::Result<String, String>,
     /// The place that is usual for it, of those in the run-time directory, which are named by their kind; or why it is never chosen, or cannot be had here.
-    pub usual: fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>,
+    pub usual: UsualPlace,
     /// Listens there. Who comes waits until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
     /// Families of its counters; each pointer into the status begins with its name.

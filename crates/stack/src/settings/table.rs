@@ -11,6 +11,7 @@ use initiator::limits::CONNECTIONS_MAX;
 use iscsi::pdu::Isid;
 
 use super::kind::{Kind, Step};
+use crate::busy_polling::BusyPolling;
 use crate::limits::{
     DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES, LOG_SEGMENT_BYTES,
     LOG_SLOT_BYTES,
@@ -399,6 +400,14 @@ pub static TABLE: &[Setting] = &[
     )
     .default("off")
     .more("A target that does not know this gets ordinary connections."),
+    Setting::login(
+        "busy-poll",
+        "busy-poll",
+        Kind::Checked("auto|off|DURATION", |text| text.parse::<BusyPolling>().map(drop)),
+        "How long connections look for answers before they sleep, while few commands are under way and looking pays",
+    )
+    .default("auto")
+    .more("auto: as long as waking a thread takes on this machine. Only on TCP connections of their own, not with link.round-trip."),
     Setting::login(
         "reconnect",
         "",

@@ -26,9 +26,10 @@ use crate::held_marks::HeldMarks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX};
 use crate::paths::Paths;
 use crate::place::Place;
+use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
-use crate::store_file::{PlaceKind, check_can_be_made, have_common_bytes};
+use crate::store_file::{check_can_be_made, have_common_bytes};
 use crate::worker_thread::WorkerThread;
 
 /// A stack that is being opened.
@@ -55,7 +56,7 @@ pub(super) struct Opening<'a> {
     pub(super) early_entries: EarlyEntries,
     pub(super) background: JoinSet<()>,
     pub(super) destaging: Option<WorkerThread>,
-    pub(super) locks: Vec<UnitLock>,
+    pub(super) lock: UnitLock,
     /// Where nothing was before.
     free_places: Vec<Place>,
 }
@@ -76,11 +77,10 @@ impl<'a> Opening<'a> {
             cache_config.mode = Mode::ReadOnly;
         }
         let (identity, identities) = (remotes.identity(), remotes.identities());
-        let lock = |identity| match config.difference {
-            Some(_) => UnitLock::share(paths, identity, &config.name),
-            None => UnitLock::acquire(paths, identity, &config.name),
+        let lock = match config.difference {
+            Some(_) => UnitLock::share(paths, &identities, &config.name)?,
+            None => UnitLock::acquire(paths, &identities, &config.name)?,
         };
-        let locks = identities.iter().map(lock).collect::<Result<Vec<UnitLock>>>()?;
         let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
@@ -110,7 +110,7 @@ impl<'a> Opening<'a> {
             entries: Vec::new(),
             background: JoinSet::new(),
             destaging: None,
-            locks,
+            lock,
             free_places,
         })
     }
@@ -210,12 +210,13 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one.
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one. Only
+    /// while it is open: of what nobody here has locked, another process may be the owner, who came first to the same free place. And nothing that
+    /// is above it can have put data into it.
     fn remove_unrecorded(&self) {
-        if self.cache.as_ref().is_some_and(|cache| cache.status().dirty_bytes > 0) {
-            return;
-        }
-        for place in &self.free_places {
+        let cache_place = self.cache_place.as_ref().filter(|_| self.cache.is_some() && self.log.is_none());
+        let log_place = self.log_place.as_ref().filter(|_| self.log.is_some());
+        for place in cache_place.into_iter().chain(log_place).filter(|place| self.free_places.contains(place)) {
             if matches!(self.caches.find(place), Ok(None)) {
                 // Whoever attaches has an error already.
                 let _ = std::fs::remove_file(&place.path);
@@ -226,8 +227,8 @@ impl<'a> Opening<'a> {
     /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
     /// not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
-        close_unserved(self.log.take(), self.cache.clone()).await;
         self.remove_unrecorded();
+        close_unserved(self.log.take(), self.cache.clone()).await;
         // Of a base others may be about to use what they took: it is told by who writes to the LUN.
         if self.config.difference.is_some() {
             return;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::limits::{
-    DISCOVERED_TARGETS_MAX, DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, INITIATOR_TASKS_MAX,
-    REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX, TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
+    DISCOVERED_TARGETS_MAX, DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, IMMEDIATE_REQUESTS_MAX,
+    INITIATOR_TASKS_MAX, REPLIES_WAITING_MAX, SEND_TARGETS_BYTES_MAX, TEXT_RESPONSES_MAX, TRANSMIT_BYTES_HIGH,
 };
 
 /// Far more than any bound.
@@ -60,6 +60,20 @@ fn data_is_not_queued_again_and_again() {
     assert!(count * 8192 <= TRANSMIT_BYTES_HIGH + (256 << 10), "{count} bursts of 8 KiB are queued");
 }
 
+/// RFC 7143 4.2.2.1: a target may refuse more than a few. What is overdue beyond is ended by a reset, which needs one more.
+#[test]
+fn so_many_commands_are_aborted_at_once_and_the_rest_by_a_reset() {
+    let mut pair = with_a_window_without_end();
+    (1..=3 * IMMEDIATE_REQUESTS_MAX as u64).for_each(|token| pair.submit(token, Data::None));
+    assert_eq!(pair.sent().len(), 3 * IMMEDIATE_REQUESTS_MAX);
+    pair.pass(Duration::from_secs(30)).unwrap();
+    let functions = pair.functions_sent();
+    let (aborts, resets): (Vec<&_>, Vec<&_>) =
+        functions.iter().partition(|request| request.function == Ok(TaskManagementFunction::AbortTask));
+    assert_eq!((aborts.len(), resets.len()), (IMMEDIATE_REQUESTS_MAX, 1));
+    assert_eq!(resets[0].function, Ok(TaskManagementFunction::LogicalUnitReset));
+}
+
 /// As much as there can be for a target that plays by the rules: every command whole, none of it written yet.
 #[test]
 fn all_data_of_all_commands_may_wait_at_once() {
@@ -68,8 +82,13 @@ fn all_data_of_all_commands_may_wait_at_once() {
         pair.submit(token, write_of(3 << 20));
     }
     let sent = pair.sent();
-    for pdu in sent {
-        let Ok(Bhs::ScsiCommand(command)) = pdu.header.bhs else { continue };
+    let command_of = |pdu: &ReceivedPdu| match pdu.header.bhs {
+        Ok(Bhs::ScsiCommand(command)) => Some(command),
+        _ => None,
+    };
+    let commands: Vec<_> = sent.iter().filter_map(command_of).collect();
+    assert_eq!(commands.len(), 4);
+    for command in commands {
         for offset in (4096..3 << 20).step_by(4096) {
             let r2t = pair.r2t(command.initiator_task_tag, offset, 4096);
             pair.send(&r2t, Vec::new()).unwrap();

@@ -8,6 +8,7 @@ use base::limits::BUFFER_ALIGNMENT;
 use base::serial::Serial32;
 
 use super::super::answer::{Answer, Forgotten, Piece};
+use super::super::data_in::{Cut, DataInBuffer, DataInHeaders};
 use super::super::event::{Cdb, CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
 use super::super::full_feature::FullFeature;
 use super::super::link::live;
@@ -19,8 +20,7 @@ use super::Session;
 use crate::framing::{DataSegment, ReceivedPdu};
 use crate::limits::{PACE_DATA_BYTES, STALL_CHECK_INTERVAL};
 use crate::pdu::{
-    DataIn, DataInStatus, DataOut, InitiatorTaskTag, ReadyToTransfer, RejectReason, Residual, ScsiCommand,
-    ScsiResponse, ServiceResponse,
+    DataIn, DataInStatus, DataOut, ReadyToTransfer, RejectReason, Residual, ScsiCommand, ScsiResponse, ServiceResponse,
 };
 
 const STATUS_GOOD: u8 = 0x00;
@@ -375,15 +375,19 @@ impl Session {
         let Some(link) = live(&mut self.links, task.link) else { return };
         let is_bidirectional = task.header.reads && task.header.writes;
         let can_collapse = sent > 0 && outcome.status == STATUS_GOOD && outcome.sense.is_empty() && !is_bidirectional;
-        let transfer = Transfer {
+        let status = outcome.status;
+        let status = can_collapse.then(|| DataInStatus { status, stat_sn: link.take_stat_sn(), residual });
+        let burst_max = self.full.negotiated.max_burst_length as usize;
+        let cut = Cut { segment_max: link.segment_bytes_max, burst_max, offset: 0, end: sent };
+        let headers = DataInHeaders {
+            cut: cut.clone(),
             initiator_task_tag: task.id.initiator_task_tag,
             numbers,
-            burst_max: self.full.negotiated.max_burst_length as usize,
-            sent,
+            data_sn: Serial32(0),
+            status,
+            acknowledged_as: None,
         };
-        let mut source = Source::new(data_in, sent > link.segment_bytes_max.min(transfer.burst_max));
-        let status = can_collapse.then_some((outcome.status, residual));
-        let data_pdus = transfer.send(link, &mut source, status);
+        link.push_data_in(headers, DataInBuffer::Own(data_in));
         if can_collapse {
             return;
         }
@@ -395,7 +399,7 @@ impl Session {
             stat_sn,
             exp_cmd_sn: numbers.0,
             max_cmd_sn: numbers.1,
-            exp_data_sn: data_pdus,
+            exp_data_sn: Serial32(cut.count() as u32),
             bidirectional_read_residual,
             residual,
         };
@@ -406,30 +410,35 @@ impl Session {
     pub(super) fn send_answer(&mut self, mut answer: Answer) -> Answer {
         let burst_max = self.full.negotiated.max_burst_length as usize;
         let numbers = self.set.command_numbers();
-        let tags = &mut self.target_transfer_tag;
         let Some(link) = live(&mut self.links, answer.link) else { return answer };
         answer.pieces.clear();
-        let mut offset = answer.first_offset;
-        while offset < answer.sent {
-            let burst_end = (offset / burst_max + 1) * burst_max;
-            let end = (offset + link.segment_bytes_max).min(burst_end).min(answer.sent);
-            let is_burst_end = end == burst_end && end < answer.sent;
-            let acknowledgement = is_burst_end.then(|| {
-                *tags = tags.next();
-                *tags
+        let segment_max = link.segment_bytes_max;
+        let cut = Cut { segment_max, burst_max, offset: answer.first_offset, end: answer.sent };
+        if let Some(data) = &answer.data {
+            let headers = DataInHeaders {
+                cut: cut.clone(),
+                initiator_task_tag: answer.id.initiator_task_tag,
+                numbers,
+                data_sn: Serial32(answer.next_data_sn()),
+                status: None,
+                acknowledged_as: Some((answer.lun, self.target_transfer_tag)),
+            };
+            link.push_data_in(headers, DataInBuffer::Kept(Arc::clone(data)));
+        }
+        for range in cut.clone() {
+            let acknowledgement = cut.ends_burst(range.end).then(|| {
+                self.target_transfer_tag = self.target_transfer_tag.next();
+                self.target_transfer_tag
             });
-            let ends_sequence = end == answer.sent || end == burst_end;
-            answer.pieces.push(Piece { range: offset..end, ends_sequence, acknowledgement });
-            let data_sn = answer.next_data_sn().wrapping_sub(1);
-            send_piece(link, &answer, data_sn, numbers);
-            offset = end;
+            let ends_sequence = cut.ends_sequence(range.end);
+            answer.pieces.push(Piece { range, ends_sequence, acknowledgement });
         }
         send_response(link, &mut answer, numbers);
         answer
     }
 }
 
-/// Sends one Data-In PDU of an answer, for the first time or again.
+/// Sends one Data-In PDU of an answer again.
 pub(super) fn send_piece(link: &mut Link, answer: &Answer, data_sn: u32, numbers: (Serial32, Serial32)) {
     let Some(piece) = answer.piece(data_sn) else { return };
     let Some(segment) = answer.segment(&piece.range) else { return };
@@ -485,68 +494,6 @@ fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Resi
             (Residual::of(expected, asked()), Residual::of(read_expected, presented))
         }
         (false, false) => (Residual::of(0, presented.max(asked())), Residual::None),
-    }
-}
-
-/// Data-in that is sent once.
-struct Transfer {
-    initiator_task_tag: InitiatorTaskTag,
-    numbers: (Serial32, Serial32),
-    burst_max: usize,
-    /// Bytes to be sent.
-    sent: usize,
-}
-
-impl Transfer {
-    /// Sends data as Data-In PDUs, with the status on the last one if it may ride there. Gives the count of PDUs.
-    fn send(&self, link: &mut Link, source: &mut Source, status: Option<(u8, Residual)>) -> Serial32 {
-        let mut data_sn = Serial32(0);
-        let mut offset = 0;
-        while offset < self.sent {
-            let burst_end = (offset / self.burst_max + 1) * self.burst_max;
-            let end = (offset + link.segment_bytes_max).min(burst_end).min(self.sent);
-            let is_last = end == self.sent;
-            let status = status.filter(|_| is_last).map(|(status, residual)| DataInStatus {
-                status,
-                stat_sn: link.take_stat_sn(),
-                residual,
-            });
-            let header = DataIn {
-                is_final: is_last || end == burst_end,
-                wants_acknowledgement: false,
-                status,
-                lun: 0,
-                initiator_task_tag: self.initiator_task_tag,
-                target_transfer_tag: None,
-                exp_cmd_sn: self.numbers.0,
-                max_cmd_sn: self.numbers.1,
-                data_sn,
-                buffer_offset: offset as u32,
-            };
-            link.push(&header, source.segment(offset..end));
-            data_sn = data_sn.next();
-            offset = end;
-        }
-        data_sn
-    }
-}
-
-/// The bytes of a command's data-in: owned by its only PDU, or shared by several.
-enum Source {
-    Whole(Buffer),
-    Shared(Arc<Buffer>),
-}
-
-impl Source {
-    fn new(buffer: Buffer, is_split: bool) -> Self {
-        if is_split { Self::Shared(Arc::new(buffer)) } else { Self::Whole(buffer) }
-    }
-
-    fn segment(&mut self, range: std::ops::Range<usize>) -> DataSegment {
-        match self {
-            Self::Whole(buffer) => DataSegment::Buffer(std::mem::take(buffer), range),
-            Self::Shared(buffer) => DataSegment::Shared(Arc::clone(buffer), range),
-        }
     }
 }
 

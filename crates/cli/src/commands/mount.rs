@@ -1,0 +1,40 @@
+//! `mount`: the ext2 of a logical unit in a directory, in the foreground.
+
+use std::pin::pin;
+
+use stack::mount::{Mount as Running, MountConfig};
+use stack::paths::Paths;
+use stack::settings::Settings;
+use stack::{Error, Failure, Result};
+
+use super::signal;
+use crate::arguments::Mount;
+use crate::output::print_line;
+
+/// `forebay mount`.
+pub async fn run(arguments: Mount) -> Result<()> {
+    let paths = Paths::from_environment()?;
+    let signal = signal::termination()?;
+    let mut signal = pin!(signal);
+    let config = config(arguments)?;
+    let interrupted = || Error::new(Failure::Other, "ended by a signal before anything was mounted");
+    let running = Running::start(config, &paths, signal.as_mut()).await?.ok_or_else(interrupted)?;
+    print_line(&format!("ready: {}", running.directory().display()));
+    running.run(signal).await
+}
+
+fn config(arguments: Mount) -> Result<MountConfig> {
+    let mut settings = Settings::default();
+    arguments.login.give_to(&mut settings)?;
+    settings.check()?;
+    let directory = std::path::absolute(&arguments.directory);
+    let directory = directory.map_err(|error| Error::io(arguments.directory.display(), &error))?;
+    Ok(MountConfig {
+        source: arguments.source,
+        directory,
+        name: arguments.name,
+        is_read_only: arguments.read_only,
+        waits_for_target: arguments.wait,
+        settings,
+    })
+}

@@ -1,0 +1,60 @@
+//! Blocks to and from a device: neighbours in one request, several requests at a time.
+
+use block::device::DeviceExt;
+use block::{Buffer, SharedDevice};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use crate::blocks::Block;
+use crate::error::Error;
+use crate::limits::{TRANSFER_BYTES_MAX, WRITES_IN_FLIGHT};
+use crate::numbers::BlockNumber;
+
+fn offset(block: BlockNumber, block_bytes: usize) -> u64 {
+    u64::from(block.0) * block_bytes as u64
+}
+
+/// Reads neighbouring blocks in one request.
+pub async fn read_run(
+    device: &SharedDevice,
+    block_bytes: usize,
+    first: BlockNumber,
+    count: usize,
+) -> Result<Buffer, Error> {
+    Ok(device.read(offset(first, block_bytes), Buffer::zeroed(count * block_bytes)).await?)
+}
+
+/// Writes blocks. Those that follow each other and are neighbours go together.
+pub async fn write_all(
+    device: &SharedDevice,
+    block_bytes: usize,
+    blocks: impl IntoIterator<Item = (BlockNumber, Block)>,
+) -> Result<(), Error> {
+    let mut runs: Vec<(BlockNumber, Vec<Block>)> = Vec::new();
+    for (number, block) in blocks {
+        match runs.last_mut() {
+            Some((first, blocks))
+                if first.0 as usize + blocks.len() == number.0 as usize
+                    && (blocks.len() + 1) * block_bytes <= TRANSFER_BYTES_MAX =>
+            {
+                blocks.push(block);
+            }
+            _ => runs.push((number, vec![block])),
+        }
+    }
+    let writes = runs.into_iter().map(|(first, blocks)| write_run(device, block_bytes, first, blocks));
+    stream::iter(writes).buffer_unordered(WRITES_IN_FLIGHT).try_for_each(|()| async { Ok(()) }).await
+}
+
+async fn write_run(
+    device: &SharedDevice,
+    block_bytes: usize,
+    first: BlockNumber,
+    blocks: Vec<Block>,
+) -> Result<(), Error> {
+    let mut buffer = Buffer::zeroed(blocks.len() * block_bytes);
+    for (place, block) in buffer.chunks_exact_mut(block_bytes).zip(&blocks) {
+        place.copy_from_slice(block);
+    }
+    device.write(offset(first, block_bytes), buffer, false).await?;
+    Ok(())
+}

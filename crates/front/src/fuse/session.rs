@@ -1,0 +1,60 @@
+//! A FUSE session on a thread of its own, from its beginning to its end.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+
+use fuser::{Filesystem, Session, SessionUnmounter};
+use tokio::sync::oneshot;
+
+use super::mountpoint::detach;
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// As was asked for.
+    Stopped,
+    /// Somebody else has unmounted it.
+    Unmounted,
+}
+
+/// Serves until `stop`, or until somebody else unmounts it. Then it does `close`, which ends what is under way, and unmounts what is still mounted; whoever has
+/// it open still gets errors from then on.
+pub(crate) async fn serve<F: Filesystem>(
+    mut session: Session<F>,
+    path: &Path,
+    stop: impl Future<Output = ()>,
+    close: impl Future<Output = ()>,
+) -> io::Result<Ended> {
+    let unmounter = session.unmount_callable();
+    let (sender, ended) = oneshot::channel();
+    // It looks at the kernel's door, and answers on the spot what can be.
+    std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
+        let _ = sender.send(session.run());
+    })?;
+    let (mut ended, stop) = (pin!(ended), pin!(stop));
+    tokio::select! {
+        () = stop => {}
+        ended = &mut ended => {
+            let ended = ended.unwrap_or_else(|_| Err(io::Error::other("its thread has ended")));
+            close.await;
+            return ended.map(|()| Ended::Unmounted);
+        }
+    }
+    close.await;
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || unmount(unmounter, &path)).await.map_err(io::Error::other)??;
+    Ok(Ended::Stopped)
+}
+
+/// Takes it away, also from under those who have it open.
+fn unmount(mut unmounter: SessionUnmounter, path: &Path) -> io::Result<()> {
+    match unmounter.unmount() {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            tracing::warn!("{} is still open: whoever has it open gets errors from now on", path.display());
+            detach(path)
+        }
+        done => done,
+    }
+}

@@ -1,0 +1,96 @@
+//! Turns of connections in their handshakes: of all of them one works between two looks at the sockets.
+//!
+//! Whoever connects may ask what there is without end, and as many may do so as have a place. Together they have no more turns than one connection that
+//! has finished: who is served does not wait for all who only talk. They stand in line in the order in which they came.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Context;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The turn of those in their handshakes. One for each server.
+#[derive(Clone)]
+pub(crate) struct HandshakeLine(Arc<Semaphore>);
+
+impl Default for HandshakeLine {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+/// One connection on its way to its next turn.
+pub(crate) struct HandshakeTurn {
+    line: HandshakeLine,
+    step: Step,
+}
+
+enum Step {
+    /// It has nothing to do.
+    Resting,
+    InLine(Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send>>),
+    /// It works, or has worked since the last look at the sockets.
+    Working {
+        _turn: OwnedSemaphorePermit,
+    },
+}
+
+impl HandshakeTurn {
+    pub(crate) fn new(line: HandshakeLine) -> Self {
+        Self { line, step: Step::Resting }
+    }
+
+    /// Whether it may work now. One that waits in line is woken when its turn comes; one that has just had its turn stands at the end of the line.
+    pub(crate) fn begin(&mut self, context: &mut Context<'_>) -> bool {
+        if !matches!(self.step, Step::InLine(_)) {
+            // Before it stands in line anew: it would wait for itself.
+            self.rest();
+            let line = Arc::clone(&self.line.0);
+            self.step =
+                Step::InLine(Box::pin(async move { line.acquire_owned().await.expect("nobody closes the semaphore") }));
+        }
+        if let Step::InLine(turn) = &mut self.step
+            && let std::task::Poll::Ready(turn) = turn.as_mut().poll(context)
+        {
+            self.step = Step::Working { _turn: turn };
+        }
+        matches!(self.step, Step::Working { .. })
+    }
+
+    /// There was nothing to do: it is the turn of the next one.
+    pub(crate) fn rest(&mut self) {
+        self.step = Step::Resting;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn one_works_at_a_time_and_then_stands_behind_the_others() {
+        let (line, mut context) = (HandshakeLine::default(), Context::from_waker(Waker::noop()));
+        let mut turns: Vec<HandshakeTurn> = (0..3).map(|_| HandshakeTurn::new(line.clone())).collect();
+        let may: Vec<bool> = turns.iter_mut().map(|turn| turn.begin(&mut context)).collect();
+        assert_eq!(may, [true, false, false]);
+        for round in 0..7 {
+            let mut begins = |index: usize| turns[(round + index) % 3].begin(&mut context);
+            assert!(!begins(0), "it has just had its turn");
+            assert!(!begins(2) && begins(1), "in their order");
+        }
+    }
+
+    #[test]
+    fn who_has_nothing_to_do_or_leaves_holds_nobody_up() {
+        let (line, mut context) = (HandshakeLine::default(), Context::from_waker(Waker::noop()));
+        let mut turns: Vec<HandshakeTurn> = (0..3).map(|_| HandshakeTurn::new(line.clone())).collect();
+        assert!(turns[0].begin(&mut context) && !turns[1].begin(&mut context) && !turns[2].begin(&mut context));
+        turns[0].rest();
+        assert!(!turns[2].begin(&mut context) && turns[1].begin(&mut context));
+        drop(turns.remove(1));
+        assert!(turns[1].begin(&mut context));
+    }
+}

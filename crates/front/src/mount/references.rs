@@ -1,0 +1,82 @@
+//! Which inodes the kernel knows, and how often it was told of each.
+//!
+//! It knows an inode as long as a program has it open, stands in it, or may ask for it again; then it forgets it. An inode that loses its last name while
+//! it is known is freed when it is forgotten, so no program ever meets another file under a number it holds.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ext2::{Blocks, Error, FileSystem, InodeNumber, Metadata};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct References {
+    /// Short sections, never across an await.
+    known: Mutex<BTreeMap<InodeNumber, Known>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    /// Which file of those that had its number.
+    generation: u32,
+    /// How often the kernel was told of it and has not forgotten that.
+    count: u64,
+}
+
+impl References {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<InodeNumber, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel is about to be told of what was found once more; what is known of it then. `None` when its number is another file's by now.
+    pub(super) async fn add<B: Blocks>(
+        &self,
+        file_system: &FileSystem<B>,
+        found: Metadata,
+    ) -> Result<Option<Metadata>, Error> {
+        let (inode, generation) = (found.inode, found.generation);
+        if let Some(known) = self.lock().get_mut(&inode) {
+            known.count += u64::from(known.generation == generation);
+            return Ok((known.generation == generation).then_some(found));
+        }
+        file_system.open_file(inode).await?;
+        let now = file_system.metadata(inode).await;
+        let is_same = now.as_ref().is_ok_and(|now| now.generation == generation);
+        let is_first = is_same && self.enter(inode, generation);
+        if !is_first {
+            // Whoever came first keeps it open.
+            file_system.close_file(inode).await?;
+        }
+        now.map(|now| is_same.then_some(now))
+    }
+
+    /// Whether it was not known yet.
+    fn enter(&self, inode: InodeNumber, generation: u32) -> bool {
+        let mut all = self.lock();
+        let known = all.entry(inode).or_insert(Known { generation, count: 0 });
+        known.count += 1;
+        known.count == 1
+    }
+
+    /// The kernel forgets that it was told so often; whether it does not know the inode any more, which is closed then.
+    pub(super) fn remove(&self, inode: InodeNumber, count: u64) -> bool {
+        let mut all = self.lock();
+        let Some(known) = all.get_mut(&inode) else { return false };
+        known.count = known.count.saturating_sub(count);
+        let is_last = known.count == 0;
+        if is_last {
+            all.remove(&inode);
+        }
+        is_last
+    }
+
+    /// The kernel knows nothing any more: what it knew, to be closed.
+    pub(super) fn take_all(&self) -> Vec<InodeNumber> {
+        std::mem::take(&mut *self.lock()).into_keys().collect()
+    }
+
+    /// How many inodes it knows.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+}

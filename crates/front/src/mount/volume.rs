@@ -1,0 +1,102 @@
+//! A file system in a directory, from the mount to the unmount.
+
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ext2::{Blocks, FileSystem};
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::process::geteuid;
+
+use super::requests::Requests;
+use super::tree::Tree;
+use crate::fuse::session::serve;
+use crate::fuse::{check_kernel, detach, is_left_behind};
+use crate::limits::{COMMIT_INTERVAL, SHUTDOWN_TIME_MAX};
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeOptions {
+    /// Whether nothing can be changed.
+    pub is_read_only: bool,
+    /// What `mount` and `df` show as what is mounted.
+    pub source: String,
+}
+
+/// A file system that is mounted. Whoever uses the directory waits until it is served.
+pub struct Volume<B: Blocks> {
+    tree: Arc<Tree<B>>,
+    /// Until it is served.
+    session: Mutex<Option<Session<Requests<B>>>>,
+    directory: PathBuf,
+}
+
+impl<B: Blocks> Volume<B> {
+    /// Mounts `file_system` over a directory. What a process left there that was killed is unmounted first. It is served on the runtime that this is called
+    /// on.
+    ///
+    /// # Errors
+    /// `NotADirectory`, `Unsupported` on a kernel without FUSE; what the kernel says of the mount.
+    pub fn mount(file_system: Arc<FileSystem<B>>, directory: &Path, options: &VolumeOptions) -> io::Result<Self> {
+        check_kernel()?;
+        if is_left_behind(directory) {
+            detach(directory)?;
+        }
+        if !std::fs::metadata(directory)?.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory"));
+        }
+        let tree = Arc::new(Tree::new(file_system));
+        let mut config = Config::default();
+        let names = [MountOption::FSName(options.source.clone()), MountOption::Subtype("forebay".to_owned())];
+        config.mount_options = names.into();
+        config.mount_options.extend([MountOption::NoDev, MountOption::NoSuid, MountOption::DefaultPermissions]);
+        config.mount_options.push(if options.is_read_only { MountOption::RO } else { MountOption::RW });
+        // Who is not root lets others in only where the administrator allows that (user_allow_other).
+        config.acl = if geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+        let session = Session::new(Requests { tree: Arc::clone(&tree) }, directory, &config)?;
+        Ok(Self { tree, session: Mutex::new(Some(session)), directory: directory.to_owned() })
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.tree.requests.load(Ordering::Relaxed)
+    }
+
+    /// Inodes that the kernel knows now.
+    pub fn known_inodes(&self) -> usize {
+        self.tree.references.count()
+    }
+
+    /// Serves it until `stop`, or until somebody unmounts it. Nothing is under way then, and what was done is left to whoever has the file system to commit. It is
+    /// served once.
+    ///
+    /// # Errors
+    /// When the kernel's door fails.
+    ///
+    /// # Panics
+    /// When it was served before.
+    pub async fn serve(&self, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let session = session.expect("a file system is served once");
+        let serving = serve(session, &self.directory, stop, self.tree.close(SHUTDOWN_TIME_MAX));
+        let (mut serving, mut committing) = (pin!(serving), pin!(self.commit_for_ever()));
+        tokio::select! {
+            ended = serving.as_mut() => ended.map(drop),
+            () = committing.as_mut() => unreachable!("it commits for ever"),
+        }
+    }
+
+    /// What is done becomes durable after a while without anybody asking for it.
+    async fn commit_for_ever(&self) {
+        let mut ticks = tokio::time::interval(COMMIT_INTERVAL);
+        loop {
+            ticks.tick().await;
+            if let Err(error) = self.tree.file_system.commit().await {
+                tracing::warn!(%error, "what was done in {} is not durable yet", self.directory.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! A client of a shared unit, over all its sessions.
+//!
+//! ```text
+//!  no session ──begin_session──► Joining: REGISTER with its key ──REGISTERED──► Joined ──end_session──► no session
+//!                                   │                                              │
+//!                                   └── fenced, or another life of the same start of the target ──► over, for good
+//! ```
+//!
+//! What it keeps true:
+//! - an order leaves only behind what was to be done before it: a purge is acknowledged when all copies are dropped;
+//! - an answer to a callback is sent until it is answered, in every session anew: the target does not ask twice for what it knows was heard;
+//! - messages are taken in the order of their numbers, each once;
+//! - copies may be used while the lease lasts by the time at which its renewal was *sent*, and all copies of an old life are dropped before a new one
+//!   allows any;
+//! - who was fenced stays so: what it had under way may be half done, and only who uses the disk knows what to do about that. Where the *target* started
+//!   again nothing can be half done by another's leave, and a new life begins.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base::clock::Instant;
+use block::{ByteRange, Copies, Dropped, Error, ErrorKind};
+use locks::blocks::BlockRange;
+use locks::error::LockError;
+use locks::holder::{Holder, HolderOutput};
+use locks::identity::{CallbackNumber, ClientId, Generation};
+use locks::message::{CallbackAnswer, FromClient, Registration, Reply, ToClient};
+use scsi::sharing::{self, Message, MessageBody, Parameters, Support};
+
+use super::order::{Answer, Order};
+use super::status::SharingStatus;
+use crate::limits::{LEAVE_TIMEOUT, REGISTRATION_WAIT};
+
+/// How the present session stands to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// There is none, or it is not to be used any more.
+    Away,
+    /// REGISTER is sent again at that time, if nothing comes of it.
+    Joining {
+        since: Instant,
+        again_at: Instant,
+    },
+    Joined,
+}
+
+/// How the life of the session that was joined last follows on the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Continuity {
+    /// The target has gone on since.
+    Same,
+    /// The target started again.
+    NewStart,
+}
+
+/// A client.
+pub(crate) struct Member {
+    place: String,
+    /// Proves to the target that two sessions are one client's.
+    key: [u8; 16],
+    block_bytes: u64,
+    copies: Copies,
+    holder: Holder,
+    /// The life it has, or had last.
+    client: Option<ClientId>,
+    /// The number of the last message that it took.
+    taken: u64,
+    standing: Standing,
+    continuity: Option<Continuity>,
+    /// To be done one after the other.
+    outputs: VecDeque<HolderOutput>,
+    /// Copies that are being dropped, for the first output.
+    dropping: Option<Dropped>,
+    /// To be sent, in this order.
+    acknowledgements: VecDeque<Order>,
+    is_renewal_due: bool,
+    is_registration_due: bool,
+    /// The life before is named, so that what it held can be reclaimed.
+    names_before: bool,
+    /// By number, and when they were sent.
+    under_way: BTreeMap<u64, (Order, Instant)>,
+    next_number: u64,
+    /// It leaves; until when that is waited for.
+    leaving: Option<Instant>,
+    has_left: bool,
+    over: Option<Error>,
+    purges: u64,
+    lives: u64,
+    /// As the target gave it last.
+    lease: Duration,
+}
+
+impl Member {
+    pub(crate) fn new(place: String, key: [u8; 16], support: Support, copies: Copies) -> Self {
+        Self {
+            place,
+            key,
+            block_bytes: support.block_bytes.into(),
+            copies,
+            holder: Holder::default(),
+            client: None,
+            taken: 0,
+            standing: Standing::Away,
+            continuity: None,
+            outputs: VecDeque::new(),
+            dropping: None,
+            acknowledgements: VecDeque::new(),
+            is_renewal_due: false,
+            is_registration_due: false,
+            names_before: true,
+            under_way: BTreeMap::new(),
+            next_number: 0,
+            leaving: None,
+            has_left: false,
+            over: None,
+            purges: 0,
+            lives: 0,
+            lease: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// A session is there, which has to be made the client's.
+    pub(crate) fn begin_session(&mut self, now: Instant) {
+        self.standing = Standing::Joining { since: now, again_at: now + REGISTRATION_WAIT };
+        self.is_registration_due = true;
+        self.names_before = true;
+    }
+
+    /// The session is lost, and with it what was under way there.
+    pub(crate) fn end_session(&mut self) {
+        self.standing = Standing::Away;
+        self.is_registration_due = false;
+        self.is_renewal_due = false;
+        let lost = std::mem::take(&mut self.under_way).into_values().map(|(order, _)| order);
+        let unanswered: Vec<Order> = lost.filter(|order| is_acknowledgement(&order.parameters)).collect();
+        unanswered.into_iter().rev().for_each(|order| self.acknowledgements.push_front(order));
+    }
+
+    /// Whether commands that read or change blocks may leave: the session is the client's, and it lives.
+    pub(crate) fn may_issue(&self, now: Instant) -> bool {
+        self.standing == Standing::Joined && self.over.is_none() && self.holder.client(now).is_some()
+    }
+
+    /// Why nothing is possible any more.
+    pub(crate) fn over(&self) -> Option<&Error> {
+        self.over.as_ref()
+    }
+
+    /// How the life since the last join follows on the one before; once after each.
+    pub(crate) fn take_continuity(&mut self) -> Option<Continuity> {
+        self.continuity.take()
+    }
+
+    /// Whether nothing of it is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let joining = match self.standing {
+            Standing::Joining { again_at, .. } => Some(again_at),
+            Standing::Away | Standing::Joined => None,
+        };
+        [joining, self.holder.next_deadline(), self.leaving].into_iter().flatten().min()
+    }
+
+    pub(crate) fn status(&self, now: Instant) -> SharingStatus {
+        let until = self.holder.lease_until().unwrap_or(now);
+        SharingStatus {
+            client: self.client.map(ClientId::bits),
+            is_alive: self.over.is_none() && self.holder.client(now).is_some(),
+            lease_left: until.since(now),
+            purges: self.purges,
+            lives: self.lives,
+        }
+    }
+
+    /// Gives everything up, when nothing else is to be done any more. Whether that is over.
+    pub(crate) fn leave(&mut self, now: Instant) -> bool {
+        if self.over.is_some() || !matches!(self.standing, Standing::Joined) {
+            return true;
+        }
+        let until = *self.leaving.get_or_insert(now + LEAVE_TIMEOUT);
+        self.copies.allow_until(None);
+        self.has_left || until <= now
+    }
+
+    /// Does what time asks for, and drops copies. Whether anything was done.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
+        self.holder.handle_timeout(now);
+        if let Standing::Joining { since, again_at } = self.standing
+            && again_at <= now
+        {
+            self.standing = Standing::Joining { since, again_at: now + REGISTRATION_WAIT };
+            self.is_registration_due = true;
+        }
+        let mut has_progressed = self.collect();
+        while self.poll_first(context, now) {
+            has_progressed = true;
+        }
+        // Copies of an old life are gone when nothing is left to do.
+        let is_settled = self.outputs.is_empty() && self.leaving.is_none() && self.over.is_none();
+        if is_settled {
+            self.copies.allow_until(self.holder.lease_until());
+        }
+        has_progressed
+    }
+
+    /// Takes over what the holder wants done.
+    fn collect(&mut self) -> bool {
+        let mut has_any = false;
+        while let Some(output) = self.holder.poll_output() {
+            has_any = true;
+            match output {
+                HolderOutput::Send(FromClient::Renew(_)) => self.is_renewal_due = true,
+                HolderOutput::Send(FromClient::Register { .. }) => {}
+                HolderOutput::PurgeAll | HolderOutput::Over(_) => {
+                    self.copies.allow_until(None);
+                    self.outputs.push_back(output);
+                }
+                output => self.outputs.push_back(output),
+            }
+        }
+        has_any
+    }
+
+    /// Gets on with the first output; whether it is done.
+    fn poll_first(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
+        let Some(first) = self.outputs.front() else { return false };
+        let range = match first {
+            HolderOutput::Purge(range) => Some(self.bytes(*range)),
+            HolderOutput::PurgeAll | HolderOutput::Over(_) => Some(ByteRange { offset: 0, length: u64::MAX }),
+            _ => None,
+        };
+        if let Some(range) = range {
+            let dropping = self.dropping.get_or_insert_with(|| self.copies.revoke(range));
+            if dropping.as_mut().poll(context) == Poll::Pending {
+                return false;
+            }
+            self.dropping = None;
+        }
+        match self.outputs.pop_front() {
+            Some(HolderOutput::Send(FromClient::Acknowledge(client, callback, answer))) => {
+                self.acknowledge(client, callback, answer);
+            }
+            Some(HolderOutput::Over(error)) => self.note_over(now, error),
+            _ => {}
+        }
+        true
+    }
+
+    fn bytes(&self, range: BlockRange) -> ByteRange {
+        let offset = range.first().saturating_mul(self.block_bytes);
+        let length = range.count().saturating_mul(self.block_bytes);
+        ByteRange { offset, length: length.min(u64::MAX - offset) }
+    }
+
+    fn acknowledge(&mut self, client: ClientId, CallbackNumber(callback): CallbackNumber, answer: CallbackAnswer) {
+        let answer = match answer {
+            CallbackAnswer::Done => sharing::CallbackAnswer::Done,
+            CallbackAnswer::InUse => sharing::CallbackAnswer::InUse,
+            CallbackAnswer::GettingOn => sharing::CallbackAnswer::GettingOn,
+        };
+        let parameters = Parameters::Acknowledge { taken: self.taken, callback, answer };
+        self.acknowledgements.push_back(Order { client: Some(client), parameters });
+    }
+
+    /// A life is over. A lease that was not renewed in time may stand at the target, which says so when it is asked.
+    fn note_over(&mut self, now: Instant, error: LockError) {
+        self.acknowledgements.clear();
+        if matches!(error, LockError::Fenced(_)) {
+            self.end_for_good();
+        } else if self.standing == Standing::Joined {
+            tracing::warn!(
+                place = self.place,
+                "the lease of the shared LUN is over: nothing that is cached of it is used"
+            );
+            self.begin_session(now);
+        }
+    }
+
+    fn end_for_good(&mut self) {
+        let words = format!(
+            "{} is shared, and this host was fenced from it: it did not answer in time, or an administrator asked for it. What it had under way may or \
+             may not have happened; detach, look at the data, and attach again",
+            self.place
+        );
+        self.copies.allow_until(None);
+        self.over.get_or_insert_with(|| Error::new(ErrorKind::Gone, words));
+    }
+
+    /// The unit says that the client is dead, to whatever command.
+    pub(crate) fn note_fenced(&mut self, now: Instant) {
+        let Some(client) = self.client else { return self.end_for_good() };
+        let renew = FromClient::Renew(client);
+        self.holder.handle_reply(now, &renew, now, Err(LockError::Fenced(client)));
+        self.end_for_good();
+    }
+
+    /// The next command to send, with its number. The target has room for one answer and one renewal at a time.
+    pub(crate) fn next_order(&mut self, now: Instant) -> Option<(u64, Order)> {
+        let order = self.due_order()?;
+        let number = self.next_number;
+        self.next_number += 1;
+        self.under_way.insert(number, (order.clone(), now));
+        Some((number, order))
+    }
+
+    fn due_order(&mut self) -> Option<Order> {
+        if self.over.is_some() || self.has_left {
+            return None;
+        }
+        if matches!(self.standing, Standing::Joining { .. }) && std::mem::take(&mut self.is_registration_due) {
+            return Some(self.registration());
+        }
+        if self.standing != Standing::Joined {
+            return None;
+        }
+        let client = self.client;
+        if !self.is_sent(is_acknowledgement)
+            && let Some(mut order) = self.acknowledgements.pop_front()
+        {
+            if let Parameters::Acknowledge { taken, .. } = &mut order.parameters {
+                *taken = self.taken;
+            }
+            return Some(order);
+        }
+        if self.is_renewal_due && !self.is_sent(|parameters| matches!(parameters, Parameters::Renew { .. })) {
+            self.is_renewal_due = false;
+            return Some(Order { client, parameters: Parameters::Renew { taken: self.taken } });
+        }
+        let is_leave = |parameters: &Parameters| matches!(parameters, Parameters::Leave);
+        if self.leaving.is_some() && !self.is_sent(is_leave) {
+            return Some(Order { client, parameters: Parameters::Leave });
+        }
+        None
+    }
+
+    fn registration(&self) -> Order {
+        let before = self.client.filter(|_| self.names_before).map_or(0, ClientId::bits);
+        let parameters = Parameters::Register { key: self.key, registers_reads: true, before };
+        Order { client: None, parameters }
+    }
+
+    fn is_sent(&self, is_one: impl Fn(&Parameters) -> bool) -> bool {
+        self.under_way.values().any(|(order, _)| is_one(&order.parameters))
+    }
+
+    /// An order has come to its end.
+    pub(crate) fn handle_answer(&mut self, now: Instant, number: u64, answer: Answer) {
+        let Some((order, sent)) = self.under_way.remove(&number) else { return };
+        match (&order.parameters, answer) {
+            (_, Answer::Fenced) => self.note_fenced(now),
+            (Parameters::Register { before, .. }, Answer::Refused) => {
+                // What it held before can be claimed back no more, and that is all there is to be refused.
+                self.is_registration_due = *before != 0;
+                self.names_before = false;
+            }
+            (Parameters::Renew { .. }, Answer::Done) => {
+                if let Some(client) = order.client {
+                    self.renewed(now, client, sent);
+                }
+            }
+            (Parameters::Leave, _) => self.has_left = true,
+            (Parameters::Register { .. }, _) => {}
+            (_, Answer::Unknown) => {
+                if is_acknowledgement(&order.parameters) {
+                    self.acknowledgements.push_front(order);
+                }
+                self.begin_session(now);
+            }
+            (Parameters::Acknowledge { .. }, Answer::Again) => self.acknowledgements.push_front(order),
+            _ => {}
+        }
+    }
+
+    /// What the target says unasked.
+    pub(crate) fn handle_message(&mut self, now: Instant, message: &Message) {
+        let client = ClientId::from_bits(message.client);
+        let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);
+        if self.client != Some(client) {
+            if is_registered {
+                self.begin_life(now, client, message);
+            }
+            return;
+        }
+        if message.number <= self.taken {
+            return;
+        }
+        if message.number > self.taken + 1 {
+            tracing::error!(place = self.place, "a message of the target is missing");
+            return self.note_fenced(now);
+        }
+        self.taken = message.number;
+        match message.body {
+            MessageBody::Registered { .. } if is_registered => self.rejoin(now, message),
+            MessageBody::Purge { callback, first_block, block_count, .. } => {
+                self.purges += 1;
+                let Some(range) = BlockRange::new(first_block, block_count) else { return };
+                // The wire knows no generations: whatever was asked for before this came is older.
+                let generation = Generation(u64::MAX);
+                let number = CallbackNumber(callback);
+                self.holder.handle_message(client, ToClient::Purge { number, range, generation });
+            }
+            // Locks that it never asked for.
+            _ => {}
+        }
+    }
+
+    /// The client is a new one.
+    fn begin_life(&mut self, now: Instant, client: ClientId, message: &Message) {
+        if self.client.is_some_and(|before| before.boot_epoch() == client.boot_epoch()) {
+            return self.note_fenced(now);
+        }
+        let Some(since) = self.join(message) else { return };
+        self.continuity = self.client.map(|_| Continuity::NewStart);
+        self.acknowledgements.clear();
+        (self.client, self.taken) = (Some(client), message.number);
+        self.live(now, client, since);
+    }
+
+    /// The client that it was before has this session, too. Registering renews nothing: a life that was over here goes on when a renewal is answered.
+    fn rejoin(&mut self, now: Instant, message: &Message) {
+        if self.join(message).is_some() {
+            self.holder.handle_timeout(now);
+            self.continuity = Some(Continuity::Same);
+            self.is_renewal_due = true;
+        }
+    }
+
+    /// The session is the client's. When that was first asked for.
+    fn join(&mut self, message: &Message) -> Option<Instant> {
+        let Standing::Joining { since, .. } = self.standing else { return None };
+        let MessageBody::Registered { lease_ms, .. } = message.body else { return None };
+        self.lease = Duration::from_millis(lease_ms.into());
+        self.standing = Standing::Joined;
+        Some(since)
+    }
+
+    /// A renewal that was sent at `sent` is answered.
+    fn renewed(&mut self, now: Instant, client: ClientId, sent: Instant) {
+        self.holder.handle_timeout(now);
+        if self.holder.client(now) == Some(client) {
+            self.holder.handle_reply(now, &FromClient::Renew(client), sent, Ok(Reply::Done));
+        } else if self.client == Some(client) && self.standing == Standing::Joined {
+            self.live(now, client, sent);
+        }
+    }
+
+    /// A life begins, whose lease counts from `since`.
+    fn live(&mut self, now: Instant, client: ClientId, since: Instant) {
+        self.lives += 1;
+        self.holder.handle_timeout(now);
+        let register = FromClient::Register { previous: self.holder.client(now) };
+        let boot_epoch = client.boot_epoch();
+        let registration = Registration { client, lease: self.lease, boot_epoch, is_in_grace: false };
+        self.holder.handle_reply(now, &register, since, Ok(Reply::Registered(registration)));
+    }
+}
+
+fn is_acknowledgement(parameters: &Parameters) -> bool {
+    matches!(parameters, Parameters::Acknowledge { .. })
+}

@@ -1,0 +1,16 @@
+//! Being a client of a logical unit that several hosts share (`docs/protocol/sharing.md`).
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`member`] | [`Member`]: the client's life over all sessions: it registers, renews, hears callbacks and answers them |
+//! | [`order`] | SHARING OUT commands, and what came of them |
+//! | [`status`] | [`SharingStatus`] |
+//!
+//! What becomes of requests meanwhile is the engine's: none leaves before the session is the client's, so that no write passes as a stranger's.
+
+pub(crate) mod member;
+pub(crate) mod order;
+pub(crate) mod status;
+
+pub(crate) use member::Member;
+pub use status::SharingStatus;

@@ -1,0 +1,76 @@
+//! Commands of a client, and what came of them.
+
+use std::time::Duration;
+
+use block::Buffer;
+use iscsi::initiator::{Command, Data, Outcome};
+use iscsi::pdu::TaskAttribute;
+use locks::identity::ClientId;
+use scsi::sharing::Parameters;
+use scsi::{Cdb, Sense, Status};
+
+use crate::unit::cdb_bytes;
+use crate::verdict::is_fenced;
+
+/// Tokens of orders, which no command of the engine has.
+const TOKENS: u64 = 1 << 63;
+
+/// A SHARING OUT command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// None where the target is to say who it is.
+    pub(crate) client: Option<ClientId>,
+    pub(crate) parameters: Parameters,
+}
+
+/// What came of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Done,
+    /// The client is dead.
+    Fenced,
+    /// The target started again, or this session is no longer the client's.
+    Unknown,
+    /// It makes no sense to the target: what it names is not there any more.
+    Refused,
+    /// Nobody knows, or not now.
+    Again,
+}
+
+impl Order {
+    /// Whether it passes the window: the target has room for one of each beside it.
+    pub(crate) fn is_immediate(&self) -> bool {
+        matches!(self.parameters, Parameters::Renew { .. } | Parameters::Acknowledge { .. })
+    }
+
+    /// As the command of so high a number.
+    pub(crate) fn command(&self, number: u64, lun: u64, timeout: Duration) -> Command {
+        let list = self.parameters.emit();
+        let cdb = Cdb::SharingOut {
+            service_action: self.parameters.action(),
+            client: self.client.map_or(0, ClientId::bits),
+            parameter_list_length: list.len() as u32,
+        };
+        let data = if list.is_empty() { Data::None } else { Data::Write(Buffer::copy_of(&list), 0..list.len()) };
+        Command { token: TOKENS | number, lun, cdb: cdb_bytes(&cdb), attribute: TaskAttribute::Simple, data, timeout }
+    }
+}
+
+/// The number of the order that a token is of; none for a command of the engine.
+pub(crate) fn number_of(token: u64) -> Option<u64> {
+    (token & TOKENS != 0).then_some(token & !TOKENS)
+}
+
+/// What an outcome means.
+pub(crate) fn answer(outcome: &Outcome) -> Answer {
+    let Outcome::Status { status, sense, .. } = outcome else { return Answer::Again };
+    match (Status::from_code(*status), Sense::parse(sense)) {
+        (Some(Status::Good), _) => Answer::Done,
+        (Some(Status::CheckCondition), Ok(sense)) if is_fenced(&sense) => Answer::Fenced,
+        (Some(Status::CheckCondition), Ok(sense)) if sense.is_same_condition(&Sense::SHARING_UNKNOWN_CLIENT) => {
+            Answer::Unknown
+        }
+        (Some(Status::CheckCondition), Ok(sense)) if sense.key == scsi::SenseKey::IllegalRequest => Answer::Refused,
+        _ => Answer::Again,
+    }
+}

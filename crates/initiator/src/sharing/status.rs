@@ -1,0 +1,18 @@
+//! What an attachment says of its sharing.
+
+use std::time::Duration;
+
+/// A moment's view of a client of a shared unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharingStatus {
+    /// Its number at the target; none before it was registered.
+    pub client: Option<u64>,
+    /// Whether it lives: its copies may be used.
+    pub is_alive: bool,
+    /// For how long it may be silent from now on.
+    pub lease_left: Duration,
+    /// How often it was asked to drop copies.
+    pub purges: u64,
+    /// Lives that it has begun.
+    pub lives: u64,
+}

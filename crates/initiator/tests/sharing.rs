@@ -1,0 +1,202 @@
+//! A LUN that several hosts share (`docs/protocol/sharing.md`): copies are asked back before others write, and who was silent too long writes nothing.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{Buffer, ByteRange, Device, Dropped, ErrorKind, Keeper};
+use initiator::{InitiatorOptions, RemoteLun, State};
+use iscsi::pdu::Isid;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
+use support::{IQN, World, identity};
+use target::{Target, TargetServer, TargetServerOptions};
+
+fn host(world: &World, number: u32) -> InitiatorOptions {
+    InitiatorOptions {
+        isid: Some(Isid::random_format(number, 1)),
+        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
+        is_shared: true,
+        ..world.options()
+    }
+}
+
+fn memory() -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::new(1 << 20, identity("shared")))
+}
+
+/// A target whose LUN may be shared, at the start that `sharing` says.
+fn serve(world: &mut World, device: Arc<MemoryDevice>, sharing: SharingOptions) {
+    let clock = Arc::new(world.clock.clone());
+    let options =
+        LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
+    let unit = LogicalUnit::new(device, options);
+    world.workers.spawn(unit.run());
+    let luns = LunMap::new();
+    luns.insert(0, unit);
+    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
+    world.network.set_server(Some(server));
+}
+
+/// Whoever keeps copies, and what it was asked to drop.
+#[derive(Default)]
+struct Cache(Mutex<Vec<ByteRange>>);
+
+impl Keeper for Cache {
+    fn revoke(&self, range: ByteRange) -> Dropped {
+        self.0.lock().unwrap().push(range);
+        Box::pin(async {})
+    }
+}
+
+impl Cache {
+    fn over(lun: &Arc<RemoteLun>) -> Arc<Self> {
+        let cache = Arc::new(Self::default());
+        let keeper: Arc<dyn Keeper> = cache.clone();
+        lun.copies().expect("it is shared").add_keeper(Arc::downgrade(&keeper));
+        cache
+    }
+
+    fn dropped(&self) -> Vec<ByteRange> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
+    let read = lun.read(offset, Buffer::zeroed(512));
+    world.run(read).unwrap()[0]
+}
+
+fn write(world: &mut World, lun: &Arc<RemoteLun>, offset: u64, byte: u8) -> Result<(), block::Error> {
+    let write = lun.write(offset, Buffer::copy_of(&[byte; 512]), false);
+    world.run(write).map(drop)
+}
+
+fn client(lun: &Arc<RemoteLun>) -> Option<u64> {
+    lun.status().sharing.expect("it is shared").client
+}
+
+fn two_hosts(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>, Arc<RemoteLun>) {
+    let device = memory();
+    serve(world, device.clone(), SharingOptions::default());
+    let (one, two) = (host(world, 1), host(world, 2));
+    (device, world.connect(one).unwrap(), world.connect(two).unwrap())
+}
+
+#[test]
+fn a_copy_is_asked_back_before_another_host_writes() {
+    let mut world = World::new(1);
+    let (_, one, two) = two_hosts(&mut world);
+    let (cache, others) = (Cache::over(&one), Cache::over(&two));
+    assert_eq!(read(&mut world, &one, 4096), 0);
+    assert!(one.copies().unwrap().may_use());
+    write(&mut world, &two, 4096, 7).unwrap();
+    assert_eq!(cache.dropped(), [ByteRange { offset: 4096, length: 512 }]);
+    assert_eq!(others.dropped(), [], "it has no copy but its own");
+    assert_eq!(read(&mut world, &one, 4096), 7);
+}
+
+#[test]
+fn a_lease_is_renewed_while_nothing_is_asked() {
+    let mut world = World::new(2);
+    let (_, one, _) = two_hosts(&mut world);
+    read(&mut world, &one, 0);
+    let before = client(&one);
+    world.pass(Duration::from_secs(60));
+    assert!(one.copies().unwrap().may_use());
+    assert_eq!(client(&one), before);
+}
+
+#[test]
+fn a_lost_session_keeps_the_client_and_its_copies_and_what_it_missed_is_told() {
+    let mut world = World::new(3);
+    let (_, one, two) = two_hosts(&mut world);
+    let cache = Cache::over(&one);
+    read(&mut world, &one, 0);
+    let before = client(&one);
+    world.network.cut();
+    assert!(one.copies().unwrap().may_use(), "nobody changes it before the lease is over");
+    write(&mut world, &two, 0, 9).unwrap();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: 512 }]);
+    assert_eq!((client(&one), one.status().sharing.unwrap().lives), (before, 1));
+    assert_eq!(read(&mut world, &one, 0), 9);
+}
+
+/// Its copies end before anybody else's change, and what it sends after that does not land.
+#[test]
+fn who_is_silent_for_too_long_uses_no_copies_and_writes_nothing_any_more() {
+    let mut world = World::new(4);
+    let device = memory();
+    serve(&mut world, device.clone(), SharingOptions::default());
+    let one = world.connect(host(&world, 1)).unwrap();
+    read(&mut world, &one, 0);
+    let copies = one.copies().unwrap();
+    world.network.freeze();
+    let late = one.write(8192, Buffer::copy_of(&[1; 512]), false);
+    let two = world.connect(host(&world, 2)).unwrap();
+    assert!(copies.may_use());
+    write(&mut world, &two, 0, 9).unwrap();
+    assert!(!copies.may_use());
+    world.network.cut();
+    let error = world.run(late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(one.status().state, State::Fenced);
+    let error = write(&mut world, &one, 8192, 2).unwrap_err();
+    assert!(error.to_string().contains("fenced"), "{error}");
+    assert_eq!(read(&mut world, &two, 8192), 0);
+}
+
+#[test]
+fn a_write_of_a_lost_session_is_not_written_again() {
+    let mut world = World::new(5);
+    let (_, one, _) = two_hosts(&mut world);
+    read(&mut world, &one, 0);
+    world.network.freeze();
+    let write = one.write(0, Buffer::copy_of(&[3; 512]), false);
+    world.pass(Duration::from_millis(10));
+    world.network.cut();
+    assert_eq!(world.run(write).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    assert_eq!(read(&mut world, &one, 0), 0);
+}
+
+#[test]
+fn a_target_that_starts_again_makes_copies_void_and_the_host_a_new_client() {
+    let mut world = World::new(6);
+    let (device, one, _) = two_hosts(&mut world);
+    let cache = Cache::over(&one);
+    read(&mut world, &one, 0);
+    let before = client(&one);
+    let first = SharingOptions::default();
+    let again = SharingOptions { saved: first.saved.next_start(), ..first };
+    serve(&mut world, device, again);
+    world.network.cut();
+    world.pass(Duration::from_secs(1));
+    assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: u64::MAX }]);
+    assert_ne!(client(&one), before);
+    assert_eq!(one.status().state, State::Online);
+    assert!(one.copies().unwrap().may_use());
+}
+
+#[test]
+fn who_leaves_in_order_keeps_nobody_waiting() {
+    let mut world = World::new(7);
+    let (_, one, two) = two_hosts(&mut world);
+    read(&mut world, &one, 0);
+    let closing = Arc::clone(&one);
+    world.run(async move { closing.close().await }).unwrap();
+    let before = base::clock::Clock::now(&world.clock);
+    write(&mut world, &two, 0, 4).unwrap();
+    assert!(base::clock::Clock::now(&world.clock).since(before) < Duration::from_secs(1), "by the hand-turned clock");
+}
+
+#[test]
+fn a_lun_that_is_not_shared_says_what_to_do() {
+    let mut world = World::new(8);
+    world.serve(memory());
+    let error = world.connect(host(&world, 1)).err().expect("it is not shared");
+    assert!(error.to_string().contains("option \"shared\""), "{error}");
+}

@@ -1,0 +1,47 @@
+//! From a device to a file system that is mounted, and back.
+
+use block::SharedDevice;
+use ext2::{Access, Blocks, Error, FileSystem, Object, OpenOptions, Operation, mount_state};
+
+use crate::blocks::SharedBlocks;
+use crate::commit::Commit;
+use crate::pins::Alone;
+use crate::recovery::recover;
+use crate::redo::Redo;
+
+/// A file system that one mount has for itself.
+pub type Mounted = FileSystem<SharedBlocks<Redo>>;
+
+/// Opens the file system on a device. What a crash left of a mount before is made whole; with `is_read_only` in memory only. At most `cache_bytes` of unchanged
+/// blocks stay in memory.
+///
+/// # Errors
+/// `Corrupt` and `Unsupported` for what is no ext2, or none that is supported; `ReadOnly`; `NotClean` where `e2fsck` has to see it first; `NoSpace` where there is
+/// no room for the redo area.
+pub async fn open(device: SharedDevice, options: OpenOptions, cache_bytes: u64) -> Result<Mounted, Error> {
+    let redo = recover(&device, &options).await?;
+    let block_bytes = mount_state::read(&device).await?.block_bytes;
+    FileSystem::open(SharedBlocks::new(device, block_bytes, redo, Alone::default(), cache_bytes), options).await
+}
+
+/// Makes everything durable, brings it to its place, and says in the super block that it is unmounted cleanly. What is begun from then on fails.
+///
+/// # Errors
+/// When the device fails: then the next mount makes it whole, as after a crash.
+pub async fn close(file_system: &Mounted) -> Result<(), Error> {
+    let blocks = file_system.blocks();
+    if blocks.is_read_only() {
+        blocks.refuse_operations();
+        return Ok(());
+    }
+    let mut last = blocks.begin(Access::Change).await?;
+    blocks.refuse_operations();
+    blocks.commit().await?;
+    blocks.shared.commit.settle().await?;
+    // Nothing else is on its way when the word is given that all is in its place.
+    let number = mount_state::block(blocks.block_bytes());
+    mount_state::end(last.change(number, Object::SuperBlock).await?)?;
+    last.end().await?;
+    blocks.commit().await?;
+    blocks.shared.commit.settle().await
+}

@@ -1,0 +1,159 @@
+//! From what a mount or a crash left to a file system that is whole and marked as in use.
+//!
+//! | the super block says | and the area has | then |
+//! |---|---|---|
+//! | clean | no record that makes the area | nothing is to be done |
+//! | clean | the record that made it, of the stamp that the super block has | that was interrupted: it is brought to its place |
+//! | not clean | records of the stamp that the super block has | a crash: they are brought to their places, the older first |
+//! | not clean | none of this stamp | somebody else had it mounted since, or found errors: `e2fsck` has to see it |
+//!
+//! A mount first leaves an empty record of its stamp, then stamps the super block: so a stamp of ours always has a record.
+
+use std::sync::Arc;
+
+use block::SharedDevice;
+use block::device::DeviceExt;
+use ext2::mount_state::{self, MountState};
+use ext2::{Block, Error, ErrorKind, FileSystem, OpenOptions, PlainBlocks, ReservedFile, Timestamp, transfer};
+
+use crate::area::Area;
+use crate::commit::Changes;
+use crate::limits::{AREA_BLOCKS_MIN, AREA_BYTES_MAX, AREA_SHARE, FILE_SYSTEM_BLOCKS_MIN};
+use crate::record::Record;
+use crate::redo::{Author, Redo};
+
+/// Makes the file system on `device` whole, and marks it as in use unless nothing is to be changed.
+pub(crate) async fn recover(device: &SharedDevice, options: &OpenOptions) -> Result<Redo, Error> {
+    let state = mount_state::read(device).await?;
+    let plain = open_plain(device, options, true).await?;
+    if !options.is_read_only {
+        plain.check_changeable()?;
+    }
+    let file = plain.reserved_file().await?;
+    let area = file.as_ref().map(|file| area_of(device, &state, file));
+    let records = match &area {
+        Some(area) => area.records().await?,
+        None => Vec::new(),
+    };
+    let sequence = records.last().map_or(0, |record| record.sequence);
+    let missing = missing(&state, records)?;
+    if options.is_read_only {
+        return Ok(Redo::for_reading(Arc::clone(device), state.block_bytes, missing));
+    }
+    bring_to_place(device, state.block_bytes, missing).await?;
+    let (area, sequence) = match area.zip(file) {
+        Some((area, file)) => {
+            check_reserved(&open_plain(device, options, true).await?, &file).await?;
+            (area, sequence)
+        }
+        None => (make_area(device, options, &state).await?, 1),
+    };
+    begin_mount(device, area, &state, sequence + 1, (options.wall_clock)()).await
+}
+
+async fn open_plain(
+    device: &SharedDevice,
+    options: &OpenOptions,
+    is_read_only: bool,
+) -> Result<FileSystem<PlainBlocks>, Error> {
+    let blocks = PlainBlocks::new(Arc::clone(device)).await?;
+    FileSystem::open(blocks, OpenOptions { is_read_only, may_use_reserved: true, ..options.clone() }).await
+}
+
+fn area_of(device: &SharedDevice, state: &MountState, file: &ReservedFile) -> Area {
+    Area::new(Arc::clone(device), state.block_bytes, file.content.clone())
+}
+
+/// What records have that may not be in its place.
+fn missing(state: &MountState, records: Vec<Record>) -> Result<Changes, Error> {
+    let is_ours = |record: &Record| record.uuid == state.uuid && record.stamp == state.stamp;
+    let ours = records.into_iter().filter(is_ours);
+    let ours: Vec<Record> = ours.filter(|record| !state.is_clean || record.makes_area).collect();
+    if !state.is_clean && (ours.is_empty() || state.has_errors) {
+        let context = "the file system was not unmounted cleanly, or has errors: run e2fsck first";
+        return Err(Error::new(ErrorKind::NotClean, context));
+    }
+    Ok(ours.into_iter().flat_map(|record| record.changes).collect())
+}
+
+async fn bring_to_place(device: &SharedDevice, block_bytes: usize, blocks: Changes) -> Result<(), Error> {
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    transfer::write_all(device, block_bytes, blocks).await?;
+    Ok(device.flush().await?)
+}
+
+/// # Errors
+/// `NotClean` where somebody took the area for free.
+async fn check_reserved(plain: &FileSystem<PlainBlocks>, file: &ReservedFile) -> Result<(), Error> {
+    if plain.has_all_of(file).await? {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NotClean, "blocks of the redo area count as free: run e2fsck first"))
+}
+
+/// Makes the area, so that a crash leaves it made or not.
+///
+/// Its blocks are free until the inode leads to them, and that is one sector. What else goes with it is in the first record by then.
+async fn make_area(device: &SharedDevice, options: &OpenOptions, state: &MountState) -> Result<Area, Error> {
+    let plain = open_plain(device, options, false).await?;
+    let file = plain.make_reserved_file(area_blocks(state)?).await.map_err(no_room)?;
+    let changes = plain.blocks().take_changes();
+    let area = area_of(device, state, &file);
+    if changes.len() > area.content_blocks_max() {
+        // Freeing what a crash of others left without names changed more than a record can hold.
+        return Err(Error::new(ErrorKind::NotClean, "much is without a name on the file system: run e2fsck first"));
+    }
+    let (uuid, stamp) = (state.uuid, state.stamp);
+    let record = Record { uuid, stamp, sequence: 1, makes_area: true, changes: changes.clone() };
+    let only = |wanted: &[ext2::BlockNumber]| -> Changes {
+        changes.iter().filter(|(number, _)| wanted.contains(number)).map(|(n, block)| (*n, block.clone())).collect()
+    };
+    area.write(&record).await?;
+    bring_to_place(device, state.block_bytes, only(&file.tables)).await?;
+    device.flush().await?;
+    bring_to_place(device, state.block_bytes, only(&[file.inode_block])).await?;
+    bring_to_place(device, state.block_bytes, changes).await?;
+    Ok(area)
+}
+
+fn area_blocks(state: &MountState) -> Result<u32, Error> {
+    if state.block_count < FILE_SYSTEM_BLOCKS_MIN {
+        let context = format!(
+            "a file system of {} blocks is too small for a redo area: {FILE_SYSTEM_BLOCKS_MIN} are the least",
+            state.block_count
+        );
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    let most = AREA_BYTES_MAX / state.block_bytes as u64;
+    Ok((state.block_count / AREA_SHARE).clamp(AREA_BLOCKS_MIN, most as u32))
+}
+
+fn no_room(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace => {
+            Error::new(ErrorKind::NoSpace, "there is no room for the redo area: 1/16 of the file system has to be free")
+        }
+        _ => error,
+    }
+}
+
+/// Leaves an empty record, then says in the super block that it is in use.
+async fn begin_mount(
+    device: &SharedDevice,
+    area: Area,
+    state: &MountState,
+    sequence: u64,
+    now: Timestamp,
+) -> Result<Redo, Error> {
+    let number = mount_state::block(state.block_bytes);
+    let bytes = transfer::read_run(device, state.block_bytes, number, 1).await?;
+    let mut block = Block::copy_of(&bytes);
+    let author = Author { uuid: state.uuid, stamp: mount_state::begin(block.to_mut(), now)? };
+    let Author { uuid, stamp } = author;
+    area.write(&Record { uuid, stamp, sequence, makes_area: false, changes: Changes::new() }).await?;
+    device.flush().await?;
+    bring_to_place(device, state.block_bytes, Changes::from([(number, block)])).await?;
+    Ok(Redo::new(Arc::clone(device), state.block_bytes, area, author, sequence))
+}

@@ -1,0 +1,111 @@
+//! Commits by a redo record: written and durable first, brought to its place later.
+//!
+//! ```text
+//!   commit n    record n ─► half n%2 ┐
+//!               n-1 ─► its place     ┴─► flush: n is durable, n-1 is in its place
+//!   commit n+1  record n+1 ─► the other half, over n-1, which nobody needs any more ...
+//! ```
+//! So a commit waits for one flush. Whatever the moment of a crash, one half has a record that is whole, and only what that one changed may be missing in its
+//! place, or be there in part: it is written there again. What n changes as well need not be brought to its place for n-1.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use block::SharedDevice;
+use block::device::DeviceExt;
+use ext2::mount_state::Stamp;
+use ext2::{Block, BlockNumber, Error, ErrorKind, transfer};
+use uuid::Uuid;
+
+use crate::area::Area;
+use crate::commit::{Changes, Commit};
+use crate::record::Record;
+
+/// Who commits: what its records say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Author {
+    pub(crate) uuid: Uuid,
+    pub(crate) stamp: Stamp,
+}
+
+/// See the module.
+pub struct Redo {
+    device: SharedDevice,
+    block_bytes: usize,
+    /// `None` where nothing is changed.
+    writer: Option<Writer>,
+    /// Short sections, never across an await.
+    state: Mutex<State>,
+}
+
+struct Writer {
+    area: Area,
+    author: Author,
+}
+
+struct State {
+    /// Of the last record.
+    sequence: u64,
+    /// What the last record changed, and what of those before is not in its place yet.
+    pending: Changes,
+}
+
+impl Redo {
+    /// Goes on behind record `sequence` of an area where everything is in its place.
+    pub(crate) fn new(device: SharedDevice, block_bytes: usize, area: Area, author: Author, sequence: u64) -> Self {
+        let state = Mutex::new(State { sequence, pending: Changes::new() });
+        Self { device, block_bytes, writer: Some(Writer { area, author }), state }
+    }
+
+    /// Changes nothing: what a crash left out of its place is read from memory.
+    pub(crate) fn for_reading(device: SharedDevice, block_bytes: usize, pending: Changes) -> Self {
+        Self { device, block_bytes, writer: None, state: Mutex::new(State { sequence: 0, pending }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn write_in_place(&self, blocks: Changes) -> Result<(), Error> {
+        transfer::write_all(&self.device, self.block_bytes, blocks).await
+    }
+}
+
+impl Commit for Redo {
+    fn blocks_max(&self) -> usize {
+        self.writer.as_ref().map_or(0, |writer| writer.area.content_blocks_max())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.writer.is_none()
+    }
+
+    async fn commit(&self, changes: &Changes) -> Result<(), Error> {
+        let Some(Writer { area, author }) = &self.writer else { return Err(ErrorKind::ReadOnly.into()) };
+        let (sequence, overdue) = {
+            let state = self.lock();
+            let overdue = state.pending.iter().filter(|(number, _)| !changes.contains_key(number));
+            (state.sequence + 1, overdue.map(|(number, block)| (*number, block.clone())).collect())
+        };
+        let Author { uuid, stamp } = *author;
+        let record = Record { uuid, stamp, sequence, makes_area: false, changes: changes.clone() };
+        futures_util::try_join!(area.write(&record), self.write_in_place(overdue))?;
+        self.device.flush().await?;
+        *self.lock() = State { sequence, pending: record.changes };
+        Ok(())
+    }
+
+    fn not_in_place(&self, block: BlockNumber) -> Option<Block> {
+        self.lock().pending.get(&block).cloned()
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let pending = self.lock().pending.clone();
+        self.write_in_place(pending).await?;
+        self.device.flush().await?;
+        self.lock().pending.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! How long connections look for what comes next before they sleep, as people say it: `auto`, `off` or a time.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+use std::time::Duration;
+
+use base::busy_poll::BusyPollCounts;
+use serde_json::{Value, json};
+
+use crate::lun_spec::parse_duration;
+
+/// Longest time that may be asked for: beyond, looking is no longer about wake-ups.
+pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
+
+/// How long to look at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BusyPolling {
+    /// As long as a wake-up takes on this machine.
+    #[default]
+    Auto,
+    /// So long; zero for never.
+    UpTo(Duration),
+}
+
+impl BusyPolling {
+    /// The time.
+    pub fn longest(self) -> Duration {
+        match self {
+            Self::Auto => clock::wake_up_time(),
+            Self::UpTo(time) => time,
+        }
+    }
+}
+
+impl FromStr for BusyPolling {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::UpTo(Duration::ZERO)),
+            _ => {
+                let time = parse_duration(text).ok().filter(|time| *time <= BUSY_POLL_MAX);
+                time.map(Self::UpTo).ok_or_else(|| format!("it is auto, off, or a time of at most {BUSY_POLL_MAX:?}"))
+            }
+        }
+    }
+}
+
+impl Display for BusyPolling {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::UpTo(Duration::ZERO) => f.write_str("off"),
+            Self::UpTo(time) => write!(f, "{time:?}"),
+        }
+    }
+}
+
+/// What looking came to, as `forebay status` shows it.
+pub(crate) fn counts_json(counts: BusyPollCounts) -> Value {
+    json!({
+        "begun": counts.begun,
+        "paid": counts.paid,
+        "seconds": counts.time.as_secs_f64(),
+        "seconds_in_vain": counts.time_in_vain.as_secs_f64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_what_people_say() {
+        for (text, meant) in [
+            ("auto", BusyPolling::Auto),
+            ("off", BusyPolling::UpTo(Duration::ZERO)),
+            ("80us", BusyPolling::UpTo(Duration::from_micros(80))),
+        ] {
+            assert_eq!(text.parse(), Ok(meant));
+            assert_eq!(meant.to_string().parse(), Ok(meant));
+        }
+        for text in ["", "on", "2ms", "-1us"] {
+            assert!(text.parse::<BusyPolling>().unwrap_err().contains("at most 1ms"), "{text}");
+        }
+    }
+}

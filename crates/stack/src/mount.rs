@@ -1,0 +1,293 @@
+//! A mounted file system: the ext2 of a remote LUN, or of a file, in a directory.
+//!
+//! ```text
+//! directory  ->  Volume (FUSE)  ->  ext2  ->  sharedfs  ->  remote LUN or file
+//! ```
+//! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for it (a signal, `forebay detach`,
+//! `umount`): the directory is unmounted and what is under way is answered, everything becomes durable and goes to its place, the super block says
+//! that it is clean, and the session is closed.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base::clock::Clock;
+use block::SharedDevice;
+use ext2::{OpenOptions, Timestamp};
+use file::{FileDevice, FileOptions};
+use front::{Volume, VolumeOptions};
+use serde_json::{Value, json};
+use sharedfs::{Mounted, Redo, SharedBlocks};
+use tokio::sync::watch::Sender;
+
+use crate::awaited::may_pass;
+use crate::caches::Caches;
+use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::error::{Error, Failure, Result};
+use crate::flag::wait_until;
+use crate::freshness::note_writable_opening;
+use crate::limits::{MOUNT_CACHE_BYTES, SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
+use crate::login::attachment_isid;
+use crate::paths::{Paths, check_name};
+use crate::registry::{Registry, UnitLock};
+use crate::remotes::{Remotes, RemotesConfig, number_sessions};
+use crate::settings::Settings;
+use crate::systemd;
+use crate::time::system_clock;
+
+/// What is mounted, where and how.
+#[derive(Debug)]
+pub struct MountConfig {
+    /// The URL of a logical unit, or the path of a file or block device.
+    pub source: String,
+    /// The directory.
+    pub directory: PathBuf,
+    /// What it answers to; the last part of the directory's path where nothing is said.
+    pub name: Option<String>,
+    /// Whether nothing is changed.
+    pub is_read_only: bool,
+    /// Whether a target that is not there yet is waited for.
+    pub waits_for_target: bool,
+    /// How to log in.
+    pub settings: Settings,
+}
+
+/// A file system that is mounted, and about to be served.
+pub struct Mount {
+    inside: Rc<Inside>,
+    control: ControlServer,
+}
+
+/// What it is made of, and what answers while it is served.
+struct Inside {
+    name: String,
+    source: String,
+    directory: PathBuf,
+    file_system: Arc<Mounted>,
+    volume: Volume<SharedBlocks<Redo>>,
+    device: SharedDevice,
+    remotes: Option<Remotes>,
+    is_read_only: bool,
+    /// `true` once it is to end.
+    stopping: Sender<bool>,
+    /// Once it has ended: why it did not end well.
+    ended: Sender<Option<Result<()>>>,
+    _lock: Option<UnitLock>,
+}
+
+/// What the file system is on.
+struct Source {
+    device: SharedDevice,
+    remotes: Option<Remotes>,
+    lock: Option<UnitLock>,
+}
+
+impl Mount {
+    /// Connects, makes whole what a crash left, and mounts. `None` when `signal` came before that was done.
+    ///
+    /// # Errors
+    /// Whatever stands in the way, with nothing changed but what makes the file system whole.
+    pub async fn start(config: MountConfig, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Self>> {
+        let name = match &config.name {
+            Some(name) => name.clone(),
+            None => name_of(&config.directory)?,
+        };
+        check_name(&name)?;
+        let control = ControlServer::bind(&paths.control_socket(&name))?;
+        let mut signal = pin!(signal);
+        let source = tokio::select! {
+            biased;
+            () = signal.as_mut() => return Ok(None),
+            source = open_source(&config, &name, paths) => source?,
+        };
+        Ok(Some(Self { inside: Rc::new(Inside::open(config, name, source).await?), control }))
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> &Path {
+        &self.inside.directory
+    }
+
+    /// Serves until it is unmounted or detached, or until `signal`; then everything is brought to safety.
+    ///
+    /// # Errors
+    /// When that fails: the next mount makes it whole then, without what was not durable.
+    pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
+        let Self { inside, control } = self;
+        let serve = async {
+            let stop = async {
+                tokio::select! {
+                    () = signal => {}
+                    () = wait_until(&inside.stopping) => {}
+                }
+                systemd::stopping();
+            };
+            let served = inside.volume.serve(stop).await;
+            let served = served.map_err(|error| Error::io(format!("cannot serve {}", inside.source), &error));
+            let ended = inside.end().await.and(served);
+            inside.ended.send_replace(Some(ended.clone()));
+            ended
+        };
+        systemd::ready();
+        let (ended, ()) = tokio::join!(serve, control.serve(Rc::clone(&inside), inside.has_ended()));
+        ended
+    }
+}
+
+impl Inside {
+    async fn open(config: MountConfig, name: String, source: Source) -> Result<Self> {
+        let MountConfig { source: source_name, directory, is_read_only, .. } = config;
+        let Source { device, remotes, lock } = source;
+        let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
+        let opened = sharedfs::open(Arc::clone(&device), options, MOUNT_CACHE_BYTES).await;
+        let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&source_name))?);
+        let options = VolumeOptions { is_read_only, source: source_name.clone() };
+        let volume = match Volume::mount(Arc::clone(&file_system), &directory, &options) {
+            Ok(volume) => volume,
+            Err(error) => {
+                sharedfs::close(&file_system).await?;
+                return Err(Error::io(format!("cannot mount over {}", directory.display()), &error));
+            }
+        };
+        let (stopping, ended) = (Sender::new(false), Sender::new(None));
+        Ok(Self {
+            name,
+            source: source_name,
+            directory,
+            file_system,
+            volume,
+            device,
+            remotes,
+            is_read_only,
+            stopping,
+            ended,
+            _lock: lock,
+        })
+    }
+
+    /// Everything is durable, in its place and marked as clean; nobody is asked any more.
+    async fn end(&self) -> Result<()> {
+        let closed = sharedfs::close(&self.file_system).await.map_err(Error::from);
+        let left = match &self.remotes {
+            Some(remotes) => remotes.close().await.map_err(Error::from),
+            None => Ok(()),
+        };
+        closed.and(left)
+    }
+
+    async fn has_ended(&self) {
+        let _ = self.ended.subscribe().wait_for(Option::is_some).await;
+    }
+
+    fn status(&self) -> Value {
+        let counters = self.file_system.blocks().counters();
+        json!({
+            "kind": "mount",
+            "name": self.name,
+            "pid": std::process::id(),
+            "address": self.directory,
+            "source": self.source,
+            "size_bytes": self.device.geometry().size_bytes,
+            "is_read_only": self.is_read_only,
+            "remote": self.remotes.as_ref().map(Remotes::status),
+            "mount": {
+                "requests": self.volume.requests(),
+                "known_inodes": self.volume.known_inodes(),
+                "commits": counters.commits,
+                "changed_blocks": counters.changed_blocks,
+                "cached_blocks": counters.cached_blocks,
+                "block_hits": counters.hits,
+                "block_misses": counters.misses,
+            },
+        })
+    }
+
+    async fn detach(&self) -> Result<Value> {
+        self.stopping.send_replace(true);
+        self.has_ended().await;
+        let ended = self.ended.borrow().clone();
+        ended.unwrap_or(Ok(())).map(|()| json!({ "name": self.name, "dirty_bytes": 0 }))
+    }
+}
+
+impl Handler for Inside {
+    async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
+        match request {
+            Request::Status => Ok(self.status()),
+            Request::Clean => {
+                self.file_system.commit().await?;
+                Ok(json!({ "dirty_bytes": 0 }))
+            }
+            Request::Detach { .. } => self.detach().await,
+            Request::Set { .. } | Request::Reload => Err(Error::new(
+                Failure::Usage,
+                format!("\"{}\" is a mount: nothing of it changes while it runs", self.name),
+            )),
+        }
+    }
+}
+
+/// The last part of a directory's path.
+fn name_of(directory: &Path) -> Result<String> {
+    let name = directory.file_name().and_then(|name| name.to_str());
+    let no_name = || Error::new(Failure::Usage, format!("give {} a --name", directory.display()));
+    name.map(str::to_owned).ok_or_else(no_name)
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
+}
+
+async fn open_source(config: &MountConfig, name: &str, paths: &Paths) -> Result<Source> {
+    if config.source.contains("://") { open_unit(config, name, paths).await } else { open_file(config) }
+}
+
+/// A file or block device of this host: nobody else has it open for itself.
+fn open_file(config: &MountConfig) -> Result<Source> {
+    let options = FileOptions { exclusive: true, read_only: config.is_read_only, ..FileOptions::default() };
+    let device: SharedDevice = FileDevice::open(&config.source, options)?;
+    Ok(Source { device, remotes: None, lock: None })
+}
+
+/// A logical unit, which nothing else of this host uses.
+async fn open_unit(config: &MountConfig, name: &str, paths: &Paths) -> Result<Source> {
+    if config.source.contains(',') {
+        let message = "a mount has one logical unit: attach a stripe, and mount what is offered then";
+        return Err(Error::new(Failure::Usage, message));
+    }
+    let mut unit = RemotesConfig::of(&config.source, &config.settings)?;
+    // The session of one that was killed ends when this one begins (RFC 7143 6.3.5): nothing of it lands afterwards.
+    let isid = unit.remotes.first().and_then(|remote| remote.isid);
+    let isid = isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(name)));
+    number_sessions(&mut unit.remotes, Some(isid));
+    let remotes = connect(&unit, config.waits_for_target).await?;
+    let identity = remotes.identity();
+    let lock = match config.is_read_only {
+        true => UnitLock::share(paths, &identity, name)?,
+        false => UnitLock::acquire(paths, &identity, name)?,
+    };
+    Registry::open(paths)?.check(&identity, &[])?;
+    if !config.is_read_only {
+        // Before the first write: caches of this host that are not looking on have old data from then on.
+        note_writable_opening(&Caches::open(paths)?, &remotes.identities(), &[])?;
+    }
+    Ok(Source { device: remotes.device(), remotes: Some(remotes), lock: Some(lock) })
+}
+
+/// Logs in, as often as it takes where that is wanted.
+async fn connect(unit: &RemotesConfig, waits: bool) -> Result<Remotes> {
+    let clock: Arc<dyn Clock> = system_clock()?;
+    let mut wait = SEARCH_WAIT_MIN;
+    loop {
+        match unit.connect(&clock).await {
+            Err(error) if waits && may_pass(&error) => tracing::warn!(%error, "the target is not there yet"),
+            connected => return connected,
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(SEARCH_WAIT_MAX);
+    }
+}

@@ -1,0 +1,179 @@
+//! The file or block device that a store lies in, or the part of one: what is opened, and how.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::range::ByteRange;
+use block::layer::small_blocks::{BLOCK_BYTES, SmallBlockLayer};
+use block::layer::window::WindowLayer;
+use block::{Identity, SharedDevice};
+use file::{FileDevice, FileOptions};
+
+use crate::error::{Error, Failure, Result};
+use crate::limits::ZERO_WRITTEN_BYTES_MAX;
+use crate::place::PLACE_UNIT_BYTES;
+
+/// What stands in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceKind {
+    Cache,
+    Difference,
+    Log,
+}
+
+impl PlaceKind {
+    /// Its name, and that of its options.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cache => "cache",
+            Self::Difference => "difference",
+            Self::Log => "log",
+        }
+    }
+
+    /// Whether applications wait for each durable write to it: then it is not handed from thread to thread while the disk is fast.
+    fn waits_for_fast_writes(self) -> bool {
+        self == Self::Log
+    }
+}
+
+/// How much of a file or block device is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Space {
+    Whole,
+    /// A new file of this many bytes.
+    New(u64),
+    Part(ByteRange),
+}
+
+impl Space {
+    pub(crate) fn range(self) -> ByteRange {
+        match self {
+            Self::Part(range) => range,
+            Self::Whole | Self::New(_) => ByteRange { offset: 0, length: u64::MAX },
+        }
+    }
+}
+
+/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as long as it was said to be, or
+/// not there.
+///
+/// # Errors
+/// None, of nothing.
+pub(crate) fn fitting_size(kind: PlaceKind, size_bytes: u64) -> Result<u64> {
+    match size_bytes - size_bytes % PLACE_UNIT_BYTES {
+        0 => Err(Error::new(Failure::Usage, too_small(kind, size_bytes))),
+        fitting => Ok(fitting),
+    }
+}
+
+/// What to say of a size that is too small for any store of this kind, with the least that is not.
+fn too_small(kind: PlaceKind, size_bytes: u64) -> String {
+    let refused = match kind {
+        PlaceKind::Cache => cache::layout::Layout::new(size_bytes, &cache::FormatOptions::default()).err(),
+        PlaceKind::Log => writelog::layout::Layout::new(size_bytes, &writelog::FormatOptions::default()).err(),
+        // What it needs depends on its base.
+        PlaceKind::Difference => None,
+    };
+    refused.map_or_else(
+        || format!("a {} of {size_bytes} bytes cannot be made: it has some MiB, sensibly", kind.name()),
+        |error| error.to_string(),
+    )
+}
+
+/// Whether `path`, or what is to be made there, lies on a file system that forgets everything with the power.
+pub fn is_in_memory(path: &Path) -> bool {
+    /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of statfs(2).
+    const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A device has its name on a file system in memory, and its bytes elsewhere.
+    let is_device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    // What cannot be asked says what is wrong when it is opened.
+    let status = rustix::fs::statfs(path).or_else(|_| rustix::fs::statfs(folder));
+    !is_device && status.is_ok_and(|status| IN_MEMORY.contains(&(status.f_type as u32)))
+}
+
+/// Refuses a file system in memory for what is to outlive the power.
+pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
+    if kind == PlaceKind::Difference || !is_in_memory(path) {
+        return Ok(());
+    }
+    let message = format!(
+        "{} lies on a file system in memory (tmpfs), where a {} does not outlive the power: choose a place on a disk",
+        path.display(),
+        kind.name()
+    );
+    Err(Error::new(Failure::Usage, message))
+}
+
+/// Stores read and write units of 512 bytes, also on a disk of larger blocks.
+fn in_small_blocks(device: SharedDevice) -> SharedDevice {
+    if device.geometry().logical_block_bytes == BLOCK_BYTES {
+        return device;
+    }
+    let layer = SmallBlockLayer::new(device);
+    tokio::spawn(base::background::named("small-blocks", layer.run()));
+    Arc::new(layer)
+}
+
+/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full disk does not keep anybody
+/// from that.
+pub(crate) fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
+    match open_as(kind, path, space) {
+        Err(error) if error.failure() == Failure::NoSpace => {
+            tracing::warn!(%error, "the {} is opened without all of its space, and may run out of it", kind.name());
+            open_with(kind, path, path, space, false)
+        }
+        opened => opened,
+    }
+}
+
+pub(crate) fn open_as(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
+    open_with(kind, path, path, space, true)
+}
+
+pub(crate) fn open_with(
+    kind: PlaceKind,
+    path: &Path,
+    name: &Path,
+    space: Space,
+    preallocate: bool,
+) -> Result<SharedDevice> {
+    check_lasts(kind, path)?;
+    let name = name.display().to_string();
+    let identity = Identity { target: "file".into(), unit: name.clone(), serial: String::new() };
+    let (size, part) = match space {
+        Space::Whole => (None, None),
+        Space::New(size_bytes) => (Some(size_bytes), None),
+        Space::Part(range) => (None, Some(range)),
+    };
+    let options = FileOptions {
+        size,
+        part,
+        preallocate,
+        // A log writes itself when it is made.
+        zero_written: kind != PlaceKind::Log && size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
+        direct: true,
+        exclusive: true,
+        identity,
+        name: Some(name),
+        is_write_cache_volatile: true,
+        waits_for_fast_writes: kind.waits_for_fast_writes(),
+        notices_cuts: kind != PlaceKind::Difference,
+        ..FileOptions::default()
+    };
+    let device: SharedDevice = match FileDevice::open(path, options.clone()) {
+        // Some network file systems, and those of containers, cannot bypass the page cache.
+        Err(error) if error.kind() == block::ErrorKind::Unsupported => {
+            FileDevice::open(path, FileOptions { direct: false, ..options })?
+        }
+        opened => opened?,
+    };
+    let device = in_small_blocks(device);
+    Ok(match part {
+        None => device,
+        Some(range) => Arc::new(WindowLayer::new(device, range)?),
+    })
+}

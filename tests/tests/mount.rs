@@ -314,10 +314,13 @@ fn what_a_killed_mount_left_there_is_in_nobodys_way() {
     mounted.end();
 }
 
+/// A way in which a mount ends.
+type Way = fn(&Lun, &OsStr);
+
 #[test]
 fn every_way_to_unmount_leaves_everything_where_it_belongs() {
     let lun = Lun::new("16MiB");
-    let ways: [(&str, fn(&Lun, &OsStr)); 4] = [
+    let ways: [(&str, Way); 4] = [
         ("umount", |_, directory| drop(tool("umount", [directory]))),
         ("fusermount3", |_, directory| drop(tool("fusermount3", ["-u".as_ref(), directory]))),
         ("detach", |lun, _| drop(lun.world.run(["detach", "files"]).success())),

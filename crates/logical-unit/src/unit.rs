@@ -170,7 +170,7 @@ impl LogicalUnit {
         let (watch, workers) = (Arc::clone(&self.watch), self.workers.clone());
         let sharing = self.access.sharing().map(|sharing| {
             let (ranges, workers) = (self.access.ranges().clone(), self.workers.clone());
-            Arc::clone(sharing).run(ranges, workers)
+            Arc::clone(sharing).run(ranges, workers, Arc::clone(&self.device))
         });
         async move {
             let sharing = async {

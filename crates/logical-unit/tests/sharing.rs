@@ -8,10 +8,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use base::executor::Executor;
+use block::layer::crash::CrashLayer;
 use block::memory::MemoryDevice;
 use block::{Buffer, SharedDevice};
 use common::changing::{BLOCKS_PER_MIB, NOT_CHANGING, SIZE, changing};
 use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};
+use locks::settings::Profile;
 use logical_unit::change_marks::Saving;
 use logical_unit::{
     Command, LogicalUnit, LogicalUnitOptions, LunMap, NexusId, Outcome, SavedSharing, SharingOptions, SharingStore,
@@ -247,8 +249,12 @@ fn a_unit_that_nobody_shares_has_neither_commands_nor_page() {
     let stock = world.nexus("stock");
     let support = Support::parse(&world.run(&stock, page, &[]).data_in).unwrap().unwrap();
     assert_eq!((support.lease_ms, support.locks_max, support.block_bytes), (10_000, 64, 4096));
+    assert!(!support.is_paper_profile);
     let pages = world.run(&stock, Cdb::Inquiry { is_vpd: true, page: 0, allocation_length: 255 }, &[]).data_in;
     assert_eq!(pages.last(), Some(&0xc1));
+    let mut world = World::with(memory(), SharingOptions { profile: Profile::Paper, ..options() });
+    let stock = world.nexus("stock");
+    assert!(Support::parse(&world.run(&stock, page, &[]).data_in).unwrap().unwrap().is_paper_profile);
 }
 
 /// Race 1: a reader's own read stands behind the change that waits for its answer.
@@ -384,6 +390,50 @@ fn what_a_fenced_client_held_passes_on_when_its_commands_have_ended() {
     write.good();
     world.advance(MOMENT);
     assert!(matches!(world.messages(&next.0)[..], [(3, MessageBody::Granted { request: 1, .. })]));
+}
+
+/// A host that died between its write and its flush: were that lost later, who had the lock next would have read what never was.
+#[test]
+fn what_a_fenced_client_wrote_is_durable_before_its_locks_pass_on() {
+    let device = Arc::new(CrashLayer::new(SIZE, 1));
+    let mut world = World::with(device.clone(), options());
+    let (writer, next) = (world.client("writer", 1), world.client("next", 2));
+    let alone = |request| lock(request, Resource::Metadata(0), Mode::MetadataExclusive);
+    world.ordered(&writer.0, writer.1, &alone(1));
+    world.write(&writer.0, 0, 1).good();
+    assert_eq!(device.durable_bytes(0, BLOCK_BYTES), [0; BLOCK_BYTES], "nobody has flushed");
+    world.ordered(&next.0, next.1, &alone(1));
+    world.messages(&next.0);
+    for _ in 0..3 {
+        world.advance(LEASE / 2);
+        world.renew(&next);
+    }
+    assert!(matches!(world.messages(&next.0)[..], [(3, MessageBody::Granted { request: 1, .. })]));
+    assert_eq!(device.durable_bytes(0, BLOCK_BYTES), [1; BLOCK_BYTES]);
+}
+
+/// The same where the target itself ended, and what its clients wrote is still in the cache of its disk.
+#[test]
+fn what_was_written_before_a_start_is_durable_before_others_have_its_locks() {
+    let (shelf, device) = (Arc::<Shelf>::default(), Arc::new(CrashLayer::new(SIZE, 1)));
+    let mut world = World::with(device.clone(), shelf.options());
+    let writer = world.client("writer", 1);
+    world.write(&writer.0, 0, 1).good();
+    let mut world = World::with(device.clone(), shelf.options());
+    world.advance(LEASE);
+    assert_eq!(shelf.last().reclaimable_from, 2, "others may have them");
+    assert_eq!(device.durable_bytes(0, BLOCK_BYTES), [1; BLOCK_BYTES]);
+}
+
+/// It counts its lease from when it asked again.
+#[test]
+fn a_client_that_registers_again_has_its_whole_lease() {
+    let mut world = World::new();
+    let client = world.client("client", 1);
+    world.advance(LEASE * 3 / 4);
+    assert_eq!(world.register(&client.0, 1), client.1);
+    world.advance(LEASE * 3 / 4);
+    world.renew(&client);
 }
 
 /// Race 3.

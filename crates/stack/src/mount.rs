@@ -267,8 +267,8 @@ async fn open_unit(config: &MountConfig, name: &str, paths: &Paths) -> Result<So
     let remotes = connect(&unit, config.waits_for_target).await?;
     let identity = remotes.identity();
     let lock = match config.is_read_only {
-        true => UnitLock::share(paths, &identity, name)?,
-        false => UnitLock::acquire(paths, &identity, name)?,
+        true => UnitLock::share(paths, std::slice::from_ref(&identity), name)?,
+        false => UnitLock::acquire(paths, std::slice::from_ref(&identity), name)?,
     };
     Registry::open(paths)?.check(&identity, &[])?;
     if !config.is_read_only {

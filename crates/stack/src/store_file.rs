@@ -276,6 +276,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use block::Identity;
     use block::device::DeviceExt;
     use block::memory::MemoryDevice;
     use cache::Cache;

@@ -1,16 +1,18 @@
 //! What sharing does by itself: deadlines that pass, fences that are carried out, and what has to be durable before it goes on.
 //!
 //! A fence is carried out by taking all ranges once: whatever had one before has ended then, and whatever gets one later looks whether its client lives.
-//! So it does not matter through which unit a command came, or whether it came before its client registered.
+//! So it does not matter through which unit a command came, or whether it came before its client registered. Then the device is flushed: a client that died
+//! between its write and its flush leaves nothing behind that who has the lock next could read, and a loss of power could take away. The same after a
+//! start, before others are granted what clients of before did not reclaim.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use block::ByteRange;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
+use block::{ByteRange, Request, SharedDevice};
 use locks::identity::{BootEpoch, ClientId};
 
 use super::orders::TURN;
@@ -29,18 +31,20 @@ struct Work {
 }
 
 impl Sharing {
-    /// Runs until it is dropped. `ranges` are those of the unit.
-    pub(crate) async fn run(self: Arc<Self>, ranges: RangeLock, workers: Workers) {
+    /// Runs until it is dropped. `ranges` and `device` are those of the unit.
+    pub(crate) async fn run(self: Arc<Self>, ranges: RangeLock, workers: Workers, device: SharedDevice) {
         loop {
             let work = self.work();
             for client in work.to_fence {
-                let (sharing, ranges) = (Arc::clone(&self), ranges.clone());
+                let (sharing, ranges, device) = (Arc::clone(&self), ranges.clone(), Arc::clone(&device));
                 workers.spawn(async move {
                     drop(ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await);
+                    flush(&device).await;
                     sharing.with(|state, now| state.manager.fenced(now, client));
                 });
             }
             if let Some(epoch) = work.grace_end {
+                flush(&device).await;
                 self.keep_grace_end(epoch).await;
             }
             if work.forgets_lease {
@@ -114,5 +118,12 @@ impl Sharing {
                 false
             }
         }
+    }
+}
+
+/// What is lost with a flush that fails is told to those who wrote, as always: nobody waits for it here.
+async fn flush(device: &SharedDevice) {
+    if let Err(error) = device.submit(Request::flush()).await.result {
+        tracing::error!(%error, "what clients wrote that are gone cannot be made durable");
     }
 }

@@ -115,7 +115,8 @@ impl State {
         let same = self.members.iter().find(|(_, member)| member.key == registrant.key).map(|(client, _)| *client);
         let client = match same {
             Some(client) if joined == 0 || joined == client.bits() => {
-                self.manager.check_life(now, client).map_err(|error| failure(&error, 0))?;
+                // It counts its lease from when it sent this.
+                self.manager.renew(now, client).map_err(|error| failure(&error, 0))?;
                 client
             }
             None if joined == 0 => {

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use locks::limits;
+use locks::settings::Profile;
 
 use crate::sharing::store::{SavedSharing, SharingStore};
 
 /// Times of sharing, and where what outlives a start is kept.
 #[derive(Clone)]
 pub struct SharingOptions {
+    /// What is done with grants and commands.
+    pub profile: Profile,
     /// How long grants of a silent client stand.
     pub lease: Duration,
     /// How long a client has to answer a callback that it does not defer.
@@ -29,6 +32,7 @@ pub struct SharingOptions {
 impl Default for SharingOptions {
     fn default() -> Self {
         Self {
+            profile: Profile::default(),
             lease: limits::LEASE,
             callback_time: limits::CALLBACK_TIME,
             callback_time_max: limits::CALLBACK_TIME_MAX,

@@ -11,7 +11,7 @@ use futures_util::task::AtomicWaker;
 use locks::limits::Limits;
 use locks::manager::LockManager;
 use locks::resource::GroupSize;
-use locks::settings::Settings;
+use locks::settings::{Profile, Settings};
 use scsi::sharing::Support;
 
 use super::settings::SharingOptions;
@@ -42,6 +42,7 @@ impl Sharing {
         let block_bytes = u64::from(geometry.logical_block_bytes.max(SHARED_BLOCK_BYTES));
         let group = GroupSize::of_blocks((SHARED_GROUP_BYTES / block_bytes).max(1));
         let settings = Settings {
+            profile: options.profile,
             lease: options.lease,
             callback_time: options.callback_time,
             callback_time_max: options.callback_time_max,
@@ -52,7 +53,7 @@ impl Sharing {
         };
         let manager = LockManager::new(settings, options.saved.start(), clock.now());
         let support = Support {
-            is_paper_profile: false,
+            is_paper_profile: options.profile == Profile::Paper,
             locks_max: SHARING_LOCKS_MAX as u16,
             lease_ms: milliseconds(options.lease),
             callback_ms: milliseconds(options.callback_time),

@@ -52,7 +52,7 @@ impl FrontOptions {
             name: name.to_owned(),
             access: access(settings)?,
             is_read_only: settings.is_on("read-only"),
-            allows_remote: settings.is_on("front.allow-remote"),
+            allows_remote: settings.is_on("allow-remote"),
             tls: tls(settings)?,
             gateway: GatewayOptions {
                 iqn: gateway_iqn(settings, name)?,

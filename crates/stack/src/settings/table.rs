@@ -751,7 +751,7 @@ pub static TABLE: &[Setting] = &[
     ),
     Setting::new(
         Part::Front,
-        "front.allow-remote",
+        "allow-remote",
         "",
         Kind::Switch,
         "Let fronts listen on addresses that other machines reach",

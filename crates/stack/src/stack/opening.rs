@@ -257,7 +257,7 @@ fn check_alone(config: &StackConfig, remotes: &Remotes) -> Result<()> {
     let is_promised = config.cache.as_ref().is_some_and(|cache| cache.is_exclusive == Some(true));
     let keeps_any = config.cache.is_some() || config.log.is_some();
     let is_sharable = |lun: &Arc<RemoteLun>| lun.sharing_support().is_some();
-    if !keeps_any || is_promised || !remotes.legs().iter().flat_map(|leg| &leg.luns).any(is_sharable) {
+    if !keeps_any || is_promised || !remotes.member_luns().iter().flat_map(|member| &member.luns).any(is_sharable) {
         return Ok(());
     }
     let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache here does not hear of it. Attach it with \

@@ -4,7 +4,6 @@ use block::layer::multipath::Policy;
 use cache::{Admission, CrashMode, Mode, Replacement};
 use writelog::{DestageOrder, Durability};
 
-use super::table::Changes;
 use super::*;
 
 fn given(all: &[(&str, &str, Origin)]) -> Result<Settings> {

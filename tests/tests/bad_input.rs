@@ -246,7 +246,7 @@ fn a_target_that_cannot_start() {
     ]);
     remote.failure(2, &["--allow-remote"]);
     let nbd = world.run(["attach", &first.url(0), "--as", "nbd:0.0.0.0:0"]);
-    nbd.failure(2, &["0.0.0.0", "no authentication"]);
+    nbd.failure(2, &["0.0.0.0", "nbd.tls-certificate"]);
 }
 
 #[test]

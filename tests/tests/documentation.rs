@@ -1,7 +1,7 @@
 //! The documentation is true: its examples run, its generated pages are what the binary prints, its links lead somewhere.
 //!
-//! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world of their own. Changed is only
-//! the portal, `127.0.0.1:3260`, which becomes a free port. Blocks tagged `console` or `text` are shown and not run.
+//! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world of their own. Changed are only
+//! the portal, `127.0.0.1:3260`, and that of a gateway, `127.0.0.1:3261`, which become free ports. Blocks tagged `console` or `text` are shown and not run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,6 +12,8 @@ use tests::{World, finish, forebay_binary};
 
 /// The portal that the pages use.
 const PORTAL: &str = "127.0.0.1:3260";
+/// The address of the gateway that a page makes.
+const GATEWAY: &str = "127.0.0.1:3261";
 /// Longest run of one page; some measure for a few seconds.
 const PAGE_SECONDS_MAX: &str = "150";
 
@@ -95,7 +97,7 @@ fn sudo() -> Option<&'static str> {
 /// Runs the blocks of the page.
 #[track_caller]
 fn run_page(page: &str) {
-    let script = parts(&root().join(page)).shell.replace(PORTAL, &free_portal());
+    let script = parts(&root().join(page)).shell.replace(PORTAL, &free_portal()).replace(GATEWAY, &free_portal());
     assert!(!script.is_empty(), "{page} has nothing to run");
     let world = World::new();
     fs::create_dir(world.path("bin")).expect("the world can be written to");
@@ -149,6 +151,11 @@ fn the_guide_to_virtual_machines_runs() {
 #[test]
 fn the_guide_to_local_disks_runs() {
     run_page("docs/guides/local-disk.md");
+}
+
+#[test]
+fn the_guide_to_gateways_runs() {
+    run_page("docs/guides/gateway.md");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_gateway_asks_for_the_secret_it_was_given_and_listens_to_other_machines_only
     assert_ne!(finish(Command::new("iscsi-inq").arg(&disk.ready)).code, Some(0));
     assert!(world.status("disk")["iscsi"]["logins_refused"].as_u64() >= Some(1));
     let other = |others: &[&str]| world.run([&["attach", &target.url(0), "--name", "other"], others].concat());
-    other(&["--as", "iscsi:0.0.0.0:0"]).failure(2, &["0.0.0.0:0", "front.allow-remote=on"]);
+    other(&["--as", "iscsi:0.0.0.0:0"]).failure(2, &["0.0.0.0:0", "allow-remote=on"]);
     other(&["--as", "iscsi:0", "--set", "iscsi.chap-user=alice"]).failure(2, &["iscsi.chap-file"]);
     other(&["--as", "iscsi:0"]).failure(6, &["as \"disk\"", "several fronts (--as)"]);
 }

@@ -10,6 +10,8 @@ const LIBRARY: &str = r#"
 until_true() { n=0; until eval "$1"; do n=$((n + 1)); [ $n -lt 1200 ] || { echo "never: $1"; cat /tmp/log; exit 1; }; sleep 0.1; done; }
 export FOREBAY_RUNTIME_DIR=/run/forebay FOREBAY_STATE_DIR=/forebay
 mkdir -p /run
+# Sectors of the disk, after a read: the target tells of a new size with the answer to a command.
+size() { dd if=/dev/nbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null; cat /sys/block/nbd0/size; }
 # Writes that the disk has ended.
 written() { awk '{ print $5 }' /sys/block/nbd0/stat; }
 # $1: where to offer it
@@ -46,7 +48,7 @@ echo 3 >/proc/sys/vm/drop_caches
 [ "$(head -c "$(wc -c </tmp/data)" /dev/nbd0 | sha256sum)" = "$(sha256sum </tmp/data)" ]
 echo "survived"
 echo "grow"; read -r reply
-until_true '[ "$(cat /sys/block/nbd0/size)" = 196608 ]'
+until_true '[ "$(size)" = 196608 ]'
 dd if=/tmp/data of=/dev/nbd0 bs=1M seek=80 conv=fsync 2>/dev/null
 "$FOREBAY" detach disk >/dev/null
 wait $pid

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tests::World;
 
 /// In the order of the registry.
-const EXPERIMENTS: [&str; 10] = [
+const EXPERIMENTS: [&str; 12] = [
     "packet-sizes",
     "icache-postmark",
     "icache-counts",
@@ -16,6 +16,8 @@ const EXPERIMENTS: [&str; 10] = [
     "queue-depth",
     "metro",
     "connection-kinds",
+    "share-overhead",
+    "share-readers",
 ];
 
 #[test]

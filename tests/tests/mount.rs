@@ -389,6 +389,7 @@ fn files_are_what_programs_expect_of_them() {
     fs::create_dir(mounted.path("group/below")).unwrap();
     let below = fs::metadata(mounted.path("group/below")).unwrap();
     assert_eq!((below.gid(), below.mode() & 0o2000), (1234, 0o2000));
+    drop(file);
     // Full, and room again.
     let full = fs::write(mounted.path("full"), vec![1; 20 << 20]).unwrap_err();
     assert_eq!(full.kind(), io::ErrorKind::StorageFull);

@@ -228,9 +228,9 @@ fn certificates_that_are_none_and_addresses_without_them_are_refused() {
     attach(&[&tcp[..], &["--set", &certificate, "--set", &no_key]].concat()).failure(2, &["extensions", "private key"]);
     let nowhere = set("nbd.tls-key", "nowhere");
     attach(&[&tcp[..], &["--set", &certificate, "--set", &nowhere]].concat()).failure(5, &["nowhere"]);
-    let remote = ["--as", "nbd:0.0.0.0:0", "--set", "front.allow-remote=on"];
+    let remote = ["--as", "nbd:0.0.0.0:0", "--set", "allow-remote=on"];
     attach(&remote).failure(2, &["0.0.0.0:0", "nbd.tls-clients"]);
     attach(&[&remote[..], &["--set", &certificate, "--set", &key]].concat()).failure(2, &["nbd.tls-clients"]);
     let unsaid = ["--as", "nbd:0.0.0.0:0", "--set", &certificate, "--set", &key, "--set", &clients];
-    attach(&unsaid).failure(2, &["front.allow-remote=on"]);
+    attach(&unsaid).failure(2, &["allow-remote=on"]);
 }

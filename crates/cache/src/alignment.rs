@@ -14,7 +14,7 @@
 use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
-use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use block::{Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
 
 use crate::limits::SECTOR_BYTES;
 use crate::line_size::LineSize;
@@ -130,6 +130,11 @@ impl Device for Padded {
     /// As they are: whoever receives them moves their ranges.
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
+    }
+
+    /// Likewise.
+    fn copies(&self) -> Option<Copies> {
+        self.inner.copies()
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use base::range::ByteRange;
-use block::{Completion, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use block::{Completion, Copies, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::{join, join5};
 
 use crate::admission::{Tuning, seen_slots};
@@ -233,5 +233,9 @@ impl Device for Cache {
 
     fn subscribe(&self) -> EventReceiver {
         self.core.events.subscribe()
+    }
+
+    fn copies(&self) -> Option<Copies> {
+        self.core.origin.device().copies()
     }
 }

@@ -5,6 +5,7 @@
 //! | [`Lines`] | what is where, behind a mutex |
 //! | [`Journal`] | what the cache device says about it, and how that becomes durable |
 //! | [`Origin`] | the origin, what it has said, and what it has not flushed |
+//! | [`Revocations`] | what an origin that several hosts share has asked back |
 //! | [`Cleaner`] | how fast lines are cleaned, and whether |
 //! | [`Succession`] | the cache that is to take the place of this one |
 //! | [`Life`] | whether requests are taken, and whether anything is done at all |
@@ -43,6 +44,7 @@ use crate::lines::Lines;
 use crate::origin::Origin;
 use crate::recovery_report::RecoveryReport;
 use crate::refused_writes::RefusedWrites;
+use crate::revocations::Revocations;
 use crate::succession::Succession;
 
 /// See the top of this file.
@@ -50,6 +52,7 @@ pub(crate) struct Core {
     pub(crate) lines: Arc<Lines>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) origin: Origin,
+    pub(crate) revocations: Revocations,
     pub(crate) cleaner: Cleaner,
     pub(crate) succession: Succession,
     pub(crate) life: Arc<Life>,
@@ -75,7 +78,21 @@ pub(crate) struct Core {
     pub(crate) recovery: RecoveryReport,
 }
 
+/// What had happened before something was asked of the origin that is to be taken in.
+#[derive(Clone, Copy)]
+pub(crate) struct Since {
+    /// How often it had lost writes.
+    pub(crate) losses: u64,
+    /// How often it had asked for copies back.
+    pub(crate) revocations: u64,
+}
+
 impl Core {
+    /// From now on. To be called before the origin is asked.
+    pub(crate) fn since(&self) -> Since {
+        Since { losses: self.origin.losses.count(), revocations: self.revocations.count() }
+    }
+
     /// How large lines are.
     pub(crate) fn line_size(&self) -> LineSize {
         self.layout.line_size

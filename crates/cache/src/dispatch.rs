@@ -168,7 +168,10 @@ async fn write(
         Mode::WriteBack if !has_failed && !is_past => write_back::write(core, range, buffer, guard).await,
         // What was promised for write-back holds without the cache device, too: acknowledged is durable.
         Mode::WriteBack => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,
-        Mode::WriteThrough if !is_past => write_through::write(core, range, buffer, fua, Copy::Keep, guard).await,
+        // Of a shared origin only what was read may be kept: of what was written it does not know that there is a copy.
+        Mode::WriteThrough if !is_past && !core.revocations.is_shared() => {
+            write_through::write(core, range, buffer, fua, Copy::Keep, guard).await
+        }
         Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
             write_through::write(core, range, buffer, fua, Copy::Drop, guard).await
         }

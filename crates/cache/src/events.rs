@@ -8,14 +8,27 @@
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
 //! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new. What is dirty there is stranded (`stranded`) | yes |
 //! | offline, back | nothing | yes |
+//!
+//! What is asked *back*, before others change it, is forgotten at once, without waiting for any request: who waits there may wait for this. See
+//! [`revocations`](crate::revocations).
 
 use std::future::Future;
 use std::sync::Arc;
 
 use base::range::ByteRange;
-use block::{Error, ErrorKind, Event};
+use block::{Dropped, Error, ErrorKind, Event, Keeper};
 
 use crate::core::Core;
+
+impl Keeper for Core {
+    fn revoke(&self, range: ByteRange) -> Dropped {
+        let range = self.origin.inside(range);
+        // In this order: whoever takes lines in looks for revocations while it holds them, and either sees this one or is seen below.
+        self.revocations.note(range);
+        self.lines.forget_clean(range);
+        Box::pin(async {})
+    }
+}
 
 impl Core {
     /// Handles events as they come. Ends when the cache closes.

@@ -1,7 +1,8 @@
 //! Insertion: clean data gets into frames.
 //!
 //! ```text
-//!   copied ─► what the device says of these frames and blocks is taken back (`unmap`) ─► written to the frames ─► valid, unless the origin lost writes since
+//!   copied ─► what the device says of these frames and blocks is taken back (`unmap`) ─► written to the frames ─► valid, unless the origin lost writes since,
+//!   or asked for them back
 //! ```
 //! The copy is bounded: when the cache device cannot keep up, data is not inserted rather than anybody held up.
 
@@ -13,7 +14,7 @@ use base::range::ByteRange;
 use block::device::DeviceExt;
 use futures_util::future::join_all;
 
-use crate::core::Core;
+use crate::core::{Core, Since};
 use crate::crash_mode::CrashMode;
 use crate::line_checksum::LineChecksum;
 use crate::lines::{CleanPart, Lines};
@@ -112,29 +113,30 @@ impl Core {
         false
     }
 
-    /// Says that the frames hold these clean sectors, unless the origin has lost writes since it lost `losses` of them: what was read or
-    /// written may be what it lost.
-    pub(crate) async fn admit(&self, parts: &[CleanPart], losses: u64) {
+    /// Says that the frames hold these clean sectors, unless the origin has lost writes `since` or asked for them back: what was read or
+    /// written may be what it lost, or what others changed.
+    pub(crate) async fn admit(&self, parts: &[CleanPart], since: Since) {
         let is_safe = || {
             let flushes = &self.origin.flushes;
             let may_lose = flushes.has_unflushed_writes() || flushes.has_lost();
-            !may_lose && self.origin.losses.count() == losses
+            !may_lose && self.origin.losses.count() == since.losses
         };
         if self.journal.map(parts, is_safe).await {
-            self.make_valid(parts, losses);
+            self.make_valid(parts, since);
         }
     }
 
-    fn make_valid(&self, parts: &[CleanPart], losses: u64) {
+    fn make_valid(&self, parts: &[CleanPart], since: Since) {
         {
             let state = &mut *self.lines.state();
             // Whoever counts a loss looks at the lines afterwards: a loss that is not seen here finds them.
-            if self.origin.losses.count() != losses || state.failure.is_some() {
+            if self.origin.losses.count() != since.losses || state.failure.is_some() {
                 return;
             }
             let has_unflushed = self.origin.has_unflushed_writes();
             let has_lost = self.origin.flushes.has_lost();
-            for &CleanPart { block, mask, checksum } in parts {
+            let is_spared = |block| self.revocations.have_spared(self.line_size().line_range(block), since.revocations);
+            for &CleanPart { block, mask, checksum } in parts.iter().filter(|part| is_spared(part.block)) {
                 if let Some((frame, line)) = state.frames.find(block) {
                     state.frames.set_sectors(frame, line.valid | mask, line.dirty);
                     if checksum.is_known() {

@@ -36,7 +36,7 @@
 //! | `mappings`, `index`, `tags`, `bitmaps`, `page_set` | what frames are made of, in few bytes; clean lines that count after a crash |
 //! | [`layout`], [`mod@format`] | where the bytes lie on the cache device, and what they are |
 //! | [`options`] | what users choose |
-//! | [`admission`], [`pace`], `counters`, `refused_writes` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device refused |
+//! | [`admission`], [`pace`], `counters`, `refused_writes`, `revocations` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device refused; what a shared origin asked back |
 //! | [`freshness`], [`crash_mode`], [`mode`] | what others have changed; what a crash leaves; who acknowledges writes |
 //! | [`alignment`], [`line_size`], [`line_checksum`] | where lines begin, how large they are, and what shows that their data is whole |
 //! | [`load`], `recovery_report` | shapes of what a cache says about itself |
@@ -111,6 +111,7 @@ mod read_plan;
 mod recovery;
 mod recovery_report;
 mod refused_writes;
+mod revocations;
 mod room;
 mod succession;
 mod supersede;

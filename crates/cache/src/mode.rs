@@ -3,13 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use block::{Error, ErrorKind};
 use serde::Serialize;
 
 /// When a write is acknowledged, and by whom. Can be changed while the cache runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By the origin. The cache never holds anything the origin lacks.
+    /// By the origin. The cache never holds anything the origin lacks. Of one that several hosts share it keeps what was read alone.
     WriteThrough,
     /// By the cache device, where it is then durable. The origin learns of it when the line is cleaned.
     WriteBack,
@@ -42,6 +43,18 @@ impl Mode {
             Self::WriteBack => true,
             Self::WriteThrough | Self::WriteAround | Self::PassThrough | Self::ReadOnly => false,
         }
+    }
+
+    /// Refuses to delay writes to an origin that others use: they would not see them.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub(crate) fn check_shared(self, is_shared: bool) -> Result<(), Error> {
+        if is_shared && self.delays_writes() {
+            let words = "a cache of a disk that several hosts share cannot delay writes: take mode write-through or write-around";
+            return Err(Error::new(ErrorKind::Unsupported, words));
+        }
+        Ok(())
     }
 
     /// Whether writes are carried out at all.

@@ -10,7 +10,7 @@ use base::buffer::BufferPool;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
-use block::{Device, Error, ErrorKind, EventHub, EventReceiver, Identity, SharedDevice};
+use block::{Device, Error, ErrorKind, EventHub, EventReceiver, Identity, Keeper, SharedDevice};
 use store::{Binding, Life, LogPosition, Superblock};
 
 use crate::admission::{Admissions, seen_slots};
@@ -35,6 +35,7 @@ use crate::origin_flushes::OriginFlushes;
 use crate::pace::Pace;
 use crate::recovery::{Clean, Recovered, recover, with_checksums};
 use crate::refused_writes::RefusedWrites;
+use crate::revocations::Revocations;
 use crate::succession::Succession;
 
 /// See [`Cache::open`](crate::Cache::open).
@@ -47,8 +48,14 @@ pub(crate) async fn open(
     check_devices(&cache_device, &origin)?;
     // Before anything is read: what changes from now on is told, whatever an open takes.
     let origin_events = origin.subscribe();
-    let found = find(&cache_device, Binding::of(&origin), &options).await?;
+    let copies = origin.copies();
+    options.mode.check_shared(copies.is_some())?;
+    let found = find(&cache_device, Binding::of(&origin), copies.is_some(), &options).await?;
     let core = Arc::new(assemble(cache_device, (origin, origin_events), options, found, origin_flushes)?);
+    if let Some(copies) = copies {
+        let keeper: Arc<dyn Keeper> = core.clone();
+        copies.add_keeper(Arc::downgrade(&keeper));
+    }
     core.find_stranded();
     core.settle_first().await?;
     core.journal.checkpoint(Extent::Dirty).await?;
@@ -69,8 +76,13 @@ struct Found {
     deferred_bytes_max: usize,
 }
 
-/// Reads what the device holds, for an origin that is `binding_now`.
-async fn find(cache_device: &SharedDevice, binding_now: Binding, options: &OpenOptions) -> Result<Found, Error> {
+/// Reads what the device holds, for an origin that is `binding_now` and may be shared.
+async fn find(
+    cache_device: &SharedDevice,
+    binding_now: Binding,
+    is_shared: bool,
+    options: &OpenOptions,
+) -> Result<Found, Error> {
     let mut superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, cache_device.geometry().size_bytes)?;
     Binding::from_raw(&superblock.payload.binding)?.check_same(&binding_now, KIND.name)?;
@@ -87,7 +99,7 @@ async fn find(cache_device: &SharedDevice, binding_now: Binding, options: &OpenO
     let frames = with_checksums(frames, &superblock.payload)?;
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
     let is_of_another = generation != superblock.payload.generation.get();
-    let is_stale = is_of_another || options.freshness == Freshness::Unknown;
+    let is_stale = is_of_another || is_shared || options.freshness == Freshness::Unknown;
     let clean = if is_stale { Clean::Drop } else { Clean::Keep };
     let padding = padding_within_blocks(&superblock.payload, layout.line_size, &binding_now)?;
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
@@ -139,9 +151,11 @@ fn assemble(
     let stored = Stored { superblock, table: recovered.table };
     let journal = Journal::new(Arc::clone(&cache_device), stored, start, crash_mode, options.tokens, &lines, &life)?;
     let pace = Pace::new(layout.line_size, options.cleaning);
+    let copies = origin.copies();
     Ok(Core {
         journal: Arc::new(journal),
         origin: Origin::new(origin, padding, identity, &lines, origin_events, origin_flushes),
+        revocations: Revocations::of(copies),
         cleaner: Cleaner::new(pace, &lines.changed, &lines.background),
         succession: Succession::default(),
         lines,

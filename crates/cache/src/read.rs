@@ -24,7 +24,7 @@ use block::range_lock::{Acquire, RangeGuard};
 use block::{Completion, Error, ErrorKind, Request, Response};
 use futures_util::future::join_all;
 
-use crate::core::Core;
+use crate::core::{Core, Since};
 use crate::counters::{RequestKind, Serving};
 use crate::insertion::{Insertion, Wanted};
 use crate::read_plan::{Piece, ReadPlan, Source, merge_misses};
@@ -100,10 +100,10 @@ pub(crate) async fn read(
             }
         }
     };
-    let losses = core.origin.losses.count();
+    let since = core.since();
     let response = core.read_unless_failing(&plan, range, buffer, had_failed).await;
     if response.result.is_ok() && plan.has_misses() {
-        core.start_insertion(range, &response.buffer, losses, (guard, fetch));
+        core.start_insertion(range, &response.buffer, since, (guard, fetch));
     }
     response
 }
@@ -200,7 +200,7 @@ impl Core {
         self: &Arc<Self>,
         range: ByteRange,
         bytes: &[u8],
-        losses: u64,
+        since: Since,
         guards: (RangeGuard, RangeGuard),
     ) {
         let Some(insertion) = self.plan_insertion(range, bytes, Wanted::Missing) else {
@@ -211,7 +211,7 @@ impl Core {
         self.start(async move {
             let Insertion { parts, writes, pins } = insertion;
             if core.write_clean(&parts, &pins, writes).await {
-                core.admit(&parts, losses).await;
+                core.admit(&parts, since).await;
             }
             drop((pins, guards));
         });

@@ -82,7 +82,7 @@ impl Core {
         let (wanted, _) = self.line_size().part_of(blocks.start, range);
         let mut pins = Pins::none(&self.lines);
         let state = &mut *self.lines.state();
-        if !state.mode.caches_reads() || state.admissions.follows_streams() {
+        if !state.mode.caches_reads() || !self.revocations.may_use_copies() || state.admissions.follows_streams() {
             return None;
         }
         let (frame, line) = state.frames.find(blocks.start)?;
@@ -107,7 +107,7 @@ impl Core {
         let (mut checks, mut deferred) = (Vec::new(), Vec::new());
         let mut pins = Pins::none(&self.lines);
         let state = &mut *self.lines.state();
-        let is_bypassed = !state.mode.caches_reads();
+        let is_bypassed = !state.mode.caches_reads() || !self.revocations.may_use_copies();
         for block in self.line_size().blocks_of(range) {
             let (wanted, at) = self.line_size().part_of(block, range);
             let first = wanted.hull().map_or(0, |run| run.offset());

@@ -26,7 +26,7 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::admission::{Tuning, seen_slots};
 use crate::alignment::{inside, outside};
-use crate::core::Core;
+use crate::core::{Core, Since};
 use crate::format::Line;
 use crate::insertion::Wanted;
 use crate::limits::COPIES_IN_FLIGHT;
@@ -98,7 +98,7 @@ impl Core {
     async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
         // Before the line is looked at: what it has may be lost from then on.
-        let losses = successor.origin.losses.count();
+        let since = successor.since();
         // What the successor has counted already this cache may not have heard of yet.
         self.origin.reports.note_unread_losses();
         let Some((frame, line, _pins)) = self.pinned_line(block) else { return Ok(()) };
@@ -117,7 +117,7 @@ impl Core {
             let range =
                 ByteRange { offset: self.line_size().line_range(block).offset + run.offset(), length: run.length() };
             let range = inside(outside(range, self.origin.padding), successor.origin.padding);
-            successor.take_in(range, &bytes, losses).await?;
+            successor.take_in(range, &bytes, since).await?;
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// Inserts clean data that the origin has.
-    async fn take_in(self: &Arc<Self>, range: ByteRange, bytes: &[u8], losses: u64) -> Result<(), Error> {
+    async fn take_in(self: &Arc<Self>, range: ByteRange, bytes: &[u8], since: Since) -> Result<(), Error> {
         if let Some(error) = &self.lines.state().failure {
             return Err(error.clone());
         }
@@ -139,7 +139,7 @@ impl Core {
         self.counters.evictions.fetch_add(evicted_count, Ordering::Relaxed);
         let Some(insertion) = self.plan_insertion(range, bytes, Wanted::Missing) else { return Ok(()) };
         if self.write_clean(&insertion.parts, &insertion.pins, insertion.writes).await {
-            self.admit(&insertion.parts, losses).await;
+            self.admit(&insertion.parts, since).await;
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) async fn write(
     copy: Copy,
     guard: RangeGuard,
 ) -> Response {
-    let losses = core.origin.losses.count();
+    let since = core.since();
     if let Err(error) = core.journal.prepare_supersede(range).await {
         return Response::failed(error, buffer);
     }
@@ -67,7 +67,7 @@ pub(crate) async fn write(
             core.clone().start(async move {
                 let (is_cached, parts, pins) = cached.await;
                 if is_cached && is_written {
-                    core.admit(&parts, losses).await;
+                    core.admit(&parts, since).await;
                 }
                 drop((pins, guard));
             });
@@ -78,7 +78,7 @@ pub(crate) async fn write(
             let (core, is_written) = (Arc::clone(&core), response.result.is_ok());
             core.clone().start(async move {
                 if is_cached && is_written {
-                    core.admit(&parts, losses).await;
+                    core.admit(&parts, since).await;
                 }
                 drop((pins, guard));
             });

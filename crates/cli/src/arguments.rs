@@ -52,6 +52,8 @@ pub enum Command {
     Discover(Discover),
     /// Show what a logical unit says of itself
     Inquiry(Inquiry),
+    /// Show who shares a logical unit, what they hold and what they wait for
+    Locks(Locks),
     /// Attach a remote logical unit, cached or not, and offer it to local applications
     Attach(Box<Attach>),
     /// Stop an attachment, after writing everything dirty back, or a target
@@ -210,6 +212,33 @@ pub struct Inquiry {
     pub login: Given<LoginOptions>,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Locks {
+    #[command(subcommand)]
+    pub command: Option<LocksCommand>,
+    /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
+    #[arg(required = true)]
+    pub url: Option<String>,
+    #[command(flatten)]
+    pub login: Given<LoginOptions>,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LocksCommand {
+    /// End a client's life: nothing that it sends after this has any effect, and what it held passes on
+    Fence {
+        /// As `forebay locks` names it, like 3.12
+        client: String,
+        /// The logical unit: iscsi://[USER@]HOST[:PORT]/IQN/LUN
+        url: String,
+        #[command(flatten)]
+        login: Given<LoginOptions>,
+    },
 }
 
 #[derive(Debug, Args)]

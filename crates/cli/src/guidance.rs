@@ -73,6 +73,14 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             "forebay inquiry --json iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0",
         )],
     ),
+    ("forebay locks", &[("Who shares it", "forebay locks iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0")]),
+    (
+        "forebay locks fence",
+        &[(
+            "A host that hangs, so that others go on at once",
+            "forebay locks fence 3.12 iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0",
+        )],
+    ),
     (
         "forebay attach",
         &[

@@ -34,6 +34,8 @@ use netlink::{Change, Family};
 pub struct KernelDisk {
     path: PathBuf,
     index: u32,
+    /// The kernel asks for it with every change.
+    backend: String,
     /// Until it is served.
     stream: Option<StdUnixStream>,
     is_new: bool,
@@ -118,7 +120,13 @@ impl KernelDisk {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, words));
             }
         }
-        Ok(Self { path: path.to_owned(), index, stream: Some(ours), is_new: before.is_none() })
+        Ok(Self {
+            path: path.to_owned(),
+            index,
+            backend: backend.to_owned(),
+            stream: Some(ours),
+            is_new: before.is_none(),
+        })
     }
 
     /// Serves it until `shutdown`; then the kernel lets go of it, and what is under way is finished.
@@ -149,7 +157,7 @@ impl KernelDisk {
                 }
                 event = events.receive() => {
                     if matches!(event, Event::Resized(_) | Event::Missed) {
-                        tell_size(index, server.facts().1).await;
+                        tell_size(index, server.facts().1, self.backend.clone()).await;
                     }
                 }
             }
@@ -171,9 +179,9 @@ fn backend_of(index: u32) -> Option<String> {
     folder.join("pid").exists().then(backend)
 }
 
-async fn tell_size(index: u32, geometry: Geometry) {
+async fn tell_size(index: u32, geometry: Geometry, backend: String) {
     let change = move || {
-        let change = Change { index, socket: None, geometry: Some(geometry), flags: 0, backend: "" };
+        let change = Change { index, socket: None, geometry: Some(geometry), flags: 0, backend: &backend };
         Family::find()?.reconfigure(&change)
     };
     match blocking(change).await {

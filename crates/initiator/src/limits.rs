@@ -93,6 +93,12 @@ pub const CHANGE_REPORTS_MAX: u32 = 128;
 /// Ranges told one by one that others changed; more become one. Receivers keep some dozens of events.
 pub const EVENTS_OF_CHANGES_MAX: usize = 16;
 
+/// Bytes of one answer to SHARING IN, REPORT: some hundred lines. The rest is asked for again.
+pub const SHARING_REPORT_BYTES: usize = 16 + 48 * 512;
+
+/// Answers of one report: clients, their locks and what they wait for are bounded at the target, and somebody has to read them.
+pub const SHARING_REPORTS_MAX: u32 = 256;
+
 /// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again
 /// from where they end.
 pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;

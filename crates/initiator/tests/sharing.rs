@@ -93,7 +93,7 @@ fn a_copy_is_asked_back_before_another_host_writes() {
     assert_eq!(read(&mut world, &one, 4096), 0);
     assert!(one.copies().unwrap().may_use());
     write(&mut world, &two, 4096, 7).unwrap();
-    assert_eq!(cache.dropped(), [ByteRange { offset: 4096, length: 512 }]);
+    assert_eq!(cache.dropped(), [ByteRange { offset: 4096, length: 4096 }]);
     assert_eq!(others.dropped(), [], "it has no copy but its own");
     assert_eq!(read(&mut world, &one, 4096), 7);
 }
@@ -120,7 +120,7 @@ fn a_lost_session_keeps_the_client_and_its_copies_and_what_it_missed_is_told() {
     assert!(one.copies().unwrap().may_use(), "nobody changes it before the lease is over");
     write(&mut world, &two, 0, 9).unwrap();
     world.pass(Duration::from_secs(1));
-    assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: 512 }]);
+    assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: 4096 }]);
     assert_eq!((client(&one), one.status().sharing.unwrap().lives), (before, 1));
     assert_eq!(read(&mut world, &one, 0), 9);
 }

@@ -8,6 +8,7 @@
 //! | `icache`, [`icache_model`] | those of paper 000, *A Caching Strategy to Improve iSCSI Performance*, over models |
 //! | `icache_postmark`, `packet_sizes` | those of the same paper that take this machine: PostMark, and packets on the wire |
 //! | `iscsi_design` | the experiments of paper 001, *An iSCSI Design and Implementation* |
+//! | `sharing`, `sharing_model` | those of paper 003, *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, over models |
 //! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
 //! | `stage`, `namespaces`, `wan` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces, with delay and loss |
 //!
@@ -30,6 +31,8 @@ pub mod outcome;
 mod packet_sizes;
 pub mod page;
 pub mod registry;
+mod sharing;
+mod sharing_model;
 mod stage;
 mod wan;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::error::LabError;
 use crate::outcome::{Clock, Found, Outcome};
 use crate::stage::{Scale, Stage};
-use crate::{icache, icache_postmark, iscsi_design, packet_sizes};
+use crate::{icache, icache_postmark, iscsi_design, packet_sizes, sharing};
 
 /// An experiment with processes.
 type OnStage = fn(&Stage, Scale) -> Result<Found, LabError>;
@@ -129,6 +129,26 @@ pub const REGISTRY: &[Experiment] = &[
         needs: None,
         in_virtual_time: None,
         on_this_machine: Some(iscsi_design::connection_kinds),
+    },
+    Experiment {
+        name: "share-overhead",
+        source: "An Efficient Data Sharing Scheme for iSCSI-Based File Systems, figure 3",
+        found: "100 MB written in sequence: the whole time falls as blocks grow, that of locks as block groups grow",
+        across: "blocks of a group",
+        unit: "s",
+        needs: None,
+        in_virtual_time: Some(sharing::overhead),
+        on_this_machine: None,
+    },
+    Experiment {
+        name: "share-readers",
+        source: "An Efficient Data Sharing Scheme for iSCSI-Based File Systems, section 4.2",
+        found: "10 blocks, one writer, 1 to 3 readers, 3600 s: the more readers, the longer the writer waits for a block",
+        across: "readers",
+        unit: "ms",
+        needs: None,
+        in_virtual_time: Some(sharing::readers),
+        on_this_machine: None,
     },
 ];
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lab::{Clock, REGISTRY, Scale};
+use lab::{Clock, Outcome, REGISTRY, Row, Scale};
 
 #[test]
 fn models_repeat_to_the_digit() {
@@ -17,13 +17,14 @@ fn models_repeat_to_the_digit() {
         let is_possible = |ours: f64| ours.is_finite() && (ours > 0.0 || may_be_zero && ours == 0.0);
         assert!(outcome.rows.len() >= 3 && outcome.rows.iter().all(|row| is_possible(row.ours)), "{}", outcome.table());
         assert!(outcome.rows.iter().any(|row| row.ours > 0.0), "{}", outcome.table());
-        // Figure 5a of iCache is a drawing without numbers.
+        // Two figures are drawings without numbers.
         let has_numbers = outcome.rows.iter().any(|row| row.paper.is_some());
-        assert_eq!(has_numbers, experiment.name != "icache-counts", "{}", outcome.table());
+        let is_drawing = ["icache-counts", "share-overhead"].contains(&experiment.name);
+        assert_eq!(has_numbers, !is_drawing, "{}", outcome.table());
         println!("{}", outcome.table());
         count += 1;
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 8);
 }
 
 /// What the models were set by comes out of them again, through our protocol: within a tenth.
@@ -36,4 +37,42 @@ fn models_meet_the_numbers_they_were_set_by() {
             assert!((0.9..=1.1).contains(&ratio), "{}", outcome.table());
         }
     }
+}
+
+fn ours(outcome: &Outcome, panel: &str, series: &str) -> Vec<f64> {
+    let is_it = |row: &&Row| row.panel == panel && row.series == series;
+    outcome.rows.iter().filter(is_it).map(|row| row.ours).collect()
+}
+
+fn quick(name: &str) -> Outcome {
+    let experiment = lab::find(name).expect("it is in the registry");
+    experiment.run(Clock::Virtual, Scale::Quick, Path::new("")).expect("nothing fails in a model")
+}
+
+/// Its disk and its links are those of the paper's tables, and nothing else was set: a block takes as long as in table 4, within a fiftieth.
+#[test]
+fn a_writer_waits_the_longer_the_more_others_read() {
+    let outcome = quick("share-readers");
+    let ratio = outcome.rows.iter().find_map(Row::ratio).expect("one number is the paper's");
+    assert!((0.98..=1.02).contains(&ratio), "{}", outcome.table());
+    for profile in ["paper's profile", "ours"] {
+        let times = ours(&outcome, "a write", profile);
+        assert!(times.len() == 4 && times.is_sorted_by(|fewer, more| fewer * 1.1 < *more), "{}", outcome.table());
+        let times = ours(&outcome, "a write", &format!("{profile}, block"));
+        assert!(times.is_sorted_by(|fewer, more| fewer < more), "the wait is for the block: {}", outcome.table());
+    }
+}
+
+#[test]
+fn sharing_costs_less_with_larger_blocks_and_groups() {
+    let outcome = quick("share-overhead");
+    for profile in ["paper's profile", "ours"] {
+        for panel in outcome.panels() {
+            let locks = ours(&outcome, panel, &format!("{profile}, locks"));
+            assert!(locks.len() == 4 && locks.is_sorted_by(|small, large| small >= large), "{}", outcome.table());
+        }
+    }
+    let whole = outcome.panels().into_iter().map(|panel| ours(&outcome, panel, "paper's profile")).collect::<Vec<_>>();
+    let falls = |group: usize| whole.is_sorted_by(|small, large| small[group] > large[group]);
+    assert!((0..4).all(falls), "{}", outcome.table());
 }

@@ -28,6 +28,8 @@ struct Cluster {
     ticks: u8,
     /// How often a request may be sent again.
     repeats: u8,
+    /// Whether any client may freeze, or only the first.
+    any_freezes: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -336,8 +338,8 @@ impl Model for Cluster {
             if self.losses > state.losses && state.is_quiet() && is_alive && host.holder.waiting().next().is_some() {
                 actions.push(Action::Repeat(at));
             }
-            // The scripts begin with the one that is to freeze.
-            if state.freezes > 0 && at == 0 {
+            // Where only one freezes, the scripts begin with it.
+            if state.freezes > 0 && (at == 0 || self.any_freezes) {
                 actions.push(Action::Freeze(at));
             }
         }
@@ -383,7 +385,8 @@ impl Model for Cluster {
             }),
             Property::sometimes("all is done", all_asked),
         ];
-        if self.freezes > 0 {
+        // It takes three moments: the lease at the client, the one at the target, and the next grant.
+        if self.freezes > 0 && self.ticks > 2 {
             properties.push(Property::sometimes("a client is fenced and another has its lock", |_, state: &State| {
                 let fenced: BTreeSet<ClientId> = state.manager.clients().fenced().collect();
                 let owner = |client: ClientId| state.manager.table().grants_of(Owner::own(client)).next().is_some();
@@ -407,12 +410,18 @@ fn check(name: &str, cluster: Cluster) {
 
 const READ: &[Wanted] = &[(BLOCK, Mode::M_S)];
 const CHANGE: &[Wanted] = &[(BLOCK, Mode::M_X)];
+const OTHER: Resource = Resource::Metadata(4);
+const CHANGE_OTHER: &[Wanted] = &[(OTHER, Mode::M_X)];
+const BOTH_BLOCKS: &[Wanted] = &[(BLOCK, Mode::M_X), (OTHER, Mode::M_S)];
 const BOTH: &[Wanted] = &[(BLOCK, Mode::M_X), (FILE, Mode::D_S)];
 
 #[test]
 fn three_clients_over_a_network_that_loses_a_message() {
     let scripts: Vec<Script> = vec![&[READ], &[BOTH], &[CHANGE_GROUP]];
-    check("three clients, a loss", Cluster { scripts, losses: 1, freezes: 0, ticks: 1, repeats: 1 });
+    check(
+        "three clients, a loss",
+        Cluster { scripts, losses: 1, freezes: 0, ticks: 1, repeats: 1, any_freezes: false },
+    );
 }
 
 const GROUP: Resource = Resource::Group(locks::resource::FileId(7), locks::resource::GroupIndex(0));
@@ -421,11 +430,27 @@ const CHANGE_GROUP: &[Wanted] = &[(FILE, Mode::D_IX), (GROUP, Mode::D_X)];
 #[test]
 fn three_clients_of_which_one_freezes_or_dies() {
     let scripts: Vec<Script> = vec![&[CHANGE], &[CHANGE], &[READ]];
-    check("three clients, a death", Cluster { scripts, losses: 0, freezes: 1, ticks: 3, repeats: 1 });
+    check(
+        "three clients, a death",
+        Cluster { scripts, losses: 0, freezes: 1, ticks: 3, repeats: 1, any_freezes: false },
+    );
+}
+
+/// Two resources, a message that may be lost, and any of the three may die: who waits for both, who has one, who wants one.
+#[test]
+fn three_clients_and_two_resources_where_any_message_is_lost_and_any_client_dies() {
+    let scripts: Vec<Script> = vec![&[BOTH_BLOCKS], &[READ], &[CHANGE_OTHER]];
+    check(
+        "three clients, two resources, a loss and a death",
+        Cluster { scripts, losses: 1, freezes: 1, ticks: 3, repeats: 0, any_freezes: true },
+    );
 }
 
 #[test]
 fn two_clients_that_upgrade_and_may_freeze_over_a_network_that_loses() {
     let scripts: Vec<Script> = vec![&[READ, CHANGE], &[READ, CHANGE]];
-    check("two that upgrade, a loss and a death", Cluster { scripts, losses: 1, freezes: 1, ticks: 3, repeats: 1 });
+    check(
+        "two that upgrade, a loss and a death",
+        Cluster { scripts, losses: 1, freezes: 1, ticks: 3, repeats: 1, any_freezes: false },
+    );
 }

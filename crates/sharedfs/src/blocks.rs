@@ -1,115 +1,31 @@
-//! The running transaction, and what is cached beside it.
-//!
-//! Where a block is, newest first:
-//!
-//! | | holds |
-//! |---|---|
-//! | an operation | what it changed itself |
-//! | running | what ended operations changed since the last commit began |
-//! | committing | what the commit under way makes durable |
-//! | committed | what is durable and not in its place yet |
-//! | cache, device | everything else |
+//! The blocks of a mounted file system, as `ext2` asks for them.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use block::range_lock::RangeLock;
-use block::{ByteRange, SharedDevice};
-use ext2::limits::{OPERATION_BLOCKS_MAX, TRANSFER_BYTES_MAX};
-use ext2::{Access, Block, BlockNumber, Blocks, Error, ErrorKind, InodeNumber, transfer};
+use block::SharedDevice;
+use ext2::limits::OPERATION_BLOCKS_MAX;
+use ext2::{Access, Blocks, Error, InodeNumber};
 
-use crate::cache::Cache;
-use crate::commit::{Changes, Commit};
-use crate::limits::{CACHE_BLOCKS_MIN, OPERATION_STRUCTURE_BLOCKS};
+use crate::commit::Commit;
+use crate::limits::OPERATION_STRUCTURE_BLOCKS;
 use crate::operation::SharedOperation;
 use crate::pins::{Pins, SingleHost};
-
-/// Commits take turns.
-const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
+use crate::shared::{Counters, Shared};
 
 /// The blocks of a mounted file system.
 pub struct SharedBlocks<C, P = SingleHost> {
     pub(crate) shared: Arc<Shared<C, P>>,
 }
 
-pub(crate) struct Shared<C, P> {
-    device: SharedDevice,
-    pub(crate) block_bytes: usize,
-    block_count: u64,
-    pub(crate) commit: C,
-    pub(crate) pins: P,
-    commit_turns: RangeLock,
-    is_closed: AtomicBool,
-    /// Short sections, never across an await.
-    state: Mutex<State>,
-}
-
-pub(crate) struct State {
-    running: Changes,
-    committing: Option<Arc<Changes>>,
-    cache: Cache,
-    /// Operations that changed something and ended; how many of them are durable.
-    ended: u64,
-    committed: u64,
-    /// Users of each inode that is open.
-    open: BTreeMap<InodeNumber, u64>,
-    commits: u64,
-    hits: u64,
-    misses: u64,
-}
-
-/// What was done so far, and what is in memory now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Transactions that became durable.
-    pub commits: u64,
-    /// Blocks that are changed and not durable yet.
-    pub changed_blocks: usize,
-    /// Blocks in the cache.
-    pub cached_blocks: usize,
-    /// Reads of blocks that were in memory.
-    pub hits: u64,
-    /// Reads of blocks that came from the device.
-    pub misses: u64,
-}
-
 impl<C: Commit, P: Pins> SharedBlocks<C, P> {
     /// The blocks of a device, of which at most `cache_bytes` stay in memory beside what is changed.
     pub(crate) fn new(device: SharedDevice, block_bytes: usize, commit: C, pins: P, cache_bytes: u64) -> Self {
-        let block_count = device.geometry().size_bytes / block_bytes as u64;
-        let quota = usize::try_from(cache_bytes / block_bytes as u64).unwrap_or(usize::MAX).max(CACHE_BLOCKS_MIN);
-        let state = State {
-            running: Changes::new(),
-            committing: None,
-            cache: Cache::new(quota),
-            ended: 0,
-            committed: 0,
-            open: BTreeMap::new(),
-            commits: 0,
-            hits: 0,
-            misses: 0,
-        };
-        let (commit_turns, is_closed, state) = (RangeLock::new(), AtomicBool::new(false), Mutex::new(state));
-        let shared = Shared { device, block_bytes, block_count, commit, pins, commit_turns, is_closed, state };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(Shared::new(device, block_bytes, commit, pins, cache_bytes)) }
     }
 
     /// What was done so far.
     pub fn counters(&self) -> Counters {
-        let state = self.shared.lock();
-        Counters {
-            commits: state.commits,
-            changed_blocks: state.running.len() + state.committing.as_ref().map_or(0, |changes| changes.len()),
-            cached_blocks: state.cache.len(),
-            hits: state.hits,
-            misses: state.misses,
-        }
-    }
-
-    /// Nothing is begun from now on.
-    pub(crate) fn refuse_operations(&self) {
-        self.shared.is_closed.store(true, Ordering::Relaxed);
+        self.shared.counters()
     }
 }
 
@@ -125,7 +41,7 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
     }
 
     fn is_read_only(&self) -> bool {
-        self.shared.commit.is_read_only() || self.shared.device.geometry().is_read_only
+        self.shared.is_read_only()
     }
 
     fn operation_blocks_max(&self) -> u32 {
@@ -139,9 +55,7 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
     }
 
     async fn begin(&self, access: Access) -> Result<SharedOperation<C, P>, Error> {
-        if self.shared.is_closed.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Device(block::ErrorKind::Gone), "the file system is unmounted"));
-        }
+        self.shared.check_open()?;
         if access == Access::Change {
             self.shared.make_room().await?;
         }
@@ -154,178 +68,10 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
     }
 
     async fn open(&self, inode: InodeNumber) -> Result<bool, Error> {
-        let mut state = self.shared.lock();
-        let users = state.open.entry(inode).or_insert(0);
-        *users += 1;
-        Ok(*users == 1)
+        Ok(self.shared.open(inode))
     }
 
     async fn close(&self, inode: InodeNumber) -> Result<bool, Error> {
-        let mut state = self.shared.lock();
-        let Some(users) = state.open.get_mut(&inode) else {
-            return Err(Error::new(ErrorKind::Invalid, format!("{inode} is closed, and was not open")));
-        };
-        *users -= 1;
-        let is_last = *users == 0;
-        if is_last {
-            state.open.remove(&inode);
-        }
-        Ok(is_last)
-    }
-}
-
-impl<C: Commit, P: Pins> Shared<C, P> {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// # Errors
-    /// `Corrupt` when the device has no such block.
-    pub(crate) fn check(&self, block: BlockNumber) -> Result<(), Error> {
-        if u64::from(block.0) < self.block_count {
-            return Ok(());
-        }
-        let context = format!("{block} is beyond the end of the device, which has {}", self.block_count);
-        Err(Error::new(ErrorKind::Corrupt, context))
-    }
-
-    /// Whether any file has this inode open.
-    pub(crate) fn is_open(&self, inode: InodeNumber) -> bool {
-        self.lock().open.contains_key(&inode)
-    }
-
-    fn in_memory(&self, state: &mut State, block: BlockNumber) -> Option<Block> {
-        let changed = state.running.get(&block).or_else(|| state.committing.as_ref()?.get(&block));
-        changed.cloned().or_else(|| self.commit.not_in_place(block)).or_else(|| state.cache.get(block))
-    }
-
-    /// A block as ended operations left it.
-    pub(crate) async fn read(&self, block: BlockNumber) -> Result<Block, Error> {
-        self.check(block)?;
-        {
-            let mut state = self.lock();
-            let found = self.in_memory(&mut state, block);
-            match &found {
-                Some(_) => state.hits += 1,
-                None => state.misses += 1,
-            }
-            if let Some(found) = found {
-                return Ok(found);
-            }
-        }
-        let bytes = transfer::read_run(&self.device, self.block_bytes, block, 1).await?;
-        let content = Block::copy_of(&bytes);
-        self.lock().cache.insert(block, content.clone());
-        Ok(content)
-    }
-
-    /// Neighbours, from the first on that is not in memory, in one request.
-    pub(crate) async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
-        let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
-        let last = (u64::from(first.0) + count).min(self.block_count);
-        let numbers = (u64::from(first.0)..last).map(|number| BlockNumber(number as u32));
-        let wanted: Vec<BlockNumber> = {
-            let mut state = self.lock();
-            numbers.skip_while(|number| self.in_memory(&mut state, *number).is_some()).collect()
-        };
-        let Some(&from) = wanted.first() else { return Ok(()) };
-        let bytes = transfer::read_run(&self.device, self.block_bytes, from, wanted.len()).await?;
-        let mut state = self.lock();
-        for (number, content) in wanted.into_iter().zip(bytes.chunks_exact(self.block_bytes)) {
-            if self.in_memory(&mut state, number).is_none() {
-                state.cache.insert(number, Block::copy_of(content));
-                state.misses += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Half of what a commit may have is left for what begins now.
-    async fn make_room(&self) -> Result<(), Error> {
-        let is_much = self.lock().running.len() > self.commit.blocks_max() / 2;
-        if is_much { self.commit_all().await } else { Ok(()) }
-    }
-
-    /// An operation ended: what it changed joins the running transaction. The operation still holds its pins.
-    ///
-    /// # Errors
-    /// `NoSpace` when it alone is more than a transaction may be.
-    pub(crate) async fn join(&self, changed: Changes, released: Vec<BlockNumber>) -> Result<(), Error> {
-        if changed.is_empty() {
-            return Ok(());
-        }
-        let blocks_max = self.commit.blocks_max();
-        if changed.len() > blocks_max {
-            let context = format!("{} blocks at once are more than the redo area has room for", changed.len());
-            return Err(Error::new(ErrorKind::NoSpace, context));
-        }
-        let joined = {
-            let state = self.lock();
-            state.running.len() + changed.keys().filter(|number| !state.running.contains_key(number)).count()
-        };
-        if joined > blocks_max {
-            self.commit_all().await?;
-        }
-        let mut state = self.lock();
-        for block in released {
-            state.running.remove(&block);
-            state.cache.remove(block);
-        }
-        for (number, block) in changed {
-            state.cache.remove(number);
-            state.running.insert(number, block);
-        }
-        state.ended += 1;
-        Ok(())
-    }
-
-    /// Makes everything durable that has ended before this.
-    async fn commit_all(&self) -> Result<(), Error> {
-        let wanted = self.lock().ended;
-        let _turn = self.commit_turns.exclusive(WHOLE).await;
-        let Some(mut commit) = UnderWay::begin(self, wanted) else { return Ok(()) };
-        self.commit.commit(&commit.changes).await?;
-        commit.is_durable = true;
-        Ok(())
-    }
-}
-
-/// A commit under way. Whatever way it ends, what it did not make durable is changed still.
-struct UnderWay<'a, C: Commit, P: Pins> {
-    shared: &'a Shared<C, P>,
-    changes: Arc<Changes>,
-    /// Operations that it makes durable.
-    ended: u64,
-    is_durable: bool,
-}
-
-impl<'a, C: Commit, P: Pins> UnderWay<'a, C, P> {
-    /// `None` when so many operations are durable.
-    fn begin(shared: &'a Shared<C, P>, wanted: u64) -> Option<Self> {
-        let mut state = shared.lock();
-        if state.committed >= wanted {
-            return None;
-        }
-        let changes = Arc::new(std::mem::take(&mut state.running));
-        state.committing = Some(Arc::clone(&changes));
-        Some(Self { shared, changes, ended: state.ended, is_durable: false })
-    }
-}
-
-impl<C: Commit, P: Pins> Drop for UnderWay<'_, C, P> {
-    fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.committing = None;
-        for (number, block) in self.changes.iter() {
-            if !self.is_durable {
-                state.running.entry(*number).or_insert_with(|| block.clone());
-            } else if !state.running.contains_key(number) {
-                state.cache.insert(*number, block.clone());
-            }
-        }
-        if self.is_durable {
-            state.committed = self.ended;
-            state.commits += 1;
-        }
+        self.shared.close(inode)
     }
 }

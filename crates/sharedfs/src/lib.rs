@@ -18,8 +18,9 @@
 //! | module | holds |
 //! |---|---|
 //! | `open` | [`open()`], [`close()`]: from a device to a file system, and back |
-//! | `blocks` | [`SharedBlocks`]: the running transaction |
+//! | `blocks` | [`SharedBlocks`]: what the file system asks for |
 //! | `operation` | [`SharedOperation`] |
+//! | `shared` | the running transaction, and what operations share |
 //! | `cache` | blocks that are not changed, up to a quota |
 //! | [`pins`] | who may read and change which block |
 //! | [`commit`] | how a transaction becomes durable |
@@ -42,8 +43,10 @@ pub mod pins;
 mod record;
 mod recovery;
 mod redo;
+mod shared;
 
-pub use blocks::{Counters, SharedBlocks};
+pub use blocks::SharedBlocks;
 pub use open::{Mounted, close, open};
 pub use operation::SharedOperation;
 pub use redo::Redo;
+pub use shared::Counters;

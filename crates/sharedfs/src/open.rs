@@ -31,11 +31,11 @@ pub async fn open(device: SharedDevice, options: OpenOptions, cache_bytes: u64) 
 pub async fn close(file_system: &Mounted) -> Result<(), Error> {
     let blocks = file_system.blocks();
     if blocks.is_read_only() {
-        blocks.refuse_operations();
+        blocks.shared.refuse_operations();
         return Ok(());
     }
     let mut last = blocks.begin(Access::Change).await?;
-    blocks.refuse_operations();
+    blocks.shared.refuse_operations();
     blocks.commit().await?;
     blocks.shared.commit.settle().await?;
     // Nothing else is on its way when the word is given that all is in its place.

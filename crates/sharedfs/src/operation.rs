@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ext2::{Block, BlockNumber, Error, InodeNumber, Object, Operation};
 
-use crate::blocks::Shared;
 use crate::commit::{Changes, Commit};
 use crate::pins::{Pin, Pins, SingleHost};
+use crate::shared::Shared;
 
 /// Blocks that are read and changed together.
 pub struct SharedOperation<C: Commit, P: Pins = SingleHost> {

@@ -78,7 +78,7 @@ impl CacheConfig {
             path,
             offset: settings.number("cache.offset"),
             size_bytes: settings.number("cache.size"),
-            mode: settings.chosen("cache.mode")?,
+            mode: mode(settings)?,
             crash_mode: settings.parsed("cache.crash")?,
             generation: settings.number("generation"),
             is_exclusive: settings.switch("cache.exclusive"),
@@ -216,5 +216,12 @@ impl CacheConfig {
             has_checksums: self.has_checksums,
             ..FormatOptions::default()
         }
+    }
+}
+/// When a write is acknowledged. Where others have to see it, the logical unit does that.
+fn mode(settings: &Settings) -> Result<Mode> {
+    match settings.is_on("shared") && !settings.is_given("cache.mode") {
+        true => Ok(Mode::WriteThrough),
+        false => settings.chosen("cache.mode"),
     }
 }

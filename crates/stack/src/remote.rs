@@ -6,8 +6,8 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::sizes::SizeHistogram;
 use initiator::{
-    BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, Status,
-    TcpConnector,
+    BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, SharingStatus,
+    Status, TcpConnector,
 };
 use iscsi::chap::Credentials;
 use iscsi::framing::PduSizes;
@@ -81,6 +81,8 @@ pub struct RemoteConfig {
     pub connections: u16,
     /// Whether requests and responses go over connections of their own.
     pub split_connections: bool,
+    /// Whether other hosts use it at the same time.
+    pub is_shared: bool,
 }
 
 impl RemoteConfig {
@@ -102,6 +104,7 @@ impl RemoteConfig {
             waits: Waits::of(settings),
             connections: connections(settings),
             split_connections: settings.is_on("split-connections"),
+            is_shared: settings.is_on("shared"),
             url,
         })
     }
@@ -137,6 +140,7 @@ impl RemoteConfig {
             replacement_timeout: self.waits.replacement,
             connections: self.connections,
             split: self.split_connections,
+            is_shared: self.is_shared,
             busy_poll: self.busy_polling.longest(),
             clock: Arc::clone(clock),
             has_other_paths,
@@ -211,6 +215,22 @@ fn sizes_json(sizes: &SizeHistogram) -> Value {
     json!({ "count": sizes.count(), "histogram": sizes.classes().into_iter().map(class).collect::<Vec<_>>() })
 }
 
+/// How it stands as one of several hosts.
+fn sharing_json(sharing: &SharingStatus) -> Value {
+    json!({
+        "client": sharing.client.map(client_name),
+        "is_alive": sharing.is_alive,
+        "lease_left_ms": sharing.lease_left.as_millis() as u64,
+        "purges": sharing.purges,
+        "lives": sharing.lives,
+    })
+}
+
+/// A client as people write it: the target's start, and the registration in it.
+pub fn client_name(client: u64) -> String {
+    format!("{}.{}", client >> 32, client & u64::from(u32::MAX))
+}
+
 /// The state of a remote LUN as `forebay status` shows it.
 pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
     json!({
@@ -237,6 +257,7 @@ pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
         "in_flight": status.in_flight,
         "waiting": status.waiting,
         "retained_bytes": status.retained_bytes,
+        "sharing": status.sharing.as_ref().map(sharing_json),
         "negotiated": status.negotiated.map(NegotiatedStatus),
         "busy_poll": counts_json(status.busy_poll),
     })

@@ -10,6 +10,7 @@ mod discover;
 mod generate;
 mod inquiry;
 mod lab;
+mod locks;
 mod log;
 mod mkfs;
 mod mount;
@@ -37,6 +38,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Target(arguments) => target::run(arguments),
         Command::Discover(arguments) => block_on(discover::run(arguments)),
         Command::Inquiry(arguments) => block_on(inquiry::run(arguments)),
+        Command::Locks(arguments) => block_on(locks::run(arguments)),
         Command::Attach(arguments) => block_on(attach::run(*arguments)),
         Command::Detach(arguments) => block_on(control::detach(arguments)),
         Command::Status(arguments) => block_on(status::run(arguments)),

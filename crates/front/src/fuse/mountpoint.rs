@@ -82,7 +82,9 @@ pub(crate) fn check_kernel() -> io::Result<()> {
 
 /// Whether what is mounted there has lost its process.
 pub(crate) fn is_left_behind(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
+    let is_gone = fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
+    // What the kernel knows by heart outlives the process; how full it is has to be asked.
+    is_gone || rustix::fs::statvfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
 }
 
 fn open_empty(path: &Path) -> io::Result<(File, bool)> {

@@ -425,7 +425,7 @@ impl Member {
         self.live(now, client, since);
     }
 
-    /// The client that it was before has this session, too. Registering renews nothing: a life that was over here goes on when a renewal is answered.
+    /// The client that it was before has this session, too. A life that was over here goes on when a renewal is answered.
     fn rejoin(&mut self, now: Instant, message: &Message) {
         if self.join(message).is_some() {
             self.holder.handle_timeout(now);

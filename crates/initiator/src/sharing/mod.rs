@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`member`] | [`Member`]: the client's life over all sessions: it registers, renews, hears callbacks and answers them |
 //! | [`order`] | SHARING OUT commands, and what came of them |
+//! | `asking` | what people ask of a shared unit |
 //! | [`status`] | [`SharingStatus`] |
 //!
 //! What becomes of requests meanwhile is the engine's: none leaves before the session is the client's, so that no write passes as a stranger's.
 
+mod asking;
 pub(crate) mod member;
 pub(crate) mod order;
 pub(crate) mod status;

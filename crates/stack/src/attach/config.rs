@@ -15,7 +15,7 @@ use crate::fronts::options::FrontOptions;
 use crate::log_place::LogConfig;
 use crate::login::attachment_isid;
 use crate::paths::Paths;
-use crate::remotes::{RemotesConfig, number_sessions};
+use crate::remotes::{Arrangement, RemotesConfig, number_sessions};
 use crate::settings::Settings;
 use crate::stack::StackConfig;
 
@@ -52,6 +52,9 @@ impl AttachConfig {
         };
         let isid = settings.parsed("isid")?.unwrap_or_else(|| attachment_isid(&paths.control_socket(&name)));
         number_sessions(&mut remotes.remotes, Some(isid));
+        if settings.is_on("shared") {
+            check_shared(&remotes, &settings)?;
+        }
         let (log, difference) = (LogConfig::of(&settings)?, DifferenceConfig::of(&settings));
         if log.is_some() && difference.is_some() {
             let names = ["log.path", "difference.path"].map(|key| settings.name_of(key));
@@ -73,6 +76,33 @@ impl AttachConfig {
             },
         })
     }
+}
+
+/// Refuses what cannot be when other hosts use the LUN at the same time.
+fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
+    let shared = settings.name_of("shared");
+    let refused = |message: String| Err(Error::new(Failure::Usage, message));
+    if remotes.arrangement != Arrangement::Single {
+        return refused(format!("{shared} takes one logical unit by one way, not several URLs"));
+    }
+    for key in ["log.path", "difference.path", "generation"] {
+        if settings.is_given(key) {
+            return refused(format!("{} cannot be used with {shared}", settings.name_of(key)));
+        }
+    }
+    if settings.is_on("cache.exclusive") {
+        return refused(format!(
+            "{} says that nobody else writes, and {shared} that others do",
+            settings.name_of("cache.exclusive")
+        ));
+    }
+    if settings.text("cache.mode").is_some_and(|mode| mode == "write-back") {
+        let mode = settings.name_of("cache.mode");
+        return refused(format!(
+            "{mode} write-back would keep from others what is written: with {shared} it is write-through or write-around"
+        ));
+    }
+    Ok(())
 }
 
 /// The fronts; those for which no place is said are at `usual`.

@@ -107,6 +107,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
         waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
         connections: 1,
         split_connections: false,
+        is_shared: false,
     };
     RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single }
 }
@@ -143,7 +144,7 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
             overwrites_changes: false,
             settings: Settings::default(),
         },
-        fronts: vec![fronts::parse("auto", &|kind| directory.join(format!("disk.{kind}"))).unwrap()],
+        fronts: vec![fronts::parse("nbd", &|kind| directory.join(format!("disk.{kind}"))).unwrap()],
         waits_for_target: false,
         metrics: None,
     }

@@ -165,6 +165,7 @@ impl Host {
             waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
             connections: 1,
             split_connections: false,
+            is_shared: false,
         };
         let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
         config.connect(&self.clock).await.unwrap()

@@ -67,7 +67,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
     let address = address(&config.place).map_err(|why| Error::new(Failure::Usage, why))?;
     if !address.ip().is_loopback() && !config.options.allows_remote {
         let message =
-            format!("{address} can be reached from other machines: give --set front.allow-remote=on if that is meant");
+            format!("{address} can be reached from other machines: give --set allow-remote=on if that is meant");
         return Err(Error::new(Failure::Usage, message));
     }
     let context = |error: io::Error| Error::io(format!("cannot listen on {address}"), &error);
@@ -172,7 +172,7 @@ mod tests {
             options: FrontOptions { allows_remote, ..FrontOptions::default() },
         };
         let refused = listen(&config(false)).map(drop).unwrap_err();
-        assert!(refused.to_string().contains("front.allow-remote=on"), "{refused}");
+        assert!(refused.to_string().contains("allow-remote=on"), "{refused}");
         assert!(listen(&config(true)).is_ok());
     }
 }

@@ -99,7 +99,7 @@ fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
             "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with nbd.tls=allowed",
         );
     }
-    if options.allows_remote { Ok(()) } else { refused("give --set front.allow-remote=on if that is meant") }
+    if options.allows_remote { Ok(()) } else { refused("give --set allow-remote=on if that is meant") }
 }
 
 impl NbdFront {

@@ -52,7 +52,7 @@ impl FrontOptions {
             name: name.to_owned(),
             access: access(settings)?,
             is_read_only: settings.is_on("read-only"),
-            allows_remote: settings.is_on("front.allow-remote"),
+            allows_remote: settings.is_on("allow-remote"),
             tls: tls(settings)?,
             gateway: GatewayOptions {
                 iqn: gateway_iqn(settings, name)?,
@@ -80,7 +80,7 @@ fn tls(settings: &Settings) -> Result<Option<Tls>> {
     };
     let authorities = settings.path("nbd.tls-clients");
     let files = TlsFiles { certificate: &certificate, key: &key, client_authorities: authorities.as_deref() };
-    let is_required = settings.text("nbd.tls").is_none_or(|text| text != "allowed");
+    let is_required = settings.parsed::<String>("nbd.tls")?.is_none_or(|text| text != "allowed");
     Tls::from_files(&files, is_required).map(Some).map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidData => Error::new(Failure::Usage, format!("TLS cannot be offered: {error}")),
         _ => Error::io("TLS cannot be offered", &error),

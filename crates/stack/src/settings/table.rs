@@ -293,6 +293,19 @@ pub static TABLE: &[Setting] = &[
         .basic(),
     Setting::new(
         Part::Attachment,
+        "shared",
+        "shared",
+        Kind::Switch,
+        "Other hosts use the logical unit at the same time, and caches stay coherent",
+    )
+    .default("off")
+    .more(
+        "The target has to serve it with the option \"shared\". A cache is then in write-through, begins cold, and keeps what was read. Several \
+         attachments of one host may share a logical unit, too, each with a cache of its own. What is under way when a session is lost is not written \
+         again, and fails.",
+    ),
+    Setting::new(
+        Part::Attachment,
         "metrics",
         "metrics",
         Kind::Checked("ADDRESS:PORT", check_address),
@@ -738,7 +751,7 @@ pub static TABLE: &[Setting] = &[
     ),
     Setting::new(
         Part::Front,
-        "front.allow-remote",
+        "allow-remote",
         "",
         Kind::Switch,
         "Let fronts listen on addresses that other machines reach",

@@ -10,6 +10,7 @@ use block::layer::switch::SwitchLayer;
 use block::{Identity, SharedDevice};
 use cache::{Cache, Mode};
 use difference::Difference;
+use initiator::RemoteLun;
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
@@ -77,9 +78,13 @@ impl<'a> Opening<'a> {
             cache_config.mode = Mode::ReadOnly;
         }
         let (identity, identities) = (remotes.identity(), remotes.identities());
-        let lock = match config.difference {
-            Some(_) => UnitLock::share(paths, &identities, &config.name)?,
-            None => UnitLock::acquire(paths, &identities, &config.name)?,
+        let is_shared = config.settings.is_on("shared");
+        if !is_shared {
+            check_alone(&config, &remotes)?;
+        }
+        let lock = match config.difference.is_some() || is_shared {
+            true => UnitLock::share(paths, &identities, &config.name)?,
+            false => UnitLock::acquire(paths, &identities, &config.name)?,
         };
         let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
@@ -243,6 +248,23 @@ impl<'a> Opening<'a> {
         }
     }
 }
+
+/// Refuses to keep what nobody would ask back, of a LUN that others may change at any time.
+///
+/// # Errors
+/// `Usage`, saying what to do.
+fn check_alone(config: &StackConfig, remotes: &Remotes) -> Result<()> {
+    let is_promised = config.cache.as_ref().is_some_and(|cache| cache.is_exclusive == Some(true));
+    let keeps_any = config.cache.is_some() || config.log.is_some();
+    let is_sharable = |lun: &Arc<RemoteLun>| lun.sharing_support().is_some();
+    if !keeps_any || is_promised || !remotes.member_luns().iter().flat_map(|member| &member.luns).any(is_sharable) {
+        return Ok(());
+    }
+    let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache here does not hear of it. Attach it with \
+                   --shared, or without a cache and a log, or say with --cache-exclusive that nobody else writes to it";
+    Err(Error::new(Failure::Usage, message))
+}
+
 /// Refuses what cannot be opened or made in the places of the cache and of the log, before anything is.
 fn check_stores(
     config: &StackConfig,

@@ -1,0 +1,101 @@
+//! Copies that a shared origin asks back: see [`block::copies`].
+//!
+//! What is asked back is forgotten at once, without waiting for any request: those that read it already had asked before. What is on its way from the
+//! origin then is not taken in: each insertion knows how many revocations there were before its data was asked for, and looks at those that came
+//! since. Only the last ones are remembered; whoever was on its way for longer than that is not taken in either.
+//!
+//! A cache of a shared origin begins without clean lines: while it was closed nobody asked it to drop any.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::range::ByteRange;
+use block::Copies;
+
+use crate::limits::REVOCATIONS_REMEMBERED_MAX;
+
+/// What an origin has asked back.
+pub(crate) struct Revocations {
+    /// None where nobody else changes the origin.
+    copies: Option<Copies>,
+    recent: Mutex<Recent>,
+}
+
+#[derive(Default)]
+struct Recent {
+    /// All there ever were.
+    count: u64,
+    /// The last of them, as seen from inside.
+    ranges: VecDeque<ByteRange>,
+}
+
+impl Revocations {
+    pub(crate) fn of(copies: Option<Copies>) -> Self {
+        Self { copies, recent: Mutex::default() }
+    }
+
+    /// Whether others change the origin, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.copies.is_some()
+    }
+
+    /// Whether what is clean here may be used now.
+    pub(crate) fn may_use_copies(&self) -> bool {
+        self.copies.as_ref().is_none_or(Copies::may_use)
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.recent().count
+    }
+
+    pub(crate) fn note(&self, range: ByteRange) {
+        let mut recent = self.recent();
+        recent.count += 1;
+        recent.ranges.push_back(range);
+        if recent.ranges.len() > REVOCATIONS_REMEMBERED_MAX {
+            recent.ranges.pop_front();
+        }
+    }
+
+    /// Whether nothing of `range` was asked back since there were `count` revocations.
+    pub(crate) fn have_spared(&self, range: ByteRange, count: u64) -> bool {
+        let recent = self.recent();
+        let new_count = usize::try_from(recent.count - count).unwrap_or(usize::MAX);
+        new_count <= recent.ranges.len()
+            && !recent.ranges.iter().rev().take(new_count).any(|other| other.overlaps(&range))
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(offset: u64) -> ByteRange {
+        ByteRange { offset, length: 10 }
+    }
+
+    #[test]
+    fn what_was_asked_back_meanwhile_is_told_from_what_was_before() {
+        let revocations = Revocations::of(None);
+        revocations.note(range(0));
+        let before = revocations.count();
+        revocations.note(range(100));
+        assert!(revocations.have_spared(range(0), before));
+        assert!(!revocations.have_spared(range(95), before));
+        assert!(revocations.have_spared(range(110), before));
+    }
+
+    #[test]
+    fn what_was_on_its_way_for_longer_than_is_remembered_is_not_spared() {
+        let revocations = Revocations::of(None);
+        for _ in 0..=REVOCATIONS_REMEMBERED_MAX {
+            revocations.note(range(100));
+        }
+        assert!(!revocations.have_spared(range(0), 0));
+        assert!(revocations.have_spared(range(0), 1));
+    }
+}

@@ -1,0 +1,67 @@
+//! What people ask of a shared unit: who is there and holds what, and to end another client's life.
+
+use block::{ByteRange, Error, ErrorKind};
+use scsi::sharing::report::{Report, ReportRecord};
+use scsi::sharing::{Parameters, action_in, action_out};
+use scsi::{Cdb, Sense, Status};
+
+use crate::error::sense_error;
+use crate::job::{RawCommand, RawOutcome, Repeat};
+use crate::limits::{SHARING_REPORT_BYTES, SHARING_REPORTS_MAX};
+use crate::remote_lun::RemoteLun;
+
+/// Where this host is one of several that share the LUN.
+impl RemoteLun {
+    /// Clients, locks and waits. What changes while it is told may be there twice or not at all.
+    ///
+    /// # Errors
+    /// `Corrupt` when the answer makes no sense, and what else commands end with.
+    pub async fn sharing_report(&self) -> Result<Vec<ReportRecord>, Error> {
+        let (mut records, mut first) = (Vec::new(), 0);
+        for _ in 0..SHARING_REPORTS_MAX {
+            let allocation_length = SHARING_REPORT_BYTES as u32;
+            let cdb = Cdb::SharingIn { service_action: action_in::REPORT, first, allocation_length };
+            let outcome = self.ask_sharing(&cdb, Vec::new(), SHARING_REPORT_BYTES).await?;
+            check(&outcome, "asking who shares it")?;
+            let malformed =
+                |_| Error::new(ErrorKind::Corrupt, "the LUN sent a report of who shares it that makes no sense");
+            let report = Report::parse(&outcome.data_in).map_err(malformed)?;
+            records.extend(report.records);
+            match report.next {
+                Some(next) => first = next,
+                None => break,
+            }
+        }
+        Ok(records)
+    }
+
+    /// Ends the life of a client: nothing that it sends after this has any effect, and what it held passes on.
+    ///
+    /// # Errors
+    /// `NotFound` for one that does not live; what else commands end with.
+    pub async fn fence_client(&self, client: u64) -> Result<(), Error> {
+        let list = Parameters::Fence { client }.emit();
+        let parameter_list_length = list.len() as u32;
+        let cdb = Cdb::SharingOut { service_action: action_out::FENCE, client: 0, parameter_list_length };
+        let outcome = self.ask_sharing(&cdb, list, 0).await?;
+        if Sense::parse(&outcome.sense)
+            .is_ok_and(|sense| sense.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST))
+        {
+            return Err(Error::new(ErrorKind::NotFound, "no such client is there (any more)"));
+        }
+        check(&outcome, "fencing a client")
+    }
+
+    async fn ask_sharing(&self, cdb: &Cdb, data_out: Vec<u8>, data_in_length: usize) -> Result<RawOutcome, Error> {
+        let (cdb, range) = (cdb.emit().to_vec(), ByteRange::default());
+        self.carry_out(RawCommand { repeat: Repeat::Always, range, cdb, data_out, data_in_length }).await
+    }
+}
+
+fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
+    match (Status::from_code(outcome.status), Sense::parse(&outcome.sense)) {
+        (Some(Status::Good), _) => Ok(()),
+        (_, Ok(sense)) => Err(sense_error(&sense, what)),
+        _ => Err(Error::new(ErrorKind::OutcomeUnknown, format!("{what} ended with status {:02x}h", outcome.status))),
+    }
+}

@@ -86,7 +86,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "lab",
         ],
     ),
-    ("lab", &["block", "initiator", "iscsi", "logical-unit", "stack", "target", "workload", "writelog"]),
+    ("lab", &["block", "initiator", "iscsi", "locks", "logical-unit", "stack", "target", "workload", "writelog"]),
     ("bench", &["block", "cache", "clock", "file", "front", "initiator", "tests", "workload", "writelog"]),
     ("conformance", &["iscsi"]),
     ("tests", &[]),

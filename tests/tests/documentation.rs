@@ -159,6 +159,11 @@ fn the_guide_to_gateways_runs() {
 }
 
 #[test]
+fn the_guide_to_shared_luns_runs() {
+    run_page("docs/guides/shared-lun.md");
+}
+
+#[test]
 fn the_guide_to_mounts_runs() {
     run_page("docs/guides/mount.md");
 }

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use base::clock::Instant;
 use locks::identity::{BootEpoch, ClientId, CommandId};
-use locks::manager::{LockManager, Output};
+use locks::manager::{FenceReason, LockManager, Output};
 use locks::outbox::Outbox;
 use scsi::Sense;
 use scsi::sharing::MessageBody;
@@ -95,7 +95,10 @@ impl State {
                 Output::Mail(client) => self.collect_mail(now, client),
                 Output::Pass(command, _) => self.decide(command, Ok(())),
                 Output::Fence(client, reason) => {
-                    tracing::warn!(%client, ?reason, "a client of a shared unit is fenced");
+                    match reason {
+                        FenceReason::Left => tracing::info!(%client, "a client of a shared unit has left"),
+                        _ => tracing::warn!(%client, ?reason, "a client of a shared unit is fenced"),
+                    }
                     self.begin_fence(now, client);
                 }
                 Output::LastClose(file) => {

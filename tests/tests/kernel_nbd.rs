@@ -50,12 +50,12 @@ echo "survived"
 echo "grow"; read -r reply
 until_true '[ "$(size)" = 196608 ]'
 dd if=/tmp/data of=/dev/nbd0 bs=1M seek=80 conv=fsync 2>/dev/null
-"$FOREBAY" detach disk >/dev/null
+"$FOREBAY" detach disk >/dev/null 2>&1
 wait $pid
 [ ! -e /sys/block/nbd0/pid ]
 echo "given back"
 attach auto
-"$FOREBAY" detach disk >/dev/null
+"$FOREBAY" detach disk >/dev/null 2>&1
 wait $pid
 "#;
     let mut guest = Guest::new()

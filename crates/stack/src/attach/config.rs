@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cache::Mode;
 use iscsi::url::Url;
 
 use crate::cache_place::CacheConfig;
@@ -96,7 +97,7 @@ fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
             settings.name_of("cache.exclusive")
         ));
     }
-    if settings.text("cache.mode").is_some_and(|mode| mode == "write-back") {
+    if settings.is_given("cache.mode") && settings.parsed("cache.mode")? == Some(Mode::WriteBack) {
         let mode = settings.name_of("cache.mode");
         return refused(format!(
             "{mode} write-back would keep from others what is written: with {shared} it is write-through or write-around"

@@ -240,7 +240,7 @@ fn an_attach_that_cannot_be_recorded_leaves_its_luns_free_and_its_stores_in_orde
         .collect();
     assert_eq!((locks.len(), entries()), (3, 0));
     for (stores, suffix, what) in
-        [(&stores[..6], "new", "cache"), (&stores[..], "new", "cache"), (&stores[..], "log.new", "log")]
+        [(&stores[..6], "json.new", "cache"), (&stores[..], "json.new", "cache"), (&stores[..], "log.json.new", "log")]
     {
         for stem in &locks {
             let in_the_way = world.path("state/dirty").join(format!("{stem}.{suffix}"));

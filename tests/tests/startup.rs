@@ -209,50 +209,50 @@ fn an_isid_is_counted_up_where_there_are_several_sessions() {
 /// The registry of the host says which LUN is not to be used without its cache. One that cannot be written refuses the attach, and the LUN is as free
 /// as before.
 #[test]
-#[ignore = "locks of units are no longer named as records are: its obstacle has to be put where records are written"]
 fn an_attach_that_cannot_be_recorded_leaves_its_luns_free_and_its_stores_in_order() {
     let world = World::new();
     let target = world.target(["--lun", "0=file:a.img,size=16MiB", "--lun", "1=file:b.img,size=16MiB"]);
     let urls = format!("{},{}", target.url(0), target.url(1));
     let plain = ["attach", &urls, "--stripe", "64KiB", "--name", "disk"];
-    let stores = [
-        "--cache",
-        "disk.cache",
-        "--cache-size",
-        "16MiB",
-        "--cache-mode",
-        "write-back",
-        "--log",
-        "disk.log",
-        "--log-size",
-        "8MiB",
-    ];
-    let succeed = || {
-        let attached = world.start(plain);
+    let stores = |name: &str| {
+        let (cache, log) = (format!("{name}.cache"), format!("{name}.log"));
+        ["--cache", &cache, "--cache-size", "16MiB", "--cache-mode", "write-back", "--log", &log, "--log-size", "8MiB"]
+            .map(str::to_owned)
+    };
+    let with = |stores: &[String]| {
+        plain.iter().map(|word| (*word).to_owned()).chain(stores.iter().cloned()).collect::<Vec<_>>()
+    };
+    let succeed = |arguments: &[String]| {
+        let attached = world.start(arguments);
+        let records = records_in(&world.path("state/dirty"));
         world.run(["detach", "disk"]).success();
         attached.wait().success();
+        records
     };
-    succeed();
-    let entries = || std::fs::read_dir(world.path("state/dirty")).unwrap().count();
-    // One for the stripe, one for each of its members: which of them comes first nobody says.
-    let locks: Vec<String> = std::fs::read_dir(world.path("state/units"))
-        .unwrap()
-        .map(|lock| lock.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
-        .collect();
-    assert_eq!((locks.len(), entries()), (3, 0));
-    for (stores, suffix, what) in
-        [(&stores[..6], "json.new", "cache"), (&stores[..], "json.new", "cache"), (&stores[..], "log.json.new", "log")]
+    // One for the stripe, one for each of its members, of the cache and of the log: which of them comes first nobody says.
+    let (of_log, of_cache): (Vec<_>, Vec<_>) =
+        succeed(&with(&stores("other"))).into_iter().partition(|name| name.ends_with(".log.json"));
+    assert_eq!((of_cache.len(), of_log.len(), records_in(&world.path("state/dirty")).len()), (3, 3, 0));
+    let disk = stores("disk");
+    for (stores, records, what) in
+        [(&disk[..6], &of_cache, "cache"), (&disk[..], &of_cache, "cache"), (&disk[..], &of_log, "log")]
     {
-        for stem in &locks {
-            let in_the_way = world.path("state/dirty").join(format!("{stem}.{suffix}"));
+        for record in records {
+            let in_the_way = world.path("state/dirty").join(format!("{record}.new"));
             std::fs::create_dir(&in_the_way).unwrap();
-            let refused = world.run([&plain, stores].concat());
+            let refused = world.run(with(stores));
             let recorded = format!("cannot record the {what} {}", world.path(&format!("disk.{what}")).display());
             refused.failure(1, &[&recorded]);
             std::fs::remove_dir(&in_the_way).unwrap();
-            assert_eq!(entries(), 0);
-            succeed();
+            assert_eq!(records_in(&world.path("state/dirty")), [""; 0]);
+            succeed(&with(&[]));
             assert_eq!(world.run(["cache", "inspect", "disk.cache", "--json"]).json()["was_closed"], true);
         }
     }
+}
+
+/// Names of the files in there.
+fn records_in(directory: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }

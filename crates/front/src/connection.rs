@@ -79,7 +79,6 @@ pub(crate) struct Connection<S> {
     handshake_end: Option<Signal>,
     /// `None` once the handshake is over.
     handshake_turn: Option<HandshakeTurn>,
-    is_negotiated: bool,
     /// Its place among the connections of the server, once the handshake is over.
     place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
@@ -123,18 +122,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let shared = &open.shared;
         let tls = shared.options.tls.as_ref().map_or(TlsPolicy::Off, Tls::policy);
         let server = Server::new(Arc::new(shared.export(&open.geometry))).with_tls(tls);
-        Self { handshake_end: handshake.map(end_of), ..Self::with(server, stream, open, shutdown) }
+        let handshake_turn = Some(HandshakeTurn::new(shared.handshake_line.clone()));
+        Self { handshake_end: handshake.map(end_of), handshake_turn, ..Self::with(server, stream, open, shutdown) }
     }
 
     /// With a client that has no handshake, knows the export, and is told of its size by other means.
     pub(crate) fn negotiated(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
         let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
-        Self {
-            follows_size: true,
-            handshake_turn: None,
-            is_negotiated: true,
-            ..Self::with(server, stream, open, shutdown)
-        }
+        Self { follows_size: true, ..Self::with(server, stream, open, shutdown) }
     }
 
     fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
@@ -142,7 +137,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let holdings = shared.holdings();
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let turns = ConnectionTurns::new(Arc::clone(&shared.admission), device.submitter());
-        let handshake_turn = Some(HandshakeTurn::new(shared.handshake_line.clone()));
         Self {
             stream: Channel::Clear(stream),
             is_flushed: true,
@@ -164,8 +158,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             bytes_running: 0,
             shutdown,
             handshake_end: None,
-            handshake_turn,
-            is_negotiated: false,
+            handshake_turn: None,
             place: None,
             is_closing: false,
         }
@@ -233,9 +226,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Whether it may have a turn: in its handshake, when its turn among all others in theirs has come.
     fn may_begin(&mut self, context: &mut Context<'_>) -> bool {
-        if self.is_negotiated {
-            self.handshake_turn = None;
-        }
         self.handshake_turn.as_mut().is_none_or(|turn| turn.begin(context))
     }
 
@@ -349,7 +339,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Takes the place of a connection that has finished the handshake, if there is one.
     fn finish_handshake(&mut self) -> io::Result<()> {
-        self.is_negotiated = true;
+        self.handshake_turn = None;
         if self.handshake_end.take().is_none() {
             return Ok(());
         }

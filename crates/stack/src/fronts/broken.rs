@@ -37,10 +37,6 @@ impl Front for Broken {
         "broken://nowhere".to_owned()
     }
 
-    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        Box::pin(std::future::pending())
-    }
-
     fn serve<'a>(&'a self, _: Served, _: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>> {
         Box::pin(async { Err(io::Error::other("it broke")) })
     }

@@ -73,15 +73,6 @@ impl Front for FuseFront {
         self.path.clone()
     }
 
-    fn address(&self) -> String {
-        self.place()
-    }
-
-    /// Nobody comes before it is mounted.
-    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        Box::pin(std::future::pending())
-    }
-
     fn open(&self, served: &Served) -> io::Result<()> {
         let mountpoint = self.mountpoint.take().expect("a front is opened once");
         let (device, turns) = (Arc::clone(&served.device), served.turns.clone());

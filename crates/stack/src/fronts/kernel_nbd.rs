@@ -78,15 +78,6 @@ impl Front for KernelNbdFront {
         self.path.clone()
     }
 
-    fn address(&self) -> String {
-        self.place()
-    }
-
-    /// Nobody comes before the kernel is told.
-    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        Box::pin(std::future::pending())
-    }
-
     fn open(&self, served: &Served) -> io::Result<()> {
         let backend = format!("forebay:{}:{}", self.name, file_stem(&served.device.identity()));
         let options = NbdOptions { is_read_only: self.is_read_only, ..NbdOptions::default() };

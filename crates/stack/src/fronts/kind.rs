@@ -74,10 +74,14 @@ pub trait Front {
     fn place(&self) -> String;
 
     /// Where applications reach it, as they take it.
-    fn address(&self) -> String;
+    fn address(&self) -> String {
+        self.place()
+    }
 
-    /// Hangs up on the next application that comes before it is served.
-    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>>;
+    /// Hangs up on the next application that comes before it is served. Never ends where nobody can.
+    fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(std::future::pending())
+    }
 
     /// Shows the device to applications where only that makes the place known to them. Who comes waits until it is served.
     ///

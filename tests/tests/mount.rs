@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,8 @@ use std::process::Command;
 use base::random::Random;
 use rustix::fs::{CWD, fallocate, getxattr, renameat_with, setxattr};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
-use tests::{Process, Target, World, tool};
+use serde_json::json;
+use tests::{IQN, Process, Target, World, tool};
 
 /// A LUN in a file, with an empty ext2.
 struct Lun {
@@ -406,6 +408,38 @@ fn files_are_what_programs_expect_of_them() {
     });
     assert!(all_free, "{} of {free} blocks are free", rustix::fs::statvfs(&mounted.directory).unwrap().f_bfree);
     mounted.end();
+}
+
+/// Who waits answers meanwhile: what it waits for, and that it is not wanted any more.
+#[test]
+fn a_mount_that_waits_for_its_target_can_be_asked_and_detached() {
+    let world = World::new();
+    let portal = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    let files = world.path("files");
+    fs::create_dir(&files).unwrap();
+    let mount = ["mount", &url, files.to_str().unwrap(), "--wait"];
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.run(mount));
+        let asked = world.run(["status", "files", "--wait", "10s", "--json"]).json();
+        assert_eq!((&asked["kind"], &asked["remote"]["state"]), (&json!("mount"), &json!("reconnecting")), "{asked}");
+        assert_eq!(asked["address"], json!(files));
+        world.run(["detach", "files"]).success();
+        waiting.join().unwrap().failure(1, &["before anything was mounted"]);
+    });
+    let image = format!("0=file:{},size=16MiB", world.path("lun.img").display());
+    let serve = ["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", &image];
+    let target = world.start(serve);
+    world.run(["mkfs", &url]).success();
+    target.terminate().success();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.start(mount));
+        world.run(["status", "files", "--wait", "10s"]).success();
+        let target = world.start(serve);
+        assert_eq!(waiting.join().unwrap().ready, files.display().to_string());
+        world.run(["detach", "files"]).success();
+        target.terminate().success();
+    });
 }
 
 #[test]

@@ -38,6 +38,7 @@
 //! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
 //! | [`remote`] | how a remote LUN is reached |
 //! | [`remotes`] | several of them as one device |
+//! | `search` | the search for a target that is not there yet |
 //! | [`segments`] | TCP segments as the kernel counts them |
 //! | [`serve`] | targets and their logical units |
 //! | [`settings`] | what a person may choose for an attachment: the one table of it, and what was chosen |
@@ -94,6 +95,7 @@ mod record_file;
 pub mod registry;
 pub mod remote;
 pub mod remotes;
+mod search;
 pub mod segments;
 pub mod serve;
 pub mod settings;

@@ -9,7 +9,6 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,17 +22,17 @@ use serde_json::{Value, json};
 use sharedfs::{Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
-use crate::awaited::may_pass;
 use crate::caches::Caches;
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
-use crate::limits::{MOUNT_CACHE_BYTES, SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
+use crate::limits::MOUNT_CACHE_BYTES;
 use crate::login::attachment_isid;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Registry, UnitLock};
 use crate::remotes::{Remotes, RemotesConfig, number_sessions};
+use crate::search::{Search, Sought};
 use crate::settings::Settings;
 use crate::systemd;
 use crate::time::system_clock;
@@ -97,12 +96,7 @@ impl Mount {
         };
         check_name(&name)?;
         let control = ControlServer::bind(&paths.control_socket(&name))?;
-        let mut signal = pin!(signal);
-        let source = tokio::select! {
-            biased;
-            () = signal.as_mut() => return Ok(None),
-            source = open_source(&config, &name, paths) => source?,
-        };
+        let Some(source) = open_source(&config, &name, paths, &control, signal).await? else { return Ok(None) };
         Ok(Some(Self { parts: Rc::new(MountParts::open(config, name, source).await?), control }))
     }
 
@@ -242,8 +236,20 @@ fn now() -> Timestamp {
     Timestamp { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
 }
 
-async fn open_source(config: &MountConfig, name: &str, paths: &Paths) -> Result<Source> {
-    if config.source.contains("://") { open_unit(config, name, paths).await } else { open_file(config) }
+/// `None` when `signal` came before the target was there, or it was detached.
+async fn open_source(
+    config: &MountConfig,
+    name: &str,
+    paths: &Paths,
+    control: &ControlServer,
+    signal: impl Future<Output = ()>,
+) -> Result<Option<Source>> {
+    if !config.source.contains("://") {
+        return open_file(config).map(Some);
+    }
+    let unit = unit_of(config, name, paths)?;
+    let Some(remotes) = connect(config, &unit, name, control, signal).await? else { return Ok(None) };
+    open_unit(config, remotes, name, paths).map(Some)
 }
 
 /// A file or block device of this host: nobody else has it open for itself.
@@ -253,8 +259,8 @@ fn open_file(config: &MountConfig) -> Result<Source> {
     Ok(Source { device, remotes: None, lock: None })
 }
 
-/// A logical unit, which nothing else of this host uses.
-async fn open_unit(config: &MountConfig, name: &str, paths: &Paths) -> Result<Source> {
+/// Where the logical unit is, and by which session it is reached.
+fn unit_of(config: &MountConfig, name: &str, paths: &Paths) -> Result<RemotesConfig> {
     if config.source.contains(',') {
         let message = "a mount has one logical unit: attach a stripe, and mount what is offered then";
         return Err(Error::new(Failure::Usage, message));
@@ -264,7 +270,11 @@ async fn open_unit(config: &MountConfig, name: &str, paths: &Paths) -> Result<So
     let isid = unit.remotes.first().and_then(|remote| remote.isid);
     let isid = isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(name)));
     number_sessions(&mut unit.remotes, Some(isid));
-    let remotes = connect(&unit, config.waits_for_target).await?;
+    Ok(unit)
+}
+
+/// A logical unit, which nothing else of this host uses.
+fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) -> Result<Source> {
     let identity = remotes.identity();
     let lock = match config.is_read_only {
         true => UnitLock::share(paths, std::slice::from_ref(&identity), name)?,
@@ -279,15 +289,21 @@ async fn open_unit(config: &MountConfig, name: &str, paths: &Paths) -> Result<So
 }
 
 /// Logs in, as often as it takes where that is wanted.
-async fn connect(unit: &RemotesConfig, waits: bool) -> Result<Remotes> {
+async fn connect(
+    config: &MountConfig,
+    unit: &RemotesConfig,
+    name: &str,
+    control: &ControlServer,
+    signal: impl Future<Output = ()>,
+) -> Result<Option<Remotes>> {
     let clock: Arc<dyn Clock> = system_clock()?;
-    let mut wait = SEARCH_WAIT_MIN;
-    loop {
-        match unit.connect(&clock).await {
-            Err(error) if waits && may_pass(&error) => tracing::warn!(%error, "the target is not there yet"),
-            connected => return connected,
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(SEARCH_WAIT_MAX);
+    if config.waits_for_target {
+        let search = Search::new(Sought::Mount(config.directory.clone()), name, unit);
+        return search.until_found(unit, &clock, control, signal).await;
+    }
+    tokio::select! {
+        biased;
+        () = signal => Ok(None),
+        remotes = unit.connect(&clock) => remotes.map(Some),
     }
 }

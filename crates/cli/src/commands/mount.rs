@@ -17,8 +17,8 @@ pub async fn run(arguments: Mount) -> Result<()> {
     let signal = signal::termination()?;
     let mut signal = pin!(signal);
     let config = config(arguments)?;
-    let interrupted = || Error::new(Failure::Other, "ended by a signal before anything was mounted");
-    let running = Running::start(config, &paths, signal.as_mut()).await?.ok_or_else(interrupted)?;
+    let ended = || Error::new(Failure::Other, "ended before anything was mounted");
+    let running = Running::start(config, &paths, signal.as_mut()).await?.ok_or_else(ended)?;
     print_line(&format!("ready: {}", running.directory().display()));
     running.run(signal).await
 }

@@ -1,0 +1,218 @@
+//! The search for a target that is not there yet, and what is answered meanwhile: an attachment or a mount waits for it.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::clock::Clock;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+
+use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::error::{Error, Failure, Result};
+use crate::flag::wait_until;
+use crate::fronts::Fronts;
+use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
+use crate::remotes::{Remotes, RemotesConfig};
+use crate::settings::Settings;
+use crate::systemd;
+
+/// What is begun when the target is there.
+pub(crate) enum Sought {
+    /// An attachment with these fronts, whose applications wait meanwhile.
+    Attachment(Fronts),
+    /// A mount in this directory.
+    Mount(PathBuf),
+}
+
+/// How the search for a target stands.
+pub(crate) struct Search {
+    sought: Sought,
+    name: String,
+    portal: String,
+    replacement_timeout: Duration,
+    may_have_dirty_data: bool,
+    state: RefCell<State>,
+    search_now: Notify,
+    /// `true` once nobody wants it any more.
+    stopping: watch::Sender<bool>,
+    /// `true` once it has come to an end.
+    ended: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    attempts: u32,
+    wait: Option<Duration>,
+    last_error: Option<String>,
+    is_failing: bool,
+}
+
+impl Search {
+    pub(crate) fn new(sought: Sought, name: &str, config: &RemotesConfig) -> Self {
+        let remotes = &config.remotes;
+        Self {
+            sought,
+            name: name.to_owned(),
+            portal: remotes.first().map(|remote| remote.url.portal.to_string()).unwrap_or_default(),
+            replacement_timeout: remotes.iter().map(|remote| remote.waits.replacement).max().unwrap_or_default(),
+            may_have_dirty_data: false,
+            state: RefCell::default(),
+            search_now: Notify::new(),
+            stopping: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Whether what waits for the target may have data that is nowhere else.
+    pub(crate) fn with_dirty_data(self, may_have_dirty_data: bool) -> Self {
+        Self { may_have_dirty_data, ..self }
+    }
+
+    /// Searches, and answers at `control`, until the target is there. `None` when it was detached, or `signal` came, before that.
+    ///
+    /// # Errors
+    /// What waiting does not help with.
+    pub(crate) async fn until_found(
+        self,
+        config: &RemotesConfig,
+        clock: &Arc<dyn Clock>,
+        control: &ControlServer,
+        signal: impl Future<Output = ()>,
+    ) -> Result<Option<Remotes>> {
+        let search = Rc::new(self);
+        let found = async {
+            let found = tokio::select! {
+                biased;
+                () = signal => Ok(None),
+                () = wait_until(&search.stopping) => Ok(None),
+                found = search.run(config, clock) => found.map(Some),
+                () = search.turn_away() => unreachable!("applications are turned away for ever"),
+                () = systemd::keep_informed(|| async { search.summary() }) => unreachable!("it is told for ever"),
+            };
+            search.ended.send_replace(true);
+            found
+        };
+        tokio::join!(found, control.serve(Rc::clone(&search), wait_until(&search.ended))).0
+    }
+
+    /// Logs in, as often as it takes.
+    async fn run(&self, config: &RemotesConfig, clock: &Arc<dyn Clock>) -> Result<Remotes> {
+        let mut wait = SEARCH_WAIT_MIN;
+        loop {
+            self.state.borrow_mut().attempts += 1;
+            let error = match config.connect(clock).await {
+                Ok(remotes) => return Ok(remotes),
+                Err(error) if may_pass(&error) => error,
+                Err(error) => return Err(error),
+            };
+            tracing::warn!(%error, "the target is not there yet");
+            {
+                let mut state = self.state.borrow_mut();
+                state.last_error = Some(error.to_string());
+                state.wait = Some(wait);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => wait = (wait * 2).min(SEARCH_WAIT_MAX),
+                () = self.search_now.notified() => wait = SEARCH_WAIT_MIN,
+            }
+        }
+    }
+
+    /// Hangs up on applications when they have waited long enough, for ever.
+    async fn turn_away(&self) {
+        tokio::time::sleep(self.replacement_timeout).await;
+        self.state.borrow_mut().is_failing = true;
+        match &self.sought {
+            Sought::Attachment(fronts) => fronts.turn_away().await,
+            Sought::Mount(_) => std::future::pending().await,
+        }
+    }
+
+    fn state_in_a_word(&self) -> &'static str {
+        if self.state.borrow().is_failing { "failing" } else { "reconnecting" }
+    }
+
+    /// For the service manager, in a line.
+    fn summary(&self) -> String {
+        format!("{}: {} is not there yet", self.state_in_a_word(), self.portal)
+    }
+
+    /// As that of what is sought for, as far as it is known.
+    fn status(&self) -> Value {
+        let state = self.state.borrow();
+        let mut status = json!({
+            "kind": self.kind(),
+            "name": self.name,
+            "pid": std::process::id(),
+            "lun": null,
+            "size_bytes": null,
+            "remote": {
+                "state": self.state_in_a_word(),
+                "portal": self.portal,
+                "last_error": state.last_error,
+                "sessions": 0,
+                "connections": 0,
+                "reconnect_attempts": state.attempts,
+                "reconnect_wait_ms": state.wait.map(|wait| wait.as_millis() as u64),
+            },
+            "cache": null,
+            "log": null,
+        });
+        match &self.sought {
+            Sought::Attachment(fronts) => fronts.add_to(&mut status),
+            Sought::Mount(directory) => status["address"] = json!(directory),
+        }
+        status
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.sought {
+            Sought::Attachment(_) => "attachment",
+            Sought::Mount(_) => "mount",
+        }
+    }
+
+    fn detach(&self, keep_dirty: bool) -> Result<Value> {
+        if self.may_have_dirty_data && !keep_dirty {
+            let message =
+                format!("{}: what may be dirty cannot be written back; --keep-dirty leaves it", self.summary());
+            return Err(Error::new(Failure::Unreachable, message));
+        }
+        self.stopping.send_replace(true);
+        Ok(json!({ "name": self.name }))
+    }
+
+    fn set(&self, key: &str, value: &str) -> Result<Value> {
+        if key != "reconnect" {
+            return Err(self.refusal());
+        }
+        Settings::of_running(key, value)?;
+        self.search_now.notify_one();
+        Ok(json!({ key: value }))
+    }
+
+    fn refusal(&self) -> Error {
+        Error::new(Failure::Unreachable, self.summary())
+    }
+}
+
+/// Whether the next attempt may come to something else without anybody doing anything here.
+fn may_pass(error: &Error) -> bool {
+    matches!(error.failure(), Failure::Unreachable | Failure::InUse)
+}
+
+impl Handler for Search {
+    async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
+        match request {
+            Request::Status => Ok(self.status()),
+            Request::Clean | Request::Reload => Err(self.refusal()),
+            Request::Set { key, value } => self.set(&key, &value),
+            // A cache that was not opened is not removed either: it may hold dirty data.
+            Request::Detach { keep_dirty, .. } => self.detach(keep_dirty),
+        }
+    }
+}

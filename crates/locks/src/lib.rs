@@ -8,7 +8,7 @@
 //! | [`mode`], [`resource`], [`blocks`] | the paper's modes and their tables; what can be locked; ranges of blocks |
 //! | [`identity`] | clients, transactions, requests and the other numbers |
 //! | [`rules`] | root before leaf, and the other rules between a file and its block groups |
-//! | [`queue`] | who holds what, and who waits for it |
+//! | [`grants`], [`queue`], [`lock_table`] | who holds what, who waits for what, and both together |
 //! | [`deadlock`] | circles of requests that wait for each other |
 //! | [`clients`], [`transactions`], [`open_files`], [`callbacks`] | the manager's tables |
 //! | [`registrations`], [`gate`] | who has copies of which blocks, and how changes pass |
@@ -28,10 +28,12 @@ pub mod deadlock;
 pub mod error;
 pub mod fetches;
 pub mod gate;
+pub mod grants;
 pub mod holder;
 pub mod identity;
 pub mod limits;
 pub mod lock_client;
+pub mod lock_table;
 pub mod manager;
 pub mod message;
 pub mod mode;

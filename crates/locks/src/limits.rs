@@ -15,6 +15,10 @@ pub const GRANTS_OF_CLIENT_MAX: usize = 65_536;
 /// Requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting).
 pub const WAITING_OF_CLIENT_MAX: usize = 1024;
 
+/// Locks of the requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting): what a change touches is looked
+/// at each time.
+pub const WAITING_LOCKS_OF_CLIENT_MAX: usize = 4096;
+
 /// Open explicit transactions of one client. One more is refused, [`Table::Transactions`](crate::error::Table::Transactions).
 pub const TRANSACTIONS_OF_CLIENT_MAX: usize = 256;
 
@@ -73,6 +77,8 @@ pub struct Limits {
     pub grants_of_client_max: usize,
     /// [`WAITING_OF_CLIENT_MAX`].
     pub waiting_of_client_max: usize,
+    /// [`WAITING_LOCKS_OF_CLIENT_MAX`].
+    pub waiting_locks_of_client_max: usize,
     /// [`TRANSACTIONS_OF_CLIENT_MAX`].
     pub transactions_of_client_max: usize,
     /// [`OPENS_OF_CLIENT_MAX`].
@@ -92,6 +98,7 @@ impl Default for Limits {
             batch_max: BATCH_MAX,
             grants_of_client_max: GRANTS_OF_CLIENT_MAX,
             waiting_of_client_max: WAITING_OF_CLIENT_MAX,
+            waiting_locks_of_client_max: WAITING_LOCKS_OF_CLIENT_MAX,
             transactions_of_client_max: TRANSACTIONS_OF_CLIENT_MAX,
             opens_of_client_max: OPENS_OF_CLIENT_MAX,
             registrations_max: REGISTRATIONS_MAX,

@@ -19,6 +19,8 @@ pub enum OpenMode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OpenFiles {
     counts: BTreeMap<(FileId, ClientId, OpenMode), u32>,
+    /// How many times each client has a file open.
+    totals: BTreeMap<ClientId, usize>,
 }
 
 impl OpenFiles {
@@ -27,11 +29,11 @@ impl OpenFiles {
     /// # Errors
     /// When it has too many open.
     pub fn open(&mut self, client: ClientId, file: FileId, mode: OpenMode, max: usize) -> Result<(), LockError> {
-        let open: usize =
-            self.counts.iter().filter(|((_, of, _), _)| *of == client).map(|(_, count)| *count as usize).sum();
-        if open >= max {
+        let total = self.totals.entry(client).or_insert(0);
+        if *total >= max {
             return Err(LockError::Full(Table::OpenFiles));
         }
+        *total += 1;
         *self.counts.entry((file, client, mode)).or_insert(0) += 1;
         Ok(())
     }
@@ -45,6 +47,9 @@ impl OpenFiles {
         *count -= 1;
         if *count == 0 {
             self.counts.remove(&(file, client, mode));
+        }
+        if let Some(total) = self.totals.get_mut(&client) {
+            *total -= 1;
         }
         Ok(!self.is_open(file))
     }
@@ -67,6 +72,7 @@ impl OpenFiles {
             self.counts.keys().filter(|(_, of, _)| *of == client).map(|(file, ..)| *file).collect();
         files.dedup();
         self.counts.retain(|(_, of, _), _| *of != client);
+        self.totals.remove(&client);
         files.retain(|file| !self.is_open(*file));
         files
     }

@@ -1,25 +1,15 @@
-//! Who holds what, and who waits for it.
+//! Who waits for what, and whose turn it is.
 //!
-//! A request waits as one ticket, in the queue of each resource that it names, and holds nothing of it until all of it is free: two requests that wait can
-//! so never hold each other up for ever. A ticket of whoever holds something of it already and wants more (a *conversion*) comes first, then the
-//! others in the order they came, in each queue alike; nobody passes a ticket that it conflicts with.
-//!
-//! Two holders of `M_S` that both want `M_X`: the ticket that came first waits for the other's `M_S`, which is called back; when it is given up the
-//! first is granted, and the other's ticket goes on as a plain one behind it. While a holder has not answered a callback, its own tickets on that resource
-//! wait as plain ones, too.
-//!
-//! The ticket of a block group names the file, too, so that the file is held whenever the block group is granted, whatever was given up meanwhile.
+//! A request waits as one ticket, in the queue of each resource that it names, and holds nothing of it until all of it is free: two requests that
+//! wait can so never hold each other up for ever. A ticket of whoever holds something of it already and wants more (a *conversion*) comes first,
+//! then the others in the order they came, in each queue alike; nobody passes a ticket that it conflicts with.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::clock::Instant;
-
-use crate::error::LockError;
-use crate::identity::{Birth, CallbackNumber, ClientId, GrantNumber, Owner, RequestId};
-use crate::message::{GrantedLock, Wanted};
+use crate::identity::{Birth, ClientId, Owner, RequestId};
+use crate::message::Wanted;
 use crate::mode::Mode;
 use crate::resource::Resource;
-use crate::rules;
 
 /// The place of a request in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,90 +28,32 @@ pub struct Ticket {
     pub wanted: Vec<Wanted>,
 }
 
-/// A lock that is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Grant {
-    /// How.
-    pub mode: Mode,
-    /// Its number.
-    pub number: GrantNumber,
-    /// Since when.
-    pub since: Instant,
-    /// What its holder was asked to give up.
-    pub callback: Option<PendingCallback>,
-}
-
-/// A holder was asked to come down, and has not done so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PendingCallback {
-    /// The number of the callback.
-    pub number: CallbackNumber,
-    /// What may be kept.
-    pub to: Option<Mode>,
-    /// Whether the holder said that the lock is in use.
-    pub is_deferred: bool,
-}
-
-/// What a ticket waits for.
+/// The place of a ticket in all its queues: conversions, then the others as they came. It is the same in each, so that no two tickets wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Obstacle {
-    /// Another owner holds it.
-    Holder(Owner),
-    /// Another ticket comes first.
-    Ahead(TicketNumber),
-    /// The owner itself was called back, and has not answered.
-    OwnCallback,
+struct Turn {
+    is_plain: bool,
+    number: TicketNumber,
 }
 
-/// Holders and queues of all resources.
+/// Tickets that wait at one resource, with what they want of it.
+type Queue = BTreeMap<Turn, (Owner, Mode)>;
+
+/// The tickets of all clients, and the queues of all resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct LockTable {
-    grants: BTreeMap<Owner, BTreeMap<Resource, Grant>>,
-    holders: BTreeMap<Resource, BTreeSet<Owner>>,
+pub struct Queues {
     tickets: BTreeMap<TicketNumber, Ticket>,
     /// The tickets again, by who waits and by the client's number.
     by_owner: BTreeMap<Owner, BTreeSet<TicketNumber>>,
     by_request: BTreeMap<(ClientId, RequestId), TicketNumber>,
-    queues: BTreeMap<Resource, BTreeSet<TicketNumber>>,
-    ticket_next: u64,
+    /// How many locks each client waits for.
+    lock_counts: BTreeMap<ClientId, usize>,
+    queues: BTreeMap<Resource, Queue>,
+    /// Where a ticket's owner holds less than the ticket wants: with one of these it is a conversion.
+    conversions: BTreeSet<(TicketNumber, Resource)>,
+    number_next: u64,
 }
 
-impl LockTable {
-    /// What an owner would hold of a batch in the end, with the files of its block groups.
-    ///
-    /// # Errors
-    /// When the batch breaks a rule between files and block groups.
-    pub fn plan(&self, owner: Owner, batch: &[Wanted]) -> Result<Vec<Wanted>, LockError> {
-        rules::plan(batch, |resource| self.grant(owner, resource).map(|grant| grant.mode))
-    }
-
-    /// How an owner holds a resource.
-    pub fn grant(&self, owner: Owner, resource: Resource) -> Option<&Grant> {
-        self.grants.get(&owner)?.get(&resource)
-    }
-
-    /// All that an owner holds.
-    pub fn grants_of(&self, owner: Owner) -> impl Iterator<Item = (Resource, &Grant)> {
-        self.grants.get(&owner).into_iter().flatten().map(|(resource, grant)| (*resource, grant))
-    }
-
-    /// Everything that is held.
-    pub fn all_grants(&self) -> impl Iterator<Item = (Owner, Resource, &Grant)> {
-        self.grants.iter().flat_map(|(owner, held)| held.iter().map(|(resource, grant)| (*owner, *resource, grant)))
-    }
-
-    /// Owners of a client that hold something.
-    pub fn owners_of(&self, client: ClientId) -> Vec<Owner> {
-        self.grants.range(Owner::all_of(client)).map(|(owner, _)| *owner).collect()
-    }
-
-    /// How many locks a client holds and waits for.
-    pub fn lock_count(&self, client: ClientId) -> usize {
-        let held = self.owners_of(client).into_iter().map(|owner| self.grants[&owner].len());
-        let waiting = self.tickets_of_client(client).filter_map(|number| self.ticket(number));
-        held.chain(waiting.map(|ticket| ticket.wanted.len())).sum()
-    }
-
+impl Queues {
     /// All tickets, in the order they came.
     pub fn tickets(&self) -> impl Iterator<Item = (TicketNumber, &Ticket)> {
         self.tickets.iter().map(|(number, ticket)| (*number, ticket))
@@ -142,25 +74,66 @@ impl LockTable {
         self.by_owner.range(Owner::all_of(client)).flat_map(|(_, numbers)| numbers).copied()
     }
 
+    /// How many requests of a client wait.
+    pub fn count_of(&self, client: ClientId) -> usize {
+        self.by_owner.range(Owner::all_of(client)).map(|(_, numbers)| numbers.len()).sum()
+    }
+
+    /// How many locks a client waits for.
+    pub fn lock_count_of(&self, client: ClientId) -> usize {
+        self.lock_counts.get(&client).copied().unwrap_or(0)
+    }
+
     /// The ticket of a client's request.
     pub fn ticket_of_request(&self, client: ClientId, request: RequestId) -> Option<TicketNumber> {
         self.by_request.get(&(client, request)).copied()
     }
 
-    /// The tickets in the queue of a resource.
-    pub fn queue(&self, resource: Resource) -> Vec<TicketNumber> {
-        self.queues.get(&resource).into_iter().flatten().copied().collect()
+    /// The tickets at a resource, whose they are and what they want, in their turn.
+    pub fn queue(&self, resource: Resource) -> impl Iterator<Item = (TicketNumber, Owner, Mode)> {
+        self.queues.get(&resource).into_iter().flatten().map(|(turn, (owner, mode))| (turn.number, *owner, *mode))
     }
 
-    /// Puts a request into the queues.
-    pub fn enqueue(&mut self, ticket: Ticket) -> TicketNumber {
-        let number = TicketNumber(self.ticket_next);
-        self.ticket_next += 1;
-        for (resource, _) in &ticket.wanted {
-            self.queues.entry(*resource).or_default().insert(number);
-        }
+    /// Tickets of others that come before a ticket at a resource, and conflict.
+    pub fn ahead(
+        &self,
+        number: TicketNumber,
+        owner: Owner,
+        (resource, mode): Wanted,
+    ) -> impl Iterator<Item = TicketNumber> {
+        let ahead = self.queues.get(&resource).map(|queue| queue.range(..self.turn(number)));
+        ahead
+            .into_iter()
+            .flatten()
+            .filter(move |(_, (other, wanted))| *other != owner && wanted.conflicts(mode))
+            .map(|(turn, _)| turn.number)
+    }
+
+    /// Whether anybody comes after a ticket in one of its queues.
+    pub fn has_followers(&self, number: TicketNumber) -> bool {
+        let turn = self.turn(number);
+        let is_last = |resource| {
+            self.queues.get(resource).and_then(BTreeMap::last_key_value).is_none_or(|(last, _)| *last == turn)
+        };
+        self.ticket(number).is_some_and(|ticket| !ticket.wanted.iter().all(|(resource, _)| is_last(resource)))
+    }
+
+    fn turn(&self, number: TicketNumber) -> Turn {
+        let first = (number, Resource::Metadata(0));
+        let converts = self.conversions.range(first..).next().is_some_and(|(converting, _)| *converting == number);
+        Turn { is_plain: !converts, number }
+    }
+
+    /// Puts a request into the queues. `wants_more` says of each resource whether its owner holds some of it, and less than it wants.
+    pub fn enqueue(&mut self, ticket: Ticket, wants_more: impl Fn(Wanted) -> bool) -> TicketNumber {
+        let number = TicketNumber(self.number_next);
+        self.number_next += 1;
+        let more = ticket.wanted.iter().filter(|wanted| wants_more(**wanted));
+        self.conversions.extend(more.map(|(resource, _)| (number, *resource)));
         self.by_owner.entry(ticket.owner).or_default().insert(number);
         self.by_request.insert((ticket.owner.client, ticket.request), number);
+        *self.lock_counts.entry(ticket.owner.client).or_default() += ticket.wanted.len();
+        self.stand_in_line(self.turn(number), &ticket);
         self.tickets.insert(number, ticket);
         number
     }
@@ -168,169 +141,60 @@ impl LockTable {
     /// Takes a request out of the queues.
     pub fn withdraw(&mut self, number: TicketNumber) -> Option<Ticket> {
         let ticket = self.tickets.remove(&number)?;
-        remove_from(&mut self.by_owner, ticket.owner, &number);
-        self.by_request.remove(&(ticket.owner.client, ticket.request));
+        self.leave_line(self.turn(number), &ticket);
+        let Ticket { owner, request, .. } = ticket;
+        if let Some(numbers) = self.by_owner.get_mut(&owner) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.by_owner.remove(&owner);
+            }
+        }
+        self.by_request.remove(&(owner.client, request));
+        if let Some(count) = self.lock_counts.get_mut(&owner.client) {
+            *count -= ticket.wanted.len();
+            if *count == 0 {
+                self.lock_counts.remove(&owner.client);
+            }
+        }
         for (resource, _) in &ticket.wanted {
-            remove_from(&mut self.queues, *resource, &number);
+            self.conversions.remove(&(number, *resource));
         }
         Some(ticket)
     }
 
-    /// Whatever keeps a ticket from being granted, by resource.
-    pub fn obstacles(&self, number: TicketNumber) -> Vec<(Wanted, Obstacle)> {
-        let Some(ticket) = self.tickets.get(&number) else { return Vec::new() };
-        ticket.wanted.iter().flat_map(|wanted| self.obstacles_at(number, ticket.owner, *wanted)).collect()
-    }
-
-    fn obstacles_at(&self, number: TicketNumber, owner: Owner, wanted: Wanted) -> Vec<(Wanted, Obstacle)> {
-        let (resource, mode) = wanted;
-        let held = self.grant(owner, resource);
-        if held.is_some_and(|held| held.callback.is_some()) {
-            let ahead = self.ahead(number, owner, wanted).map(|other| (wanted, Obstacle::Ahead(other)));
-            return [(wanted, Obstacle::OwnCallback)].into_iter().chain(ahead).collect();
+    /// Whether the owner of a ticket holds some of a resource and less than the ticket wants. True when the ticket has another turn now.
+    pub fn set_conversion(&mut self, number: TicketNumber, resource: Resource, wants_more: bool) -> bool {
+        let before = self.turn(number);
+        if wants_more {
+            self.conversions.insert((number, resource));
+        } else {
+            self.conversions.remove(&(number, resource));
         }
-        if held.is_some_and(|held| held.mode.covers(mode)) {
-            return Vec::new();
+        let after = self.turn(number);
+        if before == after {
+            return false;
         }
-        let holders = self.conflicting_holders(owner, wanted).map(|holder| (wanted, Obstacle::Holder(holder)));
-        holders.chain(self.ahead(number, owner, wanted).map(|other| (wanted, Obstacle::Ahead(other)))).collect()
+        let Some(ticket) = self.tickets.remove(&number) else { return false };
+        self.leave_line(before, &ticket);
+        self.stand_in_line(after, &ticket);
+        self.tickets.insert(number, ticket);
+        true
     }
 
-    /// Other owners that hold a resource in a mode that conflicts.
-    pub fn conflicting_holders(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
-        self.holders.get(&resource).into_iter().flatten().copied().filter(move |holder| {
-            *holder != owner && self.grant(*holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
-        })
-    }
-
-    /// Tickets that come first at a resource, and conflict.
-    fn ahead(
-        &self,
-        number: TicketNumber,
-        owner: Owner,
-        (resource, mode): Wanted,
-    ) -> impl Iterator<Item = TicketNumber> {
-        let turn = self.tickets.get(&number).map(|ticket| self.turn(number, ticket));
-        self.queues.get(&resource).into_iter().flatten().copied().filter(move |other| {
-            let ticket = &self.tickets[other];
-            ticket.owner != owner
-                && Some(self.turn(*other, ticket)) < turn
-                && ticket.wanted.iter().any(|(at, wanted)| *at == resource && wanted.conflicts(mode))
-        })
-    }
-
-    /// The order in all queues: conversions, then the others as they came. It is the same in each, so that no two tickets wait for each other.
-    fn turn(&self, number: TicketNumber, ticket: &Ticket) -> (bool, TicketNumber) {
-        let wants_more = |(resource, mode): &Wanted| {
-            let held = self.grant(ticket.owner, *resource);
-            held.is_some_and(|held| held.callback.is_none() && !held.mode.covers(*mode))
-        };
-        (!ticket.wanted.iter().any(wants_more), number)
-    }
-
-    /// Gives a ticket what it waits for. Grants are counted on from `number_last`.
-    pub fn fulfil(
-        &mut self,
-        number: TicketNumber,
-        now: Instant,
-        number_last: &mut GrantNumber,
-    ) -> Option<(Ticket, Vec<GrantedLock>)> {
-        let ticket = self.withdraw(number)?;
-        let mut locks = Vec::new();
+    fn stand_in_line(&mut self, turn: Turn, ticket: &Ticket) {
         for (resource, mode) in ticket.wanted.iter().copied() {
-            number_last.0 += 1;
-            self.hold(ticket.owner, resource, mode, now, *number_last);
-            let mode = self.grants[&ticket.owner][&resource].mode;
-            locks.push(GrantedLock { resource, mode, number: *number_last });
+            self.queues.entry(resource).or_default().insert(turn, (ticket.owner, mode));
         }
-        Some((ticket, locks))
     }
 
-    fn hold(&mut self, owner: Owner, resource: Resource, mode: Mode, now: Instant, number: GrantNumber) {
-        let held = self.grants.entry(owner).or_default();
-        match held.get_mut(&resource) {
-            Some(grant) => {
-                let mode = grant.mode.join(mode);
-                let since = if mode == grant.mode { grant.since } else { now };
-                *grant = Grant { mode, number, since, callback: None };
+    fn leave_line(&mut self, turn: Turn, ticket: &Ticket) {
+        for (resource, _) in &ticket.wanted {
+            if let Some(queue) = self.queues.get_mut(resource) {
+                queue.remove(&turn);
+                if queue.is_empty() {
+                    self.queues.remove(resource);
+                }
             }
-            None => {
-                held.insert(resource, Grant { mode, number, since: now, callback: None });
-                self.holders.entry(resource).or_default().insert(owner);
-            }
-        }
-        // A lock on all of a file that is no intention is one on each block group: those of its own are no longer told apart.
-        if resource.is_root() && !self.grants[&owner][&resource].mode.is_intention() {
-            for leaf in self.leaves(owner, resource) {
-                self.drop_grant(owner, leaf);
-            }
-        }
-    }
-
-    /// The block groups that an owner holds below a file.
-    pub fn leaves(&self, owner: Owner, root: Resource) -> Vec<Resource> {
-        let Some(held) = self.grants.get(&owner) else { return Vec::new() };
-        rules::leaves_below(root).map_or_else(Vec::new, |range| held.range(range).map(|(leaf, _)| *leaf).collect())
-    }
-
-    fn drop_grant(&mut self, owner: Owner, resource: Resource) -> Option<Grant> {
-        let held = self.grants.get_mut(&owner)?;
-        let grant = held.remove(&resource)?;
-        if held.is_empty() {
-            self.grants.remove(&owner);
-        }
-        remove_from(&mut self.holders, resource, &owner);
-        Some(grant)
-    }
-
-    /// Notes that a holder was asked to come down, or that it defers that.
-    pub fn set_callback(&mut self, owner: Owner, resource: Resource, callback: PendingCallback) {
-        if let Some(grant) = self.grants.get_mut(&owner).and_then(|held| held.get_mut(&resource)) {
-            grant.callback = Some(callback);
-        }
-    }
-
-    /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves first.
-    /// Returns what that touches, and the callbacks that it answers.
-    pub fn demote(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Demoted {
-        let mut demoted = Demoted::default();
-        let to = to.and_then(|to| self.grant(owner, resource).map(|grant| grant.mode.meet(to)));
-        for leaf in self.leaves(owner, resource) {
-            let Some(mode) = self.grant(owner, leaf).map(|grant| grant.mode) else { continue };
-            self.demote_alone(owner, leaf, rules::leaf_below(to, mode), &mut demoted);
-        }
-        self.demote_alone(owner, resource, to, &mut demoted);
-        demoted
-    }
-
-    fn demote_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>, demoted: &mut Demoted) {
-        let Some(grant) = self.grants.get_mut(&owner).and_then(|held| held.get_mut(&resource)) else { return };
-        demoted.touched.insert(resource);
-        let answered = match to {
-            Some(to) => {
-                grant.mode = to;
-                grant.callback.take_if(|callback| callback.to.is_some_and(|asked| asked.covers(to)))
-            }
-            None => self.drop_grant(owner, resource).and_then(|grant| grant.callback),
-        };
-        demoted.answered.extend(answered.map(|callback| callback.number));
-    }
-}
-
-/// What a holder's coming down leads to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Demoted {
-    /// Where others may be next.
-    pub touched: BTreeSet<Resource>,
-    /// Callbacks that need no other answer.
-    pub answered: Vec<CallbackNumber>,
-}
-
-fn remove_from<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: &V) {
-    if let Some(set) = map.get_mut(&key) {
-        set.remove(value);
-        if set.is_empty() {
-            map.remove(&key);
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::message::Wanted;
 use crate::mode::Mode;
 use crate::resource::{GroupIndex, Resource};
 
+/// The modes that block groups are held in.
+pub const LEAF_MODES: [Mode; 2] = [Mode::D_S, Mode::D_X];
+
 /// What is held in the end by who asks for `batch` in that order and holds `held` already: files before block groups, the file of each block
 /// group among it.
 ///
@@ -50,7 +53,7 @@ fn check_root(leaf: Resource, mode: Mode, root_mode: Mode) -> Result<(), LockErr
     Err(if root_mode.covers(mode) { LockError::Implied(leaf) } else { LockError::RootTooWeak(leaf, mode, root_mode) })
 }
 
-/// Whether what is held as `mode` may be given up down to `to` while `leaves` are held below it.
+/// Whether what is held as `mode` may be given up down to `to` while block groups below it are held in `leaves`.
 ///
 /// # Errors
 /// When it is not less than what is held, or too little for the leaves.

@@ -50,7 +50,7 @@ impl LockManager {
         self.check_life(now, client)?;
         self.begin_fence(client, FenceReason::Left);
         self.clients.end_lease(now, client);
-        self.settle_all(now);
+        self.settle(now);
         Ok(())
     }
 
@@ -63,14 +63,14 @@ impl LockManager {
             return Err(LockError::Fenced(client));
         }
         self.begin_fence(client, FenceReason::Administrator);
-        self.settle_all(now);
+        self.settle(now);
         Ok(())
     }
 
     /// A client does not take its messages: it no longer hears what it must give back.
     pub fn overflow(&mut self, now: Instant, client: ClientId) {
         self.begin_fence(client, FenceReason::MailboxFull);
-        self.settle_all(now);
+        self.settle(now);
     }
 
     /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as well: it may not have heard, and serves
@@ -91,8 +91,8 @@ impl LockManager {
             let closed = self.open_files.forget(client);
             self.outputs.extend(closed.into_iter().map(Output::LastClose));
         }
+        self.settle(now);
         if !fenced.is_empty() {
-            self.settle_all(now);
             self.advance_gate(now);
         }
     }
@@ -104,8 +104,7 @@ impl LockManager {
         }
         for ticket in self.table.tickets_of_client(client).collect::<Vec<_>>() {
             // Others may be next now: whoever called looks at that, or the next timeout, which is due.
-            let wanted = self.table.withdraw(ticket).into_iter().flat_map(|ticket| ticket.wanted);
-            self.looks.extend(wanted.map(|(resource, _)| (Instant::START, resource)));
+            self.table.withdraw(ticket);
         }
         self.transactions.forget(client);
         self.callbacks.forget(client);
@@ -124,9 +123,8 @@ impl LockManager {
             self.grace = Grace::Ending;
             self.outputs.push_back(Output::KeepGraceEnd(self.start.boot_epoch));
         }
-        self.looks.retain(|(at, _)| *at > now);
+        self.look_at_long_held(now);
         self.pass_on(now);
-        self.settle_all(now);
     }
 
     /// The end of the grace period is durable: everything is granted from now on.

@@ -30,9 +30,9 @@ use crate::callbacks::Callbacks;
 use crate::clients::Clients;
 use crate::gate::{Gate, Passage};
 use crate::identity::{BootEpoch, ClientId, CommandId};
+use crate::lock_table::LockTable;
 use crate::message::ToClient;
 use crate::open_files::OpenFiles;
-use crate::queue::LockTable;
 use crate::resource::{FileId, Resource};
 use crate::settings::{Settings, Start};
 use crate::transactions::Transactions;
@@ -132,7 +132,8 @@ impl LockManager {
             Grace::Ending | Grace::Over => None,
         };
         let look = self.looks.first().map(|(at, _)| *at);
-        [grace, look, self.clients.next_deadline(), self.callbacks.next_deadline()].into_iter().flatten().min()
+        let unseen = self.table.is_touched().then_some(Instant::START);
+        [grace, look, unseen, self.clients.next_deadline(), self.callbacks.next_deadline()].into_iter().flatten().min()
     }
 
     /// Who holds what, and who waits.

@@ -1,16 +1,17 @@
 //! Locks asked for, given back and called back; transactions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base::clock::Instant;
 
 use super::{Grace, LockManager};
 use crate::callbacks::Subject;
 use crate::error::{LockError, Table};
+use crate::grants::PendingCallback;
 use crate::identity::{Birth, CallbackNumber, ClientId, Owner, RequestId, TransactionId};
 use crate::message::{Answer, CallbackAnswer, GrantedLock, Release, Wanted};
 use crate::mode::Mode;
-use crate::queue::{PendingCallback, Ticket};
+use crate::queue::Ticket;
 use crate::resource::{FileId, Resource};
 use crate::rules;
 
@@ -33,9 +34,8 @@ impl LockManager {
         }
         let Some(ticket) = ticket else { return Ok(Answer::Queued) };
         self.check_room(owner.client, &ticket)?;
-        let touched = ticket.wanted.iter().map(|(resource, _)| *resource).collect();
         self.table.enqueue(ticket);
-        self.settle_request(now, touched, (owner, request))
+        self.settle_request(now, (owner, request))
     }
 
     /// As [`lock`](Self::lock), for a client that is told of everything by messages: when all is held, by [`ToClient::Granted`](crate::message::ToClient). True when it waits.
@@ -49,9 +49,8 @@ impl LockManager {
         }
         let Some(ticket) = ticket else { return Ok(true) };
         self.check_room(owner.client, &ticket)?;
-        let touched = ticket.wanted.iter().map(|(resource, _)| *resource).collect();
         self.table.enqueue(ticket);
-        self.settle(now, touched);
+        self.settle(now);
         Ok(self.table.ticket_of_request(owner.client, request).is_some())
     }
 
@@ -96,8 +95,13 @@ impl LockManager {
         if self.table.lock_count(client) + ticket.wanted.len() > limits.grants_of_client_max {
             return Err(LockError::Full(Table::Grants));
         }
-        let waiting = self.table.tickets_of_client(client).count();
-        if waiting >= limits.waiting_of_client_max { Err(LockError::Full(Table::Waiting)) } else { Ok(()) }
+        let waiting_locks = self.table.waiting_lock_count(client) + ticket.wanted.len();
+        if self.table.waiting_count(client) >= limits.waiting_of_client_max
+            || waiting_locks > limits.waiting_locks_of_client_max
+        {
+            return Err(LockError::Full(Table::Waiting));
+        }
+        Ok(())
     }
 
     fn new_birth(&mut self) -> Birth {
@@ -138,7 +142,9 @@ impl LockManager {
         }
         let number = self.table.enqueue(ticket);
         let Some(last) = self.clients.grant_last(client) else { return Err(LockError::Fenced(client)) };
-        Ok(self.table.fulfil(number, now, last).map(|(_, locks)| locks).unwrap_or_default())
+        let locks = self.table.fulfil(number, now, last).map(|(_, locks)| locks).unwrap_or_default();
+        self.settle(now);
+        Ok(locks)
     }
 
     /// A client wants the locks of a request no more. If they were granted meanwhile, it is to give them back.
@@ -147,11 +153,10 @@ impl LockManager {
     /// When its life is over.
     pub fn cancel(&mut self, now: Instant, client: ClientId, request: RequestId) -> Result<(), LockError> {
         self.clients.live(now, client)?;
-        if let Some(ticket) =
-            self.table.ticket_of_request(client, request).and_then(|number| self.table.withdraw(number))
-        {
-            self.settle(now, ticket.wanted.into_iter().map(|(resource, _)| resource).collect());
+        if let Some(number) = self.table.ticket_of_request(client, request) {
+            self.table.withdraw(number);
         }
+        self.settle(now);
         Ok(())
     }
 
@@ -169,13 +174,11 @@ impl LockManager {
             return Err(LockError::BatchLength(batch_max));
         }
         self.check_releases(owner, batch)?;
-        let mut touched = BTreeSet::new();
         for Release { resource, to, .. } in batch.iter().copied() {
-            let demoted = self.table.demote(owner, resource, to);
-            touched.extend(demoted.touched);
-            demoted.answered.into_iter().for_each(|number| self.callbacks.close(owner.client, number));
+            let answered = self.table.demote(owner, resource, to);
+            answered.into_iter().for_each(|number| self.callbacks.close(owner.client, number));
         }
-        self.settle(now, touched);
+        self.settle(now);
         Ok(())
     }
 
@@ -184,14 +187,19 @@ impl LockManager {
         let mut done = BTreeMap::<Resource, Option<Mode>>::new();
         for Release { resource, number, to } in batch.iter().copied() {
             let held = self.table.grant(owner, resource).filter(|grant| grant.number == number);
-            let left = |done: &BTreeMap<_, _>, at: Resource, mode: Mode| done.get(&at).copied().unwrap_or(Some(mode));
-            let mode = held.and_then(|grant| left(&done, resource, grant.mode)).ok_or(LockError::NotHeld(resource))?;
-            let leaves = self.table.leaves(owner, resource).into_iter();
-            let leaves = leaves.filter_map(|leaf| left(&done, leaf, self.table.grant(owner, leaf)?.mode));
-            rules::check_release(resource, mode, to, &leaves.collect::<Vec<_>>())?;
+            let left = held.and_then(|grant| done.get(&resource).copied().unwrap_or(Some(grant.mode)));
+            let mode = left.ok_or(LockError::NotHeld(resource))?;
+            rules::check_release(resource, mode, to, &self.leaf_modes_left(owner, resource, &done))?;
             done.insert(resource, to);
         }
         Ok(())
+    }
+
+    /// The modes that block groups below a file are held in once what is `done` has been given up.
+    fn leaf_modes_left(&self, owner: Owner, root: Resource, done: &BTreeMap<Resource, Option<Mode>>) -> Vec<Mode> {
+        let is_left = |mode: &Mode| self.table.leaves_in(owner, root, *mode).any(|leaf| !done.contains_key(&leaf));
+        let reduced = done.iter().filter(|(leaf, _)| leaf.root() == Some(root)).filter_map(|(_, to)| *to);
+        rules::LEAF_MODES.into_iter().filter(is_left).chain(reduced).collect()
     }
 
     /// Answers a callback. Answering again does nothing.
@@ -211,14 +219,14 @@ impl LockManager {
         match (callback.subject, answer) {
             (Subject::Lock(resource, to), CallbackAnswer::Done) => {
                 self.callbacks.close(client, number);
-                let demoted = self.table.demote(owner, resource, to);
-                demoted.answered.iter().for_each(|number| self.callbacks.close(client, *number));
-                self.settle(now, demoted.touched);
+                let answered = self.table.demote(owner, resource, to);
+                answered.iter().for_each(|number| self.callbacks.close(client, *number));
+                self.settle(now);
             }
             (Subject::Lock(resource, to), CallbackAnswer::InUse | CallbackAnswer::GettingOn) => {
                 self.callbacks.defer(now, client, number, &self.settings);
                 self.table.set_callback(owner, resource, PendingCallback { number, to, is_deferred: true });
-                self.settle(now, BTreeSet::from([resource]));
+                self.settle(now);
             }
             (Subject::Copies(range, purge), CallbackAnswer::Done) => {
                 self.callbacks.close(client, number);
@@ -263,19 +271,19 @@ impl LockManager {
         self.clients.live(now, client)?;
         let owner = Owner { client, transaction };
         self.transactions.end(owner)?;
-        let mut touched = self.release_all(owner);
+        self.release_all(owner);
         for number in self.table.tickets_of(owner).collect::<Vec<_>>() {
-            touched.extend(
-                self.table.withdraw(number).into_iter().flat_map(|ticket| ticket.wanted).map(|(resource, _)| resource),
-            );
+            self.table.withdraw(number);
         }
-        self.settle(now, touched);
+        self.settle(now);
         Ok(())
     }
 
-    /// An owner has nothing any more, leaves first. Returns what others may have now.
-    pub(super) fn release_all(&mut self, owner: Owner) -> BTreeSet<Resource> {
+    /// An owner has nothing any more, leaves first.
+    pub(super) fn release_all(&mut self, owner: Owner) {
         let held: Vec<Resource> = self.table.grants_of(owner).map(|(resource, _)| resource).collect();
-        held.into_iter().rev().flat_map(|resource| self.table.demote(owner, resource, None).touched).collect()
+        for resource in held.into_iter().rev() {
+            self.table.demote(owner, resource, None);
+        }
     }
 }

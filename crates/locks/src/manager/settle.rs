@@ -1,4 +1,4 @@
-//! Who is next, who has to give way, who is refused.
+//! Who is next, who has to give way, who is refused. Only what has changed is looked at: requests of others that wait cost a request nothing.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,11 @@ use super::LockManager;
 use crate::callbacks::Subject;
 use crate::deadlock;
 use crate::error::LockError;
+use crate::grants::PendingCallback;
 use crate::identity::{Owner, RequestId};
+use crate::lock_table::Touched;
 use crate::message::{Answer, GrantedLock, ToClient, Wanted};
-use crate::queue::{Obstacle, PendingCallback, Ticket, TicketNumber};
-use crate::resource::Resource;
+use crate::queue::Ticket;
 
 /// Requests that wait no longer.
 #[derive(Default)]
@@ -35,125 +36,93 @@ impl Settled {
 
 impl LockManager {
     /// Grants what can be granted, ends deadlocks, and calls back what is in the way, where something has changed. Those concerned are told.
-    pub(super) fn settle(&mut self, now: Instant, mut touched: BTreeSet<Resource>) {
-        while self.settle_once(now, &mut touched, |_| ()) {}
+    pub(super) fn settle(&mut self, now: Instant) {
+        while self.settle_once(now, |_| ()) {}
     }
 
     /// As [`settle`](Self::settle), after a request was put into the queues: what becomes of it is the answer.
-    pub(super) fn settle_request(
-        &mut self,
-        now: Instant,
-        mut touched: BTreeSet<Resource>,
-        asked: (Owner, RequestId),
-    ) -> Result<Answer, LockError> {
+    pub(super) fn settle_request(&mut self, now: Instant, asked: (Owner, RequestId)) -> Result<Answer, LockError> {
         let mut answer = Ok(Answer::Queued);
         let mut keep = |settled: &mut Settled| {
             if answer == Ok(Answer::Queued) {
                 answer = settled.take(asked);
             }
         };
-        while self.settle_once(now, &mut touched, &mut keep) {}
+        while self.settle_once(now, &mut keep) {}
         answer
     }
 
-    /// One round; false when nobody was called back. Whoever was is no longer ahead of others by what it holds, so that there may be more to do.
-    fn settle_once(
-        &mut self,
-        now: Instant,
-        touched: &mut BTreeSet<Resource>,
-        answer: impl FnOnce(&mut Settled),
-    ) -> bool {
+    /// One round; false when nothing had changed. Whoever is called back is no longer ahead of others by what it holds, so that there may be more to do.
+    fn settle_once(&mut self, now: Instant, answer: impl FnOnce(&mut Settled)) -> bool {
         let mut settled = Settled::default();
+        let mut changed = Touched::default();
         loop {
-            self.grant_ready(now, touched, &mut settled);
-            self.touch_all_of_tickets(touched);
-            let Some(victim) = self.deadlocked(touched) else { break };
+            self.grant_ready(now, &mut changed, &mut settled);
+            let Some(victim) = deadlock::victim(&self.table, &changed.tickets) else { break };
             if let Some(ticket) = self.table.withdraw(victim) {
                 self.transactions.choose_as_victim(ticket.owner);
-                touched.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
                 settled.refused.push(ticket);
             }
         }
         answer(&mut settled);
         // A client hears of a grant before it is asked to give it up.
         self.tell(settled);
-        let sent = touched.iter().filter(|&&resource| self.call_back(now, resource)).count();
-        sent > 0
+        self.call_back(now, &changed);
+        self.table.is_touched()
     }
 
-    /// What a ticket's owner holds of one resource decides about the ticket's turn at all of them.
-    fn touch_all_of_tickets(&self, touched: &mut BTreeSet<Resource>) {
-        let tickets: BTreeSet<TicketNumber> = touched.iter().flat_map(|resource| self.table.queue(*resource)).collect();
-        let wanted =
-            tickets.into_iter().filter_map(|number| self.table.ticket(number)).flat_map(|ticket| &ticket.wanted);
-        touched.extend(wanted.map(|(resource, _)| *resource));
-    }
-
-    /// Grants in the order of the queues until nothing changes. A ticket that leaves a queue may be what another one waited for elsewhere.
-    fn grant_ready(&mut self, now: Instant, touched: &mut BTreeSet<Resource>, settled: &mut Settled) {
-        self.touch_all_of_tickets(touched);
-        let mut candidates: BTreeSet<TicketNumber> =
-            touched.iter().flat_map(|resource| self.table.queue(*resource)).collect();
-        while let Some(number) = candidates.pop_first() {
-            if !self.table.obstacles(number).is_empty() {
-                continue;
+    /// Grants until nothing changes. A ticket that leaves a queue may be what another one waited for elsewhere. What was touched is added to `changed`.
+    fn grant_ready(&mut self, now: Instant, changed: &mut Touched, settled: &mut Settled) {
+        while let Some(touched) = self.table.take_touched() {
+            let mut candidates = touched.tickets.clone();
+            candidates.extend(touched.freed.iter().flat_map(|resource| self.table.queue(*resource)));
+            changed.tickets.extend(touched.tickets);
+            changed.freed.extend(touched.freed);
+            changed.taken.extend(touched.taken);
+            while let Some(number) = candidates.pop_first() {
+                if !self.table.is_ready(number) {
+                    continue;
+                }
+                let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
+                let Some(last) = self.clients.grant_last(owner.client) else { continue };
+                settled.granted.extend(self.table.fulfil(number, now, last));
             }
-            let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
-            let Some(last) = self.clients.grant_last(owner.client) else { continue };
-            let Some((ticket, locks)) = self.table.fulfil(number, now, last) else { continue };
-            touched.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
-            self.touch_all_of_tickets(touched);
-            candidates.extend(touched.iter().flat_map(|resource| self.table.queue(*resource)));
-            settled.granted.push((ticket, locks));
+        }
+    }
+
+    /// Asks those to come down that are in the way of whoever is first where something has changed.
+    fn call_back(&mut self, now: Instant, changed: &Touched) {
+        let everybody = changed.freed.union(&changed.taken).flat_map(|resource| self.table.first_at(*resource));
+        let themselves = changed.tickets.iter().flat_map(|number| self.table.first_places(*number));
+        for (owner, wanted) in everybody.chain(themselves).collect::<BTreeSet<_>>() {
+            for holder in self.table.conflicting_holders(owner, wanted).collect::<Vec<_>>() {
+                self.call_back_from(now, holder, wanted);
+            }
         }
     }
 
-    fn deadlocked(&self, touched: &BTreeSet<Resource>) -> Option<TicketNumber> {
-        let waiting: BTreeSet<TicketNumber> = touched.iter().flat_map(|resource| self.table.queue(*resource)).collect();
-        waiting.into_iter().find_map(|number| deadlock::victim(&self.table, number))
-    }
-
-    /// Asks those holders of a resource to come down that are in the way of whoever is first there. True when somebody was asked.
-    fn call_back(&mut self, now: Instant, resource: Resource) -> bool {
-        let mut has_called = false;
-        for number in self.table.queue(resource) {
-            let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
-            let obstacles: Vec<_> =
-                self.table.obstacles(number).into_iter().filter(|((at, _), _)| *at == resource).collect();
-            if obstacles.iter().any(|(_, obstacle)| !matches!(obstacle, Obstacle::Holder(_))) {
-                continue;
-            }
-            let Some(wanted) = obstacles.first().map(|(wanted, _)| *wanted) else { continue };
-            let holders: Vec<Owner> = self.table.conflicting_holders(owner, wanted).collect();
-            for holder in holders {
-                has_called |= self.call_back_from(now, holder, wanted);
-            }
-        }
-        has_called
-    }
-
-    fn call_back_from(&mut self, now: Instant, holder: Owner, (resource, requested): Wanted) -> bool {
-        let Some(grant) = self.table.grant(holder, resource).copied() else { return false };
+    fn call_back_from(&mut self, now: Instant, holder: Owner, (resource, requested): Wanted) {
+        let Some(grant) = self.table.grant(holder, resource).copied() else { return };
         if !holder.is_own() || grant.callback.is_some() || !self.clients.is_served(holder.client) {
-            return false;
+            return;
         }
         let until = grant.since + self.settings.hold_time_min;
         if until > now {
             self.looks.insert((until, resource));
-            return false;
+            return;
         }
         let to = grant.mode.strongest_beside(requested);
         let number = self.callbacks.send(now, holder.client, Subject::Lock(resource, to), &self.settings);
         self.table.set_callback(holder, resource, PendingCallback { number, to, is_deferred: false });
         self.post(holder.client, ToClient::Callback { number, resource, grant: grant.number, to });
-        true
     }
 
-    /// Looks at every queue.
-    pub(super) fn settle_all(&mut self, now: Instant) {
-        let everywhere =
-            self.table.tickets().flat_map(|(_, ticket)| &ticket.wanted).map(|(resource, _)| *resource).collect();
-        self.settle(now, everywhere);
+    /// Looks again at the holders of what has been held for long enough.
+    pub(super) fn look_at_long_held(&mut self, now: Instant) {
+        while let Some((_, resource)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
+            self.looks.pop_first();
+            self.table.touch(resource);
+        }
     }
 
     /// Tells clients what became of requests that they know to be waiting.

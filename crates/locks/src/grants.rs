@@ -1,0 +1,128 @@
+//! Who holds what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::clock::Instant;
+
+use crate::identity::{CallbackNumber, ClientId, GrantNumber, Owner};
+use crate::message::Wanted;
+use crate::mode::Mode;
+use crate::resource::Resource;
+use crate::rules;
+
+/// A lock that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// How.
+    pub mode: Mode,
+    /// Its number.
+    pub number: GrantNumber,
+    /// Since when.
+    pub since: Instant,
+    /// What its holder was asked to give up.
+    pub callback: Option<PendingCallback>,
+}
+
+impl Grant {
+    /// Whether its holder said that what it was asked for is in use.
+    fn is_deferred(&self) -> bool {
+        self.callback.is_some_and(|callback| callback.is_deferred)
+    }
+}
+
+/// A holder was asked to come down, and has not done so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PendingCallback {
+    /// The number of the callback.
+    pub number: CallbackNumber,
+    /// What may be kept.
+    pub to: Option<Mode>,
+    /// Whether the holder said that the lock is in use.
+    pub is_deferred: bool,
+}
+
+/// The grants of all owners. Those of block groups and those that are deferred can be found without a look at the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Grants {
+    by_owner: BTreeMap<Owner, BTreeMap<Resource, Grant>>,
+    holders: BTreeMap<Resource, BTreeSet<Owner>>,
+    /// Block groups by their file and mode.
+    leaves: BTreeSet<(Owner, Resource, Mode, Resource)>,
+    deferred: BTreeSet<(Owner, Resource)>,
+}
+
+impl Grants {
+    /// How an owner holds a resource.
+    pub fn get(&self, owner: Owner, resource: Resource) -> Option<&Grant> {
+        self.by_owner.get(&owner)?.get(&resource)
+    }
+
+    /// All that an owner holds.
+    pub fn of(&self, owner: Owner) -> impl Iterator<Item = (Resource, &Grant)> {
+        self.by_owner.get(&owner).into_iter().flatten().map(|(resource, grant)| (*resource, grant))
+    }
+
+    /// Everything that is held.
+    pub fn all(&self) -> impl Iterator<Item = (Owner, Resource, &Grant)> {
+        self.by_owner.iter().flat_map(|(owner, held)| held.iter().map(|(resource, grant)| (*owner, *resource, grant)))
+    }
+
+    /// Owners of a client that hold something.
+    pub fn owners_of(&self, client: ClientId) -> impl Iterator<Item = Owner> {
+        self.by_owner.range(Owner::all_of(client)).map(|(owner, _)| *owner)
+    }
+
+    /// How many locks a client holds, its transactions' included.
+    pub fn count_of(&self, client: ClientId) -> usize {
+        self.by_owner.range(Owner::all_of(client)).map(|(_, held)| held.len()).sum()
+    }
+
+    /// Other owners that hold a resource in a mode that conflicts.
+    pub fn conflicting_holders(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
+        self.holders.get(&resource).into_iter().flatten().copied().filter(move |holder| {
+            *holder != owner && self.get(*holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
+        })
+    }
+
+    /// The block groups that an owner holds in a mode below a file.
+    pub fn leaves_in(&self, owner: Owner, root: Resource, mode: Mode) -> impl Iterator<Item = Resource> {
+        let range = rules::leaves_below(root)
+            .map(|leaves| (owner, root, mode, *leaves.start())..=(owner, root, mode, *leaves.end()));
+        range.into_iter().flat_map(|range| self.leaves.range(range)).map(|(.., leaf)| *leaf)
+    }
+
+    /// Whether an owner deferred a callback that it has not answered.
+    pub fn defers(&self, owner: Owner) -> bool {
+        let first = (owner, Resource::Metadata(0));
+        self.deferred.range(first..).next().is_some_and(|(deferring, _)| *deferring == owner)
+    }
+
+    /// An owner holds a resource from now on as said, however it did before.
+    pub fn set(&mut self, owner: Owner, resource: Resource, grant: Grant) {
+        self.remove(owner, resource);
+        self.by_owner.entry(owner).or_default().insert(resource, grant);
+        self.holders.entry(resource).or_default().insert(owner);
+        self.leaves.extend(resource.root().map(|root| (owner, root, grant.mode, resource)));
+        self.deferred.extend(grant.is_deferred().then_some((owner, resource)));
+    }
+
+    /// An owner does not hold a resource any more.
+    pub fn remove(&mut self, owner: Owner, resource: Resource) -> Option<Grant> {
+        let held = self.by_owner.get_mut(&owner)?;
+        let grant = held.remove(&resource)?;
+        if held.is_empty() {
+            self.by_owner.remove(&owner);
+        }
+        if let Some(holders) = self.holders.get_mut(&resource) {
+            holders.remove(&owner);
+            if holders.is_empty() {
+                self.holders.remove(&resource);
+            }
+        }
+        if let Some(root) = resource.root() {
+            self.leaves.remove(&(owner, root, grant.mode, resource));
+        }
+        self.deferred.remove(&(owner, resource));
+        Some(grant)
+    }
+}

@@ -1,0 +1,347 @@
+//! Who holds what and who waits for it, and what has to be looked at again when that changes.
+//!
+//! Two holders of `M_S` that both want `M_X`: the ticket that came first waits for the other's `M_S`, which is called back; when it is given up
+//! the first is granted, and the other's ticket goes on as a plain one behind it. While a holder has not answered a callback, its own tickets on
+//! that resource wait as plain ones, too.
+//!
+//! The ticket of a block group names the file, too, so that the file is held whenever the block group is granted, whatever was given up meanwhile.
+
+use std::collections::BTreeSet;
+
+use base::clock::Instant;
+
+use crate::error::LockError;
+use crate::grants::{Grant, Grants, PendingCallback};
+use crate::identity::{CallbackNumber, ClientId, GrantNumber, Owner, RequestId};
+use crate::message::{GrantedLock, Wanted};
+use crate::mode::Mode;
+use crate::queue::{Queues, Ticket, TicketNumber};
+use crate::resource::Resource;
+use crate::rules;
+
+/// What has changed since somebody looked. A look at these alone finds all that follows from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Touched {
+    /// Tickets that came, came forward, or whose owner holds something else now: they may be granted, be the first somewhere, or be in a circle.
+    pub tickets: BTreeSet<TicketNumber>,
+    /// Where somebody holds less or waits no more: others may be granted.
+    pub freed: BTreeSet<Resource>,
+    /// Where somebody holds more, or has held it for long enough: it may have to give way.
+    pub taken: BTreeSet<Resource>,
+}
+
+/// Holders and queues of all resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LockTable {
+    grants: Grants,
+    queues: Queues,
+    touched: Touched,
+}
+
+impl LockTable {
+    /// What an owner would hold of a batch in the end, with the files of its block groups.
+    ///
+    /// # Errors
+    /// When the batch breaks a rule between files and block groups.
+    pub fn plan(&self, owner: Owner, batch: &[Wanted]) -> Result<Vec<Wanted>, LockError> {
+        rules::plan(batch, |resource| self.grant(owner, resource).map(|grant| grant.mode))
+    }
+
+    /// How an owner holds a resource.
+    pub fn grant(&self, owner: Owner, resource: Resource) -> Option<&Grant> {
+        self.grants.get(owner, resource)
+    }
+
+    /// All that an owner holds.
+    pub fn grants_of(&self, owner: Owner) -> impl Iterator<Item = (Resource, &Grant)> {
+        self.grants.of(owner)
+    }
+
+    /// Everything that is held.
+    pub fn all_grants(&self) -> impl Iterator<Item = (Owner, Resource, &Grant)> {
+        self.grants.all()
+    }
+
+    /// Owners of a client that hold something.
+    pub fn owners_of(&self, client: ClientId) -> Vec<Owner> {
+        self.grants.owners_of(client).collect()
+    }
+
+    /// How many locks a client holds and waits for.
+    pub fn lock_count(&self, client: ClientId) -> usize {
+        self.grants.count_of(client) + self.queues.lock_count_of(client)
+    }
+
+    /// The block groups that an owner holds in a mode below a file.
+    pub fn leaves_in(&self, owner: Owner, root: Resource, mode: Mode) -> impl Iterator<Item = Resource> {
+        self.grants.leaves_in(owner, root, mode)
+    }
+
+    /// Other owners that hold a resource in a mode that conflicts.
+    pub fn conflicting_holders(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
+        self.grants.conflicting_holders(owner, wanted)
+    }
+
+    /// All tickets, in the order they came.
+    pub fn tickets(&self) -> impl Iterator<Item = (TicketNumber, &Ticket)> {
+        self.queues.tickets()
+    }
+
+    /// A ticket that waits.
+    pub fn ticket(&self, number: TicketNumber) -> Option<&Ticket> {
+        self.queues.ticket(number)
+    }
+
+    /// The ticket of a client's request.
+    pub fn ticket_of_request(&self, client: ClientId, request: RequestId) -> Option<TicketNumber> {
+        self.queues.ticket_of_request(client, request)
+    }
+
+    /// The tickets in the queue of a resource, in their turn.
+    pub fn queue(&self, resource: Resource) -> impl Iterator<Item = TicketNumber> {
+        self.queues.queue(resource).map(|(number, ..)| number)
+    }
+
+    /// The tickets of an owner.
+    pub fn tickets_of(&self, owner: Owner) -> impl Iterator<Item = TicketNumber> {
+        self.queues.tickets_of(owner)
+    }
+
+    /// The tickets of a client, its transactions' included.
+    pub fn tickets_of_client(&self, client: ClientId) -> impl Iterator<Item = TicketNumber> {
+        self.queues.tickets_of_client(client)
+    }
+
+    /// How many requests of a client wait.
+    pub fn waiting_count(&self, client: ClientId) -> usize {
+        self.queues.count_of(client)
+    }
+
+    /// How many locks a client waits for.
+    pub fn waiting_lock_count(&self, client: ClientId) -> usize {
+        self.queues.lock_count_of(client)
+    }
+
+    /// Whether all that a ticket wants is free.
+    pub fn is_ready(&self, number: TicketNumber) -> bool {
+        self.ticket(number).is_some_and(|ticket| {
+            ticket.wanted.iter().all(|wanted| {
+                let lacks = self.lacks(ticket.owner, *wanted);
+                lacks == Some(false)
+                    || lacks == Some(true)
+                        && self.conflicting_holders(ticket.owner, *wanted).next().is_none()
+                        && self.queues.ahead(number, ticket.owner, *wanted).next().is_none()
+            })
+        })
+    }
+
+    /// Whether an owner has yet to be given what it wants; none while it was called back itself and has not answered.
+    fn lacks(&self, owner: Owner, (resource, mode): Wanted) -> Option<bool> {
+        match self.grant(owner, resource) {
+            Some(held) if held.callback.is_some() => None,
+            held => Some(held.is_none_or(|held| !held.mode.covers(mode))),
+        }
+    }
+
+    /// Of a ticket's resources, those where it is the first that waits: whoever holds them is in its way.
+    pub fn first_places(&self, number: TicketNumber) -> Vec<(Owner, Wanted)> {
+        let Some(ticket) = self.ticket(number) else { return Vec::new() };
+        let is_first = |wanted: &&Wanted| {
+            self.lacks(ticket.owner, **wanted) == Some(true)
+                && self.queues.ahead(number, ticket.owner, **wanted).next().is_none()
+        };
+        ticket.wanted.iter().filter(is_first).map(|wanted| (ticket.owner, *wanted)).collect()
+    }
+
+    /// The tickets that are the first at a resource: nobody ahead of them conflicts.
+    pub fn first_at(&self, resource: Resource) -> Vec<(Owner, Wanted)> {
+        // Of each mode, who is ahead with it; none for several.
+        let mut ahead = Vec::<(Mode, Option<Owner>)>::new();
+        let mut first = Vec::new();
+        for (_, owner, mode) in self.queues.queue(resource) {
+            let is_behind = |(other, whose): &(Mode, Option<Owner>)| other.conflicts(mode) && *whose != Some(owner);
+            if !ahead.iter().any(is_behind) && self.lacks(owner, (resource, mode)) == Some(true) {
+                first.push((owner, (resource, mode)));
+            }
+            match ahead.iter_mut().find(|(other, _)| *other == mode) {
+                Some((_, whose)) => *whose = whose.filter(|whose| *whose == owner),
+                None => ahead.push((mode, Some(owner))),
+            }
+        }
+        first
+    }
+
+    /// The tickets that a ticket waits for: those ahead of it, and those of holders that will not give way of themselves.
+    pub fn waits_for(&self, number: TicketNumber) -> Vec<TicketNumber> {
+        let Some(ticket) = self.ticket(number) else { return Vec::new() };
+        let mut others = Vec::new();
+        for wanted in ticket.wanted.iter().copied() {
+            let is_deferred = |owner| {
+                let called = self.grant(owner, wanted.0).and_then(|grant| grant.callback);
+                called.is_some_and(|called| called.is_deferred)
+            };
+            match self.lacks(ticket.owner, wanted) {
+                Some(false) => continue,
+                Some(true) => {
+                    let stay = |holder: &Owner| !holder.is_own() || is_deferred(*holder);
+                    let holders = self.conflicting_holders(ticket.owner, wanted).filter(stay);
+                    others.extend(holders.flat_map(|holder| self.tickets_of(holder)));
+                }
+                // What is in use may be what this very request is for: it would wait for itself.
+                None => others.extend(is_deferred(ticket.owner).then_some(number)),
+            }
+            others.extend(self.queues.ahead(number, ticket.owner, wanted));
+        }
+        others
+    }
+
+    /// Whether anybody may wait for a ticket, or for its owner.
+    pub fn may_be_waited_for(&self, number: TicketNumber) -> bool {
+        let stays = |owner: Owner| !owner.is_own() || self.grants.defers(owner);
+        self.ticket(number).is_some_and(|ticket| stays(ticket.owner)) || self.queues.has_followers(number)
+    }
+
+    /// Takes out what has changed; none when nothing has.
+    pub fn take_touched(&mut self) -> Option<Touched> {
+        self.is_touched().then(|| std::mem::take(&mut self.touched))
+    }
+
+    /// Whether something has changed that nobody has looked at.
+    pub fn is_touched(&self) -> bool {
+        let Touched { tickets, freed, taken } = &self.touched;
+        !(tickets.is_empty() && freed.is_empty() && taken.is_empty())
+    }
+
+    /// A resource has been held for long enough: its holders are to be looked at again.
+    pub fn touch(&mut self, resource: Resource) {
+        self.touched.taken.insert(resource);
+    }
+
+    /// Puts a request into the queues.
+    pub fn enqueue(&mut self, ticket: Ticket) -> TicketNumber {
+        let Self { grants, queues, .. } = self;
+        let owner = ticket.owner;
+        let number = queues.enqueue(ticket, |wanted| wants_more(grants, owner, wanted));
+        self.touched.tickets.insert(number);
+        number
+    }
+
+    /// Takes a request out of the queues.
+    pub fn withdraw(&mut self, number: TicketNumber) -> Option<Ticket> {
+        let ticket = self.queues.withdraw(number)?;
+        self.touched.freed.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
+        Some(ticket)
+    }
+
+    /// Gives a ticket what it waits for. Grants are counted on from `number_last`.
+    pub fn fulfil(
+        &mut self,
+        number: TicketNumber,
+        now: Instant,
+        number_last: &mut GrantNumber,
+    ) -> Option<(Ticket, Vec<GrantedLock>)> {
+        let ticket = self.queues.withdraw(number)?;
+        let mut locks = Vec::new();
+        for wanted in ticket.wanted.iter().copied() {
+            number_last.0 += 1;
+            let mode = self.hold(ticket.owner, wanted, now, *number_last);
+            locks.push(GrantedLock { resource: wanted.0, mode, number: *number_last });
+        }
+        if !ticket.owner.is_own() {
+            // Others wait for it from now on until it ends.
+            self.touched.tickets.extend(self.queues.tickets_of(ticket.owner));
+        }
+        Some((ticket, locks))
+    }
+
+    fn hold(&mut self, owner: Owner, (resource, mode): Wanted, now: Instant, number: GrantNumber) -> Mode {
+        let held = self.grant(owner, resource).copied();
+        let mode = held.map_or(mode, |held| held.mode.join(mode));
+        let since = held.filter(|held| held.mode == mode).map_or(now, |held| held.since);
+        self.grants.set(owner, resource, Grant { mode, number, since, callback: None });
+        self.look_at_own(owner, resource);
+        self.touched.taken.insert(resource);
+        // A lock on all of a file that is no intention is one on each block group: those of its own are no longer told apart.
+        if resource.is_root() && !mode.is_intention() {
+            let leaves = rules::LEAF_MODES.into_iter().flat_map(|mode| self.leaves_in(owner, resource, mode));
+            for leaf in leaves.collect::<Vec<_>>() {
+                self.drop_grant(owner, leaf);
+            }
+        }
+        mode
+    }
+
+    fn drop_grant(&mut self, owner: Owner, resource: Resource) -> Option<Grant> {
+        let grant = self.grants.remove(owner, resource)?;
+        self.look_at_own(owner, resource);
+        self.touched.freed.insert(resource);
+        Some(grant)
+    }
+
+    /// An owner's tickets at a resource that it holds otherwise from now on: what it holds decides about their turns in all queues.
+    fn look_at_own(&mut self, owner: Owner, resource: Resource) {
+        if self.queues.tickets_of(owner).next().is_none() {
+            return;
+        }
+        let own: Vec<_> = self.queues.queue(resource).filter(|(_, whose, _)| *whose == owner).collect();
+        for (number, _, mode) in own {
+            self.touched.tickets.insert(number);
+            let more = wants_more(&self.grants, owner, (resource, mode));
+            if self.queues.set_conversion(number, resource, more)
+                && let Some(ticket) = self.queues.ticket(number)
+            {
+                // Forward or backward: others may be the first now, or no longer.
+                self.touched.freed.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
+            }
+        }
+    }
+
+    /// Notes that a holder was asked to come down, or that it defers that.
+    pub fn set_callback(&mut self, owner: Owner, resource: Resource, callback: PendingCallback) {
+        let Some(grant) = self.grant(owner, resource).copied() else { return };
+        self.grants.set(owner, resource, Grant { callback: Some(callback), ..grant });
+        self.look_at_own(owner, resource);
+        if callback.is_deferred {
+            // Others wait for what it is used for from now on.
+            self.touched.tickets.extend(self.queues.tickets_of(owner));
+        }
+    }
+
+    /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves first.
+    /// Returns the callbacks that this answers.
+    pub fn demote(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Vec<CallbackNumber> {
+        let to = to.and_then(|to| self.grant(owner, resource).map(|grant| grant.mode.meet(to)));
+        let mut answered = Vec::new();
+        for mode in rules::LEAF_MODES {
+            let kept = rules::leaf_below(to, mode);
+            if kept == Some(mode) {
+                continue;
+            }
+            for leaf in self.leaves_in(owner, resource, mode).collect::<Vec<_>>() {
+                answered.extend(self.demote_alone(owner, leaf, kept));
+            }
+        }
+        answered.extend(self.demote_alone(owner, resource, to));
+        answered
+    }
+
+    fn demote_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Option<CallbackNumber> {
+        let Some(mode) = to else {
+            return self.drop_grant(owner, resource)?.callback.map(|callback| callback.number);
+        };
+        let grant = self.grant(owner, resource).copied()?;
+        let is_answered = |callback: &PendingCallback| callback.to.is_some_and(|asked| asked.covers(mode));
+        let answered = grant.callback.filter(is_answered);
+        let callback = grant.callback.filter(|callback| !is_answered(callback));
+        self.grants.set(owner, resource, Grant { mode, callback, ..grant });
+        self.look_at_own(owner, resource);
+        self.touched.freed.insert(resource);
+        answered.map(|callback| callback.number)
+    }
+}
+
+/// Whether an owner holds some of what it wants, and may come before others with it.
+fn wants_more(grants: &Grants, owner: Owner, (resource, mode): Wanted) -> bool {
+    let held = grants.get(owner, resource);
+    held.is_some_and(|held| held.callback.is_none() && !held.mode.covers(mode))
+}

@@ -1,6 +1,6 @@
 //! Callbacks that were sent and not answered, with their deadlines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::clock::Instant;
 
@@ -36,6 +36,8 @@ pub struct Callback {
 pub struct Callbacks {
     last: BTreeMap<ClientId, CallbackNumber>,
     open: BTreeMap<(ClientId, CallbackNumber), Callback>,
+    /// Those that are open again, by when they have to be answered.
+    deadlines: BTreeSet<(Instant, ClientId, CallbackNumber)>,
 }
 
 impl Callbacks {
@@ -46,6 +48,7 @@ impl Callbacks {
         let deadline_max = now + settings.callback_time_max;
         let deadline = now + settings.callback_time;
         self.open.insert((client, *last), Callback { subject, deadline, deadline_max });
+        self.deadlines.insert((deadline, client, *last));
         *last
     }
 
@@ -62,13 +65,17 @@ impl Callbacks {
 
     /// A callback is answered.
     pub fn close(&mut self, client: ClientId, number: CallbackNumber) {
-        self.open.remove(&(client, number));
+        if let Some(callback) = self.open.remove(&(client, number)) {
+            self.deadlines.remove(&(callback.deadline, client, number));
+        }
     }
 
     /// A holder needs more time: the deadline moves by a step, and never past its bound.
     pub fn defer(&mut self, now: Instant, client: ClientId, number: CallbackNumber, settings: &Settings) {
         if let Some(callback) = self.open.get_mut(&(client, number)) {
+            self.deadlines.remove(&(callback.deadline, client, number));
             callback.deadline = (now + settings.deferral_step).max(callback.deadline).min(callback.deadline_max);
+            self.deadlines.insert((callback.deadline, client, number));
         }
     }
 
@@ -76,6 +83,7 @@ impl Callbacks {
     pub fn forget(&mut self, client: ClientId) {
         self.last.remove(&client);
         self.open.retain(|(of, _), _| *of != client);
+        self.deadlines.retain(|(_, of, _)| *of != client);
     }
 
     /// All that are open, of one client after the other.
@@ -85,14 +93,12 @@ impl Callbacks {
 
     /// The clients that did not answer in time.
     pub fn overdue(&self, now: Instant) -> Vec<ClientId> {
-        let mut clients: Vec<_> =
-            self.open().filter(|(_, _, callback)| callback.deadline <= now).map(|(client, ..)| client).collect();
-        clients.dedup();
-        clients
+        let overdue = self.deadlines.iter().take_while(|(deadline, ..)| *deadline <= now);
+        overdue.map(|(_, client, _)| *client).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// When the next one has to be answered.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.open.values().map(|callback| callback.deadline).min()
+        self.deadlines.first().map(|(deadline, ..)| *deadline)
     }
 }

@@ -15,7 +15,7 @@
 //!
 //! Each copy is asked for by one purge at a time. The generation grows when a purge begins, and names it. What was read with a smaller one than the purge has was registered before it, and is old.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::blocks::BlockRange;
 use crate::error::{LockError, Table};
@@ -87,6 +87,10 @@ pub struct Gate {
     commands: BTreeMap<Arrival, Command>,
     arrivals: BTreeMap<CommandId, Arrival>,
     arrival_next: u64,
+    /// Commands that came, or for which something else changed, since the gate was last [advanced](Self::advance).
+    touched: BTreeSet<Arrival>,
+    /// Reads that are the first of their blocks, and wait to be registered.
+    unregistered: BTreeSet<Arrival>,
     /// Whether clients of the start before may still have copies that are registered nowhere.
     is_in_grace: bool,
 }
@@ -100,6 +104,8 @@ impl Gate {
             commands: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             arrival_next: 0,
+            touched: BTreeSet::new(),
+            unregistered: BTreeSet::new(),
             is_in_grace,
         }
     }
@@ -140,6 +146,7 @@ impl Gate {
         self.arrival_next += 1;
         self.arrivals.insert(command.id, arrival);
         self.commands.insert(arrival, command);
+        self.touched.insert(arrival);
         Ok(())
     }
 
@@ -159,7 +166,7 @@ impl Gate {
         let Direction::Change { by, stage: Stage::UnderWay, .. } = command.direction else {
             return Err(LockError::CommandState(id));
         };
-        self.leave(arrival, id);
+        self.leave(arrival);
         let keeper = by.filter(|_| keeps_copy);
         Ok(keeper
             .filter(|client| self.registrations.insert(*client, command.range, limits.registrations_max))
@@ -175,36 +182,52 @@ impl Gate {
         if matches!(self.commands[&arrival].direction, Direction::Change { stage: Stage::UnderWay, .. }) {
             return Err(LockError::CommandState(id));
         }
-        self.leave(arrival, id);
+        self.leave(arrival);
         Ok(())
     }
 
-    fn leave(&mut self, arrival: Arrival, id: CommandId) {
-        self.commands.remove(&arrival);
-        self.arrivals.remove(&id);
+    fn leave(&mut self, arrival: Arrival) {
+        self.unregistered.remove(&arrival);
+        if let Some(command) = self.commands.remove(&arrival) {
+            self.arrivals.remove(&command.id);
+            self.touch(command.range);
+        }
+    }
+
+    /// What waits for blocks of a range may pass now.
+    fn touch(&mut self, range: BlockRange) {
+        let near = self.commands.iter().filter(|(_, command)| command.range.overlaps(&range));
+        self.touched.extend(near.map(|(arrival, _)| *arrival));
+    }
+
+    fn touch_all(&mut self) {
+        self.touched.extend(self.commands.keys());
     }
 
     /// A client has dropped its copies of a range, as the purge of that generation asked.
     pub fn purged(&mut self, client: ClientId, range: BlockRange, purge: Generation) {
         self.registrations.remove(client, range, purge);
+        self.touch(range);
+        self.touched.extend(&self.unregistered);
     }
 
     /// A client's life is over.
     pub fn forget(&mut self, client: ClientId) {
         self.registrations.forget(client);
+        self.touch_all();
     }
 
     /// No client of the start before has copies any more.
     pub fn end_grace(&mut self) {
         self.is_in_grace = false;
+        self.touch_all();
     }
 
-    /// Lets pass what can, in the order of arrival.
+    /// Lets pass what can, in the order of arrival. Only what something has changed for is looked at.
     pub fn advance(&mut self, limits: &Limits) -> Vec<Step> {
         let mut steps = Vec::new();
-        let mut wanting_room = 0;
-        for arrival in self.commands.keys().copied().collect::<Vec<_>>() {
-            let command = self.commands[&arrival];
+        while let Some(arrival) = self.touched.pop_first() {
+            let Some(command) = self.commands.get(&arrival).copied() else { continue };
             if self.is_behind_another(arrival, &command) {
                 continue;
             }
@@ -212,11 +235,11 @@ impl Gate {
                 Direction::Read(by) => {
                     let is_registered = by.is_none_or(|by| self.registers(by, command.range, limits));
                     if is_registered {
-                        self.leave(arrival, command.id);
+                        self.leave(arrival);
                         let generation = by.map(|_| self.generation);
                         steps.push(Step::Pass(command.id, Passage::Read(generation)));
                     } else {
-                        wanting_room += 1;
+                        self.unregistered.insert(arrival);
                     }
                 }
                 Direction::Change { is_under_grant: false, .. } if self.is_in_grace => {}
@@ -227,7 +250,7 @@ impl Gate {
                 }
             }
         }
-        self.make_room(wanting_room, (limits, &mut steps));
+        self.make_room((limits, &mut steps));
         steps
     }
 
@@ -270,9 +293,9 @@ impl Gate {
     }
 
     /// Calls the oldest ranges back where reads wait for room, as many as there are reads.
-    fn make_room(&mut self, wanting_room: usize, (limits, steps): (&Limits, &mut Vec<Step>)) {
+    fn make_room(&mut self, (limits, steps): (&Limits, &mut Vec<Step>)) {
         while self.registrations.count() >= limits.registrations_max
-            && self.registrations.leaving_count() < wanting_room
+            && self.registrations.leaving_count() < self.unregistered.len()
             && let Some((holder, oldest)) = self.registrations.oldest()
         {
             self.generation.0 += 1;

@@ -30,6 +30,15 @@ pub struct Touched {
     pub taken: BTreeSet<Resource>,
 }
 
+impl Touched {
+    /// All of both.
+    pub fn extend(&mut self, other: Self) {
+        self.tickets.extend(other.tickets);
+        self.freed.extend(other.freed);
+        self.taken.extend(other.taken);
+    }
+}
+
 /// Holders and queues of all resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockTable {

@@ -234,3 +234,56 @@ fn a_request_that_waits_can_be_given_up() {
     assert_eq!(server.mode(c, BLOCK), Some(Mode::M_S), "who waited behind it waits no more");
     assert_eq!(server.manager.cancel(server.now, b, RequestId(77)), Ok(()));
 }
+
+#[test]
+fn the_locks_that_wait_are_counted_as_well_as_the_requests() {
+    let limits = Limits { waiting_locks_of_client_max: 3, ..Limits::default() };
+    let mut server = TestServer::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b, c) = (server.client(), server.client(), server.client());
+    let blocks = |blocks: [u64; 2]| blocks.map(|block| (Resource::Metadata(block), Mode::M_X));
+    server.granted(a, &blocks([1, 2]));
+    let waiting = server.queued(b, &blocks([1, 2]));
+    assert_eq!(server.lock(b, &blocks([1, 2])).map(|_| ()), Err(LockError::Full(Table::Waiting)));
+    server.queued(b, &[(Resource::Metadata(2), Mode::M_X)]);
+    server.queued(c, &blocks([1, 2]));
+    server.manager.cancel(server.now, b, waiting).unwrap();
+    server.queued(b, &blocks([1, 2]));
+}
+
+#[test]
+fn a_file_that_is_closed_leaves_room_for_another() {
+    let limits = Limits { opens_of_client_max: 2, ..Limits::default() };
+    let mut server = TestServer::with(Settings { limits, ..settings() }, Start::first());
+    let (a, b) = (server.client(), server.client());
+    let open = |server: &mut TestServer, client, file| {
+        server.manager.open_file(server.now, client, FileId(file), OpenMode::Read)
+    };
+    for _ in 0..2 {
+        open(&mut server, a, 1).unwrap();
+        open(&mut server, a, 1).unwrap();
+        assert_eq!(open(&mut server, a, 2), Err(LockError::Full(Table::OpenFiles)));
+        open(&mut server, b, 1).unwrap();
+        server.manager.close_file(server.now, a, FileId(1), OpenMode::Read).unwrap();
+        open(&mut server, a, 2).unwrap();
+        server.manager.close_file(server.now, a, FileId(2), OpenMode::Read).unwrap();
+        server.manager.close_file(server.now, a, FileId(1), OpenMode::Read).unwrap();
+        server.manager.close_file(server.now, b, FileId(1), OpenMode::Read).unwrap();
+    }
+}
+
+/// What is given up in part counts for the file as what is left of it.
+#[test]
+fn a_batch_gives_up_block_groups_in_part_before_their_file() {
+    let mut server = TestServer::new();
+    let a = server.client();
+    server.granted(a, &[(FILE, Mode::D_IX), (group(1), Mode::D_X), (group(2), Mode::D_S)]);
+    let release = |server: &TestServer, resource, to| Release { resource, number: server.number(a, resource), to };
+    let to_shared = release(&server, FILE, Some(Mode::D_IS));
+    assert_eq!(server.manager.unlock(server.now, Owner::own(a), &[to_shared]), Err(LockError::RootBeforeLeaf(FILE)));
+    let whole = [release(&server, group(1), None), release(&server, FILE, None)];
+    assert_eq!(server.manager.unlock(server.now, Owner::own(a), &whole), Err(LockError::RootBeforeLeaf(FILE)));
+    let parts = [release(&server, group(1), Some(Mode::D_S)), to_shared];
+    server.manager.unlock(server.now, Owner::own(a), &parts).unwrap();
+    let held: Vec<_> = server.manager.table().all_grants().map(|(_, at, grant)| (at, grant.mode)).collect();
+    assert_eq!(held, [(FILE, Mode::D_IS), (group(1), Mode::D_S), (group(2), Mode::D_S)]);
+}

@@ -71,22 +71,22 @@ impl LockManager {
         self.table.is_touched()
     }
 
-    /// Grants until nothing changes. A ticket that leaves a queue may be what another one waited for elsewhere. What was touched is added to `changed`.
+    /// Grants until nothing changes, the oldest first: what one is given may be what another one waits for. What was touched is added to `changed`.
     fn grant_ready(&mut self, now: Instant, changed: &mut Touched, settled: &mut Settled) {
-        while let Some(touched) = self.table.take_touched() {
-            let mut candidates = touched.tickets.clone();
-            candidates.extend(touched.freed.iter().flat_map(|resource| self.table.queue(*resource)));
-            changed.tickets.extend(touched.tickets);
-            changed.freed.extend(touched.freed);
-            changed.taken.extend(touched.taken);
-            while let Some(number) = candidates.pop_first() {
-                if !self.table.is_ready(number) {
-                    continue;
-                }
-                let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
-                let Some(last) = self.clients.grant_last(owner.client) else { continue };
-                settled.granted.extend(self.table.fulfil(number, now, last));
+        let mut candidates = BTreeSet::new();
+        loop {
+            if let Some(touched) = self.table.take_touched() {
+                candidates.extend(touched.freed.iter().flat_map(|resource| self.table.queue(*resource)));
+                candidates.extend(&touched.tickets);
+                changed.extend(touched);
             }
+            let Some(number) = candidates.pop_first() else { return };
+            if !self.table.is_ready(number) {
+                continue;
+            }
+            let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
+            let Some(last) = self.clients.grant_last(owner.client) else { continue };
+            settled.granted.extend(self.table.fulfil(number, now, last));
         }
     }
 

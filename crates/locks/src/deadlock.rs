@@ -4,47 +4,87 @@
 //! transactions, which keep their locks until they end, and clients that deferred a callback, since something of theirs is in use. One table has
 //! metadata and data, so that a circle over both is seen. A client's own requests are not told apart: what defers a callback may be another
 //! operation than the one that waits, so now and then a request is refused that would have been granted later.
+//!
+//! Of the tickets ahead only the nearest is an edge of the graph, and a node for those before it the other: with an edge to each, a queue of a thousand
+//! would be half a million.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
-use crate::lock_table::LockTable;
+use crate::identity::Owner;
+use crate::lock_table::{LockTable, Stayers};
+use crate::message::Wanted;
 use crate::queue::TicketNumber;
 
-/// The ticket to be refused so that those of a circle can go on: the youngest of it. None where there is no circle that a ticket of `changed` is in:
-/// whenever one comes to be, something has changed about one of its tickets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Node {
+    Ticket(TicketNumber),
+    /// The tickets ahead of one at a resource that conflict with what an owner wants of it.
+    Ahead(TicketNumber, Owner, Wanted),
+    /// All tickets of an owner.
+    Of(Owner),
+}
+
+/// The ticket to be refused so that those of a circle can go on: the youngest of it. None where there is no circle that a ticket of `changed` is
+/// in: whenever one comes to be, something has changed about one of its tickets.
 pub fn victim(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
     let circle = circle(table, changed)?;
     circle.into_iter().max_by_key(|number| table.ticket(*number).map(|ticket| (ticket.birth, *number)))
 }
 
-/// The tickets of a circle that can be reached from `changed`. Each ticket is gone through once.
+/// The tickets of a circle that can be reached from `changed`. Each node is gone through once.
 fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<Vec<TicketNumber>> {
-    let mut done = BTreeSet::new();
-    let mut on_way = BTreeSet::new();
+    // Whether all that a node waits for has been gone through; else it is on the way.
+    let mut is_done = HashMap::new();
+    let mut way: Vec<(Node, Vec<Node>)> = Vec::new();
     for start in changed.iter().copied().filter(|number| table.may_be_waited_for(*number)) {
-        let mut way = Vec::new();
-        let mut next = Some(start);
+        let mut next = Some(Node::Ticket(start));
         loop {
-            match next {
-                Some(ticket) if on_way.contains(&ticket) => {
-                    return Some(
-                        way.iter().map(|(ticket, _)| *ticket).skip_while(|on_way| *on_way != ticket).collect(),
-                    );
+            match next.map(|node| (node, is_done.get(&node))) {
+                Some((node, Some(false))) => {
+                    let circle = way.iter().map(|(node, _)| *node).skip_while(|first| *first != node);
+                    return Some(circle.filter_map(ticket).collect());
                 }
-                Some(ticket) if done.contains(&ticket) => {}
-                Some(ticket) => {
-                    on_way.insert(ticket);
-                    way.push((ticket, table.waits_for(ticket)));
+                Some((_, Some(true))) => {}
+                Some((node, None)) => {
+                    is_done.insert(node, false);
+                    way.push((node, waits_for(table, node)));
                 }
-                None => {
-                    let Some((ticket, _)) = way.pop() else { break };
-                    on_way.remove(&ticket);
-                    done.insert(ticket);
-                }
+                None => is_done.extend(way.pop().map(|(node, _)| (node, true))),
             }
             let Some((_, others)) = way.last_mut() else { break };
             next = others.pop();
         }
     }
     None
+}
+
+fn ticket(node: Node) -> Option<TicketNumber> {
+    match node {
+        Node::Ticket(number) => Some(number),
+        Node::Ahead(..) | Node::Of(_) => None,
+    }
+}
+
+fn waits_for(table: &LockTable, node: Node) -> Vec<Node> {
+    let mut others = Vec::new();
+    match node {
+        Node::Ticket(number) => {
+            let Some(ticket) = table.ticket(number) else { return others };
+            for wanted in ticket.wanted.iter().copied() {
+                match table.stayers(ticket.owner, wanted) {
+                    None => continue,
+                    Some(Stayers::Others(owners)) => others.extend(owners.into_iter().map(Node::Of)),
+                    Some(Stayers::Itself) => others.push(node),
+                }
+                others.push(Node::Ahead(number, ticket.owner, wanted));
+            }
+        }
+        Node::Ahead(number, owner, wanted) => {
+            if let Some(nearest) = table.nearest_ahead(number, owner, wanted) {
+                others.extend([Node::Ahead(nearest, owner, wanted), Node::Ticket(nearest)]);
+            }
+        }
+        Node::Of(owner) => others.extend(table.tickets_of(owner).map(Node::Ticket)),
+    }
+    others
 }

@@ -13,11 +13,11 @@ pub const BATCH_MAX: usize = 64;
 pub const GRANTS_OF_CLIENT_MAX: usize = 65_536;
 
 /// Requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting).
-pub const WAITING_OF_CLIENT_MAX: usize = 1024;
+pub const WAITING_OF_CLIENT_MAX: usize = 256;
 
 /// Locks of the requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting): what a change touches is looked
 /// at each time.
-pub const WAITING_LOCKS_OF_CLIENT_MAX: usize = 4096;
+pub const WAITING_LOCKS_OF_CLIENT_MAX: usize = 2048;
 
 /// Open explicit transactions of one client. One more is refused, [`Table::Transactions`](crate::error::Table::Transactions).
 pub const TRANSACTIONS_OF_CLIENT_MAX: usize = 256;

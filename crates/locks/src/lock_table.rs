@@ -39,6 +39,14 @@ impl Touched {
     }
 }
 
+/// Who will not give way of itself.
+pub enum Stayers {
+    /// Other holders: explicit transactions, and clients that deferred a callback.
+    Others(Vec<Owner>),
+    /// The owner that waits deferred a callback itself: what is in use may be what this very request is for.
+    Itself,
+}
+
 /// Holders and queues of all resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockTable {
@@ -106,11 +114,6 @@ impl LockTable {
         self.queues.ticket_of_request(client, request)
     }
 
-    /// The tickets in the queue of a resource, in their turn.
-    pub fn queue(&self, resource: Resource) -> impl Iterator<Item = TicketNumber> {
-        self.queues.queue(resource).map(|(number, ..)| number)
-    }
-
     /// The tickets of an owner.
     pub fn tickets_of(&self, owner: Owner) -> impl Iterator<Item = TicketNumber> {
         self.queues.tickets_of(owner)
@@ -163,14 +166,17 @@ impl LockTable {
     }
 
     /// The tickets that are the first at a resource: nobody ahead of them conflicts.
-    pub fn first_at(&self, resource: Resource) -> Vec<(Owner, Wanted)> {
+    pub fn first_at(&self, resource: Resource) -> Vec<(TicketNumber, Owner, Wanted)> {
         // Of each mode, who is ahead with it; none for several.
         let mut ahead = Vec::<(Mode, Option<Owner>)>::new();
         let mut first = Vec::new();
-        for (_, owner, mode) in self.queues.queue(resource) {
+        for (number, owner, mode) in self.queues.queue(resource) {
             let is_behind = |(other, whose): &(Mode, Option<Owner>)| other.conflicts(mode) && *whose != Some(owner);
             if !ahead.iter().any(is_behind) && self.lacks(owner, (resource, mode)) == Some(true) {
-                first.push((owner, (resource, mode)));
+                first.push((number, owner, (resource, mode)));
+            }
+            if ahead.iter().any(|(other, whose)| whose.is_none() && other.excludes_all()) {
+                break;
             }
             match ahead.iter_mut().find(|(other, _)| *other == mode) {
                 Some((_, whose)) => *whose = whose.filter(|whose| *whose == owner),
@@ -180,28 +186,26 @@ impl LockTable {
         first
     }
 
-    /// The tickets that a ticket waits for: those ahead of it, and those of holders that will not give way of themselves.
-    pub fn waits_for(&self, number: TicketNumber) -> Vec<TicketNumber> {
-        let Some(ticket) = self.ticket(number) else { return Vec::new() };
-        let mut others = Vec::new();
-        for wanted in ticket.wanted.iter().copied() {
-            let is_deferred = |owner| {
-                let called = self.grant(owner, wanted.0).and_then(|grant| grant.callback);
-                called.is_some_and(|called| called.is_deferred)
-            };
-            match self.lacks(ticket.owner, wanted) {
-                Some(false) => continue,
-                Some(true) => {
-                    let stay = |holder: &Owner| !holder.is_own() || is_deferred(*holder);
-                    let holders = self.conflicting_holders(ticket.owner, wanted).filter(stay);
-                    others.extend(holders.flat_map(|holder| self.tickets_of(holder)));
-                }
-                // What is in use may be what this very request is for: it would wait for itself.
-                None => others.extend(is_deferred(ticket.owner).then_some(number)),
+    /// Whom a ticket waits for at one of its resources, but for those ahead of it there; none where it has what it wants.
+    pub fn stayers(&self, owner: Owner, wanted: Wanted) -> Option<Stayers> {
+        let is_deferred = |owner| {
+            let called = self.grant(owner, wanted.0).and_then(|grant| grant.callback);
+            called.is_some_and(|called| called.is_deferred)
+        };
+        match self.lacks(owner, wanted) {
+            Some(false) => None,
+            Some(true) => {
+                let stay = |holder: &Owner| !holder.is_own() || is_deferred(*holder);
+                Some(Stayers::Others(self.conflicting_holders(owner, wanted).filter(stay).collect()))
             }
-            others.extend(self.queues.ahead(number, ticket.owner, wanted));
+            None if is_deferred(owner) => Some(Stayers::Itself),
+            None => Some(Stayers::Others(Vec::new())),
         }
-        others
+    }
+
+    /// The nearest of others' tickets before one at a resource that conflicts.
+    pub fn nearest_ahead(&self, number: TicketNumber, owner: Owner, wanted: Wanted) -> Option<TicketNumber> {
+        self.queues.nearest_ahead(number, owner, wanted)
     }
 
     /// Whether anybody may wait for a ticket, or for its owner.
@@ -237,9 +241,8 @@ impl LockTable {
 
     /// Takes a request out of the queues.
     pub fn withdraw(&mut self, number: TicketNumber) -> Option<Ticket> {
-        let ticket = self.queues.withdraw(number)?;
-        self.touched.freed.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
-        Some(ticket)
+        self.touched.freed.extend(self.queues.held_up(number));
+        self.queues.withdraw(number)
     }
 
     /// Gives a ticket what it waits for. Grants are counted on from `number_last`.
@@ -268,8 +271,12 @@ impl LockTable {
         let mode = held.map_or(mode, |held| held.mode.join(mode));
         let since = held.filter(|held| held.mode == mode).map_or(now, |held| held.since);
         self.grants.set(owner, resource, Grant { mode, number, since, callback: None });
-        self.look_at_own(owner, resource);
+        // Also what is held as before: the ticket itself is in nobody's way any more.
         self.touched.taken.insert(resource);
+        if held.is_some_and(|held| held.mode == mode && held.callback.is_none()) {
+            return mode;
+        }
+        self.look_at_own(owner, resource);
         // A lock on all of a file that is no intention is one on each block group: those of its own are no longer told apart.
         if resource.is_root() && !mode.is_intention() {
             let leaves = rules::LEAF_MODES.into_iter().flat_map(|mode| self.leaves_in(owner, resource, mode));
@@ -289,11 +296,7 @@ impl LockTable {
 
     /// An owner's tickets at a resource that it holds otherwise from now on: what it holds decides about their turns in all queues.
     fn look_at_own(&mut self, owner: Owner, resource: Resource) {
-        if self.queues.tickets_of(owner).next().is_none() {
-            return;
-        }
-        let own: Vec<_> = self.queues.queue(resource).filter(|(_, whose, _)| *whose == owner).collect();
-        for (number, _, mode) in own {
+        for (number, mode) in self.queues.own_at(owner, resource).collect::<Vec<_>>() {
             self.touched.tickets.insert(number);
             let more = wants_more(&self.grants, owner, (resource, mode));
             if self.queues.set_conversion(number, resource, more)

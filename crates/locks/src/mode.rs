@@ -75,6 +75,11 @@ impl Mode {
         }
     }
 
+    /// Whether it conflicts with every mode of its kind.
+    pub fn excludes_all(self) -> bool {
+        matches!(self, Self::M_X | Self::D_X)
+    }
+
     /// The weakest mode that covers both: what a holder of one has who asks for the other.
     pub fn join(self, other: Self) -> Self {
         match (self, other) {

@@ -5,6 +5,7 @@
 //! then the others in the order they came, in each queue alike; nobody passes a ticket that it conflicts with.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::identity::{Birth, ClientId, Owner, RequestId};
 use crate::message::Wanted;
@@ -48,6 +49,8 @@ pub struct Queues {
     /// How many locks each client waits for.
     lock_counts: BTreeMap<ClientId, usize>,
     queues: BTreeMap<Resource, Queue>,
+    /// The queues again, an owner's tickets at a resource.
+    places: BTreeMap<(Owner, Resource), BTreeMap<TicketNumber, Mode>>,
     /// Where a ticket's owner holds less than the ticket wants: with one of these it is a conversion.
     conversions: BTreeSet<(TicketNumber, Resource)>,
     number_next: u64,
@@ -94,19 +97,41 @@ impl Queues {
         self.queues.get(&resource).into_iter().flatten().map(|(turn, (owner, mode))| (turn.number, *owner, *mode))
     }
 
+    /// An owner's tickets at a resource, and what they want.
+    pub fn own_at(&self, owner: Owner, resource: Resource) -> impl Iterator<Item = (TicketNumber, Mode)> {
+        self.places.get(&(owner, resource)).into_iter().flatten().map(|(number, mode)| (*number, *mode))
+    }
+
+    /// The nearest of others' tickets before one at a resource that conflicts.
+    pub fn nearest_ahead(&self, number: TicketNumber, owner: Owner, wanted: Wanted) -> Option<TicketNumber> {
+        self.ahead(number, owner, wanted).next_back()
+    }
+
     /// Tickets of others that come before a ticket at a resource, and conflict.
     pub fn ahead(
         &self,
         number: TicketNumber,
         owner: Owner,
         (resource, mode): Wanted,
-    ) -> impl Iterator<Item = TicketNumber> {
+    ) -> impl DoubleEndedIterator<Item = TicketNumber> {
         let ahead = self.queues.get(&resource).map(|queue| queue.range(..self.turn(number)));
         ahead
             .into_iter()
             .flatten()
             .filter(move |(_, (other, wanted))| *other != owner && wanted.conflicts(mode))
             .map(|(turn, _)| turn.number)
+    }
+
+    /// Of a ticket's resources, those where others come after it that conflict.
+    pub fn held_up(&self, number: TicketNumber) -> Vec<Resource> {
+        let Some(ticket) = self.ticket(number) else { return Vec::new() };
+        let turn = self.turn(number);
+        let holds_up = |(resource, mode): &&Wanted| {
+            let behind = self.queues.get(resource).map(|queue| queue.range((Bound::Excluded(turn), Bound::Unbounded)));
+            let mut behind = behind.into_iter().flatten();
+            behind.any(|(_, (owner, wanted))| *owner != ticket.owner && wanted.conflicts(*mode))
+        };
+        ticket.wanted.iter().filter(holds_up).map(|(resource, _)| *resource).collect()
     }
 
     /// Whether anybody comes after a ticket in one of its queues.
@@ -134,6 +159,9 @@ impl Queues {
         self.by_request.insert((ticket.owner.client, ticket.request), number);
         *self.lock_counts.entry(ticket.owner.client).or_default() += ticket.wanted.len();
         self.stand_in_line(self.turn(number), &ticket);
+        for (resource, mode) in ticket.wanted.iter().copied() {
+            self.places.entry((ticket.owner, resource)).or_default().insert(number, mode);
+        }
         self.tickets.insert(number, ticket);
         number
     }
@@ -158,6 +186,12 @@ impl Queues {
         }
         for (resource, _) in &ticket.wanted {
             self.conversions.remove(&(number, *resource));
+            if let Some(places) = self.places.get_mut(&(owner, *resource)) {
+                places.remove(&number);
+                if places.is_empty() {
+                    self.places.remove(&(owner, *resource));
+                }
+            }
         }
         Some(ticket)
     }

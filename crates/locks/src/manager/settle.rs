@@ -76,7 +76,8 @@ impl LockManager {
         let mut candidates = BTreeSet::new();
         loop {
             if let Some(touched) = self.table.take_touched() {
-                candidates.extend(touched.freed.iter().flat_map(|resource| self.table.queue(*resource)));
+                let first = touched.freed.iter().flat_map(|resource| self.table.first_at(*resource));
+                candidates.extend(first.map(|(number, ..)| number));
                 candidates.extend(&touched.tickets);
                 changed.extend(touched);
             }
@@ -93,6 +94,7 @@ impl LockManager {
     /// Asks those to come down that are in the way of whoever is first where something has changed.
     fn call_back(&mut self, now: Instant, changed: &Touched) {
         let everybody = changed.freed.union(&changed.taken).flat_map(|resource| self.table.first_at(*resource));
+        let everybody = everybody.map(|(_, owner, wanted)| (owner, wanted));
         let themselves = changed.tickets.iter().flat_map(|number| self.table.first_places(*number));
         for (owner, wanted) in everybody.chain(themselves).collect::<BTreeSet<_>>() {
             for holder in self.table.conflicting_holders(owner, wanted).collect::<Vec<_>>() {

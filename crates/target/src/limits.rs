@@ -22,7 +22,7 @@ pub const JOINING_MAX: usize = 8;
 
 /// Bytes of data-in that one session may have queued or being read at once, over all its connections. A slow peer holds no more buffers than this
 /// (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
-pub const DATA_IN_BYTES_MAX: usize = 16 << 20;
+pub const SESSION_DATA_IN_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of data-in that all sessions may have queued or being read at once, beyond the one command of [`DATA_IN_FIRST_BYTES`] that each may
 /// always run.

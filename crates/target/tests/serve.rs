@@ -13,7 +13,7 @@ use iscsi::pdu::*;
 use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{Cdb, Status};
-use target::limits::{DATA_IN_BYTES_MAX, SETTLING_TIMEOUT};
+use target::limits::{SESSION_DATA_IN_BYTES_MAX, SETTLING_TIMEOUT};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -337,7 +337,7 @@ async fn a_slow_peer_holds_no_more_buffers_than_its_share() {
     }
     tokio::task::yield_now().await;
     assert!(pool.bytes_out() > 0);
-    assert!(pool.bytes_out() <= DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
+    assert!(pool.bytes_out() <= SESSION_DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
     for _ in 0..64 {
         let pdu = client.receive().await.expect("all come in the end");
         assert_eq!(pdu.data.bytes().len(), 1 << 20);

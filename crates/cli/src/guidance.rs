@@ -331,8 +331,11 @@ fn with_examples(command: Command, name: &str) -> Command {
 }
 
 fn examples_in_words(examples: &[Example]) -> String {
-    let lines: Vec<String> =
-        examples.iter().map(|(says, line)| format!("  # {says}\n  {}", wrapped(line).replace('\n', "\n  "))).collect();
+    let comment = textwrap::Options::new(EXAMPLE_COLUMNS).initial_indent("  # ").subsequent_indent("  # ");
+    let in_words = |(says, line): &Example| {
+        format!("{}\n  {}", textwrap::fill(says, &comment), wrapped(line).replace('\n', "\n  "))
+    };
+    let lines: Vec<String> = examples.iter().map(in_words).collect();
     format!("Examples:\n{}", lines.join("\n"))
 }
 
@@ -374,10 +377,9 @@ mod tests {
     /// The help is wrapped where a line is longer, and what was one argument is two when it is pasted.
     #[test]
     fn no_line_of_an_example_is_wrapped_by_a_terminal() {
-        for (says, line) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
-            for line in wrapped(line).lines() {
-                assert!(line.len() + 2 <= 100, "{says}: {} columns: {line}", line.len() + 2);
-            }
+        let texts = EXAMPLES.iter().map(|(_, examples)| examples_in_words(examples));
+        for line in texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
+            assert!(line.len() <= 100, "{} columns: {line}", line.len());
         }
     }
 

@@ -41,7 +41,19 @@ impl Core {
         self.clean_all_lines(progress).await
     }
 
-    async fn clean_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+    async fn clean_all_lines(self: &Arc<Self>, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+        let sent = self.send_all_lines(progress).await;
+        self.cleaner.note_result(&sent);
+        sent?;
+        let lost_count = self.lines.state().frames.lost_count();
+        if lost_count == 0 {
+            return self.check_nothing_stranded();
+        }
+        let context = format!("{lost_count} dirty lines cannot be read back from the cache device; they stay dirty");
+        Err(Error::new(ErrorKind::Media, context))
+    }
+
+    async fn send_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         let mut rest = self.lines.state().frames.dirty_in(0..u64::MAX);
         let lines_total = rest.len() as u64;
         let mut first_refusal = None;
@@ -81,15 +93,7 @@ impl Core {
                 self.wait_for_next(picked.len()).await;
             }
         }
-        if let Some(error) = first_refusal {
-            return Err(error);
-        }
-        let lost_count = self.lines.state().frames.lost_count();
-        if lost_count == 0 {
-            return self.check_nothing_stranded();
-        }
-        let context = format!("{lost_count} dirty lines cannot be read back from the cache device; they stay dirty");
-        Err(Error::new(ErrorKind::Media, context))
+        first_refusal.map_or(Ok(()), Err)
     }
 
     /// Cleans in the background while too much is dirty. Ends when the cache closes.

@@ -141,7 +141,7 @@ impl Cleaner {
         *lock(&self.progress) = progress;
     }
 
-    /// Why cleaning in the background did not succeed, when it was tried last.
+    /// Why cleaning did not succeed, when it was tried last.
     pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }

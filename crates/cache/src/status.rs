@@ -36,7 +36,7 @@ pub struct Status {
     pub tuning: Tuning,
     /// The error that ended caching of anything new, if there was one.
     pub failure: Option<String>,
-    /// Why cleaning in the background did not succeed, when it was tried last; it is tried again.
+    /// Why cleaning did not succeed, when it was tried last; in the background it is tried again.
     pub cleaning_failure: Option<String>,
     /// Why the cache device refused a write, when it did so last since the cache was opened. What it held went to the origin, or stayed uncached.
     pub refused_write: Option<String>,

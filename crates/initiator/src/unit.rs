@@ -320,6 +320,7 @@ impl<'a> Probe<'a> {
         let deadline = self.options.clock.now() + self.options.command_timeout;
         let mut wait = BUSY_WAIT_MIN;
         let mut failures = 0;
+        let mut refused_with = "unit attentions";
         for _ in 0..UNIT_ATTENTIONS_MAX {
             let command = control_command(self.lun, cdb, (data_out, length), self.options.command_timeout);
             let completed = self.link.execute(command).await?;
@@ -338,9 +339,13 @@ impl<'a> Probe<'a> {
                     // It is said once, and this command was not carried out.
                     _ if sense.is_deferred || sense.key == SenseKey::UnitAttention => {
                         self.link.heard.push(sense);
+                        refused_with = "unit attentions";
                         continue;
                     }
-                    SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => wait = BUSY_WAIT_MAX,
+                    SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => {
+                        refused_with = "becoming ready";
+                        wait = BUSY_WAIT_MAX;
+                    }
                     SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => {
                         return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
                     }
@@ -350,18 +355,20 @@ impl<'a> Probe<'a> {
                         wait = (wait * 2).min(BUSY_WAIT_MAX);
                     }
                 },
-                (Some(Status::Busy | Status::TaskSetFull | Status::TaskAborted), _) if !is_late => {
+                (Some(status @ (Status::Busy | Status::TaskSetFull | Status::TaskAborted)), _) if !is_late => {
+                    refused_with = status.name();
                     wait = (wait * 2).min(BUSY_WAIT_MAX);
                 }
                 (Some(Status::ReservationConflict), _) => {
                     let words = format!("{} is reserved by another initiator", self.options.place());
                     return Err(LinkError::Unit(Error::new(ErrorKind::ReservationConflict, words)));
                 }
-                _ => return Err(self.failed(&format!("status {status:02x}h"))),
+                (Some(status), _) => return Err(self.failed(&format!("status {}", status.name()))),
+                (None, _) => return Err(self.failed(&format!("status {status:02x}h"))),
             }
             self.options.clock.sleep(wait).await;
         }
-        Err(self.failed("unit attentions without end"))
+        Err(self.failed(&format!("{refused_with} without end")))
     }
 
     fn failed(&self, words: &str) -> LinkError {

@@ -90,7 +90,11 @@ impl Core {
             };
             let lost_before = self.lost_bytes_ever();
             let result = self.destage(Goal::Background, !is_due && self.level2().is_interruptible).await;
-            self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
+            if result.is_err() && self.life.is_stopped() {
+                // It was closed while this waited for its turn, which is no failure.
+                return;
+            }
+            self.note_destaged(&result);
             if !matches!(result, Ok(0)) {
                 self.changed.notify();
             }
@@ -378,6 +382,11 @@ impl Core {
         Ok(())
     }
 
+    /// What the status says of destaging.
+    fn note_destaged(&self, result: &Result<usize, Error>) {
+        self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
+    }
+
     /// Destages all that is acknowledged now. `progress` is told after each batch.
     pub(crate) async fn destage_all(self: &Arc<Self>, mut progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
         if !self.has_failed() {
@@ -398,7 +407,9 @@ impl Core {
             };
             progress(DestageProgress { bytes_total, bytes_done: bytes_total.saturating_sub(dirty_bytes) });
             let lost_before = self.lost_bytes_ever();
-            match self.destage(Goal::Everything, false).await {
+            let result = self.destage(Goal::Everything, false).await;
+            self.note_destaged(&result);
+            match result {
                 // All of it was lost.
                 Ok(0) if self.lost_bytes_ever() > lost_before => {}
                 // What it found was superseded while it was read; or nothing can be sent.

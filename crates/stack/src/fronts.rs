@@ -18,12 +18,13 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{join_all, select_all};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::watch::Sender;
 
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
+use crate::status::fronts::{FrontStatus, FrontsStatus};
 
 #[cfg(test)]
 mod broken;
@@ -128,11 +129,6 @@ impl Fronts {
         self.0.iter().map(|front| front.place()).collect()
     }
 
-    /// Applications that know another size of the device than it has.
-    pub fn outdated(&self) -> u64 {
-        self.0.iter().map(|front| front.clients().outdated).sum()
-    }
-
     /// Shows the device at all of them: from then on applications find it there.
     ///
     /// # Errors
@@ -176,24 +172,29 @@ impl Fronts {
         serving.await.into_iter().collect()
     }
 
-    /// Adds what there is to say of them to a status.
-    pub fn add_to(&self, status: &mut Value) {
+    /// What there is to say of them.
+    pub fn status(&self) -> FrontsStatus {
         let one = |front: &dyn Front| {
             let clients = front.clients();
-            json!({
-                "kind": front.kind().name,
-                "place": front.place(),
-                "address": front.address(),
-                "clients": clients.open,
-                "clients_outdated": clients.outdated,
-            })
+            FrontStatus {
+                kind: front.kind().name.to_owned(),
+                place: front.place(),
+                address: front.address(),
+                clients: clients.open,
+                clients_outdated: clients.outdated,
+            }
         };
-        status["address"] = self.addresses().join(" ").into();
-        status["front"] = self.places().first().cloned().into();
-        status["fronts"] = self.0.iter().map(|front| one(front.as_ref())).collect();
+        let mut counters = Map::new();
         for front in self.0.iter() {
             let name = front.kind().name;
-            status[name] = sum(status[name].take(), front.counters());
+            let counted = sum(counters.remove(name).unwrap_or_default(), front.counters());
+            counters.insert(name.to_owned(), counted);
+        }
+        FrontsStatus {
+            address: self.addresses().join(" "),
+            front: self.places().first().cloned(),
+            fronts: self.0.iter().map(|front| one(front.as_ref())).collect(),
+            counters,
         }
     }
 }
@@ -226,6 +227,7 @@ mod tests {
     use block::memory::MemoryDevice;
     use block::range_lock::RangeLock;
     use block::{Buffer, Identity};
+    use serde_json::json;
 
     use super::*;
     use crate::settings::find;

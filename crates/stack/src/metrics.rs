@@ -14,13 +14,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use self::scrapers::Scrapers;
 use crate::error::{Error, Failure, Result};
 use crate::limits::METRICS_WAITING_MAX;
+use crate::status::ProcessStatus;
 
 pub mod families;
 pub mod plain;
@@ -30,7 +30,7 @@ mod scrapers;
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where the answer to a scrape goes.
-type Question = oneshot::Sender<Value>;
+type Question = oneshot::Sender<ProcessStatus>;
 
 /// Who may scrape.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl MetricsServer {
     ///
     /// # Errors
     /// When the listener fails.
-    pub async fn serve(self, status: impl AsyncFn() -> Value, stop: impl Future<Output = ()>) -> Result<()> {
+    pub async fn serve(self, status: impl AsyncFn() -> ProcessStatus, stop: impl Future<Output = ()>) -> Result<()> {
         let failed = |error: &std::io::Error| Error::io("the metrics", error);
         let listener = TcpListener::from_std(self.listener).map_err(|error| failed(&error))?;
         let (questions, mut asked) = mpsc::channel::<Question>(METRICS_WAITING_MAX);
@@ -104,7 +104,7 @@ async fn scrape(State(questions): State<mpsc::Sender<Question>>) -> Response {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let Ok(status) = answer.await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    match families::render(status) {
+    match families::render(&status) {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -23,14 +23,15 @@ use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::limits::SOCK_DIAG_ANSWER_BYTES;
 
 /// Segments and bytes of TCP connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Segments {
     /// Sent, acknowledgements and repetitions included.
     pub sent: u64,
@@ -51,19 +52,6 @@ impl AddAssign for Segments {
         self.received += other.received;
         self.received_with_data += other.received_with_data;
         self.retransmitted += other.retransmitted;
-    }
-}
-
-impl Segments {
-    /// As `status` shows it.
-    pub fn json(&self) -> Value {
-        json!({
-            "sent": self.sent,
-            "sent_with_data": self.sent_with_data,
-            "received": self.received,
-            "received_with_data": self.received_with_data,
-            "retransmitted": self.retransmitted,
-        })
     }
 }
 

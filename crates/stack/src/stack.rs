@@ -22,7 +22,6 @@ use block::SharedDevice;
 use block::range_lock::RangeLock;
 use cache::Cache;
 use difference::Difference;
-use serde_json::Value;
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -38,6 +37,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::settings::Settings;
+use crate::status::stores::Freshness;
 use crate::watch;
 use crate::worker_thread::WorkerThread;
 
@@ -67,7 +67,7 @@ pub struct Stack {
     successor: RefCell<Option<Arc<Cache>>>,
     log: Option<Arc<WriteLog>>,
     /// What others did to the LUN before it was attached, as far as it is known: for the cache, and for the log.
-    freshness: Value,
+    freshness: Freshness,
     /// Gives the marks other tokens; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,

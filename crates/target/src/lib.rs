@@ -64,5 +64,8 @@ pub use portals::{BoundPortals, PORTAL_GROUP_DEFAULT};
 pub use quota::Quota;
 pub use server::{BoundServer, TargetServer};
 pub use shared::TargetServerOptions;
-pub use status::{ConnectionStatus, LunStatus, NegotiatedStatus, SessionStatus, Status};
+pub use status::{
+    BusyPollStatus, ConnectionState, ConnectionStatus, LatencyStatus, LunStatus, NegotiatedStatus, SessionActivity,
+    SessionStatus, Status,
+};
 pub use target::{LunMask, MaskedLun, Target};

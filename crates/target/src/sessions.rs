@@ -215,7 +215,7 @@ impl Entry {
             initiator_name: request.initiator_name.clone(),
             authenticated_name: request.authenticated_name.clone(),
             target_name: request.target_name.clone(),
-            session_type: request.session_type.as_str(),
+            session_type: request.session_type.as_str().into(),
             error_recovery_level: request.negotiated.error_recovery_level,
             negotiated: NegotiatedStatus(request.negotiated),
             activity: None,

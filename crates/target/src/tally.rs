@@ -100,7 +100,7 @@ impl Tally {
             written_bytes: sum.writes.bytes,
             others: sum.others.count,
             failures: sum.failures,
-            errors: sum.errors,
+            errors: sum.errors.into_iter().map(|(kind, count)| (kind.into(), count)).collect(),
             rates: None,
             read_latency: latencies(&sum.reads),
             write_latency: latencies(&sum.writes),

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::units::ByteSize;
 use block::Geometry;
+use cache::RequestStatus;
 use indicatif::ProgressBar;
-use serde_json::{Value, json};
+use serde_json::json;
+use stack::status::stores::CacheSummary;
 use stack::{Error, Failure, Result};
 use workload::ledger::InitialContent;
 use workload::replay::{ReplayError, ReplayPlan, Replayed, check_blocks, check_end, replay};
@@ -237,17 +239,16 @@ struct Hits {
 }
 
 impl Hits {
-    fn between(before: &Value, after: &Value) -> Self {
-        let grown = |key: &str| {
-            let of = |status: &Value, kind: &str| status[kind][key].as_u64().unwrap_or(0);
-            let count = |status: &Value| of(status, "reads") + of(status, "writes");
-            count(after).saturating_sub(count(before))
+    fn between(before: &CacheSummary, after: &CacheSummary) -> Self {
+        let grown = |count: fn(&RequestStatus) -> u64| {
+            let all = |cache: &CacheSummary| count(&cache.reads) + count(&cache.writes);
+            all(after).saturating_sub(all(before))
         };
         Self {
-            hits: grown("tag_hits"),
-            misses: grown("tag_misses"),
-            whole_requests: grown("hits"),
-            other_requests: grown("partial_hits") + grown("misses"),
+            hits: grown(|requests| requests.tag_hits),
+            misses: grown(|requests| requests.tag_misses),
+            whole_requests: grown(|requests| requests.hits),
+            other_requests: grown(|requests| requests.partial_hits + requests.misses),
         }
     }
 
@@ -319,11 +320,10 @@ mod tests {
 
     #[test]
     fn only_what_the_replay_did_counts() {
-        let status = |hits: u64, misses: u64| {
-            json!({
-                "reads": { "tag_hits": hits, "tag_misses": misses, "hits": hits / 2, "partial_hits": 1, "misses": misses },
-                "writes": { "tag_hits": 1, "tag_misses": 2, "hits": 0, "partial_hits": 0, "misses": 0 },
-            })
+        let status = |tag_hits: u64, tag_misses: u64| CacheSummary {
+            reads: RequestStatus { tag_hits, tag_misses, hits: tag_hits / 2, partial_hits: 1, misses: tag_misses },
+            writes: RequestStatus { tag_hits: 1, tag_misses: 2, ..RequestStatus::default() },
+            ..CacheSummary::default()
         };
         let (before, after) = (status(10, 5), status(40, 15));
         let hits = Hits::between(&before, &after);

@@ -386,6 +386,8 @@ async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
         let status = call(&paths.control_socket("disk"), &Request::Status, |_| {}).await.unwrap();
         assert_eq!(status["fronts"].as_array().unwrap().len(), 2);
         assert_eq!(status["nbd"]["connections_open"], 2, "of both together: {status}");
+        let understood = status::read::<Shown>(&status).unwrap().attachment().expect("it is one");
+        assert_eq!(understood.fronts.fronts.len(), 2, "who reads it finds what was said");
         ended.send(()).unwrap();
     };
     let ended = async {

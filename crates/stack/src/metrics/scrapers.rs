@@ -118,6 +118,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::{MetricsServer, Reach};
+    use crate::status::ProcessStatus;
 
     const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
 
@@ -152,7 +153,7 @@ mod tests {
             assert_eq!(others[0].read(&mut [0; 8]).await.unwrap_or_default(), 0, "the first one made room");
         };
         tokio::select! {
-            served = server.serve(async || serde_json::json!({ "kind": "target" }), std::future::pending()) => panic!("{served:?}"),
+            served = server.serve(async || ProcessStatus::Target(Box::default()), std::future::pending()) => panic!("{served:?}"),
             () = scraping => {}
         }
     }
@@ -175,7 +176,7 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         };
         tokio::select! {
-            served = server.serve(async || serde_json::json!({ "kind": "target" }), std::future::pending()) => panic!("{served:?}"),
+            served = server.serve(async || ProcessStatus::Target(Box::default()), std::future::pending()) => panic!("{served:?}"),
             () = scraping => {}
         }
     }

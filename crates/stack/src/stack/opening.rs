@@ -11,7 +11,6 @@ use block::{Identity, SharedDevice};
 use cache::{Cache, Mode};
 use difference::Difference;
 use initiator::RemoteLun;
-use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use writelog::WriteLog;
@@ -30,6 +29,7 @@ use crate::place::Place;
 use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
+use crate::status::stores::Freshness;
 use crate::store_file::{check_can_be_made, have_common_bytes};
 use crate::worker_thread::WorkerThread;
 
@@ -51,7 +51,7 @@ pub(super) struct Opening<'a> {
     pub(super) cache_parts: Option<CacheParts>,
     pub(super) log: Option<Arc<WriteLog>>,
     pub(super) difference: Option<Arc<Difference>>,
-    pub(super) freshness: Value,
+    pub(super) freshness: Freshness,
     pub(super) held_marks: Vec<HeldMarks>,
     pub(super) entries: Vec<Entry>,
     pub(super) early_entries: EarlyEntries,
@@ -110,7 +110,7 @@ impl<'a> Opening<'a> {
             cache_parts: None,
             log: None,
             difference: None,
-            freshness: json!({}),
+            freshness: Freshness::default(),
             held_marks: Vec::new(),
             entries: Vec::new(),
             background: JoinSet::new(),
@@ -167,7 +167,7 @@ impl<'a> Opening<'a> {
         let record = Record::new(&place, device_bytes, &self.identity, &name);
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         opened.begin_cleaning();
-        self.freshness["cache"] = told;
+        self.freshness.cache = Some(told);
         self.held_marks.push(marks);
         let switch = Arc::new(SwitchLayer::new(opened.clone()));
         self.background.spawn(base::background::named("cache-switch", switch.run()));
@@ -194,7 +194,7 @@ impl<'a> Opening<'a> {
         self.log = Some(Arc::clone(&opened));
         let record = Record::new(place, device_bytes, &self.identity, &name);
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
-        self.freshness["log"] = told;
+        self.freshness.log = Some(told);
         self.held_marks.push(marks);
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));

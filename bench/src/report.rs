@@ -24,7 +24,8 @@ pub struct Measured {
     pub rate: f64,
     /// Microseconds of the server's processors per operation.
     pub cpu_us: f64,
-    /// Microseconds of the client's processors per operation: what an operation takes at depth 1 whatever the server does.
+    /// Microseconds of the client's processors per operation: what an operation takes at depth 1 whatever the server
+    /// does.
     pub client_cpu_us: f64,
 }
 

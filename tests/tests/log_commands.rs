@@ -146,7 +146,8 @@ fn an_older_log_of_the_lun_in_the_place_of_the_one_with_its_newest_data_is_refus
     check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
 }
 
-/// A log in a file that the process may not write to any more, as if its disk had failed. When the limit is lifted the disk works again.
+/// A log in a file that the process may not write to any more, as if its disk had failed. When the limit is lifted the
+/// disk works again.
 #[test]
 fn a_log_that_failed_and_was_closed_with_nothing_in_it_leaves_the_lun_free() {
     for works_again in [true, false] {

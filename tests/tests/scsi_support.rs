@@ -1,5 +1,6 @@
-//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the table has is in the page, with
-//! how much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes the page anew.
+//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the
+//! table has is in the page, with how much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes
+//! the page anew.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +19,8 @@ use Support::{But, Yes};
 
 const NO_PROTECTION: Support = But("no protection information");
 
-/// By the start of the command's name, the first that fits: support, and the test (a family of `iscsi-test-cu`, or a function of ours).
+/// By the start of the command's name, the first that fits: support, and the test (a family of `iscsi-test-cu`, or a
+/// function of ours).
 const REMARKS: &[(&str, Support, &str)] = &[
     ("TEST UNIT READY", Yes, "TestUnitReady"),
     ("REQUEST SENSE", Yes, "control_commands.rs"),

@@ -1,4 +1,5 @@
-//! A target's configuration file as a user has it: who may log in and sees what, proof both ways, and changes while it runs.
+//! A target's configuration file as a user has it: who may log in and sees what, proof both ways, and changes while it
+//! runs.
 
 use std::fs;
 
@@ -137,8 +138,8 @@ fn refused(served: &Served, words: &str) {
     assert!(refused.code != Some(0) && refused.stderr.contains(words), "{words}: {refused:?}");
 }
 
-/// A file that moves to another target, or to another number, is another unit (its designators are), so it goes in two steps; in one
-/// step nothing happens.
+/// A file that moves to another target, or to another number, is another unit (its designators are), so it goes in two
+/// steps; in one step nothing happens.
 #[test]
 fn a_file_moves_between_targets_in_two_reloads() {
     let config = |disks: &str, others: &str| {

@@ -7,8 +7,9 @@
 //! | durable 4 KiB random writes in write-back at depth 1 and 32, deferred and not | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | a cold sequential read over a modelled link of 1 Gbit/s, and of a LUN in RAM without one | without the cache |
 //!
-//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Files are opened past
-//! the page cache, as the program opens caches; from the page cache the processors are what bounds, not the disk.
+//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw
+//! results. Files are opened past the page cache, as the program opens caches; from the page cache the processors are
+//! what bounds, not the disk.
 
 #![forbid(unsafe_code)]
 

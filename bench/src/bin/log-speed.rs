@@ -5,9 +5,9 @@
 //! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM, with its records in RAM and without; and to a large one, without level 2, and full when level 2 begins | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | opening a full log whose program was killed, and memory per live slot | nothing |
 //!
-//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Opening is
-//! done in a process of its own, so that memory is that of one log and a killed one is really killed. Files are opened past the page
-//! cache, so there is nothing to be dropped.
+//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw
+//! results. Opening is done in a process of its own, so that memory is that of one log and a killed one is really
+//! killed. Files are opened past the page cache, so there is nothing to be dropped.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What applications write at once.
 const BLOCK_BYTES: u64 = 4096;
-/// Share of the log that is filled before it is opened: the rest is what records take besides data, and segments in use.
+/// Share of the log that is filled before it is opened: the rest is what records take besides data, and segments in
+/// use.
 const FILLED: f64 = 0.9;
 /// The origin of the speed measurements; small enough that it stays in RAM.
 const ORIGIN_BYTES: u64 = 256 << 20;

@@ -1,4 +1,5 @@
-//! At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task fails.
+//! At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task
+//! fails.
 
 use super::support::read_back;
 use crate::bench::Bench;
@@ -10,7 +11,8 @@ use iscsi::pdu::{Bhs, RejectReason};
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.1.4.1, 7.8";
 
-/// At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task fails.
+/// At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task
+/// fails.
 pub fn run(bench: &Bench) -> Outcome {
     bench.needs_to_write()?;
     let mut wire =

@@ -98,8 +98,8 @@ pub struct Behaviour {
     pub run: fn(&Bench) -> Outcome,
 }
 
-// The modules are declared above, by hand: `cargo fmt` does not see what a macro declares. One without its row here is dead
-// code, and the compiler says so.
+// The modules are declared above, by hand: `cargo fmt` does not see what a macro declares. One without its row here is
+// dead code, and the compiler says so.
 macro_rules! behaviours {
     ($($name:ident),+ $(,)?) => {
         /// All of them.

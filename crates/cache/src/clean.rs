@@ -4,15 +4,17 @@
 //!   pick lines ─► read them from the cache device ─► write to the origin ─► flush the origin ─► log record ─► clean
 //!        └ a later write takes its sectors out of `cleaning`: they stay dirty, whatever was sent ┘
 //! ```
-//! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost unflushed
-//!   writes. Until the record is durable its frame is not given to anybody.
-//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in: see [`dirty_runs`](crate::dirty_runs) for who leaves
-//!   together and [`origin_write`](crate::origin_write) for the writes. A round goes on where the last one ended (an elevator).
+//! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost
+//!   unflushed writes. Until the record is durable its frame is not given to anybody.
+//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in: see
+//!   [`dirty_runs`](crate::dirty_runs) for who leaves together and [`origin_write`](crate::origin_write) for the
+//!   writes. A round goes on where the last one ended (an elevator).
 //! - Lines that the origin refuses stay dirty and are tried again later; those sent beside them become clean.
 //! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
-//! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for room cleans at once.
-//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read. So is what lies beyond its end: see
-//!   [`stranded`](crate::stranded).
+//! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for
+//!   room cleans at once.
+//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read. So is what
+//!   lies beyond its end: see [`stranded`](crate::stranded).
 
 use std::sync::Arc;
 use std::time::Duration;

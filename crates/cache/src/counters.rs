@@ -1,4 +1,5 @@
-//! What a cache counts while it runs. The order in which others see the counts is nobody's business: all of it is for statistics only.
+//! What a cache counts while it runs. The order in which others see the counts is nobody's business: all of it is for
+//! statistics only.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -3,9 +3,9 @@
 //! ```text
 //! | superblock A 4 KiB | log | frames, one line each | table: two slots of 4 KiB per page | superblock B 4 KiB |
 //! ```
-//! The table stands at the end, as in the paper (2.3), so that frames begin at a fixed place. A block belongs to one set: runs of
-//! `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot region thus fills all
-//! sets evenly, and within a set consecutive blocks find consecutive frames.
+//! The table stands at the end, as in the paper (2.3), so that frames begin at a fixed place. A block belongs to one
+//! set: runs of `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot
+//! region thus fills all sets evenly, and within a set consecutive blocks find consecutive frames.
 
 use base::range::ByteRange;
 use block::{Error, ErrorKind};

@@ -10,13 +10,15 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By the origin. The cache never holds anything the origin lacks. Of one that several hosts share it keeps what was read alone.
+    /// By the origin. The cache never holds anything the origin lacks. Of one that several hosts share it keeps what
+    /// was read alone.
     WriteThrough,
     /// By the cache device, where it is then durable. The origin learns of it when the line is cleaned.
     WriteBack,
     /// By the origin. The cache forgets what is written, and fills from reads only.
     WriteAround,
-    /// By the origin. The cache forgets what is written, takes nothing in, and serves only what the origin does not have.
+    /// By the origin. The cache forgets what is written, takes nothing in, and serves only what the origin does not
+    /// have.
     PassThrough,
     /// By nobody: writes fail. Reads are cached.
     ReadOnly,

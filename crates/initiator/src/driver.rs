@@ -133,8 +133,8 @@ struct Session {
     heard_late: Vec<Sense>,
 }
 
-/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are `held`. When that fails,
-/// `heard` is what the unit reported meanwhile, since it reports everything once.
+/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are
+/// `held`. When that fails, `heard` is what the unit reported meanwhile, since it reports everything once.
 async fn establish(
     opener: &Opener,
     portal: &mut Portal,
@@ -359,8 +359,8 @@ impl Runner {
         unreachable!("attempts are not counted to their end in a lifetime")
     }
 
-    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed. `None` when the user does not
-    /// want to wait for it.
+    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed. `None` when the
+    /// user does not want to wait for it.
     async fn while_away<T>(&mut self, fail_at: Instant, future: impl Future<Output = T>) -> Result<Option<T>, End> {
         let mut future = pin!(future);
         let mut alarm = Alarm::default();
@@ -388,7 +388,8 @@ impl Runner {
         heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
     }
 
-    /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or another.
+    /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or
+    /// another.
     fn check_named(&self, unit: &Unit) -> Result<(), LinkError> {
         let known = &self.engine.unit.identity;
         if !lacks_known_identity(&unit.identity, known, self.options.lun) {

@@ -100,7 +100,8 @@ impl Growth {
         self.opening = Some((Box::pin(opening), answers_for));
     }
 
-    /// The connection that was opened, if it is. Its CID is none that `is_taken`: a login by that would end whose it is.
+    /// The connection that was opened, if it is. Its CID is none that `is_taken`: a login by that would end whose it
+    /// is.
     pub(crate) fn poll_opened(&mut self, context: &mut Context<'_>, is_taken: impl Fn(u16) -> bool) -> Option<Opened> {
         let (opening, answers_for) = self.opening.as_mut()?;
         let Poll::Ready(opened) = opening.as_mut().poll(context) else { return None };

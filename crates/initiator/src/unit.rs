@@ -260,7 +260,8 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// The caching page, or a mask of what can be changed there. A unit that has no caching page has no cache, as far as it says.
+    /// The caching page, or a mask of what can be changed there. A unit that has no caching page has no cache, as far
+    /// as it says.
     async fn caching(&mut self, page_control: u8) -> Result<(mode::Header, mode::Caching), LinkError> {
         let sense = |page: u8| {
             Cdb::ModeSense(ModeSense {
@@ -281,7 +282,8 @@ impl<'a> Probe<'a> {
         let data = match answer {
             Ok(data) => data,
             Err(sense) if is_unsupported(&sense) => return Ok(Default::default()),
-            // What is not told, by a port in standby or for another reason, is taken for the worse, until the unit is asked again.
+            // What is not told, by a port in standby or for another reason, is taken for the worse, until the unit is
+            // asked again.
             Err(_) => return Ok((mode::Header::default(), volatile)),
         };
         let (header, pages) = mode::parse(CdbForm::Six, &data).map_err(|error| self.malformed(error))?;
@@ -291,7 +293,8 @@ impl<'a> Probe<'a> {
         Ok((header, caching.unwrap_or_default()))
     }
 
-    /// A VPD page, where the unit has it and it is well formed. A unit that does not say whether it has one is asked again.
+    /// A VPD page, where the unit has it and it is well formed. A unit that does not say whether it has one is asked
+    /// again.
     async fn page<T>(
         &mut self,
         page: u8,
@@ -415,8 +418,8 @@ pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
     field
 }
 
-/// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts nothing: an answer that a target did not
-/// give this time, most likely.
+/// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts
+/// nothing: an answer that a target did not give this time, most likely.
 pub(crate) fn lacks_known_identity(found: &Identity, known: &Identity, lun: u16) -> bool {
     let is_unit_less = found.unit == unnamed(lun) && found.unit != known.unit;
     let is_serial_less = found.serial.is_empty() && !known.serial.is_empty();

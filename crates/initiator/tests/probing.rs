@@ -1,4 +1,5 @@
-//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides nothing.
+//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides
+//! nothing.
 
 mod support;
 

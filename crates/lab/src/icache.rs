@@ -47,7 +47,8 @@ pub(crate) fn shares(scale: Scale) -> Result<Found, LabError> {
     for ran in &ran {
         for limit_us in [500, 1000, 2000, 4000, 8000, 16_000] {
             let share = 100.0 * share_within(&ran.responses.all, Duration::from_micros(limit_us));
-            // Of one client, as in the paper: over 80 % within 1 ms with the log, some 10 % over 8 ms; without it 99 % over 4 ms, 46 % over 8.
+            // Of one client, as in the paper: over 80 % within 1 ms with the log, some 10 % over 8 ms; without it 99 %
+            // over 4 ms, 46 % over 8.
             let paper = match (ran.system, ran.depth, limit_us) {
                 (System::Paper, 1, 1000) => Some(Span::between(80.0, 90.0)),
                 (System::Paper, 1, 8000) => Some(Span::exactly(90.0)),

@@ -1,9 +1,10 @@
-//! *A Caching Strategy to Improve iSCSI Performance*, figure 4: PostMark's transactions a second by block size, with a small pool of files and a large
-//! one, over iSCSI and with the write log.
+//! *A Caching Strategy to Improve iSCSI Performance*, figure 4: PostMark's transactions a second by block size, with a
+//! small pool of files and a large one, over iSCSI and with the write log.
 //!
-//! The program is Debian's, on ext2 mounted `-o sync`, which takes a loop device, nbdfuse and a memory cgroup: `postmark.sh` puts them together, and
-//! `make bench-postmark` runs the same script with whole seconds compared instead of rates. The figure is a drawing; the paper's text says what it
-//! gained, 53 to 78 %, and so its bars stand at our rate without the log and that much more.
+//! The program is Debian's, on ext2 mounted `-o sync`, which takes a loop device, nbdfuse and a memory cgroup:
+//! `postmark.sh` puts them together, and `make bench-postmark` runs the same script with whole seconds compared instead
+//! of rates. The figure is a drawing; the paper's text says what it gained, 53 to 78 %, and so its bars stand at our
+//! rate without the log and that much more.
 
 use std::process::{Command, Stdio};
 

@@ -1,7 +1,8 @@
 //! Paper 001, *An iSCSI Design and Implementation*: figures 5 to 8.
 //!
-//! The paper's figures are drawn, not printed as tables; compared is what its text says: 70-80 MB/s with frames of 1.5k and 97-107 with 9k,
-//! 4,000 IOPS at depth 2 and 15,000 from depth 8, 67 MB/s at 0.6 ms and 2 to 5 % less than in the lab.
+//! The paper's figures are drawn, not printed as tables; compared is what its text says: 70-80 MB/s with frames of 1.5k
+//! and 97-107 with 9k, 4,000 IOPS at depth 2 and 15,000 from depth 8, 67 MB/s at 0.6 ms and 2 to 5 % less than in the
+//! lab.
 
 use std::time::Duration;
 
@@ -72,8 +73,8 @@ fn paper_throughput(frame: u32) -> Option<Span> {
     }
 }
 
-/// Sets one congestion control after the other, as far as this kernel has them, and measures with each; the name it gives is "the system's"
-/// where none can be chosen.
+/// Sets one congestion control after the other, as far as this kernel has them, and measures with each; the name it
+/// gives is "the system's" where none can be chosen.
 fn with_congestion_controls(
     stage: &Stage,
     scale: Scale,
@@ -123,7 +124,8 @@ pub(crate) fn multi_throughput(stage: &Stage, scale: Scale) -> Result<Found, Lab
 const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half as many pairs, of a connection \
                           for requests and one for responses each; the axis has TCP connections";
 
-/// Chooses the congestion control of the experiments that do not compare them: the one of the paper's time. Says in words what it is.
+/// Chooses the congestion control of the experiments that do not compare them: the one of the paper's time. Says in
+/// words what it is.
 fn choose_cubic(stage: &Stage) -> String {
     let is_cubic = stage.set_congestion_control("cubic");
     format!("congestion control: {}", if is_cubic { "cubic" } else { "the system's" })
@@ -258,8 +260,8 @@ pub(crate) fn connection_kinds(stage: &Stage, scale: Scale) -> Result<Found, Lab
     Ok((rows, vec![stage.words().to_owned(), KINDS_NOTE.to_owned(), control]))
 }
 
-/// The paper's machines: what netperf gave as the wire; latency and time of a request from figure 7's two numbers (4,000 IOPS at depth 2 is
-/// 500 us a request, 15,000 is 66 us of processor each).
+/// The paper's machines: what netperf gave as the wire; latency and time of a request from figure 7's two numbers
+/// (4,000 IOPS at depth 2 is 500 us a request, 15,000 is 66 us of processor each).
 const SMALL_IO: Model = Model {
     round_trip: Duration::from_micros(430),
     bytes_per_second: 117_475_000,
@@ -288,8 +290,8 @@ pub(crate) fn queue_depth_model(_: Scale) -> Result<Found, LabError> {
     Ok((rows, notes))
 }
 
-/// The paper's machines with large requests: 6.2 us of processor a frame and 1.19 ms a request of 128 KiB follow from 75 MB/s with 1.5k
-/// and 102 MB/s with 9k.
+/// The paper's machines with large requests: 6.2 us of processor a frame and 1.19 ms a request of 128 KiB follow from
+/// 75 MB/s with 1.5k and 102 MB/s with 9k.
 fn large_io(frame: u64) -> Model {
     Model {
         per_request: Duration::from_micros(1190),

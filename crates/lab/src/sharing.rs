@@ -1,7 +1,8 @@
-//! *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, section 4, in virtual time: what sharing costs who is alone, and what readers cost who writes.
+//! *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, section 4, in virtual time: what sharing costs who
+//! is alone, and what readers cost who writes.
 //!
-//! Its figure 3 is a drawing without numbers, and section 4.2 tells of the readers in words. One number follows from its table 4: without a cache reading took 5785.5 s,
-//! with one 29.5 s and 724,888 reads less, so a block took 7.94 ms.
+//! Its figure 3 is a drawing without numbers, and section 4.2 tells of the readers in words. One number follows from
+//! its table 4: without a cache reading took 5785.5 s, with one 29.5 s and 724,888 reads less, so a block took 7.94 ms.
 
 use std::time::Duration;
 

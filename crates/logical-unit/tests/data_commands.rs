@@ -83,7 +83,8 @@ fn protection_is_refused_and_dpo_fua_are_taken() {
     target.good(Cdb::Write(flags), &[1; BLOCK_BYTES]);
 }
 
-/// Data-out beyond the CDB is cut; of data-out short of it, what came is written, to the byte (libiscsi Write10Residuals).
+/// Data-out beyond the CDB is cut; of data-out short of it, what came is written, to the byte (libiscsi
+/// Write10Residuals).
 #[test]
 fn data_out_of_the_wrong_length() {
     let target = Target::new();

@@ -1,5 +1,5 @@
-//! Commands about the unit as a whole, and those that read before they write: ORWRITE, WRITE ATOMIC, SANITIZE, EXTENDED COPY, MODE SELECT,
-//! target port groups, logs and defects.
+//! Commands about the unit as a whole, and those that read before they write: ORWRITE, WRITE ATOMIC, SANITIZE, EXTENDED
+//! COPY, MODE SELECT, target port groups, logs and defects.
 
 mod common;
 

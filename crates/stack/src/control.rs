@@ -1,11 +1,12 @@
 //! The control socket that every long-running forebay process answers on.
 //!
-//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}` lines and
-//! then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time directory, which only its
-//! owner can enter, so whoever can connect may command.
+//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}`
+//! lines and then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time
+//! directory, which only its owner can enter, so whoever can connect may command.
 //!
-//! Neither side waits for ever for the other. A caller who says nothing, or reads nothing, is hung up on after a moment, and at once when the process
-//! ends. A process says `{"progress": null}` as long as it works on an answer; one that is silent for longer is taken for one that stands still.
+//! Neither side waits for ever for the other. A caller who says nothing, or reads nothing, is hung up on after a
+//! moment, and at once when the process ends. A process says `{"progress": null}` as long as it works on an answer; one
+//! that is silent for longer is taken for one that stands still.
 
 use std::fs::Permissions;
 use std::future::Future;
@@ -130,7 +131,8 @@ impl ControlServer {
         }
         let listener = UnixListener::bind(path)
             .and_then(|listener| {
-                // Until the run-time directory was looked at more closely, the mode of the socket alone keeps others away.
+                // Until the run-time directory was looked at more closely, the mode of the socket alone keeps others
+                // away.
                 std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
                 Ok(listener)
             })
@@ -204,13 +206,15 @@ async fn hear_caller(mut stream: UnixStream) -> Option<(UnixStream, String)> {
 }
 
 async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Handler>) {
-    // Of a process that stood still, a caller was told that it does not answer: it must not do then, much later, what nobody expects any more.
+    // Of a process that stood still, a caller was told that it does not answer: it must not do then, much later, what
+    // nobody expects any more.
     if has_hung_up(&stream) {
         return;
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
     let request = parse_request(&line);
-    // A caller who hangs up stops a cleaning that it asked for. What changes the process, or ends it, is never left half done.
+    // A caller who hangs up stops a cleaning that it asked for. What changes the process, or ends it, is never left
+    // half done.
     let ends_with_caller = matches!(request, Ok(Request::Clean));
     let mut is_heard = true;
     let answer = async { handler.handle(request?, progress).await };
@@ -271,8 +275,8 @@ async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), said: &impl Seria
     tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, writer.write_all(line.as_bytes())).await?
 }
 
-/// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up without an
-/// answer, where a living one answers, or at least stays.
+/// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up
+/// without an answer, where a living one answers, or at least stays.
 fn is_alive(path: &Path) -> bool {
     let deadline = Instant::now() + ENDING_TIME_MAX;
     while Instant::now() < deadline {
@@ -291,11 +295,12 @@ fn is_alive(path: &Path) -> bool {
     true
 }
 
-/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as the process gives signs of
-/// life.
+/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as
+/// the process gives signs of life.
 ///
 /// # Errors
-/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the process's own error otherwise.
+/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the
+/// process's own error otherwise.
 pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Report)) -> Result<Value> {
     call_within(path, request, CONTROL_SILENCE_MAX, on_progress).await.map_err(|failed| match failed {
         NoAnswer::Silent { error, .. } | NoAnswer::Other(error) => error,

@@ -1,4 +1,5 @@
-//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see `store_file`).
+//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see
+//! `store_file`).
 
 use std::path::PathBuf;
 use std::sync::Arc;

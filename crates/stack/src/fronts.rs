@@ -1,4 +1,5 @@
-//! Fronts: how local applications reach a device. One stack may have several, of one kind or of more, each at a place of its own.
+//! Fronts: how local applications reach a device. One stack may have several, of one kind or of more, each at a place
+//! of its own.
 //!
 //! | module | holds |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | [`options`] | what settings say of all of them |
 //! | here | the kinds there are, and all fronts of one attachment |
 //!
-//! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
-//! knows it by these only.
+//! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the
+//! beginning and the end of an attachment) knows it by these only.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -54,7 +55,8 @@ static BEST: &[Choice] = &[
     ("NBD socket", &nbd::KIND, nbd::usual),
 ];
 
-/// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind that can be had here.
+/// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind
+/// that can be had here.
 ///
 /// # Errors
 /// Why it asks for nothing.
@@ -152,7 +154,8 @@ impl Fronts {
         }
     }
 
-    /// Serves at all of them until `stop` is raised, and ends when each has finished what was begun. One that ends before leaves the others.
+    /// Serves at all of them until `stop` is raised, and ends when each has finished what was begun. One that ends
+    /// before leaves the others.
     ///
     /// # Errors
     /// Of the first that ended with one.

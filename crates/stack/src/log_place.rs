@@ -220,8 +220,8 @@ impl LogConfig {
         Place::of_store(&self.path, self.offset, &format!("{}.log", file_stem(identity)))
     }
 
-    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the registry says that one with the
-    /// LUN's newest data should be.
+    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the
+    /// registry says that one with the LUN's newest data should be.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
@@ -252,9 +252,9 @@ impl LogConfig {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as long as it may be dirty: an
-    /// entry for each of the LUNs `identities`; also the bytes of its device. Should that fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
-    /// that must not be overwritten.
+    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as
+    /// long as it may be dirty: an entry for each of the LUNs `identities`; also the bytes of its device. Should that
+    /// fail, the registry is told so. `kept` is what others changed on the LUN meanwhile that must not be overwritten.
     ///
     /// # Errors
     /// Another LUN's log, something that is no log, a log in use, no room, NVRAM that is not there.

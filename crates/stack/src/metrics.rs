@@ -1,10 +1,10 @@
 //! Metrics over HTTP: `GET /metrics` in the OpenMetrics text format, which Prometheus scrapes.
 //!
-//! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`] says it in other words.
-//! So metrics cost nothing while nobody looks.
+//! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`]
+//! says it in other words. So metrics cost nothing while nobody looks.
 //!
-//! Scrapers are few, and none of them waits for long: a connection beyond a number takes the place of the one that came first, and one that is silent
-//! is ended.
+//! Scrapers are few, and none of them waits for long: a connection beyond a number takes the place of the one that came
+//! first, and one that is silent is ended.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -54,7 +54,8 @@ impl MetricsServer {
     /// Listens on `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// An address that cannot be bound, or that other machines can reach where that is not meant: what to do then is for the caller to say.
+    /// An address that cannot be bound, or that other machines can reach where that is not meant: what to do then is
+    /// for the caller to say.
     pub fn bind(address: SocketAddr, reach: Reach) -> Result<Self> {
         if let (false, Reach::Loopback { advice }) = (address.ip().is_loopback(), reach) {
             let message = format!("metrics on {address} could be read from other machines: {advice}");

@@ -3,9 +3,9 @@
 //! ```text
 //! directory  ->  Volume (FUSE)  ->  ext2  ->  sharedfs  ->  remote LUN or file
 //! ```
-//! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for it (a signal, `forebay detach`,
-//! `umount`): the directory is unmounted and what is under way is answered, everything becomes durable and goes to its place, the super block says
-//! that it is clean, and the session is closed.
+//! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for
+//! it (a signal, `forebay detach`, `umount`): the directory is unmounted and what is under way is answered, everything
+//! becomes durable and goes to its place, the super block says that it is clean, and the session is closed.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! The caches and write logs of this host, as a target sees them that is to serve what they lie in: its initiators would write over them.
+//! The caches and write logs of this host, as a target sees them that is to serve what they lie in: its initiators
+//! would write over them.
 //!
-//! A store counts where this host has noted it, and while it is there. A file that merely holds one, which another host made on its LUN, is a LUN like
-//! any other.
+//! A store counts where this host has noted it, and while it is there. A file that merely holds one, which another host
+//! made on its LUN, is a LUN like any other.
 
 use base::units::ByteSize;
 use uuid::Uuid;

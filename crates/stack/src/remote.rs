@@ -116,8 +116,8 @@ impl RemoteConfig {
         self.connect_by(clock, false, &Traffic::default(), |connector| connector).await
     }
 
-    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`. `has_other_paths`
-    /// as in [`InitiatorOptions`].
+    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in
+    /// `traffic`. `has_other_paths` as in [`InitiatorOptions`].
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,
@@ -201,7 +201,8 @@ impl Connector for DelayedConnector {
     }
 }
 
-/// What goes over the wire for a remote LUN, piece by piece. Counts are since it was attached, over all its connections.
+/// What goes over the wire for a remote LUN, piece by piece. Counts are since it was attached, over all its
+/// connections.
 #[derive(Clone, Default)]
 pub(crate) struct Traffic {
     pdus: Arc<PduSizes>,

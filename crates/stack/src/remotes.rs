@@ -1,7 +1,8 @@
 //! The far side of a stack: one remote LUN, or several that are one device.
 //!
-//! Whatever they make together, each of them is a LUN of its own: it is locked on this host, and the registry of dirty caches knows it
-//! by its own name, too. So a member of a striped set with a dirty cache in front is refused alone, as any LUN with a dirty cache is.
+//! Whatever they make together, each of them is a LUN of its own: it is locked on this host, and the registry of dirty
+//! caches knows it by its own name, too. So a member of a striped set with a dirty cache in front is refused alone, as
+//! any LUN with a dirty cache is.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -179,8 +180,8 @@ fn check_one_unit(connected: &[Connected]) -> Result<()> {
     }
 }
 
-/// Tells each session the portals of its group. With failover a group is one path: the session of its first portal; the others'
-/// are closed.
+/// Tells each session the portals of its group. With failover a group is one path: the session of its first portal; the
+/// others' are closed.
 async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
     let places: Vec<_> = connected.iter().map(|each| (each.group(), each.portal.clone())).collect();
     for each in connected.iter() {
@@ -359,8 +360,8 @@ impl Remotes {
         closed
     }
 
-    /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer is; of a LUN with several paths, one
-    /// of them.
+    /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer
+    /// is; of a LUN with several paths, one of them.
     pub(crate) async fn answer(&self) {
         for member in self.member_luns() {
             let asked = member.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));

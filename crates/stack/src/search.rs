@@ -1,4 +1,5 @@
-//! The search for a target that is not there yet, and what is answered meanwhile: an attachment or a mount waits for it.
+//! The search for a target that is not there yet, and what is answered meanwhile: an attachment or a mount waits for
+//! it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -73,7 +74,8 @@ impl Search {
         Self { may_have_dirty_data, ..self }
     }
 
-    /// Searches, and answers at `control`, until the target is there. `None` when it was detached, or `signal` came, before that.
+    /// Searches, and answers at `control`, until the target is there. `None` when it was detached, or `signal` came,
+    /// before that.
     ///
     /// # Errors
     /// What waiting does not help with.

@@ -1,11 +1,12 @@
 //! TCP segments of our connections, as the kernel counts them (RFC 4898: SegsOut, DataSegsOut and their like).
 //!
-//! Nothing is counted here: whoever asks for a status has the kernel asked, over a netlink socket, for `tcp_info` of each connection
-//! (sock_diag(7)). So a segment costs nothing. Of a connection that is closed the last answer is kept, and it is asked for once more before it
-//! is closed; what a connection did after its last answer and before its peer ended it is not counted.
+//! Nothing is counted here: whoever asks for a status has the kernel asked, over a netlink socket, for `tcp_info` of
+//! each connection (sock_diag(7)). So a segment costs nothing. Of a connection that is closed the last answer is kept,
+//! and it is asked for once more before it is closed; what a connection did after its last answer and before its peer
+//! ended it is not counted.
 //!
-//! A segment that carries no data is an acknowledgement: 40 to 80 bytes of headers. Those with data can be small or large; the kernel
-//! counts them and their bytes, not each one's size.
+//! A segment that carries no data is an acknowledgement: 40 to 80 bytes of headers. Those with data can be small or
+//! large; the kernel counts them and their bytes, not each one's size.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -55,8 +56,8 @@ impl AddAssign for Segments {
     }
 }
 
-/// What the kernel says of the TCP connection between these addresses of this host and its peer; `None` when it does not know it, or does not
-/// tell.
+/// What the kernel says of the TCP connection between these addresses of this host and its peer; `None` when it does
+/// not know it, or does not tell.
 pub fn of_connection(local: SocketAddr, peer: SocketAddr) -> Option<Segments> {
     ask(local, peer).inspect_err(|error| tracing::debug!(%error, %peer, "no word of a connection's segments")).ok()?
 }

@@ -1,7 +1,7 @@
 //! Serving: targets and their logical units, from flags or a configuration file, until a signal.
 //!
-//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no cache is ever matched with
-//! data that is gone.
+//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no
+//! cache is ever matched with data that is gone.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -96,8 +96,8 @@ impl ServeConfig {
         self.check_files()
     }
 
-    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each: also for the stores of this host, if it has any in
-    /// `paths`.
+    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each: also for the stores of
+    /// this host, if it has any in `paths`.
     ///
     /// # Errors
     /// What cannot be served first.

@@ -1,4 +1,5 @@
-//! What a process says of itself and of its work, as `forebay status --json` prints it: the same types for who says it and who reads it.
+//! What a process says of itself and of its work, as `forebay status --json` prints it: the same types for who says it
+//! and who reads it.
 //!
 //! | module | holds |
 //! |---|---|
@@ -13,8 +14,9 @@
 //! | [`members`] | several LUNs that are one device |
 //! | [`stores`] | what is below the fronts: cache, write log, difference |
 //!
-//! The reference (`docs/reference/status.md`) says what each key means. Who reads may be of another version than who says it: a key that is missing has
-//! its default, and one that is not known is left out. What prints JSON prints what was said, and does not go through these types.
+//! The reference (`docs/reference/status.md`) says what each key means. Who reads may be of another version than who
+//! says it: a key that is missing has its default, and one that is not known is left out. What prints JSON prints what
+//! was said, and does not go through these types.
 
 pub mod answer;
 pub mod attachment;

@@ -1,6 +1,7 @@
 //! The snapshot of everything that people look at.
 //!
-//! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is listed without.
+//! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is
+//! listed without.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -27,9 +27,10 @@ impl Core {
         }
     }
 
-    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of nothing would bring older data back.
-    /// A device that takes a checkpoint all the same keeps what it has, and a later start goes on from there. One that does not is noted as failed, on
-    /// it or where the user of the log keeps such notes, and must be discarded.
+    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of
+    /// nothing would bring older data back. A device that takes a checkpoint all the same keeps what it has, and a
+    /// later start goes on from there. One that does not is noted as failed, on it or where the user of the log keeps
+    /// such notes, and must be discarded.
     ///
     /// # Errors
     /// When nobody could note it.

@@ -3,12 +3,16 @@
 //! ```text
 //!   choose ─► read from the log ─► write to the origin, adjacent pieces as one ─► flush the origin ─► clean
 //! ```
-//! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever was sent.
-//! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it lost writes.
-//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, from when records had to wait for room
-//!   until a share of the log is free, and in an idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
-//!   finds the rate at which as much leaves as comes, and never waits for idleness.
-//! - In an idle moment a batch stops when a request comes, and another goes on later: in order `log` with the same epoch, where this one stopped.
+//! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever
+//!   was sent.
+//! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it
+//!   lost writes.
+//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, from when
+//!   records had to wait for room until a share of the log is free, and in an idle moment. Its writes in flight grow
+//!   evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it finds
+//!   the rate at which as much leaves as comes, and never waits for idleness.
+//! - In an idle moment a batch stops when a request comes, and another goes on later: in order `log` with the same
+//!   epoch, where this one stopped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -243,8 +247,8 @@ impl Core {
         pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
     }
 
-    /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a step is nothing to go on from.
-    /// Returns the sectors that became clean.
+    /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a
+    /// step is nothing to go on from. Returns the sectors that became clean.
     fn advance(&self, epoch: &mut Option<Epoch>, sector: u64, is_all: bool) -> u64 {
         if !is_all {
             epoch.iter_mut().for_each(|epoch| epoch.sent_to(sector));
@@ -259,8 +263,8 @@ impl Core {
         self.mark_all_clean(&pieces)
     }
 
-    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch: all from
-    /// the sector on that is returned.
+    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent
+    /// leaves the batch: all from the sector on that is returned.
     async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<u64>, Error> {
         let runs = runs(&batch.pieces, &self.bounds(self.level2().seek_bytes));
         let mut in_flight = FuturesUnordered::new();
@@ -306,7 +310,8 @@ impl Core {
         Bounds { block_bytes, length_max: (length_max / block_bytes * block_bytes).max(block_bytes), seek_bytes }
     }
 
-    /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for room: the rate controller.
+    /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for
+    /// room: the rate controller.
     fn writes_in_flight(&self) -> usize {
         let level2 = &self.level2();
         let state = self.state();

@@ -1,4 +1,5 @@
-//! Extents by their first sector, in few bytes: rows of 20 bytes, in sorted *leaves* of fixed room, in a tree by the first key of each leaf.
+//! Extents by their first sector, in few bytes: rows of 20 bytes, in sorted *leaves* of fixed room, in a tree by the
+//! first key of each leaf.
 //!
 //! | | bytes an extent |
 //! |---|--:|
@@ -6,16 +7,16 @@
 //! | after inserting in random order, leaves 70 % full | 29 |
 //! | at worst, leaves a quarter full | 81 |
 //!
-//! A leaf that is full becomes two halves, but for the last one: what is appended in order fills leaf after leaf. A leaf that becomes nearly
-//! empty joins a neighbour that has the room.
+//! A leaf that is full becomes two halves, but for the last one: what is appended in order fills leaf after leaf. A
+//! leaf that becomes nearly empty joins a neighbour that has the room.
 
 use std::collections::BTreeMap;
 
 use crate::place::Place;
 use crate::tag::Tag;
 
-/// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many. Few in tests, so
-/// that they meet all cases.
+/// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many.
+/// Few in tests, so that they meet all cases.
 const ROWS_MAX: usize = if cfg!(test) { 8 } else { 128 };
 
 /// Below this many rows a leaf looks for a neighbour to join.

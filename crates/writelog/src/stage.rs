@@ -5,12 +5,13 @@
 //!    ▲               │ every sector of it was written again (absorbed)
 //!    └───────────────┘
 //! ```
-//! - A write goes to free slots, never over a slot in use: data and header first, durably, then the slots it makes superfluous are cleared.
-//!   So at every moment of a power loss the newest acknowledged data of each sector is in the slot with the largest sequence.
-//! - What is in a slot is newer than anything in the log for the same sectors. Slots leave in the order of their sequences, and an older slot is
-//!   cleared before a newer one leaves, so this stays true.
-//! - Where destaging keeps the order, slots of a round that began are moved even when their sectors are written again meanwhile: at the end of
-//!   the round the log holds exactly what was acknowledged when it began.
+//! - A write goes to free slots, never over a slot in use: data and header first, durably, then the slots it makes
+//!   superfluous are cleared. So at every moment of a power loss the newest acknowledged data of each sector is in the
+//!   slot with the largest sequence.
+//! - What is in a slot is newer than anything in the log for the same sectors. Slots leave in the order of their
+//!   sequences, and an older slot is cleared before a newer one leaves, so this stays true.
+//! - Where destaging keeps the order, slots of a round that began are moved even when their sectors are written again
+//!   meanwhile: at the end of the round the log holds exactly what was acknowledged when it began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -85,7 +85,8 @@ pub struct Status {
     pub lost_bytes: u64,
     /// Age of the oldest such bytes, in nanoseconds: of their slot, or of the segment they are in.
     pub dirty_age_ns: u64,
-    /// Share of the log, of its segments or of its checkpoint's extents, that takes new records only when the origin has what is there.
+    /// Share of the log, of its segments or of its checkpoint's extents, that takes new records only when the origin
+    /// has what is there.
     pub share_used: f64,
     /// Segments.
     pub segments: SegmentStatus,

@@ -1,8 +1,10 @@
 //! The caches: what each needs in a guest, and the shell that makes it, or takes it up again.
 //!
-//! Each gets 64 MiB for data, and room for its metadata besides, of the same disk, and all else as it comes, but for this:
-//! - bcache sends requests past a cache device it thinks congested, and an emulator's disk always is: `congested_*_threshold_us` are zero. It takes
-//!   metadata and a reserve out of its 64 MiB; its buckets are of 64 KiB, since it wants a thousand of them.
+//! Each gets 64 MiB for data, and room for its metadata besides, of the same disk, and all else as it comes, but for
+//! this:
+//! - bcache sends requests past a cache device it thinks congested, and an emulator's disk always is:
+//!   `congested_*_threshold_us` are zero. It takes metadata and a reserve out of its 64 MiB; its buckets are of 64 KiB,
+//!   since it wants a thousand of them.
 //! - dm-cache's smallest block is 32 KiB.
 
 use tests::IQN;

@@ -1,9 +1,10 @@
 //! `demo`: the main job on this machine alone.
 //!
-//! A target serves a RAM LUN that behaves like a disk of 7200 rpm, behind a link of 1 ms round trip. The same seeded closed loop
-//! of requests runs on it twice: plainly, and through a write-back cache. Half-way through the second run the attached process is killed
-//! with SIGKILL and attached again; the writes it had not acknowledged are issued again. At the end every block is read
-//! from the LUN itself and checked. Everything lives in a temporary directory; the processes are this same program.
+//! A target serves a RAM LUN that behaves like a disk of 7200 rpm, behind a link of 1 ms round trip. The same seeded
+//! closed loop of requests runs on it twice: plainly, and through a write-back cache. Half-way through the second run
+//! the attached process is killed with SIGKILL and attached again; the writes it had not acknowledged are issued again.
+//! At the end every block is read from the LUN itself and checked. Everything lives in a temporary directory; the
+//! processes are this same program.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! `cache discard` and `log discard`: gives up a cache or a write log, dirty data too, once that was allowed.
 //!
-//! The question says what would be lost. One that is damaged does not say it, and then it is still the user's to give up: but only where its
-//! superblock names its kind, or the registry its place. A file that is neither is somebody's, and stays.
+//! The question says what would be lost. One that is damaged does not say it, and then it is still the user's to give
+//! up: but only where its superblock names its kind, or the registry its place. A file that is neither is somebody's,
+//! and stays.
 
 use std::path::Path;
 

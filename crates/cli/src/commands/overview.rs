@@ -1,5 +1,5 @@
-//! What `status NAME` says of an attachment to a person: a line for each part of it, from the application down to the LUN, and then what somebody
-//! should look at. All the numbers are in the JSON.
+//! What `status NAME` says of an attachment to a person: a line for each part of it, from the application down to the
+//! LUN, and then what somebody should look at. All the numbers are in the JSON.
 
 use std::path::PathBuf;
 

@@ -72,7 +72,8 @@ pub async fn run(arguments: Replay) -> Result<()> {
     if is_verified { Ok(()) } else { Err(Error::new(Failure::Other, "interrupted")) }
 }
 
-/// Set at the first signal that asks for the end. The second one is obeyed at once, also while a device does not answer.
+/// Set at the first signal that asks for the end. The second one is obeyed at once, also while a device does not
+/// answer.
 fn stop_at_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let (first, noted) = (signal::termination()?, Arc::clone(&stop));
@@ -159,7 +160,8 @@ impl Trace {
         Survey::of(self.read()?).map_err(|error| self.failure(error.into()))
     }
 
-    /// Refuses a device that the trace does not fit, before anything is written. The map to its new places, if it is to have some.
+    /// Refuses a device that the trace does not fit, before anything is written. The map to its new places, if it is to
+    /// have some.
     fn fit(&self, survey: &Survey, geometry: &Geometry, is_rebased: bool) -> Result<Option<Rebase>> {
         check_blocks(survey.finest, geometry).map_err(|error| self.failure(error))?;
         if !is_rebased {

@@ -25,7 +25,8 @@ use crate::output::confirm;
 pub struct Subject {
     /// The device.
     pub device: SharedDevice,
-    /// The same device as often as was asked for, each time by a session or connection of its own; the first is `device`.
+    /// The same device as often as was asked for, each time by a session or connection of its own; the first is
+    /// `device`.
     pub devices: Vec<SharedDevice>,
     /// The clock it runs by.
     pub clock: Arc<dyn Clock>,

@@ -5,7 +5,8 @@ use std::fmt;
 use stack::{Error, Failure, Result};
 use store::superblock::Copies;
 
-/// Refuses one of whose two copies only the other is left: the next attach mends it, but nobody knows what else has become of its device.
+/// Refuses one of whose two copies only the other is left: the next attach mends it, but nobody knows what else has
+/// become of its device.
 pub fn check(store: impl fmt::Display, copies: Copies) -> Result<()> {
     if !copies.is_one_damaged() {
         return Ok(());

@@ -154,8 +154,8 @@ fn filled(byte: u8) -> Buffer {
     Buffer::copy_of(&[byte; 4096])
 }
 
-/// What is dirty in the cache was compared with what others had written until their target was asked. What they write after that is newer, and the cache
-/// sends nothing before it knows of it.
+/// What is dirty in the cache was compared with what others had written until their target was asked. What they write
+/// after that is newer, and the cache sends nothing before it knows of it.
 #[tokio::test]
 async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_opened() {
     let gate = Gate::new();
@@ -212,7 +212,8 @@ async fn a_cache_that_was_not_closed_in_time_is_not_noted_as_closed() {
     cleaning.abort();
 }
 
-/// Requests go to the other cache already, whatever the list says; and whatever it says, the next start takes that cache.
+/// Requests go to the other cache already, whatever the list says; and whatever it says, the next start takes that
+/// cache.
 #[tokio::test]
 async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
     let address = serve(Gate::new(), Arc::new(MemoryChanges));

@@ -1,6 +1,8 @@
-//! The iSCSI gateway: a target whose one logical unit is the device, for initiators that have no cache and no log of their own.
+//! The iSCSI gateway: a target whose one logical unit is the device, for initiators that have no cache and no log of
+//! their own.
 //!
-//! What initiators ask of the unit itself (INQUIRY, MODE SENSE, REPORT LUNS, reservations) is answered here; reads, writes and flushes are the device's.
+//! What initiators ask of the unit itself (INQUIRY, MODE SENSE, REPORT LUNS, reservations) is answered here; reads,
+//! writes and flushes are the device's.
 
 use std::cell::OnceCell;
 use std::io;

@@ -1,5 +1,5 @@
-//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on an address: on others than the loopback's only for
-//! clients that prove by TLS who they are.
+//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on an address: on
+//! others than the loopback's only for clients that prove by TLS who they are.
 
 use std::cell::OnceCell;
 use std::io;

@@ -1,7 +1,7 @@
 //! The metric families, and where in the status each has its value.
 //!
-//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for what only grows. Families of plain values are a table;
-//! those of logical units, sessions and refused logins have labels.
+//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for what only grows. Families of plain
+//! values are a table; those of logical units, sessions and refused logins have labels.
 
 use std::fmt;
 
@@ -31,7 +31,8 @@ pub const TARGET: &[Plain] = &[
     counter("forebay_target_digest_errors", "/digest_errors", "Header and data digests that did not match."),
 ];
 
-/// Families of an attachment, beside those of its fronts. Those of the cache and of the write log are left out where there is none.
+/// Families of an attachment, beside those of its fronts. Those of the cache and of the write log are left out where
+/// there is none.
 pub const ATTACHMENT: &[Plain] = &[
     gauge("forebay_attachment_size_bytes", "/size_bytes", "Size of the logical unit."),
     counter("forebay_remote_sessions", "/remote/sessions", "Sessions begun: one more at each reconnect."),
@@ -322,8 +323,8 @@ fn pdu_sizes(encoder: &mut DescriptorEncoder, remote: Option<&RemoteStatus>) -> 
     Ok(())
 }
 
-/// The status counts what is not above each bound; the encoder wants what is between two. `within` are bounds in the metric's unit, each with what is
-/// not above it.
+/// The status counts what is not above each bound; the encoder wants what is between two. `within` are bounds in the
+/// metric's unit, each with what is not above it.
 fn histogram(
     family: &mut MetricEncoder,
     labels: &Labels,

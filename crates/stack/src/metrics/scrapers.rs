@@ -1,5 +1,5 @@
-//! The connections of scrapers: so many at once, and none that is silent for long. One more closes the one that came first: a scrape takes a
-//! moment, and what has been there for longest does not scrape.
+//! The connections of scrapers: so many at once, and none that is silent for long. One more closes the one that came
+//! first: a scrape takes a moment, and what has been there for longest does not scrape.
 
 use std::collections::VecDeque;
 use std::io;
@@ -55,8 +55,8 @@ impl Listener for Scrapers {
     }
 }
 
-/// A connection that ends with an error when it is silent, or when it has lost its place. Only what is sent counts as news: a request that comes byte
-/// by byte has its time as a whole.
+/// A connection that ends with an error when it is silent, or when it has lost its place. Only what is sent counts as
+/// news: a request that comes byte by byte has its time as a whole.
 pub(super) struct Scraper {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,

@@ -1,5 +1,5 @@
-//! The settings of an attachment: the one table that the command line, its files, `forebay set`, the status, the manual page and the
-//! reference are made of.
+//! The settings of an attachment: the one table that the command line, its files, `forebay set`, the status, the manual
+//! page and the reference are made of.
 //!
 //! A row says what a person may choose and when. What becomes of it is for who reads it by its key.
 
@@ -94,7 +94,8 @@ pub struct Setting {
     pub changes: Changes,
     /// What it is about.
     pub part: Part,
-    /// Whether `attach --help` names its option. Other options are there for those who used them, until the next release.
+    /// Whether `attach --help` names its option. Other options are there for those who used them, until the next
+    /// release.
     pub is_basic: bool,
     /// Whether it may be given several times.
     pub is_list: bool,

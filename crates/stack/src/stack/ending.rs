@@ -34,8 +34,9 @@ struct Closed {
 }
 
 impl Stack {
-    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the file of what is dirty was
-    /// removed, nothing would be kept: then all is written back first, which takes as long as it takes.
+    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the
+    /// file of what is dirty was removed, nothing would be kept: then all is written back first, which takes as long as
+    /// it takes.
     pub(crate) async fn end_at_once(&self) -> Result<()> {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
@@ -97,8 +98,8 @@ impl Stack {
         closed.and_then(|closed| self.check_clean(ending, closed))
     }
 
-    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as long as it takes; once nothing is,
-    /// no longer than after a signal.
+    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as
+    /// long as it takes; once nothing is, no longer than after a signal.
     async fn leave_silent_target(&self) {
         loop {
             let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, self.remotes.answer()).await.is_err();
@@ -204,7 +205,8 @@ impl Stack {
         Ok(Closed { dirty_bytes, waited_for })
     }
 
-    /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else wanted it at once.
+    /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else
+    /// wanted it at once.
     fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Left> {
         let Closed { dirty_bytes, waited_for } = closed;
         if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.cut_short.borrow() {
@@ -306,9 +308,10 @@ impl Stack {
         self.cut_short.send_replace(true);
     }
 
-    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
-    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that. All steps of an end have one
-    /// time together; those that come after it have what a target takes that is there.
+    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is
+    /// not waited for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through
+    /// that. All steps of an end have one time together; those that come after it have what a target takes that is
+    /// there.
     pub(super) async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             wait_until(&self.cut_short).await;
@@ -328,8 +331,8 @@ impl Stack {
         }
     }
 
-    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so for ever. At the end of a detach
-    /// all is clean, or stays dirty, and there is nothing to wait for any more either.
+    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so
+    /// for ever. At the end of a detach all is clean, or stays dirty, and there is nothing to wait for any more either.
     pub(crate) async fn clean(&self, progress: Progress) -> Result<Left> {
         self.check_stays()?;
         tokio::select! {

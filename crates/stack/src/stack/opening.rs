@@ -1,7 +1,8 @@
 //! The beginning of a stack: its stores are opened, each over the one before.
 //!
-//! Order: lock the LUN on this host, consult the registry of dirty caches and logs, open or make the cache, then the log over it, then the difference,
-//! register what may become dirty. Whatever stops that in between, [`Opening::undo`] closes what was opened.
+//! Order: lock the LUN on this host, consult the registry of dirty caches and logs, open or make the cache, then the
+//! log over it, then the difference, register what may become dirty. Whatever stops that in between, [`Opening::undo`]
+//! closes what was opened.
 
 use std::sync::Arc;
 
@@ -157,8 +158,8 @@ impl<'a> Opening<'a> {
         if self.config.difference.is_some() {
             check_nothing_dirty(&opened, &place)?;
         }
-        // What is dirty was compared with what others had written until they were asked. Until they are known to have written nothing since,
-        // none of it may go over theirs.
+        // What is dirty was compared with what others had written until they were asked. Until they are known to have
+        // written nothing since, none of it may go over theirs.
         opened.hold_cleaning();
         let running = Arc::clone(&opened);
         self.background.spawn(base::background::named("cache", async move { running.run().await }));
@@ -215,9 +216,9 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one. Only
-    /// while it is open: of what nobody here has locked, another process may be the owner, who came first to the same free place. And nothing that
-    /// is above it can have put data into it.
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be
+    /// taken for an old one. Only while it is open: of what nobody here has locked, another process may be the owner,
+    /// who came first to the same free place. And nothing that is above it can have put data into it.
     fn remove_unrecorded(&self) {
         let cache_place = self.cache_place.as_ref().filter(|_| self.cache.is_some() && self.log.is_none());
         let log_place = self.log_place.as_ref().filter(|_| self.log.is_some());
@@ -229,8 +230,8 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
-    /// not waited for.
+    /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once
+    /// `interrupted` is raised, a target is not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
         self.remove_unrecorded();
         close_unserved(self.log.take(), self.cache.clone()).await;
@@ -302,7 +303,8 @@ fn check_stores(
     Ok(())
 }
 
-/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what is wrong with the log over it.
+/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what
+/// is wrong with the log over it.
 async fn close_unserved(log: Option<Arc<WriteLog>>, cache: Option<Arc<Cache>>) {
     let close = async {
         if let Some(log) = log {

@@ -75,8 +75,8 @@ impl Stack {
         changed
     }
 
-    /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that is being replaced, nor be
-    /// another one by the time that the registry learns of it.
+    /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that
+    /// is being replaced, nor be another one by the time that the registry learns of it.
     fn start_changing<'a>(&self, parts: &'a CacheParts) -> Result<tokio::sync::MutexGuard<'a, ()>> {
         parts.changing.try_lock().map_err(|_| {
             let message = format!("the cache of \"{}\" is being changed already", self.name);

@@ -70,7 +70,8 @@ impl Stack {
         Observation { state, portal, dirty_places: places.map(Entry::place).collect() }
     }
 
-    /// Everything that is wrong although the session is up. `outdated` applications know another size than the device has.
+    /// Everything that is wrong although the session is up. `outdated` applications know another size than the device
+    /// has.
     fn troubles(&self, outdated: u64) -> Vec<String> {
         let places: BTreeSet<Place> = self.gone(|_| true);
         let dirty_bytes = self.dirty_bytes();

@@ -11,7 +11,8 @@ use super::members::{MultipathStatus, StripeStatus};
 use super::remote::RemoteStatus;
 use super::stores::{DifferenceStatus, Freshness};
 
-/// The status of an attachment. `C` and `L` are those of its cache and its write log: all of it for who says it, a summary for who reads it.
+/// The status of an attachment. `C` and `L` are those of its cache and its write log: all of it for who says it, a
+/// summary for who reads it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AttachmentStatus<C, L> {

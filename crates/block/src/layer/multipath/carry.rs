@@ -102,7 +102,8 @@ fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place 
     }
 }
 
-/// From path to path, as long as they say that nothing was done, and from the first again where that was for their access states.
+/// From path to path, as long as they say that nothing was done, and from the first again where that was for their
+/// access states.
 async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
     let offset = request.offset;
     let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());

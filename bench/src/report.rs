@@ -72,7 +72,8 @@ impl Report {
     /// Operations per second and microseconds of the server's processors per operation, medians.
     pub fn table(&self) -> String {
         let mut text = String::from(
-            "| case | tgt rdwr | tgt aio | forebay | ratio | aim | tgt aio us/op | forebay us/op | ratio | aim | client us/op |\n\
+            "| case | tgt rdwr | tgt aio | forebay | ratio | aim | tgt aio us/op | forebay us/op | ratio | aim | \
+             client us/op |\n\
              |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
         for (case, servers) in &self.cases {

@@ -18,7 +18,8 @@ fn responses(system: System, depth: u64, requests: u64) -> Responses {
     if std::env::var_os("FOREBAY_RESPONSES").is_some() {
         let Responses { all, writes, reads } = &responses;
         println!(
-            "{system:?} depth {depth}: writes {:.2} % under 1 ms, mean {:?}, slowest {:?}; reads mean {:?}, slowest {:?}; all mean {:?}, {:.1} % under 1 ms",
+            "{system:?} depth {depth}: writes {:.2} % under 1 ms, mean {:?}, slowest {:?}; reads mean {:?}, slowest \
+             {:?}; all mean {:?}, {:.1} % under 1 ms",
             100.0 * share_within(writes, GOAL),
             mean(writes),
             slowest(writes),
@@ -29,7 +30,8 @@ fn responses(system: System, depth: u64, requests: u64) -> Responses {
         );
         if let Some(status) = status {
             println!(
-                "  reads {:?}; absorbed {} MiB, superseded {} MiB, cleaned {} MiB with {} MiB in {} writes, slowed {}, used {:.2}, rounds {}",
+                "  reads {:?}; absorbed {} MiB, superseded {} MiB, cleaned {} MiB with {} MiB in {} writes, slowed {}, \
+                 used {:.2}, rounds {}",
                 status.reads,
                 status.absorbed_bytes >> 20,
                 status.superseded_bytes >> 20,

@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn a_skip_is_not_a_pass() {
-        let log = "Suite: Read6\n  Test: Simple ... \n    [SKIPPED] not thin\npassed\n  Test: Other ...passed\n  Test: Bad ...FAILED\n    1. x\n";
+        let log = "Suite: Read6\n  Test: Simple ... \n    [SKIPPED] not thin\npassed\n  Test: Other ...passed\n  Test: \
+                   Bad ...FAILED\n    1. x\n";
         let verdicts = verdicts(log);
         assert_eq!(verdicts["Read6.Simple"], Verdict::Skipped);
         assert_eq!(verdicts["Read6.Other"], Verdict::Passed);
@@ -93,7 +94,8 @@ mod tests {
 
     #[test]
     fn messages_are_no_verdict() {
-        let log = "Suite: A\n  Test: Loud ...    [FAILED] as it should\npassed    [FAILED] cleaning up\n\nSuite: B\n  Test: Loud ...    [INFO] x\nFAILED\n";
+        let log = "Suite: A\n  Test: Loud ...    [FAILED] as it should\npassed    [FAILED] cleaning up\n\nSuite: B\n  \
+                   Test: Loud ...    [INFO] x\nFAILED\n";
         let verdicts = verdicts(log);
         assert_eq!((verdicts["A.Loud"], verdicts["B.Loud"]), (Verdict::Passed, Verdict::Failed));
     }

@@ -181,7 +181,8 @@ fn a_kernel_proves_and_is_proved_to() {
     let (_, port) = portal.rsplit_once(':').expect("a portal has a port");
     let wrong = format!(
         "mkdir -p /etc/iscsi /run/lock/iscsi\n\
-         if iscsistart -i {INITIATOR} -t {IQN} -g 1 -a {HOST} -p {port} -u alice -w {secret} -U disks -W some-other-words\n\
+         if iscsistart -i {INITIATOR} -t {IQN} -g 1 -a {HOST} -p {port} -u alice -w {secret} -U disks -W \
+         some-other-words\n\
          then echo 'impostor: taken'; else echo 'impostor: refused'; fi\n[ ! -b /dev/sda ]\n"
     );
     let right = login(&portal, &format!("-u alice -w {secret} -U disks -W {own}"))

@@ -305,7 +305,8 @@ impl Uses {
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         matches!(&attribute.meta, syn::Meta::List(list)
-            if list.path.is_ident("cfg") && list.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|word| word == "test"))
+            if list.path.is_ident("cfg")
+                && list.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|word| word == "test"))
     })
 }
 

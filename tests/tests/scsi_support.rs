@@ -152,8 +152,10 @@ fn remark(row: &Row) -> (Support, &'static str) {
 
 fn page() -> String {
     let mut page = String::from(
-        "# SCSI commands\n\nPrinted by `tests/tests/scsi_support.rs` from the table of operation codes in `crates/scsi/src/cdb/table.rs`. A test named without\n\
-         `.rs` is a family of `iscsi-test-cu` (see `iscsi-test-cu.md`).\n\n| code | command | supported | test |\n|---|---|---|---|\n",
+        "# SCSI commands\n\nPrinted by `tests/tests/scsi_support.rs` from the table of operation codes in \
+         `crates/scsi/src/cdb/table.rs`. A test named without\n\
+         `.rs` is a family of `iscsi-test-cu` (see `iscsi-test-cu.md`).\n\n| code | command | supported | test \
+         |\n|---|---|---|---|\n",
     );
     for row in ROWS {
         let action = row.service_action.map_or(String::new(), |action| format!("/{action:02X}h"));

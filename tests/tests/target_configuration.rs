@@ -302,7 +302,8 @@ fn portals_come_and_go() {
 fn a_session_that_is_not_allowed_any_more_ends() {
     let only = |name: &str| {
         format!(
-            "portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n[[target.initiator]]\nnames = [\"{name}\"]\n"
+            "portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = \
+             [\"0=ram:1MiB\"]\n[[target.initiator]]\nnames = [\"{name}\"]\n"
         )
     };
     let served = serve(&only(DATABASE));

@@ -166,7 +166,8 @@ async fn measure_reads(arguments: &Arguments) -> Result<()> {
                 let speed = speed(depth, arguments.seconds, read).await?;
                 let Speed { per_second, cpu_us } = speed;
                 println!(
-                    "round {round}, depth {depth}: {name:<5} {per_second:>8.0} reads/s, {cpu_us:>6.2} us of processor a read"
+                    "round {round}, depth {depth}: {name:<5} {per_second:>8.0} reads/s, {cpu_us:>6.2} us of processor \
+                     a read"
                 );
                 all.entry((depth, name)).or_default().push(speed);
             }
@@ -263,7 +264,8 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
             for (name, speed) in speeds {
                 let Speed { per_second, cpu_us } = speed;
                 println!(
-                    "round {round}, depth {depth}: {name:<12} {per_second:>8.0} writes/s, {cpu_us:>6.2} us of processor a write"
+                    "round {round}, depth {depth}: {name:<12} {per_second:>8.0} writes/s, {cpu_us:>6.2} us of \
+                     processor a write"
                 );
                 all.entry((depth, name)).or_default().push(speed);
             }

@@ -156,8 +156,8 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
         for (name, what) in kinds {
             let (log, log_p50) = (of(name, |speed| speed.per_second), of(name, |speed| speed.p50_us));
             println!(
-                "depth {depth}, {what}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and {log_p50:.1} us, \
-                 {:.2} x; p99.9 over p50 {:.1} and {:.1}, {:.2} x",
+                "depth {depth}, {what}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and \
+                 {log_p50:.1} us, {:.2} x; p99.9 over p50 {:.1} and {:.1}, {:.2} x",
                 log / bare,
                 log_p50 / bare_p50,
                 tail("bare"),
@@ -341,7 +341,8 @@ fn measure_open(arguments: &Arguments) -> Result<()> {
     }
     let of = |key: &str| median(rounds.iter().filter_map(|result| result[key].as_f64()).collect());
     println!(
-        "opened in {:.3} s with {:.0} MiB of records since the checkpoint; {:.1} bytes of memory a live slot, {:.1} at most",
+        "opened in {:.3} s with {:.0} MiB of records since the checkpoint; {:.1} bytes of memory a live slot, {:.1} at \
+         most",
         of("open_seconds"),
         of("tail_bytes") / f64::from(1 << 20),
         of("bytes_per_slot"),

@@ -128,7 +128,10 @@ mod tests {
         /// Among those who always have more waiting nobody gets ahead by more than two of the largest entries; and each
         /// one's entries stay in order.
         #[test]
-        fn shares_are_equal_and_orders_kept(costs in proptest::collection::vec(1..9000u64, 2..6), turns in 1..400usize) {
+        fn shares_are_equal_and_orders_kept(
+            costs in proptest::collection::vec(1..9000u64, 2..6),
+            turns in 1..400usize,
+        ) {
             let (mut queue, ids) = (FairQueue::new(), submitters(costs.len()));
             let (mut given, mut next) = (vec![0u64; costs.len()], vec![0u64; costs.len()]);
             for (who, &cost) in costs.iter().enumerate() {

@@ -76,8 +76,8 @@ impl CrashMode {
         if self != Self::DiscardAll || !mode.delays_writes() {
             return Ok(());
         }
-        let context = "mode write-back is excluded by crash mode \"discard\", which forgets everything at a crash: choose crash mode \
-                       \"dirty\" or \"warm\", or mode write-through";
+        let context = "mode write-back is excluded by crash mode \"discard\", which forgets everything at a crash: \
+                       choose crash mode \"dirty\" or \"warm\", or mode write-through";
         Err(Error::new(ErrorKind::Unsupported, context))
     }
 }

@@ -352,7 +352,8 @@ mod tests {
                     placing = None;
                 }
                 let deferred_now = line(&deferred, FRAME, 0xff);
-                let seen: [u8; 8] = std::array::from_fn(|at| if deferred_now[at] != 0 { deferred_now[at] } else { placed[at] });
+                let newest = |at: usize| if deferred_now[at] != 0 { deferred_now[at] } else { placed[at] };
+                let seen: [u8; 8] = std::array::from_fn(newest);
                 prop_assert_eq!(seen, expected);
             }
         }

@@ -647,7 +647,12 @@ mod tests {
         fn what_a_page_holds_is_read_back(
             shift in 12u32..=18,
             lines in proptest::collection::vec(
-                (0u64..1 << 48, proptest::collection::vec(any::<u8>(), 64), proptest::collection::vec(any::<u8>(), 64)), 0..=252
+                (
+                    0u64..1 << 48,
+                    proptest::collection::vec(any::<u8>(), 64),
+                    proptest::collection::vec(any::<u8>(), 64),
+                ),
+                0..=252
             ),
         ) {
             let line_size = LineSize::new(1 << shift).unwrap();
@@ -666,7 +671,8 @@ mod tests {
             prop_assert_eq!(&read[..lines.len()], &lines[..]);
             let agrees = |stored: StoredLine<'_>| {
                 let line = stored.line();
-                let is_as_said = stored.is_dirty() != line.dirty.is_empty() && stored.is_empty() == line.valid.is_empty();
+                let is_as_said =
+                    stored.is_dirty() != line.dirty.is_empty() && stored.is_empty() == line.valid.is_empty();
                 is_as_said && stored.block() == line.block
             };
             prop_assert!(page_lines(&page, line_size).all(agrees));

@@ -95,7 +95,8 @@ impl Layout {
         };
         let Some(line_size) = LineSize::new(u64::from(raw.line_bytes.get())).filter(is_ours) else {
             let context = format!(
-                "this cache has lines of {} bytes, sectors of {} and table entries of {}, which this program does not know",
+                "this cache has lines of {} bytes, sectors of {} and table entries of {}, which this program does not \
+                 know",
                 raw.line_bytes, raw.sector_bytes, raw.entry_bytes
             );
             return Err(Error::new(ErrorKind::Unsupported, context));

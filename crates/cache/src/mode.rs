@@ -53,7 +53,8 @@ impl Mode {
     /// `Unsupported`.
     pub(crate) fn check_shared(self, is_shared: bool) -> Result<(), Error> {
         if is_shared && self.delays_writes() {
-            let words = "a cache of a disk that several hosts share cannot delay writes: take mode write-through or write-around";
+            let words = "a cache of a disk that several hosts share cannot delay writes: take mode write-through or \
+                         write-around";
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         Ok(())

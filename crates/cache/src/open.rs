@@ -213,8 +213,8 @@ fn check_generation(
         return Ok(());
     }
     let context = format!(
-        "{} dirty lines in the cache are of generation {}, and the disk is said to have generation {generation}: attach it with the old one and \
-         clean it, or discard it",
+        "{} dirty lines in the cache are of generation {}, and the disk is said to have generation {generation}: \
+         attach it with the old one and clean it, or discard it",
         recovered.report.dirty_lines, superblock.payload.generation
     );
     Err(Error::new(ErrorKind::Unsupported, context))
@@ -229,7 +229,8 @@ impl Core {
             // What is read from now on is kept over a crash at once, as far as the origin keeps it.
             (_, CrashMode::AllSynchronous) => {
                 if let Err(error) = self.origin.flush().await {
-                    tracing::warn!(%error, "the origin does not flush; what is read is not kept over a crash before it does");
+                    tracing::warn!(%error, "the origin does not flush; what is read is not kept over a crash before it \
+                                            does");
                 }
                 Ok(())
             }

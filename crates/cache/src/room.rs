@@ -92,7 +92,8 @@ impl Core {
             Room::LessDirty => has_unsendable,
         };
         if is_stuck && !batch.has_deferred {
-            let context = "the cache is full of dirty lines that it cannot read back, or that lie beyond the end of its disk; discard them";
+            let context = "the cache is full of dirty lines that it cannot read back, or that lie beyond the end of \
+                           its disk; discard them";
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
         self.lines.changed.changed_since(count).await;

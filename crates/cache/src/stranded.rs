@@ -124,8 +124,8 @@ impl Core {
             return Ok(());
         }
         let context = format!(
-            "{} of dirty data lie beyond the end of the disk, which has {} bytes now: they stay in the cache until it is as large again, or until they are \
-             discarded (beyond its end)",
+            "{} of dirty data lie beyond the end of the disk, which has {} bytes now: they stay in the cache until it \
+             is as large again, or until they are discarded (beyond its end)",
             stranded.words(),
             self.origin.geometry().size_bytes
         );

@@ -133,7 +133,11 @@ pub struct TargetServe {
     #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
     pub luns: Vec<LunSpec>,
     /// A configuration file (TOML) instead of --iqn and --lun
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"],
+    )]
     pub config: Option<PathBuf>,
     /// Ask initiators for this CHAP user's secret
     #[arg(long, value_name = "USER")]

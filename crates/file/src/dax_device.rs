@@ -29,7 +29,8 @@ pub(crate) fn open(path: &Path, folder: &Path) -> Result<(File, u64), Error> {
     let name = path.display();
     let size_bytes = size_of(folder).ok_or_else(|| {
         let context = format!(
-            "{name} is a character device and not persistent memory: that would be /dev/daxN.M, or a file on a file system mounted with -o dax"
+            "{name} is a character device and not persistent memory: that would be /dev/daxN.M, or a file on a file \
+             system mounted with -o dax"
         );
         Error::new(ErrorKind::Unsupported, context)
     })?;

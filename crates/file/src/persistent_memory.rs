@@ -130,8 +130,8 @@ fn refusal(errno: Errno, path: &Path) -> Error {
         return failure::error(errno, format!("mapping {}", path.display()));
     }
     let context = format!(
-        "{} is not in persistent memory: the kernel maps it through its page cache, which a power loss empties. Give a file on a file system \
-         mounted with -o dax over persistent memory, or a device /dev/daxN.M",
+        "{} is not in persistent memory: the kernel maps it through its page cache, which a power loss empties. Give a \
+         file on a file system mounted with -o dax over persistent memory, or a device /dev/daxN.M",
         path.display()
     );
     Error::new(ErrorKind::Unsupported, context)

@@ -51,7 +51,8 @@ impl SyncFiles {
             Err(errno) => {
                 drop(state);
                 tracing::warn!(
-                    "a durable write shares its descriptor with others, and an error may be told to one of them only: {errno}"
+                    "a durable write shares its descriptor with others, and an error may be told to one of them only: \
+                     {errno}"
                 );
                 None
             }

@@ -56,7 +56,8 @@ impl Wholeness {
             }
             if !self.is_cut.swap(true, Ordering::Relaxed) {
                 tracing::error!(
-                    "{path} was cut, or holes made in it, while it is in use: what it held is lost, and nothing of it is used any more"
+                    "{path} was cut, or holes made in it, while it is in use: what it held is lost, and nothing of it \
+                     is used any more"
                 );
             }
         }

@@ -117,8 +117,8 @@ fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result
         (true, true, None) => (options.place(), "its target does not let it be shared"),
     };
     let words = format!(
-        "{place} cannot be shared: {words}. \"forebay target serve\" does so for a LUN with the option \"shared\"; without a cache, several hosts may use \
-         any LUN"
+        "{place} cannot be shared: {words}. \"forebay target serve\" does so for a LUN with the option \"shared\"; \
+         without a cache, several hosts may use any LUN"
     );
     Err(LinkError::Unit(Error::new(ErrorKind::Unsupported, words)))
 }
@@ -350,7 +350,8 @@ impl Runner {
                     for sense in &heard {
                         self.engine.learn(sense);
                     }
-                    tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session yet");
+                    tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session \
+                                                                                                          yet");
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
                     wait = self.back_off.take();
                 }
@@ -416,8 +417,8 @@ impl Runner {
         if blocks != known_blocks {
             // What is under way, retained or above us was cut into blocks that it has no more.
             let words = format!(
-                "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written there; \
-                 what was written since the last flush may be lost; detach and look",
+                "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written \
+                 there; what was written since the last flush may be lost; detach and look",
                 self.options.place()
             );
             return Err(Error::new(ErrorKind::Gone, words));

@@ -796,7 +796,8 @@ impl Engine {
                 self.is_flush_under_way = false;
                 self.is_flush_failing = true;
                 self.is_exposed = false;
-                tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
+                tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, \
+                                                                      failed");
                 self.unreported_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
                 // Whoever waits for room must not wait for ever.
@@ -844,7 +845,8 @@ impl Engine {
     /// Data that was acknowledged is gone, or may be.
     fn lose_write(&mut self, error: Error) {
         if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
-            tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or may be");
+            tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or \
+                                                                             may be");
         }
         self.unreported_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);

@@ -131,7 +131,8 @@ impl Growth {
 
     /// A connection did not come about. The session goes on with those it has.
     pub(crate) fn note_failure(&mut self, why: &str) {
-        tracing::warn!(why, portal = %self.portal, wait = ?self.wait, "one more connection could not be made; it is tried again");
+        tracing::warn!(why, portal = %self.portal, wait = ?self.wait, "one more connection could not be made; it is \
+                                                                       tried again");
         self.not_before = Some(self.options.clock.now() + self.wait);
         self.wait = (self.wait * 2).min(JOIN_WAIT_MAX);
     }

@@ -132,18 +132,20 @@ fn panel(depth: u64) -> String {
 
 fn notes(ran: &[Ran]) -> Vec<String> {
     let mut notes = vec![
-        "closed loop: requests of 2 KiB, 89 % writes, over 64 MiB with a Zipf skew of 0.9; the paper's trace is not public".to_owned(),
-        "models: disks of 7200 rpm (8.5 ms seek, half a turn, 20 MB/s, first come first served), 0.4 ms of link, 0.1 ms of processor; a log of \
-         20 MiB, 4 MiB of NVRAM"
+        "closed loop: requests of 2 KiB, 89 % writes, over 64 MiB with a Zipf skew of 0.9; the paper's trace is not \
+         public".to_owned(),
+        "models: disks of 7200 rpm (8.5 ms seek, half a turn, 20 MB/s, first come first served), 0.4 ms of link, 0.1 \
+         ms of processor; a log of 20 MiB, 4 MiB of NVRAM"
             .to_owned(),
-        "ours: destage order lba, what lies between near blocks is read and written along (256 KiB of it cost a seek), batches of 2 MiB in RAM and \
-         up to 16 requests of up to 1 MiB under way besides, an age of up to a minute"
+        "ours: destage order lba, what lies between near blocks is read and written along (256 KiB of it cost a seek), \
+         batches of 2 MiB in RAM and up to 16 requests of up to 1 MiB under way besides, an age of up to a minute"
             .to_owned(),
     ];
     for Ran { name, depth, responses: Responses { all, writes, reads }, status, .. } in ran {
         let panel = panel(*depth);
         notes.push(format!(
-            "{name}, {panel}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest {:.1?}; all mean {:.2?}",
+            "{name}, {panel}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest \
+             {:.1?}; all mean {:.2?}",
             100.0 * share_within(writes, Duration::from_millis(1)),
             mean(writes),
             slowest(writes),

@@ -121,8 +121,9 @@ pub(crate) fn multi_throughput(stage: &Stage, scale: Scale) -> Result<Found, Lab
 }
 
 /// Of every experiment that compares kinds of connections.
-const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half as many pairs, of a connection \
-                          for requests and one for responses each; the axis has TCP connections";
+const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half \
+                          as many pairs, of a connection for requests and one for responses each; the axis has TCP \
+                          connections";
 
 /// Chooses the congestion control of the experiments that do not compare them: the one of the paper's time. Says in
 /// words what it is.
@@ -283,8 +284,8 @@ pub(crate) fn queue_depth_model(_: Scale) -> Result<Found, LabError> {
         rows.push(model_row("1 KiB", f64::from(depth), paper_iops(depth), iops));
     }
     let notes = vec![
-        "put in: 939.8 Mbit/s (netperf), 430 us round trip and 66 us of processor a request (from 4,000 and 15,000 IOPS), at most 8 in \
-         flight; what comes out are the other depths, and what our protocol adds"
+        "put in: 939.8 Mbit/s (netperf), 430 us round trip and 66 us of processor a request (from 4,000 and 15,000 \
+         IOPS), at most 8 in flight; what comes out are the other depths, and what our protocol adds"
             .to_owned(),
     ];
     Ok((rows, notes))
@@ -318,8 +319,8 @@ pub(crate) fn frame_size_model(_: Scale) -> Result<Found, LabError> {
         rows.push(model_row("write", frame as f64, paper, run_large(large_io(frame))?));
     }
     let notes = vec![
-        "put in: 6.2 us of processor a frame and 1.19 ms a request, from 75 MB/s with 1.5k and 102 MB/s with 9k; what comes out is the \
-         curve between them"
+        "put in: 6.2 us of processor a frame and 1.19 ms a request, from 75 MB/s with 1.5k and 102 MB/s with 9k; what \
+         comes out is the curve between them"
             .to_owned(),
     ];
     Ok((rows, notes))
@@ -336,8 +337,8 @@ pub(crate) fn metro_model(_: Scale) -> Result<Found, LabError> {
         rows.push(model_row("write, small frames", round_trip_us as f64 / 1000.0, paper, found));
     }
     let notes = vec![
-        "put in: as for frame-size, and 0.5 ms of the array's write cache a request; what comes out is what the longer way costs at 8 \
-         requests in flight (the paper: 2 to 5 % at 0.6 ms)"
+        "put in: as for frame-size, and 0.5 ms of the array's write cache a request; what comes out is what the longer \
+         way costs at 8 requests in flight (the paper: 2 to 5 % at 0.6 ms)"
             .to_owned(),
     ];
     Ok((rows, notes))

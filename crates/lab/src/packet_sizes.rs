@@ -61,8 +61,9 @@ pub(crate) fn shares(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
     Ok((rows, notes))
 }
 
-const COUNTED: &str = "packets with their IP headers, both ways, frames of 1500 bytes; the paper does not say what its implementation was doing: its number stands at \
-                       requests of 4 KiB. With the log: until the LUN has all; what was written again meanwhile is not sent";
+const COUNTED: &str = "packets with their IP headers, both ways, frames of 1500 bytes; the paper does not say what its \
+                       implementation was doing: its number stands at requests of 4 KiB. With the log: until the LUN \
+                       has all; what was written again meanwhile is not sent";
 
 fn load(rw: &'static str, bytes: u32, depth: u32) -> Load {
     Load { rw, bytes, depth, connections: Connections::Ordinary(1), way: Some(WAY), milliseconds: 0 }

@@ -139,8 +139,9 @@ impl Stage {
     pub(crate) fn words(&self) -> &'static str {
         match self.has_frames() {
             true => {
-                "both ends on this machine, in two network namespaces joined by a veth pair without offloads, or where a round trip is given, \
-                 by a link of a gigabit per second whose delay and loss TCP itself sees (two TUN devices; adds 0.15 ms)"
+                "both ends on this machine, in two network namespaces joined by a veth pair without offloads, or where \
+                 a round trip is given, by a link of a gigabit per second whose delay and loss TCP itself sees (two \
+                 TUN devices; adds 0.15 ms)"
             }
             false => {
                 "both ends on this machine, over loopback (65,536-byte frames): not root, so no network namespaces"

@@ -101,7 +101,8 @@ impl Changing<'_> {
         let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), &error))?;
         if self.place.offset.is_some() || !metadata.is_file() {
             let message = format!(
-                "the cache {} is not in a file of its own, beside which another could be made: detach, discard it, and make the other in its place",
+                "the cache {} is not in a file of its own, beside which another could be made: detach, discard it, and \
+                 make the other in its place",
                 self.place
             );
             return Err(Error::new(Failure::Usage, message));

@@ -131,8 +131,8 @@ impl CacheConfig {
             (false, _) => ("nothing", "bring it back (is its file system mounted?)"),
         };
         let message = format!(
-            "the newest data of {} LUN serial {} may have been in the cache {place}, and {found} is there: {advice}, or give that data up with \
-             `forebay cache discard {}`",
+            "the newest data of {} LUN serial {} may have been in the cache {place}, and {found} is there: {advice}, \
+             or give that data up with `forebay cache discard {}`",
             entry.target,
             entry.serial,
             place.argument("cache")

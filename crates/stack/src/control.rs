@@ -178,8 +178,8 @@ fn cannot_listen(path: &Path, error: &std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidInput => {
             let message = format!(
-                "{words}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; name a shorter run-time directory with FOREBAY_RUNTIME_DIR, or \
-                 give a shorter --name"
+                "{words}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; name a shorter run-time \
+                 directory with FOREBAY_RUNTIME_DIR, or give a shorter --name"
             );
             Error::new(Failure::Usage, message)
         }
@@ -461,7 +461,8 @@ mod tests {
         let path = directory.path().join("echo.sock");
         let server = ControlServer::bind(&path).unwrap();
         tokio::select! {
-            () = server.serve(Rc::new(Echo), std::future::pending()) => unreachable!("a server serves until it is dropped"),
+            () = server.serve(Rc::new(Echo), std::future::pending()) => unreachable!("a server serves until it is \
+                                                                                      dropped"),
             result = test(&path) => result,
         }
     }
@@ -562,7 +563,9 @@ mod tests {
         let server = ControlServer::bind(&path).unwrap();
         let request = Request::Detach { keep_dirty: false, remove_cache: false };
         let answered = tokio::select! {
-            () = server.serve(Rc::new(Thorough), std::future::pending()) => unreachable!("it serves until it is dropped"),
+            () = server.serve(Rc::new(Thorough), std::future::pending()) => {
+                unreachable!("it serves until it is dropped")
+            }
             answered = call(&path, &request, |report| panic!("{report:?} is no report")) => answered,
         };
         assert!(answered.is_ok(), "{answered:?}");

@@ -35,7 +35,8 @@ pub(crate) fn of(path: &Path, number: u64) -> String {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     system.name(&format!("{major}:{minor}"), |link| is_device(link, number)).unwrap_or_else(|| {
         tracing::warn!(
-            "{} has no name of its own: its serial number and reservations go by this path and its number {major}:{minor}",
+            "{} has no name of its own: its serial number and reservations go by this path and its number \
+             {major}:{minor}",
             path.display()
         );
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());

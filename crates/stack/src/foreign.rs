@@ -74,8 +74,8 @@ pub(crate) fn check(what: &str, place: &Place, caches: &Caches) -> Result<()> {
     let Some(found) = found else { return Ok(()) };
     let path = place.path.display();
     let message = format!(
-        "{path} is or has {found}, which a {what} would overwrite: choose another place or, if nothing there is needed any more, \
-         `wipefs --all {path}`"
+        "{path} is or has {found}, which a {what} would overwrite: choose another place or, if nothing there is needed \
+         any more, `wipefs --all {path}`"
     );
     Err(Error::new(Failure::WouldLoseData, message))
 }

@@ -60,7 +60,8 @@ impl HeldMarks {
             return;
         }
         if let Err(error) = self.renew_by(&online, mark).await {
-            tracing::warn!(%error, "a change mark keeps its token: a copy of the LUN from before now is not told from it");
+            tracing::warn!(%error, "a change mark keeps its token: a copy of the LUN from before now is not told from \
+                                    it");
         }
     }
 

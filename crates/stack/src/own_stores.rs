@@ -84,13 +84,14 @@ impl OwnStores {
             .offset
             .map_or_else(|| format!("is the {what}"), |offset| format!("has, at {}, the {what}", ByteSize(offset)));
         let loss = if own.is_dirty {
-            ", with data that the LUN lacks: attach that with it, and detach, which writes it back; then serve another file"
+            ", with data that the LUN lacks: attach that with it, and detach, which writes it back; then serve another \
+             file"
         } else {
             ": serve another file"
         };
         let message = format!(
-            "LUN {spec}: {path} {is} of \"{}\" (LUN serial {}), and initiators would write over it{loss}, or give the {what} up with \
-             `forebay {what} discard {}`",
+            "LUN {spec}: {path} {is} of \"{}\" (LUN serial {}), and initiators would write over it{loss}, or give the \
+             {what} up with `forebay {what} discard {}`",
             own.name,
             own.serial,
             own.place.argument(what)

@@ -168,8 +168,8 @@ impl Registry {
             }
             let what = store.as_str();
             let message = format!(
-                "the newest data of {identity} may be in the {what} {place}: attach it with --{what} {argument} (and detach it to write it back), \
-                 or give that data up with `forebay {what} discard {argument}`",
+                "the newest data of {identity} may be in the {what} {place}: attach it with --{what} {argument} (and \
+                 detach it to write it back), or give that data up with `forebay {what} discard {argument}`",
                 argument = place.argument(what)
             );
             return Err(Error::new(Failure::WouldLoseData, message));
@@ -316,8 +316,8 @@ impl UnitLock {
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(path).unwrap_or_default();
             let message = format!(
-                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it first, or \
-                 use that attachment, which may have several fronts (--as)",
+                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it \
+                 first, or use that attachment, which may have several fronts (--as)",
                 holder.trim()
             );
             return Err(Error::new(Failure::InUse, message));

@@ -173,7 +173,8 @@ fn check_one_unit(connected: &[Connected]) -> Result<()> {
         None => Ok(()),
         Some(other) => {
             let words = format!(
-                "these are different logical units, not paths to one: {first}; {other}; --stripe 64KiB makes one device of several"
+                "these are different logical units, not paths to one: {first}; {other}; --stripe 64KiB makes one \
+                 device of several"
             );
             Err(Error::new(Failure::Usage, words))
         }

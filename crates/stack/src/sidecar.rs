@@ -184,7 +184,8 @@ impl Sidecar {
             record_file::sync_directory_of(&self.path)
         };
         let advice = if self.is_beside {
-            ", where the serial number of the LUN is kept: make the folder writable, or serve a link to the file from one that is"
+            ", where the serial number of the LUN is kept: make the folder writable, or serve a link to the file from \
+             one that is"
         } else {
             ""
         };
@@ -195,7 +196,8 @@ impl Sidecar {
 
 fn damaged(sidecar: &Path, why: &dyn std::fmt::Display) -> Error {
     let message = format!(
-        "{} is damaged ({why}): restore it, or remove it to give the LUN a new serial number (caches of it will not match any more)",
+        "{} is damaged ({why}): restore it, or remove it to give the LUN a new serial number (caches of it will not \
+         match any more)",
         sidecar.display()
     );
     Error::new(Failure::Mismatch, message)

@@ -157,7 +157,8 @@ fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     let message = match made_with {
         Some(bytes) => {
             format!(
-                "{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left: bring back what was cut off, or discard it",
+                "{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left: bring back what was cut \
+                 off, or discard it",
                 file.len()
             )
         }
@@ -202,9 +203,10 @@ async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Opt
     let what = kind.name();
     copies.is_one_damaged().then(|| {
         format!(
-            "the {what} {place}: one of the two copies of its superblock is damaged ({copies}). A crash while it was written leaves that; so does a device \
-             that was cut or written over, and then what was written last may be gone without a trace: compare with what you expect to be there, or \
-             give it up with `forebay {what} discard {}`",
+            "the {what} {place}: one of the two copies of its superblock is damaged ({copies}). A crash while it was \
+             written leaves that; so does a device that was cut or written over, and then what was written last may be \
+             gone without a trace: compare with what you expect to be there, or give it up with `forebay {what} \
+             discard {}`",
             place.argument(what)
         )
     })
@@ -218,7 +220,8 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
         None => Ok(()),
         Some(bytes) => {
             let message = format!(
-                "{place} is within the cache or write log that takes the first {} of {}: choose another place, or discard that one",
+                "{place} is within the cache or write log that takes the first {} of {}: choose another place, or \
+                 discard that one",
                 ByteSize(bytes),
                 place.path.display()
             );
@@ -238,7 +241,8 @@ pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
         Some(offset) => {
             let length = known_length(place, caches)?.ok_or_else(|| {
                 let message = format!(
-                    "no cache or write log begins at {place}, as far as its bytes and this host's list say: name the offset that it was made with"
+                    "no cache or write log begins at {place}, as far as its bytes and this host's list say: name the \
+                     offset that it was made with"
                 );
                 Error::new(Failure::NotFound, message)
             })?;
@@ -348,11 +352,13 @@ mod tests {
         for (bytes, what) in [
             (
                 8191,
-                "was cut: the cache in it was made on 4194304 bytes, and 8191 are left: bring back what was cut off, or discard it",
+                "was cut: the cache in it was made on 4194304 bytes, and 8191 are left: bring back what was cut off, \
+                 or discard it",
             ),
             (
                 4096,
-                "was cut: the cache in it was made on 4194304 bytes, and 4096 are left: bring back what was cut off, or discard it",
+                "was cut: the cache in it was made on 4194304 bytes, and 4096 are left: bring back what was cut off, \
+                 or discard it",
             ),
             (4095, "has 4095 bytes, and is no cache"),
         ] {

@@ -134,7 +134,8 @@ impl Unfinished {
                 let undone = empty(&self.place).and_then(|()| fs::rename(&old, &self.place));
                 let undone = undone.and_then(|()| sync(&self.place));
                 if let Err(error) = undone {
-                    tracing::error!(%error, "what was at {} may not be found there after a crash", self.place.display());
+                    let place = self.place.display();
+                    tracing::error!(%error, "what was at {place} may not be found there after a crash");
                 }
             } else {
                 let _ = fs::remove_file(&old);

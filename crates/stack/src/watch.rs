@@ -85,7 +85,8 @@ enum News {
 
 fn gone_in_use(place: &Place) -> String {
     format!(
-        "{place} was removed while it is in use, and holds data that the logical unit does not have: clean or detach now, it goes with this process"
+        "{place} was removed while it is in use, and holds data that the logical unit does not have: clean or detach \
+         now, it goes with this process"
     )
 }
 

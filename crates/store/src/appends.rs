@@ -286,7 +286,9 @@ mod tests {
     proptest! {
         /// Beside a table of what became of each record.
         #[test]
-        fn records_settle_in_order_up_to_the_first_failure(steps in proptest::collection::vec((0..6u8, 0..3usize), 0..80)) {
+        fn records_settle_in_order_up_to_the_first_failure(
+            steps in proptest::collection::vec((0..6u8, 0..3usize), 0..80),
+        ) {
             let mut appends = appends();
             let (mut under_way, mut landed, mut told) = (Vec::new(), Vec::new(), BTreeMap::new());
             let mut refused_from = u64::MAX;

@@ -212,7 +212,8 @@ mod tests {
         fn a_changed_byte_is_noticed(at in 0usize..71, flip in 1u8..) {
             let (mut buffer, _) = emit(ID, POSITION, CLAIMS, b"payload");
             buffer[at] ^= flip;
-            let parsed = parse_header(&buffer, ID).and_then(|(header, _)| parse_payload(&buffer, &header).map(<[u8]>::len));
+            let parsed = parse_header(&buffer, ID)
+                .and_then(|(header, _)| parse_payload(&buffer, &header).map(<[u8]>::len));
             prop_assert_eq!(parsed, None);
         }
 

@@ -456,7 +456,8 @@ fn beside_another(error: &Error) -> Error {
 fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
     if header.envelope_version.get() != ENVELOPE_VERSION {
         let context = format!(
-            "this store was written by another version of forebay: envelope version {}, this program reads {ENVELOPE_VERSION}",
+            "this store was written by another version of forebay: envelope version {}, this program reads \
+             {ENVELOPE_VERSION}",
             header.envelope_version
         );
         return Err(Error::new(ErrorKind::Corrupt, context));
@@ -488,7 +489,8 @@ fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), E
         false => ("grew", "bring the device back to that size"),
     };
     let context = format!(
-        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}: {advice}, or discard what is left",
+        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}: {advice}, or \
+         discard what is left",
         kind.name
     );
     Err(Error::new(ErrorKind::Corrupt, context))

@@ -284,7 +284,8 @@ impl Core {
             tracing::error!(
                 %error,
                 dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES,
-                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
+                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it \
+                 can be read"
             );
             state.failure = Some(error.clone());
             state.appender.refuse(error);

@@ -77,7 +77,8 @@ impl Core {
         if self.state().failure_note != FailureNote::Nowhere {
             return Ok(());
         }
-        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
+        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by \
+                       the next start";
         Err(Error::new(ErrorKind::Media, context))
     }
 }

@@ -341,7 +341,8 @@ impl Core {
         match self.origin.device().read(run.range.offset, buffer).await {
             Ok(buffer) => self.write_run(images, run, buffer).await,
             Err(error) => {
-                tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are sent one by one");
+                tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are \
+                                                            sent one by one");
                 let parts = joined(&run.pieces, &self.bounds(0));
                 if parts.iter().any(Run::has_gaps) {
                     return Err(error);

@@ -312,7 +312,8 @@ mod tests {
                     Step::Insert { sector, sectors, place, is_zero } => {
                         let place = if is_zero { Place::zeroes(0, Zeroed::Kept) } else { in_log(place) };
                         let piece = Piece { sector, sectors, place, tag: Tag::dirty(1) };
-                        let expected = (sector..sector + sectors).filter(|sector| twin.contains_key(sector)).count() as u64;
+                        let held = (sector..sector + sectors).filter(|sector| twin.contains_key(sector));
+                        let expected = held.count() as u64;
                         map.insert(piece, |piece| removed_sectors += piece.sectors);
                         prop_assert_eq!(removed_sectors, expected);
                         for (index, sector) in (sector..sector + sectors).enumerate() {
@@ -328,7 +329,8 @@ mod tests {
                         let range = Piece { sector, sectors, place, tag: Tag::dirty(1) };
                         map.retag(&range, |tag| tag.is_dirty().then(|| tag.to_clean()), |_| {});
                         for (index, sector) in (sector..sector + sectors).enumerate() {
-                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place.advance(index as u64)) {
+                            let place = place.advance(index as u64);
+                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place) {
                                 entry.1 = false;
                             }
                         }

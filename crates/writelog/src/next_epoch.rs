@@ -235,21 +235,25 @@ mod tests {
     proptest! {
         /// Beside a table of sectors.
         #[test]
-        fn the_newest_piece_of_each_sector_is_left(writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40)) {
+        fn the_newest_piece_of_each_sector_is_left(
+            writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40),
+        ) {
             let pieces: Vec<Piece> = (0u64..).zip(writes).map(|(index, (at, count))| {
                 let place = Place::segment(LogUnit(index * 100));
                 Piece { sector: at * 4, sectors: count * 4, place, tag: Tag::dirty(0) }
             }).collect();
             let mut twin = vec![None; SECTORS as usize + 8];
             for piece in &pieces {
-                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(piece.clip(sector, sector + 1).place));
+                let place = |sector| piece.clip(sector, sector + 1).place;
+                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(place(sector)));
             }
             let mut found = vec![None; twin.len()];
             let mut last = 0;
             for piece in newest(pieces) {
                 prop_assert!(piece.sector >= last);
                 last = piece.end();
-                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(piece.clip(sector, sector + 1).place));
+                let place = |sector| piece.clip(sector, sector + 1).place;
+                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(place(sector)));
             }
             prop_assert_eq!(found, twin);
         }

@@ -151,8 +151,8 @@ fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
     if payload.state != STATE_FAILED {
         return Ok(());
     }
-    let context = "this log's device failed while it was in use, and the LUN has got newer data since: what the log holds may be older. \
-                   Discard it";
+    let context = "this log's device failed while it was in use, and the LUN has got newer data since: what the log \
+                   holds may be older. Discard it";
     Err(Error::new(ErrorKind::Corrupt, context))
 }
 
@@ -165,7 +165,8 @@ fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, o
         return Ok(());
     }
     let context = format!(
-        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it when it has its old size",
+        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it when it has its \
+         old size",
         binding.identity, binding.size_bytes
     );
     Err(Error::new(ErrorKind::Corrupt, context))

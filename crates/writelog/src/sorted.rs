@@ -237,10 +237,12 @@ mod tests {
                         twin.insert(sector, index as u32);
                     }
                     Step::Insert(sector) | Step::Remove(sector) => {
-                        prop_assert_eq!(sorted.remove(sector).map(|extent| extent.place.encode()), twin.remove(&sector));
+                        let removed = sorted.remove(sector).map(|extent| extent.place.encode());
+                        prop_assert_eq!(removed, twin.remove(&sector));
                         let before = twin.range(..sector).next_back().map(|(&sector, &place)| (sector, place));
-                        prop_assert_eq!(sorted.before(sector).map(|(sector, extent)| (sector, extent.place.encode())), before);
-                        let found: Vec<_> = sorted.from(sector).map(|(sector, extent)| (sector, extent.place.encode())).collect();
+                        let in_short = |(sector, extent): (u64, Extent)| (sector, extent.place.encode());
+                        prop_assert_eq!(sorted.before(sector).map(in_short), before);
+                        let found: Vec<_> = sorted.from(sector).map(in_short).collect();
                         let expected: Vec<_> = twin.range(sector..).map(|(&sector, &place)| (sector, place)).collect();
                         prop_assert_eq!(found, expected);
                     }

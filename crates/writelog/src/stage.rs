@@ -98,8 +98,8 @@ impl Stage {
             let torn_count = stage.restore(now);
             if torn_count > SLOTS_TORN_MAX {
                 let context = format!(
-                    "{torn_count} slots of the NVRAM are damaged, and a power loss damages {SLOTS_TORN_MAX} at most: what was acknowledged from them \
-                     is lost. `forebay log check` names it"
+                    "{torn_count} slots of the NVRAM are damaged, and a power loss damages {SLOTS_TORN_MAX} at most: \
+                     what was acknowledged from them is lost. `forebay log check` names it"
                 );
                 return Err(Error::new(ErrorKind::Corrupt, context));
             }
@@ -385,8 +385,8 @@ fn is_ours(region: &dyn PersistentRegion, header: &NvramRaw, must_be_ours: bool)
     let is_anothers =
         found.magic.get() == NVRAM_MAGIC && found.checksum.get() == base::checksum::crc32c(&found.as_bytes()[4..]);
     if must_be_ours || is_anothers {
-        let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right one, or \
-                       discard the log (and clear the NVRAM)";
+        let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right \
+                       one, or discard the log (and clear the NVRAM)";
         return Err(Error::new(ErrorKind::Corrupt, context));
     }
     Ok(false)

@@ -84,7 +84,8 @@ make-bcache --writeback --block 4k --bucket 64k -C /dev/mapper/data -B /dev/sda 
         programs: &["nbd-client"],
         modules: &["nbd"],
         device: "/dev/nbd0",
-        make: "attach --cache-size 112MiB --cache-lines 2048 --cache-block-size 32KiB --cache-crash warm --cache-prefetch-lines",
+        make: "attach --cache-size 112MiB --cache-lines 2048 --cache-block-size 32KiB --cache-crash warm \
+               --cache-prefetch-lines",
         take_up: "attach --cache-prefetch-lines",
         dirty: "echo answer: $($FOREBAY status disk --json | grep dirty_bytes)",
     },

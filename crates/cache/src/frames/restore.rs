@@ -183,7 +183,10 @@ mod tests {
         fn a_table_is_restored_as_it_says(
             ways in prop_oneof![1u32..20, Just(256), 257u32..300],
             shift in 12u32..=14,
-            stored in proptest::collection::vec((0u64..300, any::<[u8; 4]>(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()]), 600),
+            stored in proptest::collection::vec(
+                (0u64..300, any::<[u8; 4]>(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()]),
+                600,
+            ),
         ) {
             let line_size = LineSize::new(1 << shift).unwrap();
             let layout = layout(ways, line_size);
@@ -213,7 +216,8 @@ mod tests {
             prop_assert_eq!(counts.valid_sectors, of(|line| u64::from(line.valid.count())));
             prop_assert_eq!(counts.dirty_sectors, of(|line| u64::from(line.dirty.count())));
             for set in 0..layout.set_count {
-                let mut in_order: Vec<u32> = held.values().copied().filter(|frame| frame / layout.ways == set).collect();
+                let of_set = held.values().copied().filter(|frame| frame / layout.ways == set);
+                let mut in_order: Vec<u32> = of_set.collect();
                 in_order.sort_by_key(|&frame| (!lines[frame as usize].dirty.is_empty(), frame));
                 let blocks: Vec<u64> = in_order.iter().map(|&frame| lines[frame as usize].block).collect();
                 prop_assert_eq!(frames.blocks_of(set), blocks, "clean ones in the order of the table, then dirty ones");

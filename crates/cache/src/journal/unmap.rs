@@ -74,7 +74,8 @@ impl Journal {
         // The log has failed. The superblock is another place of the device, and can say that none of it counts.
         self.void_mappings().await.map_err(|error| {
             let context = format!(
-                "the device of the cache failed and would bring back what {range} held: stop using it, and discard the cache"
+                "the device of the cache failed and would bring back what {range} held: stop using it, and discard the \
+                 cache"
             );
             Error::with_source(ErrorKind::Media, context, error)
         })

@@ -137,7 +137,8 @@ async fn list(arguments: &CacheList) -> Result<()> {
         if let Some(Load { reads_per_second, writes_per_second, hit_ratio, in_flight }) = cache.load {
             let hits = hit_ratio.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
             print_line(&format!(
-                "          {reads_per_second:.0} reads/s, {hits} of them hits, {writes_per_second:.0} writes/s, {in_flight:.2} requests in flight"
+                "          {reads_per_second:.0} reads/s, {hits} of them hits, {writes_per_second:.0} writes/s, \
+                 {in_flight:.2} requests in flight"
             ));
         }
     }
@@ -229,7 +230,8 @@ async fn check(arguments: CachePath) -> Result<()> {
     }
     if inspection.recovery.is_table_older {
         let message = format!(
-            "{place}: its table is not the one that it was closed with; nothing was dirty, and it begins without clean lines"
+            "{place}: its table is not the one that it was closed with; nothing was dirty, and it begins without clean \
+             lines"
         );
         return Err(Error::new(Failure::Mismatch, message));
     }
@@ -251,7 +253,8 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     }
     if !is_loss_allowed {
         confirm(&format!(
-            "{shown} holds {}, written {}, beyond the end of the logical unit {} (serial {}), which has {} bytes, and they would be lost",
+            "{shown} holds {}, written {}, beyond the end of the logical unit {} (serial {}), which has {} bytes, and \
+             they would be lost",
             stranded.words(),
             age(inspection.clean_at),
             inspection.origin_unit,

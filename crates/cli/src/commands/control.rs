@@ -20,7 +20,8 @@ pub async fn detach(arguments: Detach) -> Result<()> {
         None => format!("{name}: stopped"),
         Some(0) if left.is_target_silent == Some(true) => {
             format!(
-                "{name}: detached, without a word to its target, which does not answer; all that it acknowledged is durable"
+                "{name}: detached, without a word to its target, which does not answer; all that it acknowledged is \
+                 durable"
             )
         }
         Some(0) => format!("{name}: detached"),
@@ -95,8 +96,8 @@ pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> 
             let target = plain(waits_for);
             bar.suspend(|| {
                 eprintln!(
-                    "{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; `forebay detach {name} --keep-dirty` leaves them and ends it \
-                     at once"
+                    "{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; `forebay detach {name} \
+                     --keep-dirty` leaves them and ends it at once"
                 );
             });
         }

@@ -53,8 +53,8 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
         give_up(store, &shown, device).await?;
         if let (false, Some(Entry { target, serial, .. })) = (is_last, &entry) {
             print_line(&format!(
-                "{shown}: {}; it was not the {} that was used here last, in which the newest data of {target} (serial {serial}) may be: bring that \
-                 back, or give it up by the same command again",
+                "{shown}: {}; it was not the {} that was used here last, in which the newest data of {target} (serial \
+                 {serial}) may be: bring that back, or give it up by the same command again",
                 held.farewell(),
                 name_of(store)
             ));

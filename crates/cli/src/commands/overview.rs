@@ -163,7 +163,10 @@ mod tests {
             "name": "disk", "pid": 7, "address": "nbd+unix:///x", "size_bytes": 1 << 20, "logical_block_bytes": 512,
             "lun": { "target": "iqn.2026-11.org.example:\u{1b}a", "serial": "5" },
             "remote": { "state": "failing", "portal": "p:1", "connections": 0, "last_error": "it is gone" },
-            "cache": { "mode": "write-back", "dirty_bytes": 4608, "reads": { "hits": 3, "partial_hits": 0, "misses": 1 } },
+            "cache": {
+                "mode": "write-back", "dirty_bytes": 4608,
+                "reads": { "hits": 3, "partial_hits": 0, "misses": 1 },
+            },
             "cache_path": "/c",
             "freshness": { "cache": { "state": "partly", "changed_by_others_bytes": 2 << 20 } },
             "fronts": [{ "kind": "nbd", "place": "unix:/x", "clients": 2, "clients_outdated": 1 }],
@@ -174,9 +177,10 @@ mod tests {
             "attachment      disk, process 7",
             "address         nbd+unix:///x",
             "logical unit    1MiB in blocks of 512 bytes, serial 5, of iqn.2026-11.org.example:\\u{1b}a",
-            "target          failing at p:1, connections: 0, commands under way: 0: it is gone; requests wait for it as long as \
-             `--set timeout.replacement=` says at attach, and fail then",
-            "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
+            "target          failing at p:1, connections: 0, commands under way: 0: it is gone; requests wait for it \
+             as long as `--set timeout.replacement=` says at attach, and fail then",
+            "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at \
+             most",
             "front           nbd at unix:/x, clients: 2, 1 of them know another size and have to connect anew",
             "trouble         the cache was removed",
         ];

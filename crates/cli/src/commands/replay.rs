@@ -292,7 +292,8 @@ fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verifi
     print_line(&checked_in_words(replayed, verified_bytes));
     if let Some(hits) = hits {
         print_line(&format!(
-            "cache: {} line hits, {} line misses, miss ratio {:.4}; {} of {} requests were not served by it alone, ratio {:.4}",
+            "cache: {} line hits, {} line misses, miss ratio {:.4}; {} of {} requests were not served by it alone, \
+             ratio {:.4}",
             hits.hits,
             hits.misses,
             hits.miss_ratio(),

@@ -12,7 +12,8 @@ pub fn check(store: impl fmt::Display, copies: Copies) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{store}: one of the two copies of its superblock is damaged ({copies}), and no other damage was found; the next attach writes both again"
+        "{store}: one of the two copies of its superblock is damaged ({copies}), and no other damage was found; the \
+         next attach writes both again"
     );
     Err(Error::new(Failure::Mismatch, message))
 }

@@ -107,8 +107,8 @@ async fn reload(arguments: TargetReload) -> Result<()> {
     let Reloaded { luns_added, luns_removed, luns_resized, portals_added, portals_removed, sessions_ended, .. } =
         status::read(&answer)?;
     print_line(&format!(
-        "{name}: {luns_added} LUNs added, {luns_removed} removed, {luns_resized} resized; {portals_added} portals added, \
-         {portals_removed} removed; {sessions_ended} sessions asked to end"
+        "{name}: {luns_added} LUNs added, {luns_removed} removed, {luns_resized} resized; {portals_added} portals \
+         added, {portals_removed} removed; {sessions_ended} sessions asked to end"
     ));
     Ok(())
 }

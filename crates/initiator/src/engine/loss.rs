@@ -102,7 +102,8 @@ impl Engine {
                 }
                 Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
                     let words = format!(
-                        "{} may or may not have happened: the session was lost, and what several hosts share is not written again unasked",
+                        "{} may or may not have happened: the session was lost, and what several hosts share is not \
+                         written again unasked",
                         job.words()
                     );
                     job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));

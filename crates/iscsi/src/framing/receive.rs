@@ -549,7 +549,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_framed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..4096), size in 1usize..500) {
+        fn any_bytes_are_framed_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+            size in 1usize..500,
+        ) {
             let _ = receive(&mut Receiver::new(8192), &bytes, &[size]);
         }
     }

@@ -25,7 +25,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Defines an enum whose values are codes of the standard, with the standard's names, in the standard's order.
 macro_rules! code_enum {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal, $text:literal;)+ }) => {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal, $text:literal;)+ }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]

@@ -401,7 +401,10 @@ mod tests {
         }
 
         #[test]
-        fn any_error_chunk_parses_or_does_not(kind in any::<u16>(), payload in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn any_error_chunk_parses_or_does_not(
+            kind in any::<u16>(),
+            payload in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
             let _ = ErrorChunk::parse(kind, &payload);
         }
     }

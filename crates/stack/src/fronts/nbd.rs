@@ -96,7 +96,8 @@ fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
     };
     if !options.tls.as_ref().is_some_and(Tls::requires_client_certificate) {
         return refused(
-            "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with nbd.tls=allowed",
+            "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with \
+             nbd.tls=allowed",
         );
     }
     if options.allows_remote { Ok(()) } else { refused("give --set allow-remote=on if that is meant") }

@@ -120,6 +120,10 @@ mod tests {
     use crate::metrics::{MetricsServer, Reach};
     use crate::status::ProcessStatus;
 
+    async fn status() -> ProcessStatus {
+        ProcessStatus::Target(Box::default())
+    }
+
     const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
 
     async fn silent(address: SocketAddr) -> TcpStream {
@@ -153,7 +157,7 @@ mod tests {
             assert_eq!(others[0].read(&mut [0; 8]).await.unwrap_or_default(), 0, "the first one made room");
         };
         tokio::select! {
-            served = server.serve(async || ProcessStatus::Target(Box::default()), std::future::pending()) => panic!("{served:?}"),
+            served = server.serve(status, std::future::pending()) => panic!("{served:?}"),
             () = scraping => {}
         }
     }
@@ -176,7 +180,7 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         };
         tokio::select! {
-            served = server.serve(async || ProcessStatus::Target(Box::default()), std::future::pending()) => panic!("{served:?}"),
+            served = server.serve(status, std::future::pending()) => panic!("{served:?}"),
             () = scraping => {}
         }
     }

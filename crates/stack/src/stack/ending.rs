@@ -70,7 +70,8 @@ impl Stack {
             }
         };
         let message = format!(
-            "{place} was removed while \"{name}\" uses it, and holds {} bytes that the logical unit does not have: {advice}",
+            "{place} was removed while \"{name}\" uses it, and holds {} bytes that the logical unit does not have: \
+             {advice}",
             self.dirty_bytes()
         );
         Err(Error::new(Failure::WouldLoseData, message))

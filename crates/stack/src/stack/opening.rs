@@ -261,8 +261,9 @@ fn check_alone(config: &StackConfig, remotes: &Remotes) -> Result<()> {
     if !keeps_any || is_promised || !remotes.member_luns().iter().flat_map(|member| &member.luns).any(is_sharable) {
         return Ok(());
     }
-    let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache here does not hear of it. Attach it with \
-                   --shared, or without a cache and a log, or say with --cache-exclusive that nobody else writes to it";
+    let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache \
+                   here does not hear of it. Attach it with --shared, or without a cache and a log, or say with \
+                   --cache-exclusive that nobody else writes to it";
     Err(Error::new(Failure::Usage, message))
 }
 
@@ -281,7 +282,8 @@ fn check_stores(
         let message = match (cache.offset, log.offset) {
             (Some(_), Some(_)) => {
                 format!(
-                    "the cache {cache} and the write log {log} would lie over each other: give the log an offset behind the cache, or before it"
+                    "the cache {cache} and the write log {log} would lie over each other: give the log an offset \
+                     behind the cache, or before it"
                 )
             }
             _ => format!(
@@ -329,8 +331,8 @@ fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "the cache {place} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it would get none: attach it without, \
-         and detach, which writes them back"
+        "the cache {place} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it \
+         would get none: attach it without, and detach, which writes them back"
     );
     Err(Error::new(Failure::WouldLoseData, message))
 }

@@ -81,7 +81,8 @@ impl Stack {
         let resized = match (size == offered, outdated) {
             (true, 0) => None,
             (true, count) => Some(format!(
-                "the logical unit has {size} bytes now, and {count} applications know another size: they see this one when they connect anew"
+                "the logical unit has {size} bytes now, and {count} applications know another size: they see this one \
+                 when they connect anew"
             )),
             (false, _) => Some(format!(
                 "the logical unit has {size} bytes now, and applications see {offered}: detach and attach again"

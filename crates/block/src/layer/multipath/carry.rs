@@ -72,7 +72,8 @@ pub(super) fn carry_out(
         };
         if is_mutation && let Some(path) = shared.paths.doubtful(range) {
             let words = format!(
-                "{range} cannot be changed: an earlier change through path {} may still land there, until that path is back",
+                "{range} cannot be changed: an earlier change through path {} may still land there, until that path is \
+                 back",
                 path + 1
             );
             return request.fail(Error::new(ErrorKind::Busy, words));

@@ -131,6 +131,10 @@ impl Core {
                 }
                 Err(error) => Err(error),
             };
+            if result.is_err() && self.life.is_stopped() {
+                // It was closed while this picked, which is no failure.
+                return;
+            }
             self.cleaner.note_result(&result);
             if let Err(error) = result {
                 tracing::warn!(%error, "cleaning failed; it is tried again");

@@ -24,7 +24,7 @@ pub(crate) struct Cleaner {
     pace: Mutex<Pace>,
     /// How far the cleaning is that somebody asked for.
     progress: Mutex<Option<CleanProgress>>,
-    /// Why cleaning in the background did not succeed, when it was tried last.
+    /// Why cleaning did not succeed, when it was tried last.
     failure: Mutex<Option<String>>,
     /// Where the next batch begins.
     cursor: AtomicU32,

@@ -144,6 +144,6 @@ pub struct Status {
     pub recovery: RecoveryReport,
     /// Why the log takes nothing any more, if it does not.
     pub failure: Option<String>,
-    /// Why the last batch could not be brought down, if it could not; it is tried again.
+    /// Why the last batch could not be brought down, if it could not; in the background it is tried again.
     pub destage_failure: Option<String>,
 }

@@ -26,6 +26,7 @@ use crate::registry::Registry;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
 use crate::settings::Settings;
+use crate::status::{self, Shown};
 use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;

@@ -1,8 +1,8 @@
-//! What TCP loopback gives without any protocol work: a request of a header's size, a reply of a header and a block; a write has the
-//! block in the request.
+//! What TCP loopback gives without any protocol work: a request of a header's size, a reply of a header and a block; a
+//! write has the block in the request.
 //!
-//! *Unbatched* is one receive and one send per operation on both sides. *Batched*, a side takes what is there, and sends what that comes
-//! to at once. The server is a process of its own, on the servers' processors.
+//! *Unbatched* is one receive and one send per operation on both sides. *Batched*, a side takes what is there, and
+//! sends what that comes to at once. The server is a process of its own, on the servers' processors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -63,7 +63,8 @@ pub const SHAPES: &[Shape] = &[
     Shape::new("TCP 128 KiB write, depth 8", 128 << 10, 8).write(),
 ];
 
-/// The server: takes connections one after another for as long as it is let. A connection begins with the shape, as text.
+/// The server: takes connections one after another for as long as it is let. A connection begins with the shape, as
+/// text.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -112,8 +113,8 @@ pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<(f64, f64)> {
         .spawn()?;
     let mut address = String::new();
     BufReader::new(server.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
-    // The client is this process's thread: it takes its place on the clients' processors by a child that it would only wait for, so it
-    // asks taskset to move itself.
+    // The client is this process's thread: it takes its place on the clients' processors by a child that it would only
+    // wait for, so it asks taskset to move itself.
     let own = std::process::id().to_string();
     let moved = Command::new("taskset").args(["-cp", &arguments.client_cpus, &own]).stdout(Stdio::null()).status()?;
     if !moved.success() {

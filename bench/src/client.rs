@@ -1,6 +1,7 @@
 //! The cases: which client, how deep, how large, how many sessions.
 //!
-//! iscsi-perf reads only and qemu-img bench is used to write; our own client does both, and is the one that can ask for data digests.
+//! iscsi-perf reads only and qemu-img bench is used to write; our own client does both, and is the one that can ask for
+//! data digests.
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
 //! `make bench-target`: our target, tgt and the bare TCP loopback side by side in one run.
 //!
-//! Rounds are interleaved: every case runs against every server before the next case, and all cases before the next round, so that
-//! whatever else the machine does meets all servers alike. What is reported is the median over the rounds; the raw results are printed
-//! as they come and kept as JSON.
+//! Rounds are interleaved: every case runs against every server before the next case, and all cases before the next
+//! round, so that whatever else the machine does meets all servers alike. What is reported is the median over the
+//! rounds; the raw results are printed as they come and kept as JSON.
 //!
 //! | module | holds |
 //! |---|---|

@@ -13,7 +13,8 @@ pub fn of_process_us(id: u32) -> Result<f64> {
     Ok(nanoseconds as f64 / 1000.0)
 }
 
-/// Of the children that ended and were waited for, in microseconds, in steps of a tick (`/proc/self/stat`, fields 16 and 17).
+/// Of the children that ended and were waited for, in microseconds, in steps of a tick (`/proc/self/stat`, fields 16
+/// and 17).
 pub fn of_ended_children_us() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     // The name, in parentheses, may hold anything.

@@ -24,7 +24,8 @@ pub struct Measured {
     pub rate: f64,
     /// Microseconds of the server's processors per operation.
     pub cpu_us: f64,
-    /// Microseconds of the client's processors per operation: what an operation takes at depth 1 whatever the server does.
+    /// Microseconds of the client's processors per operation: what an operation takes at depth 1 whatever the server
+    /// does.
     pub client_cpu_us: f64,
 }
 
@@ -71,7 +72,8 @@ impl Report {
     /// Operations per second and microseconds of the server's processors per operation, medians.
     pub fn table(&self) -> String {
         let mut text = String::from(
-            "| case | tgt rdwr | tgt aio | forebay | ratio | aim | tgt aio us/op | forebay us/op | ratio | aim | client us/op |\n\
+            "| case | tgt rdwr | tgt aio | forebay | ratio | aim | tgt aio us/op | forebay us/op | ratio | aim | \
+             client us/op |\n\
              |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
         for (case, servers) in &self.cases {

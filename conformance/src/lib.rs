@@ -1,7 +1,8 @@
 //! Conformance tests for iSCSI targets, in raw PDUs: one behaviour a file, each with its clause.
 //!
-//! `cargo run -p conformance -- iscsi://HOST:PORT/IQN/LUN [--allow-data-loss] [NAME...]` tries any target. A behaviour passes, fails,
-//! or is skipped with the reason: the target did not agree to what it needs, or it would write and was not allowed to.
+//! `cargo run -p conformance -- iscsi://HOST:PORT/IQN/LUN [--allow-data-loss] [NAME...]` tries any target. A behaviour
+//! passes, fails, or is skipped with the reason: the target did not agree to what it needs, or it would write and was
+//! not allowed to.
 //!
 //! | module | holds |
 //! |---|---|

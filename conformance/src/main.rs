@@ -1,4 +1,5 @@
-//! `conformance iscsi://HOST:PORT/IQN/LUN [--allow-data-loss] [NAME...]`; exit code 1 when a behaviour failed, 2 when it could not start.
+//! `conformance iscsi://HOST:PORT/IQN/LUN [--allow-data-loss] [NAME...]`; exit code 1 when a behaviour failed, 2 when
+//! it could not start.
 
 use std::net::ToSocketAddrs;
 use std::process::ExitCode;

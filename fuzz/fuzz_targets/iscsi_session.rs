@@ -1,6 +1,7 @@
-//! A session of several connections at every error recovery level, under a script: connections join, break and are logged out, data and
-//! numbers are lost, repeated and damaged, tasks are aborted, moved and asked for again. What the target's end does must fit what the
-//! initiator knows (`fuzz::session_model`). In the end the initiator becomes a good one, and everything it left open comes to its end.
+//! A session of several connections at every error recovery level, under a script: connections join, break and are
+//! logged out, data and numbers are lost, repeated and damaged, tasks are aborted, moved and asked for again. What the
+//! target's end does must fit what the initiator knows (`fuzz::session_model`). In the end the initiator becomes a good
+//! one, and everything it left open comes to its end.
 
 #![no_main]
 
@@ -768,8 +769,8 @@ impl Run {
         });
     }
 
-    /// RFC 7143 4.2.2.1 and 4.2.2.2: StatSN grows by one with each status of a connection, ExpCmdSN and MaxCmdSN never go back, and the
-    /// window is no larger than it may be. Whether the PDU is there for the first time.
+    /// RFC 7143 4.2.2.1 and 4.2.2.2: StatSN grows by one with each status of a connection, ExpCmdSN and MaxCmdSN never
+    /// go back, and the window is no larger than it may be. Whether the PDU is there for the first time.
     fn check_numbers(&mut self, at: usize, bhs: &Bhs) -> bool {
         let (stat_sn, exp_cmd_sn, max_cmd_sn) = match bhs {
             Bhs::LoginResponse(pdu) => {

@@ -1,5 +1,5 @@
-//! A write log with any damage: looking at it, opening it, reading, writing and closing end in values. When only one copy of the
-//! superblock is damaged, nothing is lost.
+//! A write log with any damage: looking at it, opening it, reading, writing and closing end in values. When only one
+//! copy of the superblock is damaged, nothing is lost.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! The target's configuration file: any text is a configuration or one line that says where it is none. The logical units of a
-//! configuration print as specifications that are understood the same.
+//! The target's configuration file: any text is a configuration or one line that says where it is none. The logical
+//! units of a configuration print as specifications that are understood the same.
 
 #![no_main]
 

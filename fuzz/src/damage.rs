@@ -94,8 +94,8 @@ impl Damage {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// Changes the content of a store's device whose records are in `log`. Its table is for the store to change: `damage_table` gets the device, the
-    /// index, the first byte and the bytes.
+    /// Changes the content of a store's device whose records are in `log`. Its table is for the store to change:
+    /// `damage_table` gets the device, the index, the first byte and the bytes.
     pub fn apply(&self, store: &mut [u8], log: Range<usize>, damage_table: impl FnOnce(&mut [u8], u8, usize, &[u8])) {
         let at = usize::from(self.at);
         match self.place {

@@ -1,12 +1,13 @@
 //! What an initiator knows of its commands, and what it may expect of the target for that:
 //!
-//! - a command is executed at most once, and no CmdSN twice; commands that need no data begin in the order of their numbers, and none
-//!   before every number below it was used (RFC 7143 4.2.2.1);
+//! - a command is executed at most once, and no CmdSN twice; commands that need no data begin in the order of their
+//!   numbers, and none before every number below it was used (RFC 7143 4.2.2.1);
 //! - a write begins only with all its data, and as it was sent, whatever was lost or damaged meanwhile;
 //! - what is read is what the device server gave, whole before its status;
-//! - a task has one response, and once a task management function that ended it is answered, nothing more (RFC 7143 4.2.2.3.2);
-//! - a task management function, and the logout of a session, are answered when nothing of the tasks they ended is with the driver any more
-//!   (RFC 7143 4.2.3.3, 11.14).
+//! - a task has one response, and once a task management function that ended it is answered, nothing more (RFC 7143
+//!   4.2.2.3.2);
+//! - a task management function, and the logout of a session, are answered when nothing of the tasks they ended is with
+//!   the driver any more (RFC 7143 4.2.3.3, 11.14).
 //!
 //! A header with turned bits makes the initiator's knowledge worthless: then only framing and numbering are checked.
 
@@ -182,8 +183,8 @@ impl Model {
         }
     }
 
-    /// The task that something on a connection is about. What a closed connection still sends was queued before it was closed, and
-    /// proves nothing.
+    /// The task that something on a connection is about. What a closed connection still sends was queued before it was
+    /// closed, and proves nothing.
     fn used(&mut self, tag: u32, at: LinkId) -> Option<&mut Use> {
         if self.is_blind || self.closed.contains(&at) {
             return None;
@@ -197,7 +198,8 @@ impl Model {
     /// Data-In came, with or without the status of its task; `is_new` unless that status came before.
     pub fn check_data_in(&mut self, tag: u32, at: LinkId, offset: usize, bytes: &[u8]) {
         if self.uses.get(&tag).is_some_and(|used| !used.is_begun) {
-            // A command outside of the window is as good as not sent: the tag's use before, perhaps on another connection, was asked for its data again.
+            // A command outside of the window is as good as not sent: the tag's use before, perhaps on another
+            // connection, was asked for its data again.
             return;
         }
         let Some(used) = self.used(tag, at) else { return };
@@ -226,7 +228,8 @@ impl Model {
 
     /// An R2T came.
     pub fn check_r2t(&mut self, tag: u32, at: LinkId, offset: usize, length: usize) {
-        // An R2T has no number that a response elsewhere could wait for: it may be heard after the end of its task was told there.
+        // An R2T has no number that a response elsewhere could wait for: it may be heard after the end of its task was
+        // told there.
         if self.uses.get(&tag).is_some_and(|used| used.silenced_on.is_some_and(|on| on != at)) {
             return;
         }

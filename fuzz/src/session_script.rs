@@ -1,8 +1,8 @@
-//! The script of a session: an initiator with several connections that loses, repeats and reorders things on purpose, and the driver
-//! of the target's end.
+//! The script of a session: an initiator with several connections that loses, repeats and reorders things on purpose,
+//! and the driver of the target's end.
 //!
-//! A step has a fixed size, so that a mutated input stays aligned. What a step cannot do at its moment (answer an R2T when there is
-//! none), it does not do.
+//! A step has a fixed size, so that a mutated input stays aligned. What a step cannot do at its moment (answer an R2T
+//! when there is none), it does not do.
 
 use crate::input::Input;
 

@@ -48,12 +48,14 @@ pub fn lock(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A part of a device, in whole blocks, outside of what belongs to others: mostly short, half of them in a small hot region.
+/// A part of a device, in whole blocks, outside of what belongs to others: mostly short, half of them in a small hot
+/// region.
 pub fn draw_range(random: &mut Random, geometry: &Geometry, made: &Made) -> ByteRange {
     let block = u64::from(geometry.logical_block_bytes);
     let blocks = (geometry.size_bytes - made.others_bytes) / block;
     let sectors_max = SECTORS_MAX.max(made.line_bytes() / SECTOR_BYTES / 2 * 3);
-    // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far less copying.
+    // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far
+    // less copying.
     let is_small = sectors_max > SMALL_SECTORS_MAX && random.chance(0.75);
     let sectors_max = if is_small { SMALL_SECTORS_MAX } else { sectors_max };
     let count = 1 + random.below((sectors_max * SECTOR_BYTES / block).max(3).min(blocks));
@@ -207,7 +209,8 @@ impl Application {
         async move {
             let is_set = cache.set_mode(mode).await.is_ok();
             let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
-            // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the cache knows nothing.
+            // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the
+            // cache knows nothing.
             if is_heard && mode.delays_writes() && !application.running.has_log() {
                 application.history().finish_flush(&indices);
             }

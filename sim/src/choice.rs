@@ -38,7 +38,8 @@ pub struct Choice {
     pub seek_bytes: u64,
     /// Of the log: whether it is destaged only when it fills, or when that is asked for.
     pub destages_late: bool,
-    /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as files past the page cache.
+    /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as
+    /// files past the page cache.
     pub shares_flushes: bool,
     /// Whether level 2 (cleaning, destaging, checkpoints) has a thread of its own.
     pub has_second_thread: bool,
@@ -100,7 +101,8 @@ impl Choice {
         self.log_fault.or(self.cache_fault).or(self.difference_fault).is_some()
     }
 
-    /// Whether the device of a difference drops what it holds volatile: whoever reads before it has said so gets anything.
+    /// Whether the device of a difference drops what it holds volatile: whoever reads before it has said so gets
+    /// anything.
     pub fn drops_difference(&self) -> bool {
         matches!(self.difference_fault, Some(StoreFault::Flush(_, FlushEffect::Drops)))
     }
@@ -152,7 +154,8 @@ pub fn draw_mode(made: &Made, random: &mut Random) -> Mode {
     }
 }
 
-/// When and how fast data leaves a log that has been told `level2` before. It never sends more at once than it was opened with.
+/// When and how fast data leaves a log that has been told `level2` before. It never sends more at once than it was
+/// opened with.
 pub(crate) fn draw_level2(level2: Level2, random: &mut Random) -> Level2 {
     let share_start = random.below(90) as f64 / 100.0;
     Level2 {

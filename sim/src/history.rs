@@ -1,17 +1,19 @@
 //! A slow, obvious model of a disk that many lives of a program use: what each sector may hold.
 //!
-//! Overlapping changes are carried out in the order of their submission. So each sector has one history: the stamps that were written to it, in order. What a read may
-//! give follows from it alone:
+//! Overlapping changes are carried out in the order of their submission. So each sector has one history: the stamps
+//! that were written to it, in order. What a read may give follows from it alone:
 //!
-//! - While nothing crashes: the last one acknowledged before the read was submitted, or anything submitted later, before the read was answered: a write that
-//!   waits for room in a log keeps no read waiting, and a log whose clean copy cannot be read looks once more for what is newest.
+//! - While nothing crashes: the last one acknowledged before the read was submitted, or anything submitted later,
+//!   before the read was answered: a write that waits for room in a log keeps no read waiting, and a log whose clean
+//!   copy cannot be read looks once more for what is newest.
 //! - After a crash that takes nothing volatile: the last acknowledged, or anything submitted later.
 //! - After one that does: what was last known to be durable, or anything submitted later.
 //!
 //! - While a LUN may drop what it holds volatile ([`History::doubt_volatile`]): as after such a crash.
 //!
-//! What is found after a crash stays: a later crash may not bring back something else, unless that was volatile still. A flush that succeeds makes durable what was
-//! acknowledged before it, unless one that failed was told meanwhile: then whoever wrote knows, and what was volatile may be there or not.
+//! What is found after a crash stays: a later crash may not bring back something else, unless that was volatile still.
+//! A flush that succeeds makes durable what was acknowledged before it, unless one that failed was told meanwhile: then
+//! whoever wrote knows, and what was volatile may be there or not.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -66,7 +68,8 @@ pub enum Lost {
     Unacknowledged,
     /// Also what was acknowledged and is volatile until a flush.
     Volatile,
-    /// The same, by a LUN that may go on to show what it has dropped, until it loses its power: no later flush makes that durable.
+    /// The same, by a LUN that may go on to show what it has dropped, until it loses its power: no later flush makes
+    /// that durable.
     VolatileUnseen,
 }
 
@@ -214,8 +217,8 @@ impl History {
         }
     }
 
-    /// The device ended at `end`, and what lay beyond was gone: it is zero when there is such a place again, but for what somebody `keeps` of it or,
-    /// with an answer of `None`, may keep.
+    /// The device ended at `end`, and what lay beyond was gone: it is zero when there is such a place again, but for
+    /// what somebody `keeps` of it or, with an answer of `None`, may keep.
     pub fn cut(&mut self, end: u64, keeps: impl Fn(u64) -> Option<bool>) {
         let first = (end / SECTOR_BYTES) as usize;
         for (number, sector) in self.sectors.iter_mut().enumerate().skip(first) {
@@ -276,8 +279,9 @@ impl History {
         }
     }
 
-    /// How many sectors of `bytes` hold what was acknowledged after something that is missing there. Whoever keeps the order of acknowledgements has
-    /// few, since he sends little at once. Up to `concurrent` changes may have been acknowledged in another order than they were carried out.
+    /// How many sectors of `bytes` hold what was acknowledged after something that is missing there. Whoever keeps the
+    /// order of acknowledgements has few, since he sends little at once. Up to `concurrent` changes may have been
+    /// acknowledged in another order than they were carried out.
     pub fn count_ahead(&self, bytes: &[u8], concurrent: u64, context: &str) -> usize {
         let mut first_missing = u64::MAX;
         let mut held = Vec::new();

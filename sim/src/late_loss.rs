@@ -1,5 +1,5 @@
-//! A LUN that loses what it holds volatile while nobody looks, and says so with the answer to a flush: what an initiator hears of a target that was
-//! away for a moment.
+//! A LUN that loses what it holds volatile while nobody looks, and says so with the answer to a flush: what an
+//! initiator hears of a target that was away for a moment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

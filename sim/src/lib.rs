@@ -1,7 +1,8 @@
 //! Several parts of forebay under one virtual clock and one seed.
 //!
-//! The tests of this crate assemble production code over models of disks, links and power, and run it in virtual time. A run is its seed: the
-//! same seed gives the same run to the nanosecond, so a failure is replayed by the command that it prints: see [`block::crash_test!`].
+//! The tests of this crate assemble production code over models of disks, links and power, and run it in virtual time.
+//! A run is its seed: the same seed gives the same run to the nanosecond, so a failure is replayed by the command that
+//! it prints: see [`block::crash_test!`].
 //!
 //! | module | holds |
 //! |---|---|

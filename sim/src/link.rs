@@ -1,8 +1,9 @@
 //! A link between two ends in virtual time: delay, rate, loss, and an end at the border of a PDU.
 //!
-//! What it models is TCP as its users see it: bytes come in order or not at all, and a lost segment shows as a *stall* of everything behind it.
-//! Links are independent of each other, so that bytes of two connections overtake each other. A cut link is as bad as links are: what was sent
-//! before the cut still arrives, possibly after the near end has begun anew over another link.
+//! What it models is TCP as its users see it: bytes come in order or not at all, and a lost segment shows as a *stall*
+//! of everything behind it. Links are independent of each other, so that bytes of two connections overtake each other.
+//! A cut link is as bad as links are: what was sent before the cut still arrives, possibly after the near end has begun
+//! anew over another link.
 
 use std::collections::VecDeque;
 use std::io;

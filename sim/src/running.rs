@@ -124,7 +124,8 @@ impl Media {
         opened
     }
 
-    /// Whether a stack refuses another LUN in the place of its own, or its own in blocks of another size, and leaves that as it is.
+    /// Whether a stack refuses another LUN in the place of its own, or its own in blocks of another size, and leaves
+    /// that as it is.
     pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice, has_other_blocks: bool) -> bool {
         let other = self.other_lun(has_other_blocks);
         self.open_over(executor, &other, choice, 0, &mut false).is_err() && other.writes_seen() == 0

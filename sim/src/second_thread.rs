@@ -1,6 +1,8 @@
-//! A thread of its own for level 2, as in the program: by the same clock, which does not go on before both threads have nothing to do.
+//! A thread of its own for level 2, as in the program: by the same clock, which does not go on before both threads have
+//! nothing to do.
 //!
-//! What the two do in one moment is as the machine has it, and another time another: the command that repeats a run repeats all else.
+//! What the two do in one moment is as the machine has it, and another time another: the command that repeats a run
+//! repeats all else.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};

@@ -1,15 +1,19 @@
-//! Whatever stands on a LUN, and whenever the power fails: every acknowledged write is there, whole, in every later life.
+//! Whatever stands on a LUN, and whenever the power fails: every acknowledged write is there, whole, in every later
+//! life.
 //!
-//! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are made with (lines, sets, where
-//! the slots of a log are), what fails, and for each life the options, what the LUN does wrong meanwhile (a flush that fails and drops, a write that
-//! fails and lands, a time in which nothing reaches it), what the devices of the stores do wrong, what happens to it and is told (others write to a part that is theirs, it grows, it loses
-//! what it holds volatile and goes on), what users order (another mode, another cache), and the moment of its end, which may be in the
-//! middle of an opening, of a change of caches, or of a close (or of two at once) while cleaning and requests go on. What keeps its power keeps what is volatile, and may
-//! lose it in a later life. An opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one, too,
-//! before one is let come to its end. That one is closed, or killed, too; behind it host and LUN may lose their power, and the LUN may
-//! have another size the next time. Where a log keeps the order of what it is given, the LUN is read after
-//! each life, too: it has all up to some moment. Between lives others may write to the LUN, and stores be made anew in other sizes; everything is read
-//! and held against the history. A failure prints the command that repeats it.
+//! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are
+//! made with (lines, sets, where the slots of a log are), what fails, and for each life the options, what the LUN does
+//! wrong meanwhile (a flush that fails and drops, a write that fails and lands, a time in which nothing reaches it),
+//! what the devices of the stores do wrong, what happens to it and is told (others write to a part that is theirs, it
+//! grows, it loses what it holds volatile and goes on), what users order (another mode, another cache), and the moment
+//! of its end, which may be in the middle of an opening, of a change of caches, or of a close (or of two at once) while
+//! cleaning and requests go on. What keeps its power keeps what is volatile, and may lose it in a later life. An
+//! opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one,
+//! too, before one is let come to its end. That one is closed, or killed, too; behind it host and LUN may lose their
+//! power, and the LUN may have another size the next time. Where a log keeps the order of what it is given, the LUN is
+//! read after each life, too: it has all up to some moment. Between lives others may write to the LUN, and stores be
+//! made anew in other sizes; everything is read and held against the history. A failure prints the command that repeats
+//! it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,8 +50,8 @@ const CUT_MICROS_MAX: u64 = 5000;
 const REQUESTS: usize = 120;
 /// Changes under way at once.
 const DEPTH_MAX: u64 = 9;
-/// Sectors of what a log sends at once: a segment's or a batch's, which have 128, and zeroes, of which a record takes little room. With another
-/// order than that of the log some lives leave 300.
+/// Sectors of what a log sends at once: a segment's or a batch's, which have 128, and zeroes, of which a record takes
+/// little room. With another order than that of the log some lives leave 300.
 const AHEAD_MAX: usize = 240;
 /// First crashes of a run are this far apart.
 const CRASH_STEP: u64 = 3;
@@ -61,7 +65,8 @@ struct Scenario {
     lun: Lun,
     made: Made,
     fails: [Fails; LIVES],
-    /// Whether a log is there that keeps the order of what it is given, in all lives, over a LUN that does nothing wrong.
+    /// Whether a log is there that keeps the order of what it is given, in all lives, over a LUN that does nothing
+    /// wrong.
     keeps_order: bool,
 }
 
@@ -202,7 +207,8 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// The stores have been told. Where one of them has dirty what others changed, either may be there: the user said that the store's counts.
+    /// The stores have been told. Where one of them has dirty what others changed, either may be there: the user said
+    /// that the store's counts.
     fn settle_foreign(&mut self, running: &Running) {
         for submitted in self.foreign.drain(..) {
             lock(&self.history).finish(&submitted, !running.is_conflicting, true);
@@ -232,7 +238,8 @@ impl<'a> Run<'a> {
     fn draw_choice(&mut self, life: usize) -> Choice {
         let mut choice = self.draw_any();
         if life == 0 {
-            // It is ended at one write after the other, and a store that has failed makes none: no later end would be tried.
+            // It is ended at one write after the other, and a store that has failed makes none: no later end would be
+            // tried.
             choice = choice.with_sound_stores();
         }
         // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
@@ -245,7 +252,8 @@ impl<'a> Run<'a> {
             && self.scenario.layers.has_cache()
             && life + 1 < LIVES
         {
-            // A LUN that goes on to show what it has dropped deceives every later life of a cache, which cannot know of it.
+            // A LUN that goes on to show what it has dropped deceives every later life of a cache, which cannot know of
+            // it.
             *effect = FlushEffect::Drops;
         }
         choice
@@ -320,7 +328,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// What a life left on the LUN is all that was acknowledged up to some moment, and of later things no more than a log sends at once.
+    /// What a life left on the LUN is all that was acknowledged up to some moment, and of later things no more than a
+    /// log sends at once.
     fn check_order(&mut self, life: usize) {
         let (bytes, context) = (self.media().read_lun(), format!("{}, the LUN after life {life}", self.context));
         let ahead = lock(&self.history).count_ahead(&bytes, DEPTH_MAX, &context);
@@ -389,7 +398,8 @@ impl<'a> Run<'a> {
         [Fails::Program, Fails::Program, Fails::Host, Fails::Lun, Fails::Both][self.random.below(5) as usize]
     }
 
-    /// The program is killed, and nobody looks what is left: what is volatile stays so in the next life, unless its device loses its power before.
+    /// The program is killed, and nobody looks what is left: what is volatile stays so in the next life, unless its
+    /// device loses its power before.
     fn leave_open(&mut self, life: usize) {
         let lost = self.draw_lost();
         if matches!(lost, Fails::Lun | Fails::Both) {

@@ -1,5 +1,6 @@
-//! A write-back cache on a local medium in front of a 7200 rpm disk behind a link, in virtual time: the whole of it is repeatable from one
-//! seed, it is faster than the disk alone, and what was acknowledged survives a power loss in the middle.
+//! A write-back cache on a local medium in front of a 7200 rpm disk behind a link, in virtual time: the whole of it is
+//! repeatable from one seed, it is faster than the disk alone, and what was acknowledged survives a power loss in the
+//! middle.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A Linux of its own for a test: Debian's 6.12 kernel in QEMU's emulator (TCG, so no right to use KVM is needed), with busybox, the programs
-//! and kernel modules that the test names, and the test's script, nothing else. It boots in three seconds and is gone with the test.
+//! A Linux of its own for a test: Debian's 6.12 kernel in QEMU's emulator (TCG, so no right to use KVM is needed), with
+//! busybox, the programs and kernel modules that the test names, and the test's script, nothing else. It boots in three
+//! seconds and is gone with the test.
 //!
 //! ```text
 //!   test                                    guest
@@ -8,9 +9,9 @@
 //!   answer("go on")  ──────────────────────► read -r reply
 //!   finish() ◄──────────────────────────────── its end; a script that fails fails the test
 //! ```
-//! The guest reaches servers on this machine's 127.0.0.1 at [`HOST`], and nothing needs to be allowed for that: QEMU connects for it. The other
-//! way, a port of the guest is a port of 127.0.0.1 here: [`Guest::with_ports`]. What the kernel says is kept apart, in
-//! [`Transcript::kernel_log`].
+//! The guest reaches servers on this machine's 127.0.0.1 at [`HOST`], and nothing needs to be allowed for that: QEMU
+//! connects for it. The other way, a port of the guest is a port of 127.0.0.1 here: [`Guest::with_ports`]. What the
+//! kernel says is kept apart, in [`Transcript::kernel_log`].
 
 mod initramfs;
 
@@ -102,8 +103,8 @@ impl Guest {
         self
     }
 
-    /// A virtio disk with a volatile write cache whose flushes are heeded, `/dev/vda` and on: what QEMU takes as the `file` of a drive, a path
-    /// or `nbd:unix:PATH`. The module `virtio_blk` is loaded for it.
+    /// A virtio disk with a volatile write cache whose flushes are heeded, `/dev/vda` and on: what QEMU takes as the
+    /// `file` of a drive, a path or `nbd:unix:PATH`. The module `virtio_blk` is loaded for it.
     #[must_use]
     pub fn with_disk(self, file: &str) -> Self {
         let mut guest = self.with_modules(&["virtio_blk"]);

@@ -1,8 +1,9 @@
 //! The log of libiscsi's conformance suite, `iscsi-test-cu`, taken apart.
 //!
-//! It prints a test's messages between the line that starts it and CUnit's verdict, `passed` or `FAILED`, which may stand behind a message or on
-//! the line that starts the test. A message `[FAILED]` alone is none: some tests print it and go on as they should. A skipped test is
-//! `passed` to CUnit; to us it is not, nor is one of which any part was skipped.
+//! It prints a test's messages between the line that starts it and CUnit's verdict, `passed` or `FAILED`, which may
+//! stand behind a message or on the line that starts the test. A message `[FAILED]` alone is none: some tests print it
+//! and go on as they should. A skipped test is `passed` to CUnit; to us it is not, nor is one of which any part was
+//! skipped.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,7 +21,8 @@ pub enum Verdict {
     Failed,
 }
 
-/// Each line of a verbose log that belongs to a test, with the test's `Family.Test`; a line that begins a test without that beginning.
+/// Each line of a verbose log that belongs to a test, with the test's `Family.Test`; a line that begins a test without
+/// that beginning.
 fn lines_of_tests(log: &str) -> impl Iterator<Item = (String, &str)> {
     let mut family = String::new();
     let mut current = None;
@@ -75,7 +77,8 @@ mod tests {
 
     #[test]
     fn a_skip_is_not_a_pass() {
-        let log = "Suite: Read6\n  Test: Simple ... \n    [SKIPPED] not thin\npassed\n  Test: Other ...passed\n  Test: Bad ...FAILED\n    1. x\n";
+        let log = "Suite: Read6\n  Test: Simple ... \n    [SKIPPED] not thin\npassed\n  Test: Other ...passed\n  Test: \
+                   Bad ...FAILED\n    1. x\n";
         let verdicts = verdicts(log);
         assert_eq!(verdicts["Read6.Simple"], Verdict::Skipped);
         assert_eq!(verdicts["Read6.Other"], Verdict::Passed);
@@ -91,7 +94,8 @@ mod tests {
 
     #[test]
     fn messages_are_no_verdict() {
-        let log = "Suite: A\n  Test: Loud ...    [FAILED] as it should\npassed    [FAILED] cleaning up\n\nSuite: B\n  Test: Loud ...    [INFO] x\nFAILED\n";
+        let log = "Suite: A\n  Test: Loud ...    [FAILED] as it should\npassed    [FAILED] cleaning up\n\nSuite: B\n  \
+                   Test: Loud ...    [INFO] x\nFAILED\n";
         let verdicts = verdicts(log);
         assert_eq!((verdicts["A.Loud"], verdicts["B.Loud"]), (Verdict::Passed, Verdict::Failed));
     }

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longest wait for a process to say that it is ready, or to end: generous, because a loaded machine is slow, not wrong.
+/// Longest wait for a process to say that it is ready, or to end: generous, because a loaded machine is slow, not
+/// wrong.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The path of the `forebay` binary: `FOREBAY_BIN`, or a release build made now.

@@ -1,7 +1,8 @@
 //! Mutations: small changes of the program, each of which a test must notice.
 //!
-//! The list is `tests/mutations.toml`, over the paths on which durability depends. A mutation that no test notices is a missing test, unless the list
-//! says why it does not matter. `make soak` tries them all (`tests/tools/mutations`); `make test` only sees that the list still fits the program.
+//! The list is `tests/mutations.toml`, over the paths on which durability depends. A mutation that no test notices is a
+//! missing test, unless the list says why it does not matter. `make soak` tries them all (`tests/tools/mutations`);
+//! `make test` only sees that the list still fits the program.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what it waits for, and ends when
-//! told to.
+//! What an administrator meets when something stands still, is away or was removed: what runs stays visible, says what
+//! it waits for, and ends when told to.
 
 use std::fs;
 use std::net::TcpListener;
@@ -109,7 +109,8 @@ fn a_detach_that_waits_for_its_target_says_so_and_can_be_told_to_keep_what_is_di
     world.run(["clean", "disk"]).failure(6, &["being detached"]);
     let said = world.run(["detach", "disk", "--keep-dirty"]).success();
     assert!(said.contains("65536 bytes stay dirty"), "{said}");
-    // It was to write everything back, and did not: a script that goes on to remove the cache must not take that for success.
+    // It was to write everything back, and did not: a script that goes on to remove the cache must not take that for
+    // success.
     let first = outcome(first);
     assert_eq!(first.code, Some(3), "{first:?}");
     assert!(first.stderr.contains("65536 bytes stay dirty") && first.stderr.contains("ended at once"), "{first:?}");
@@ -386,7 +387,8 @@ fn a_cache_that_failed_is_a_trouble_that_status_names() {
     assert!(words.iter().all(|word| ended.stderr.contains(word)), "{}", ended.stderr);
 }
 
-/// Writes that a cache has no room for, as its file may not grow into what the limit takes: an application is told, and status says it.
+/// Writes that a cache has no room for, as its file may not grow into what the limit takes: an application is told, and
+/// status says it.
 #[test]
 fn a_limit_of_file_sizes_ends_nobody_and_status_names_what_it_refused() {
     let world = World::new();

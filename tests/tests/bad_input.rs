@@ -154,7 +154,8 @@ fn dirty_data_is_not_given_up_by_accident() {
     world.start(["attach", &url, "--name", "disk"]).terminate().success();
 }
 
-/// A script that always gives --cache-size must not get an empty cache, and old data, when the one with the data is not there.
+/// A script that always gives --cache-size must not get an empty cache, and old data, when the one with the data is not
+/// there.
 #[test]
 fn a_lost_cache_is_not_replaced_by_an_empty_one() {
     let world = World::new();

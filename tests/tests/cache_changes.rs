@@ -98,8 +98,8 @@ fn a_cache_grows_and_shrinks_while_it_is_used() {
     bench.target.process.terminate().success();
 }
 
-/// Another one takes the place of a cache that is changed. A copy of the one before is not the cache of this host any more: neither is it opened, nor does
-/// giving it up give up what the right one holds.
+/// Another one takes the place of a cache that is changed. A copy of the one before is not the cache of this host any
+/// more: neither is it opened, nor does giving it up give up what the right one holds.
 #[test]
 fn a_copy_from_before_a_change_is_not_taken_for_the_cache_with_the_newest_data() {
     let bench = Bench::new();
@@ -462,7 +462,8 @@ fn a_cache_that_would_not_be_opened_is_not_made() {
     bench.target.process.terminate().success();
 }
 
-/// While the target stands still cleaning for another mode goes on and on; whoever comes then is told so, and the end does not wait for it.
+/// While the target stands still cleaning for another mode goes on and on; whoever comes then is told so, and the end
+/// does not wait for it.
 #[test]
 fn a_mode_is_set_by_one_at_a_time_and_given_up_at_the_end() {
     let bench = Bench::new();

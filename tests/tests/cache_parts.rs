@@ -1,4 +1,5 @@
-//! Several caches in one file or block device, each at an offset of its own: they work at once, survive `kill -9`, and no byte outside them changes.
+//! Several caches in one file or block device, each at an offset of its own: they work at once, survive `kill -9`, and
+//! no byte outside them changes.
 
 #[path = "../../crates/file/tests/loop_device/mod.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
@@ -281,7 +282,8 @@ fn a_cache_whose_disk_became_smaller_can_be_given_up() {
     }
 }
 
-/// One disk for all that a host keeps near: neither touches what is the other's, or nobody's, and each is found again by its place.
+/// One disk for all that a host keeps near: neither touches what is the other's, or nobody's, and each is found again
+/// by its place.
 #[test]
 fn a_cache_and_a_write_log_in_one_file_survive_kill_minus_nine() {
     let bench = Bench::new();

@@ -1,5 +1,5 @@
-//! libiscsi's conformance suite on every kind of logical unit, with one path and with two: nothing fails, and whatever never really
-//! passes is listed with its reason in `docs/protocol/iscsi-test-cu.md`, and nothing else is.
+//! libiscsi's conformance suite on every kind of logical unit, with one path and with two: nothing fails, and whatever
+//! never really passes is listed with its reason in `docs/protocol/iscsi-test-cu.md`, and nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,8 +34,8 @@ enum Excuse {
     ReadOnly,
 }
 
-/// On a read-only unit these fail without printing what they met: they look at what became of a write, or a sanitize, that they do not
-/// wait for.
+/// On a read-only unit these fail without printing what they met: they look at what became of a write, or a sanitize,
+/// that they do not wait for.
 const WRITE_SILENTLY: &[&str] = &[
     "Sanitize.Reset",
     "Write10.Async",

@@ -1,5 +1,5 @@
-//! Connections that are opened and dropped at every stage of a login leave nothing behind: no task, no descriptor, no session, hardly any
-//! memory.
+//! Connections that are opened and dropped at every stage of a login leave nothing behind: no task, no descriptor, no
+//! session, hardly any memory.
 //!
 //! `FOREBAY_FLOOD_CONNECTIONS` changes how many.
 
@@ -220,8 +220,8 @@ fn connections_dropped_at_every_stage_leave_nothing() {
     fs::write(world.path("target.toml"), config).unwrap();
     let target = world.start(["target", "serve", "--config", "target.toml"]);
     let pid = target.id();
-    // The status's own connection to the control socket may still be open when descriptors are counted: the fewest of several are those
-    // that stay.
+    // The status's own connection to the control socket may still be open when descriptors are counted: the fewest of
+    // several are those that stay.
     let samples = (0..10).map(|_| held(&world, pid));
     let baseline = samples.min_by_key(|held| held.descriptors).expect("there are ten");
     assert_eq!((baseline.sessions, baseline.connections, baseline.tasks), (0, 0, 0));

@@ -1,7 +1,9 @@
-//! The documentation is true: its examples run, its generated pages are what the binary prints, its links lead somewhere.
+//! The documentation is true: its examples run, its generated pages are what the binary prints, its links lead
+//! somewhere.
 //!
-//! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world of their own. Changed are only
-//! the portal, `127.0.0.1:3260`, and that of a gateway, `127.0.0.1:3261`, which become free ports. Blocks tagged `console` or `text` are shown and not run.
+//! Of the README, the tutorial and every guide, the blocks tagged `sh` run one after the other in one bash, in a world
+//! of their own. Changed are only the portal, `127.0.0.1:3260`, and that of a gateway, `127.0.0.1:3261`, which become
+//! free ports. Blocks tagged `console` or `text` are shown and not run.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -242,7 +244,8 @@ fn links(prose: &str) -> impl Iterator<Item = &str> {
     prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
 }
 
-/// By the oldest systemd that is supported, where this runs on it: what that does not know it says, and goes on without.
+/// By the oldest systemd that is supported, where this runs on it: what that does not know it says, and goes on
+/// without.
 #[test]
 fn the_units_are_understood_by_systemd() {
     let world = World::new();

@@ -1,6 +1,6 @@
 //! How it ends when a target is killed, freezes, is silent from the start, or comes back as another device: as
-//! docs/guides/recovery.md says, with one connection, with several and with a split pair. Whatever was acknowledged is there, or whoever
-//! asks for it is told that it is not.
+//! docs/guides/recovery.md says, with one connection, with several and with a split pair. Whatever was acknowledged is
+//! there, or whoever asks for it is told that it is not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -247,7 +247,8 @@ fn a_target_frozen_for_good_fails_io_after_the_replacement_timeout() {
         assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
         let failing = world.wait_for_remote("disk", "failing", |remote| remote["state"] == "failing");
         assert!(failing["last_error"].is_string(), "{failing}");
-        // It ends although the target does not answer a logout. Whether it had acknowledged anything by then is a matter of chance.
+        // It ends although the target does not answer a logout. Whether it had acknowledged anything by then is a
+        // matter of chance.
         let ended = disk.terminate();
         assert!(ended.code == Some(0) || ended.stderr.contains("may not be durable"), "{ended:?}");
         server.thaw();
@@ -390,7 +391,8 @@ fn silent_after_login(target: &str) -> SocketAddr {
     address
 }
 
-/// Copies PDUs (RFC 7143 11.2) until the login is done (11.13): a Login Response with the T bit, on to the full feature phase.
+/// Copies PDUs (RFC 7143 11.2) until the login is done (11.13): a Login Response with the T bit, on to the full feature
+/// phase.
 fn copy_login(mut from: TcpStream, mut to: TcpStream) -> Option<()> {
     loop {
         let mut header = [0; 48];

@@ -1,5 +1,5 @@
-//! A clean line is served only if nobody can have changed its block since: whoever wrote to the LUN while its cache was away, and with
-//! whatever target.
+//! A clean line is served only if nobody can have changed its block since: whoever wrote to the LUN while its cache was
+//! away, and with whatever target.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -203,7 +203,8 @@ fn dirty_data_where_others_wrote_is_refused_and_elsewhere_is_not() {
     session(&world, &url, &[], &["read -P 4 1M 64k"]);
 }
 
-/// The target should know the mark of a store with dirty data, and does not: others may have written anywhere, and nobody would say so.
+/// The target should know the mark of a store with dirty data, and does not: others may have written anywhere, and
+/// nobody would say so.
 #[test]
 fn dirty_data_whose_mark_is_lost_is_refused_until_it_may_overwrite() {
     let world = World::new();
@@ -304,7 +305,8 @@ fn a_stripe_sees_what_was_written_to_one_of_its_members() {
     let urls = format!("{},{}", target.url(0), target.url(1));
     let stripe = [&CACHE[..], &["--stripe", "64KiB"]].concat();
     session(&world, &urls, &stripe, &["write -P 1 0 16M", "read -P 1 0 8M"]);
-    // The second unit of the stripe is the first of the second LUN, and so on: the changed range of that LUN reaches over many of the stripe.
+    // The second unit of the stripe is the first of the second LUN, and so on: the changed range of that LUN reaches
+    // over many of the stripe.
     foreign(&target.url(1), &["write -P 2 0 64k", "write -P 3 512k 64k"]);
     let checks = ["read -P 1 0 64k", "read -P 2 64k 64k", "read -P 3 1088k 64k", "read -P 1 6M 64k"];
     let freshness = session(&world, &urls, &stripe, &checks);
@@ -454,7 +456,8 @@ impl Backup {
     }
 }
 
-/// A backup of the target is made while a host is attached, as any nightly one is. The token of its mark is that of the attachment, which goes on.
+/// A backup of the target is made while a host is attached, as any nightly one is. The token of its mark is that of the
+/// attachment, which goes on.
 #[test]
 fn a_lun_restored_to_a_backup_made_during_an_attachment_is_not_taken_for_unchanged() {
     let world = World::new();
@@ -477,7 +480,8 @@ fn a_lun_restored_to_a_backup_made_during_an_attachment_is_not_taken_for_unchang
     session(&world, &url, &through, &["read -P 1 0 64k"]);
 }
 
-/// The same where the session is never lost: a snapshot below the target, made while it serves. The token is another one since the detach.
+/// The same where the session is never lost: a snapshot below the target, made while it serves. The token is another
+/// one since the detach.
 #[test]
 fn a_lun_restored_to_a_backup_made_while_it_was_served_is_not_taken_for_unchanged() {
     let world = World::new();
@@ -547,7 +551,8 @@ fn fail_behind_the_mark(world: &World, url: &str) {
     assert!(failed.code != Some(0) && failed.code != Some(WOULD_LOSE_DATA), "{failed:?}");
 }
 
-/// A replay lets go of the LUN as an attachment does: what others had changed is settled with it, and no mark stays behind that nobody knows.
+/// A replay lets go of the LUN as an attachment does: what others had changed is settled with it, and no mark stays
+/// behind that nobody knows.
 #[test]
 fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
     let world = World::new();
@@ -582,8 +587,8 @@ fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
     assert_eq!(marks_kept(&world), count + 1, "none of one that was refused");
 }
 
-/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one before was lost is still true;
-/// that others have written is not.
+/// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one
+/// before was lost is still true; that others have written is not.
 #[test]
 fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_have_written() {
     let world = World::new();
@@ -603,7 +608,8 @@ fn an_attach_that_made_a_new_mark_and_came_to_nothing_does_not_say_that_others_h
     session(&world, &url, &[&QUIET_LOG[..], &["--overwrite-changes"]].concat(), &["read -P 4 1M 64k"]);
 }
 
-/// Nobody expects a mark of a store that was last used with a target that could not tell, whatever attaches came to nothing since.
+/// Nobody expects a mark of a store that was last used with a target that could not tell, whatever attaches came to
+/// nothing since.
 #[test]
 fn dirty_data_is_not_refused_because_an_attach_that_made_a_first_mark_came_to_nothing() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! Caches on a disk that is full, or became full since: what is dirty there can be had back, and asking for too much takes nothing from others.
+//! Caches on a disk that is full, or became full since: what is dirty there can be had back, and asking for too much
+//! takes nothing from others.
 
 #[path = "../../crates/file/tests/loop_device/mod.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]

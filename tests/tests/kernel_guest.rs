@@ -1,5 +1,6 @@
-//! Linux 6.12's own iSCSI initiator in front of `forebay target serve`: what the kernel learns of a disk, a file system made, written, read
-//! again and checked, space given back, a target that is killed in the middle, and a cache of ours that was away while the kernel wrote.
+//! Linux 6.12's own iSCSI initiator in front of `forebay target serve`: what the kernel learns of a disk, a file system
+//! made, written, read again and checked, space given back, a target that is killed in the middle, and a cache of ours
+//! that was away while the kernel wrote.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -180,7 +181,8 @@ fn a_kernel_proves_and_is_proved_to() {
     let (_, port) = portal.rsplit_once(':').expect("a portal has a port");
     let wrong = format!(
         "mkdir -p /etc/iscsi /run/lock/iscsi\n\
-         if iscsistart -i {INITIATOR} -t {IQN} -g 1 -a {HOST} -p {port} -u alice -w {secret} -U disks -W some-other-words\n\
+         if iscsistart -i {INITIATOR} -t {IQN} -g 1 -a {HOST} -p {port} -u alice -w {secret} -U disks -W \
+         some-other-words\n\
          then echo 'impostor: taken'; else echo 'impostor: refused'; fi\n[ ! -b /dev/sda ]\n"
     );
     let right = login(&portal, &format!("-u alice -w {secret} -U disks -W {own}"))
@@ -300,8 +302,8 @@ fn sums<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<(String, String)> {
     sums
 }
 
-/// A cache that had read all of an ext4 file system comes back after a kernel has mounted and changed it. No line of what the kernel wrote is served,
-/// metadata or data; what it did not touch still is.
+/// A cache that had read all of an ext4 file system comes back after a kernel has mounted and changed it. No line of
+/// what the kernel wrote is served, metadata or data; what it did not touch still is.
 #[test]
 fn a_cache_that_was_away_while_a_kernel_wrote_serves_nothing_that_is_old() {
     const DISK_MIB: u64 = 64;

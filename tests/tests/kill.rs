@@ -1,8 +1,9 @@
 //! SIGKILL under load: every write that was acknowledged over NBD is there after the cache is attached again.
 //!
-//! The client records each acknowledgement durably before it counts it: an append to a journal file, synced, one line a write. A round ends in a
-//! SIGKILL of the attached process at a random moment; after the next attach everything the journal knows is read back. Writes that were
-//! under way have either content, per 512-byte unit. 20 rounds; `FOREBAY_KILL_ROUNDS` makes more.
+//! The client records each acknowledgement durably before it counts it: an append to a journal file, synced, one line a
+//! write. A round ends in a SIGKILL of the attached process at a random moment; after the next attach everything the
+//! journal knows is read back. Writes that were under way have either content, per 512-byte unit. 20 rounds;
+//! `FOREBAY_KILL_ROUNDS` makes more.
 
 use std::collections::HashMap;
 use std::io::Write;

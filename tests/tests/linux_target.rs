@@ -1,5 +1,6 @@
-//! Our initiator in front of Linux 6.12's own target (LIO), which runs in a guest: the one stock target in Debian that speaks several connections a
-//! session, and one that we did not write. Data is verified under every combination of connections, digests, CHAP and error recovery.
+//! Our initiator in front of Linux 6.12's own target (LIO), which runs in a guest: the one stock target in Debian that
+//! speaks several connections a session, and one that we did not write. Data is verified under every combination of
+//! connections, digests, CHAP and error recovery.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,8 +16,8 @@ const INITIATOR: &str = "iqn.2026-11.io.forebay:outside";
 /// The CHAP secrets of target `chap`, its own and ours.
 const SECRETS: (&str, &str) = ("a-secret-of-19-bytes", "and-one-of-19-bytes");
 
-/// The guest: a target for each set of parameters, all on one portal, each with LUN 0 in RAM and LUN 1 in a file. Then it does what it is told,
-/// one line at a time, and says `done`.
+/// The guest: a target for each set of parameters, all on one portal, each with LUN 0 in RAM and LUN 1 in a file. Then
+/// it does what it is told, one line at a time, and says `done`.
 const SCRIPT: &str = r#"
 mount -t configfs none /sys/kernel/config
 cd /sys/kernel/config/target
@@ -182,8 +183,9 @@ fn ask(guest: &mut RunningGuest, command: &str) -> Vec<String> {
 /// How many guests are tried before a kernel that dies is no accident.
 const GUESTS: usize = 4;
 
-/// What is tried with a guest, and with another one when Linux's own target died of it: with two connections that happens now and then
-/// (general protection faults in its sending thread, and at the end of its session), and says nothing of the initiator.
+/// What is tried with a guest, and with another one when Linux's own target died of it: with two connections that
+/// happens now and then (general protection faults in its sending thread, and at the end of its session), and says
+/// nothing of the initiator.
 fn on_a_guest(trial: impl Fn(&mut RunningGuest)) {
     for attempt in 1.. {
         let mut guest = boot();
@@ -227,8 +229,9 @@ fn try_all(guest: &mut RunningGuest) {
     world.run([&["inquiry", &url][..], &chap, &["wrong"]].concat()).failure(4, &["CHAP"]);
 }
 
-/// A connection of two that is lost under load: at level 0 a new session is made, and nothing is lost. At level 2 Linux agrees too, but its
-/// kernel mostly dies of it (a general protection fault in `iscsit_stop_session`, at the logout), so that is not tried here.
+/// A connection of two that is lost under load: at level 0 a new session is made, and nothing is lost. At level 2 Linux
+/// agrees too, but its kernel mostly dies of it (a general protection fault in `iscsit_stop_session`, at the logout),
+/// so that is not tried here.
 #[test]
 fn a_connection_to_linux_is_lost_and_data_is_not() {
     on_a_guest(|guest| lose_a_connection(guest));

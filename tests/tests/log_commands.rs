@@ -114,8 +114,9 @@ fn what_a_killed_attachment_leaves_is_inspected_checked_and_replayed() {
     world
         .run(["bench", &url, "--rw", "read", "--seconds", "10ms"])
         .failure(WOULD_LOSE_DATA, &["disk.log", "forebay log discard"]);
-    let said = world.run(["log", "replay", "disk.log", &url]).success();
-    assert_eq!(said, "disk.log: 69632 bytes brought to the logical unit\n");
+    let replay = world.run(["log", "replay", "disk.log", &url]);
+    assert!(!replay.stderr.contains("WARN"), "it went well: {}", replay.stderr);
+    assert_eq!(replay.success(), "disk.log: 69632 bytes brought to the logical unit\n");
     let replayed = inspect(&world);
     assert_eq!((&replayed["dirty_bytes"], &replayed["was_closed"]), (&0.into(), &true.into()), "{replayed}");
     check_alone(&world, &url, &["read -P 0x5a 0 64k", "read -P 0x3c 1M 4k", "read -P 0 64k 64k"]);
@@ -145,7 +146,8 @@ fn an_older_log_of_the_lun_in_the_place_of_the_one_with_its_newest_data_is_refus
     check_alone(&world, &url, &["read -P 0x5a 0 64k"]);
 }
 
-/// A log in a file that the process may not write to any more, as if its disk had failed. When the limit is lifted the disk works again.
+/// A log in a file that the process may not write to any more, as if its disk had failed. When the limit is lifted the
+/// disk works again.
 #[test]
 fn a_log_that_failed_and_was_closed_with_nothing_in_it_leaves_the_lun_free() {
     for works_again in [true, false] {

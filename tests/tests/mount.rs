@@ -1,5 +1,5 @@
-//! `forebay mount`: an ext2 on a LUN through the real kernel, beside a folder of this machine that is done the same to; killed, unmounted in every way, and
-//! looked at by `e2fsck` and by the kernel's own ext2.
+//! `forebay mount`: an ext2 on a LUN through the real kernel, beside a folder of this machine that is done the same to;
+//! killed, unmounted in every way, and looked at by `e2fsck` and by the kernel's own ext2.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -157,7 +157,8 @@ fn operate(folder: &Path, random: &mut Random) -> io::Result<()> {
     }
 }
 
-/// The number of an error; which of two is told where both hold is each file system's choice for folders that are replaced.
+/// The number of an error; which of two is told where both hold is each file system's choice for folders that are
+/// replaced.
 fn number(outcome: &io::Result<()>) -> Option<i32> {
     let number = outcome.as_ref().err().and_then(io::Error::raw_os_error);
     let (exists, not_empty) = (rustix::io::Errno::EXIST.raw_os_error(), rustix::io::Errno::NOTEMPTY.raw_os_error());

@@ -1,4 +1,5 @@
-//! The list of mutations fits the program: each would change what it is meant to change. Whether tests notice them is tried by `make soak`.
+//! The list of mutations fits the program: each would change what it is meant to change. Whether tests notice them is
+//! tried by `make soak`.
 
 use std::path::Path;
 

@@ -43,7 +43,9 @@ impl Certificates {
             "-out",
             "ca-cert.pem",
         ]);
-        std::fs::write(made.folder.join("extensions"), "subjectAltName=DNS:localhost,IP:127.0.0.1\nkeyUsage=digitalSignature\nextendedKeyUsage=serverAuth,clientAuth\n").unwrap();
+        let extensions = "subjectAltName=DNS:localhost,IP:127.0.0.1\nkeyUsage=digitalSignature\n\
+                          extendedKeyUsage=serverAuth,clientAuth\n";
+        std::fs::write(made.folder.join("extensions"), extensions).unwrap();
         for whom in ["server", "client"] {
             let (key, request, certificate) =
                 (format!("{whom}-key.pem"), format!("{whom}.csr"), format!("{whom}-cert.pem"));

@@ -249,7 +249,8 @@ fn the_service_manager_passes_the_socket_and_is_told() {
     let told = told_until(&notify, "WATCHDOG=1");
     assert!(told.iter().any(|line| line.starts_with("STATUS=")), "{told:?}");
     let signal = |signal| rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
-    // There is no file to read again, which is another matter: that it tried is told, with the time (Type=notify-reload), and that it goes on.
+    // There is no file to read again, which is another matter: that it tried is told, with the time
+    // (Type=notify-reload), and that it goes on.
     signal(rustix::process::Signal::HUP);
     let told = told_until(&notify, "RELOADING=1");
     assert!(told.iter().any(|line| line.starts_with("MONOTONIC_USEC=")), "{told:?}");

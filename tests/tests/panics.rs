@@ -1,6 +1,7 @@
 //! A panic in any background work ends the process at once, and the next start has everything that was acknowledged.
 //!
-//! `FOREBAY_UNSAFE_PANIC_IN` plants it in one piece of work after the other, by the names that `base::background` is given, while a client writes.
+//! `FOREBAY_UNSAFE_PANIC_IN` plants it in one piece of work after the other, by the names that `base::background` is
+//! given, while a client writes.
 
 #[path = "../../crates/file/tests/loop_device/mod.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
@@ -27,8 +28,8 @@ async fn connect(path: &Path) -> SharedDevice {
     client
 }
 
-/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails or does not come. What was acknowledged,
-/// and the write that was not, by blocks.
+/// Writes blocks, durably, one after the other; creates `trigger` on its way, and ends when an answer fails or does not
+/// come. What was acknowledged, and the write that was not, by blocks.
 async fn write_until_it_ends(device: &SharedDevice, trigger: &Path) -> (BTreeMap<u64, u8>, (u64, u8)) {
     let mut acknowledged = BTreeMap::new();
     for number in 0..WRITES_MAX {

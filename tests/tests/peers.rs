@@ -1,5 +1,6 @@
-//! Our initiator in front of our own target and of tgt, which we did not write and which knows one connection a session: the same commands with
-//! the same flags, data verified, by the bytes in the target's own file as well. (Linux's target, which knows several: linux_target.rs.)
+//! Our initiator in front of our own target and of tgt, which we did not write and which knows one connection a
+//! session: the same commands with the same flags, data verified, by the bytes in the target's own file as well.
+//! (Linux's target, which knows several: linux_target.rs.)
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

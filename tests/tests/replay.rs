@@ -1,7 +1,7 @@
 //! Traces through target, initiator and cache: every read checked, and the miss ratios of LRU.
 //!
-//! The real trace is the cloudPhysics one of libCacheSim's data folder; `FOREBAY_TRACE` names the file. Without it, that test is skipped, and
-//! says so; the generated trace is always replayed.
+//! The real trace is the cloudPhysics one of libCacheSim's data folder; `FOREBAY_TRACE` names the file. Without it,
+//! that test is skipped, and says so; the generated trace is always replayed.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Persistent reservations through the binary: kept over a SIGKILL where APTPL was asked for (SPC-4 5.12.5), for files and block devices, and
-//! told to the others.
+//! Persistent reservations through the binary: kept over a SIGKILL where APTPL was asked for (SPC-4 5.12.5), for files
+//! and block devices, and told to the others.
 
 #[allow(dead_code, reason = "shared with the tests of block devices, which use more of it")]
 #[path = "../../crates/file/tests/loop_device/mod.rs"]

@@ -1,8 +1,9 @@
-//! Modules of a crate use each other in one direction only: whoever reads one needs to read those below it, and no other.
+//! Modules of a crate use each other in one direction only: whoever reads one needs to read those below it, and no
+//! other.
 //!
 //! A module is a file. It uses another where a path in it leads to something that the other declares, also by way of a
-//! `pub use`; what is only for tests does not count. A circle of such uses is one room with several doors: its parts can be
-//! neither read nor tried alone.
+//! `pub use`; what is only for tests does not count. A circle of such uses is one room with several doors: its parts
+//! can be neither read nor tried alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -304,7 +305,8 @@ impl Uses {
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         matches!(&attribute.meta, syn::Meta::List(list)
-            if list.path.is_ident("cfg") && list.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|word| word == "test"))
+            if list.path.is_ident("cfg")
+                && list.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|word| word == "test"))
     })
 }
 

@@ -1,5 +1,6 @@
-//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the table has is in the page, with
-//! how much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes the page anew.
+//! `docs/protocol/scsi.md` is printed from the table of operation codes, so that it cannot drift: every command the
+//! table has is in the page, with how much of it is supported and the test that shows it. `FOREBAY_PRINT_DOCS=1` writes
+//! the page anew.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -18,7 +19,8 @@ use Support::{But, Yes};
 
 const NO_PROTECTION: Support = But("no protection information");
 
-/// By the start of the command's name, the first that fits: support, and the test (a family of `iscsi-test-cu`, or a function of ours).
+/// By the start of the command's name, the first that fits: support, and the test (a family of `iscsi-test-cu`, or a
+/// function of ours).
 const REMARKS: &[(&str, Support, &str)] = &[
     ("TEST UNIT READY", Yes, "TestUnitReady"),
     ("REQUEST SENSE", Yes, "control_commands.rs"),
@@ -150,8 +152,10 @@ fn remark(row: &Row) -> (Support, &'static str) {
 
 fn page() -> String {
     let mut page = String::from(
-        "# SCSI commands\n\nPrinted by `tests/tests/scsi_support.rs` from the table of operation codes in `crates/scsi/src/cdb/table.rs`. A test named without\n\
-         `.rs` is a family of `iscsi-test-cu` (see `iscsi-test-cu.md`).\n\n| code | command | supported | test |\n|---|---|---|---|\n",
+        "# SCSI commands\n\nPrinted by `tests/tests/scsi_support.rs` from the table of operation codes in \
+         `crates/scsi/src/cdb/table.rs`. A test named without\n\
+         `.rs` is a family of `iscsi-test-cu` (see `iscsi-test-cu.md`).\n\n| code | command | supported | test \
+         |\n|---|---|---|---|\n",
     );
     for row in ROWS {
         let action = row.service_action.map_or(String::new(), |action| format!("/{action:02X}h"));

@@ -15,7 +15,8 @@ fn a_file_says_what_to_attach_and_the_command_line_says_otherwise() {
     let target = world.target(LUN);
     let text = format!(
         "url = \"{}\"\nname = \"disk\"\nconnections = 2\ninitiator-name = \"iqn.2026-11.org.example:file\"\n\
-         [cache]\npath = \"disk.cache\"\nsize = \"8MiB\"\nclean-above = \"20%\"\nprefetch-lines = true\n[timeout]\ncommand = \"7s\"\n",
+         [cache]\npath = \"disk.cache\"\nsize = \"8MiB\"\nclean-above = \"20%\"\nprefetch-lines = \
+         true\n[timeout]\ncommand = \"7s\"\n",
         target.url(0)
     );
     fs::write(world.path("disk.toml"), text).unwrap();

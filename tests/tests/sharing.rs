@@ -1,8 +1,10 @@
-//! Several hosts on one LUN, each with a cache: no read is old, and nothing that was acknowledged is lost, whatever happens to the others and to the target.
+//! Several hosts on one LUN, each with a cache: no read is old, and nothing that was acknowledged is lost, whatever
+//! happens to the others and to the target.
 //!
-//! Four attachments, each a process, write and read the same few blocks over NBD, and `qemu-io` beside them by iSCSI without knowing of any of it. One
-//! is killed, one is frozen for longer than its lease and thawed, and the target is killed and started again. Each write has a content of its own;
-//! afterwards the history of each block has to be that of one register: see [`check`].
+//! Four attachments, each a process, write and read the same few blocks over NBD, and `qemu-io` beside them by iSCSI
+//! without knowing of any of it. One is killed, one is frozen for longer than its lease and thawed, and the target is
+//! killed and started again. Each write has a content of its own; afterwards the history of each block has to be that
+//! of one register: see [`check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -131,7 +133,8 @@ fn value_in_dump(dump: &str) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// When one value was there for certain, or came and went: from the first end of what knew it to the last begin (Gibbons and Korach, 1997).
+/// When one value was there for certain, or came and went: from the first end of what knew it to the last begin
+/// (Gibbons and Korach, 1997).
 #[derive(Clone, Copy, Debug)]
 struct Zone {
     value: u64,
@@ -146,8 +149,9 @@ impl Zone {
     }
 }
 
-/// Why the operations on one block are not those of one register, if they are not. Exact where each write has a value of its own: no two values were
-/// certainly there at one time, and none came and went while another certainly was there.
+/// Why the operations on one block are not those of one register, if they are not. Exact where each write has a value
+/// of its own: no two values were certainly there at one time, and none came and went while another certainly was
+/// there.
 fn check(operations: &[Operation], start: Instant) -> Result<(), String> {
     let mut zones: BTreeMap<u64, Zone> = BTreeMap::new();
     zones.insert(0, Zone { value: 0, first_end: Some(start), last_begin: start });

@@ -172,7 +172,8 @@ fn an_attachment_is_the_same_initiator_port_at_every_start() {
     first.kill();
     let again = world.start(["attach", &url, "--name", "disk"]);
     assert!(isids(&world).contains(&isid[0]));
-    // Who comes by its name takes its place (RFC 7143 6.3.5), and it comes back, perhaps before the other has got its answers.
+    // Who comes by its name takes its place (RFC 7143 6.3.5), and it comes back, perhaps before the other has got its
+    // answers.
     world.run(["inquiry", &url, "--isid", &isid[0]]);
     let is_back = |remote: &Value| remote["state"] == "online" && remote["sessions"].as_u64() > Some(1);
     world.wait_for_remote("disk", "a new session", is_back);
@@ -206,8 +207,8 @@ fn an_isid_is_counted_up_where_there_are_several_sessions() {
     }
 }
 
-/// The registry of the host says which LUN is not to be used without its cache. One that cannot be written refuses the attach, and the LUN is as free
-/// as before.
+/// The registry of the host says which LUN is not to be used without its cache. One that cannot be written refuses the
+/// attach, and the LUN is as free as before.
 #[test]
 fn an_attach_that_cannot_be_recorded_leaves_its_luns_free_and_its_stores_in_order() {
     let world = World::new();
@@ -229,7 +230,8 @@ fn an_attach_that_cannot_be_recorded_leaves_its_luns_free_and_its_stores_in_orde
         attached.wait().success();
         records
     };
-    // One for the stripe, one for each of its members, of the cache and of the log: which of them comes first nobody says.
+    // One for the stripe, one for each of its members, of the cache and of the log: which of them comes first nobody
+    // says.
     let (of_log, of_cache): (Vec<_>, Vec<_>) =
         succeed(&with(&stores("other"))).into_iter().partition(|name| name.ends_with(".log.json"));
     assert_eq!((of_cache.len(), of_log.len(), records_in(&world.path("state/dirty")).len()), (3, 3, 0));

@@ -1,7 +1,8 @@
 //! `docs/reference/status.md` names every key of the status of what runs, and none that is not there.
 //!
-//! A row's first cell names keys: whole, or beginning with a dot, which is then beside the one before it. Keys below one of these are named in its
-//! second cell, or in the paragraph that begins with its name; or that says whose keys it has.
+//! A row's first cell names keys: whole, or beginning with a dot, which is then beside the one before it. Keys below
+//! one of these are named in its second cell, or in the paragraph that begins with its name; or that says whose keys it
+//! has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

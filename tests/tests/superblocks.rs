@@ -54,7 +54,8 @@ fn a_lost_copy_of_a_superblock_is_told_by_check_and_written_again_by_the_next_at
     }
 }
 
-/// What stands behind the first copy is the cache's log: that the newest of its records are gone cannot be told from their never having been there.
+/// What stands behind the first copy is the cache's log: that the newest of its records are gone cannot be told from
+/// their never having been there.
 #[test]
 fn a_check_never_calls_a_cache_whole_whose_first_bytes_are_gone() {
     let world = World::new();

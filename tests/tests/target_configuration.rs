@@ -1,4 +1,5 @@
-//! A target's configuration file as a user has it: who may log in and sees what, proof both ways, and changes while it runs.
+//! A target's configuration file as a user has it: who may log in and sees what, proof both ways, and changes while it
+//! runs.
 
 use std::fs;
 
@@ -137,8 +138,8 @@ fn refused(served: &Served, words: &str) {
     assert!(refused.code != Some(0) && refused.stderr.contains(words), "{words}: {refused:?}");
 }
 
-/// A file that moves to another target, or to another number, is another unit (its designators are), so it goes in two steps; in one
-/// step nothing happens.
+/// A file that moves to another target, or to another number, is another unit (its designators are), so it goes in two
+/// steps; in one step nothing happens.
 #[test]
 fn a_file_moves_between_targets_in_two_reloads() {
     let config = |disks: &str, others: &str| {
@@ -301,7 +302,8 @@ fn portals_come_and_go() {
 fn a_session_that_is_not_allowed_any_more_ends() {
     let only = |name: &str| {
         format!(
-            "portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = [\"0=ram:1MiB\"]\n[[target.initiator]]\nnames = [\"{name}\"]\n"
+            "portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{DISKS}\"\nluns = \
+             [\"0=ram:1MiB\"]\n[[target.initiator]]\nnames = [\"{name}\"]\n"
         )
     };
     let served = serve(&only(DATABASE));

@@ -1,5 +1,5 @@
-//! SIGTERM while I/O is under way: what was begun is answered, initiators are asked to log out and given the time for it, and whatever was
-//! acknowledged is in the file.
+//! SIGTERM while I/O is under way: what was begun is answered, initiators are asked to log out and given the time for
+//! it, and whatever was acknowledged is in the file.
 
 use std::fs;
 use std::io::{ErrorKind, IoSlice, Read, Write};

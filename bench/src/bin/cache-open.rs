@@ -1,7 +1,7 @@
 //! `make bench-cache-open`: how long a large, full cache takes to open, and how much memory it takes then.
 //!
-//! The cache's file is sparse: every frame holds a line as far as the table says, and nobody has written its data. Each phase is a process of
-//! its own, so that memory is that of one open cache and a killed one is really killed:
+//! The cache's file is sparse: every frame holds a line as far as the table says, and nobody has written its data. Each
+//! phase is a process of its own, so that memory is that of one open cache and a killed one is really killed:
 //!
 //! | phase | what |
 //! |---|---|

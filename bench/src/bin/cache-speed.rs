@@ -7,8 +7,9 @@
 //! | durable 4 KiB random writes in write-back at depth 1 and 32, deferred and not | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | a cold sequential read over a modelled link of 1 Gbit/s, and of a LUN in RAM without one | without the cache |
 //!
-//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Files are opened past
-//! the page cache, as the program opens caches; from the page cache the processors are what bounds, not the disk.
+//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw
+//! results. Files are opened past the page cache, as the program opens caches; from the page cache the processors are
+//! what bounds, not the disk.
 
 #![forbid(unsafe_code)]
 
@@ -165,7 +166,8 @@ async fn measure_reads(arguments: &Arguments) -> Result<()> {
                 let speed = speed(depth, arguments.seconds, read).await?;
                 let Speed { per_second, cpu_us } = speed;
                 println!(
-                    "round {round}, depth {depth}: {name:<5} {per_second:>8.0} reads/s, {cpu_us:>6.2} us of processor a read"
+                    "round {round}, depth {depth}: {name:<5} {per_second:>8.0} reads/s, {cpu_us:>6.2} us of processor \
+                     a read"
                 );
                 all.entry((depth, name)).or_default().push(speed);
             }
@@ -262,7 +264,8 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
             for (name, speed) in speeds {
                 let Speed { per_second, cpu_us } = speed;
                 println!(
-                    "round {round}, depth {depth}: {name:<12} {per_second:>8.0} writes/s, {cpu_us:>6.2} us of processor a write"
+                    "round {round}, depth {depth}: {name:<12} {per_second:>8.0} writes/s, {cpu_us:>6.2} us of \
+                     processor a write"
                 );
                 all.entry((depth, name)).or_default().push(speed);
             }

@@ -5,9 +5,9 @@
 //! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM, with its records in RAM and without; and to a large one, without level 2, and full when level 2 begins | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | opening a full log whose program was killed, and memory per live slot | nothing |
 //!
-//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw results. Opening is
-//! done in a process of its own, so that memory is that of one log and a killed one is really killed. Files are opened past the page
-//! cache, so there is nothing to be dropped.
+//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw
+//! results. Opening is done in a process of its own, so that memory is that of one log and a killed one is really
+//! killed. Files are opened past the page cache, so there is nothing to be dropped.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What applications write at once.
 const BLOCK_BYTES: u64 = 4096;
-/// Share of the log that is filled before it is opened: the rest is what records take besides data, and segments in use.
+/// Share of the log that is filled before it is opened: the rest is what records take besides data, and segments in
+/// use.
 const FILLED: f64 = 0.9;
 /// The origin of the speed measurements; small enough that it stays in RAM.
 const ORIGIN_BYTES: u64 = 256 << 20;
@@ -155,8 +156,8 @@ async fn measure_speed(arguments: &Arguments) -> Result<()> {
         for (name, what) in kinds {
             let (log, log_p50) = (of(name, |speed| speed.per_second), of(name, |speed| speed.p50_us));
             println!(
-                "depth {depth}, {what}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and {log_p50:.1} us, \
-                 {:.2} x; p99.9 over p50 {:.1} and {:.1}, {:.2} x",
+                "depth {depth}, {what}: bare {bare:.0}/s, log {log:.0}/s, {:.2} x the rate; p50 {bare_p50:.1} and \
+                 {log_p50:.1} us, {:.2} x; p99.9 over p50 {:.1} and {:.1}, {:.2} x",
                 log / bare,
                 log_p50 / bare_p50,
                 tail("bare"),
@@ -340,7 +341,8 @@ fn measure_open(arguments: &Arguments) -> Result<()> {
     }
     let of = |key: &str| median(rounds.iter().filter_map(|result| result[key].as_f64()).collect());
     println!(
-        "opened in {:.3} s with {:.0} MiB of records since the checkpoint; {:.1} bytes of memory a live slot, {:.1} at most",
+        "opened in {:.3} s with {:.0} MiB of records since the checkpoint; {:.1} bytes of memory a live slot, {:.1} at \
+         most",
         of("open_seconds"),
         of("tail_bytes") / f64::from(1 << 20),
         of("bytes_per_slot"),

@@ -1,8 +1,8 @@
 //! One connection can close another; the session goes on.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LogoutOutcome, LogoutReason};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{LogoutOutcome, LogoutReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.14";

@@ -1,16 +1,19 @@
 //! Where the target asks for an acknowledgement (A bit), data before it cannot be asked for again.
 
 use crate::bench::Bench;
+use crate::verdict::{Outcome, fail, skip};
 use base::serial::Serial32;
 use iscsi::pdu::{RejectReason, SnackType};
-use crate::verdict::{Outcome, fail, skip};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16.2";
 
 /// Where the target asks for an acknowledgement (A bit), data before it cannot be asked for again.
 pub fn run(bench: &Bench) -> Outcome {
-    let mut wire = bench.log_in_at_level("1", &[("MaxRecvDataSegmentLength", "512"), ("MaxBurstLength", "1024"), ("FirstBurstLength", "1024")])?;
+    let mut wire = bench.log_in_at_level(
+        "1",
+        &[("MaxRecvDataSegmentLength", "512"), ("MaxBurstLength", "1024"), ("FirstBurstLength", "1024")],
+    )?;
     wire.acknowledges = false;
     let command = wire.read10(4);
     wire.send(&command, Vec::new())?;

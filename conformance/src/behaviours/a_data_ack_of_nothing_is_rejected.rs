@@ -1,9 +1,9 @@
 //! A DataACK that names no data is an invalid data ack.
 
 use crate::bench::Bench;
+use crate::verdict::Outcome;
 use base::serial::Serial32;
 use iscsi::pdu::{RejectReason, SnackType, TargetTransferTag};
-use crate::verdict::{Outcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16.2, 11.17.1";

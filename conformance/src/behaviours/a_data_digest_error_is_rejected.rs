@@ -1,10 +1,10 @@
 //! A command whose data came wrong is rejected; sent again with the same CmdSN it is executed.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use iscsi::pdu::{RejectReason};
-use super::support::{read_back};
-use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::verdict::Outcome;
+use crate::wire::pattern;
+use iscsi::pdu::RejectReason;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.8, 11.17.1";

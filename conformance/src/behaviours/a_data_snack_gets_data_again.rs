@@ -1,9 +1,9 @@
 //! A Data-In PDU is sent again as it was.
 
 use crate::bench::Bench;
+use crate::verdict::{Outcome, ensure, fail, same};
 use base::serial::Serial32;
 use iscsi::pdu::{Bhs, SnackType};
-use crate::verdict::{Outcome, ensure, fail, same};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16";

@@ -1,9 +1,9 @@
 //! Data that was never sent cannot be asked for: protocol error.
 
 use crate::bench::Bench;
+use crate::verdict::Outcome;
 use base::serial::Serial32;
 use iscsi::pdu::{RejectReason, SnackType};
-use crate::verdict::{Outcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16";

@@ -1,8 +1,8 @@
 //! A task management function for a LUN that is not there says so.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.6.1";
@@ -11,5 +11,9 @@ pub const CLAUSE: &str = "RFC 7143 11.6.1";
 pub fn run(bench: &Bench) -> Outcome {
     let mut wire = bench.log_in(&[])?;
     wire.lun = 0x00fe_0000_0000_0000;
-    same("outcome", wire.manage(TaskManagementFunction::LogicalUnitReset, None)?, TaskManagementOutcome::LunDoesNotExist)
+    same(
+        "outcome",
+        wire.manage(TaskManagementFunction::LogicalUnitReset, None)?,
+        TaskManagementOutcome::LunDoesNotExist,
+    )
 }

@@ -1,7 +1,7 @@
 //! Behind a header that came wrong nothing can be found: the connection ends.
 
 use crate::bench::Bench;
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.8";

@@ -1,11 +1,11 @@
 //! At level 1 a gap in the DataSNs is filled by a recovery R2T, or the task fails.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs, ServiceResponse};
-use super::support::{read_back};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail, skip};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::{Bhs, ServiceResponse};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.1.4.1, 7.9";

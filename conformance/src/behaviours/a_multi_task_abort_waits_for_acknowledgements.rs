@@ -1,5 +1,5 @@
-//! The response of a multi-task abort is fenced: what was answered before it on other connections must have been acknowledged there, for which the
-//! target asks with a ping.
+//! The response of a multi-task abort is fenced: what was answered before it on other connections must have been
+//! acknowledged there, for which the target asks with a ping.
 
 use crate::bench::Bench;
 use crate::verdict::{Outcome, same};

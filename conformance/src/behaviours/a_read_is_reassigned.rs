@@ -1,9 +1,9 @@
 //! After a recovery logout a read whose answer was not acknowledged is completed on another connection.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, ensure, same};
-use crate::wire::{SILENCE};
+use crate::wire::SILENCE;
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.2.2, 11.5.1";
@@ -23,7 +23,11 @@ pub fn run(bench: &Bench) -> Outcome {
     second.cmd_sn = cmd_sn;
     let response = bench.try_log_in(&mut second, isid, tsih, cid, &[])?;
     ensure(response.status.is_success(), format!("the connection is not reinstated: {}", response.status))?;
-    same("outcome", second.manage(TaskManagementFunction::TaskReassign, Some(&command))?, TaskManagementOutcome::FunctionComplete)?;
+    same(
+        "outcome",
+        second.manage(TaskManagementFunction::TaskReassign, Some(&command))?,
+        TaskManagementOutcome::FunctionComplete,
+    )?;
     let (pieces, status) = second.read_all(command.initiator_task_tag)?;
     same("status", status, 0)?;
     let data: Vec<u8> = pieces.into_iter().flat_map(|(_, data)| data).collect();

@@ -1,9 +1,9 @@
 //! A Login Request in the full feature phase is a protocol error.
 
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail};
+use iscsi::pdu::Bhs;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 6.3, 11.17.1";

@@ -2,7 +2,7 @@
 
 use crate::bench::Bench;
 use crate::verdict::{Outcome, ensure};
-use crate::wire::{SILENCE};
+use crate::wire::SILENCE;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.1.4.3, 11.15.4";

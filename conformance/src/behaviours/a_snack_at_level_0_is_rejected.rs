@@ -1,9 +1,9 @@
 //! Without error recovery nothing is sent again: a SNACK is rejected.
 
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs, SnackType};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail};
+use iscsi::pdu::{Bhs, SnackType};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16, 11.17.1";

@@ -1,8 +1,8 @@
 //! A response that is not acknowledged is sent again, with the same StatSN.
 
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs, SnackType};
 use crate::verdict::{Outcome, fail, same};
+use iscsi::pdu::{Bhs, SnackType};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16";

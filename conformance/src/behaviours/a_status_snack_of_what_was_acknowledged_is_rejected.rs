@@ -1,8 +1,8 @@
 //! A response that was acknowledged is not there any more: protocol error.
 
 use crate::bench::Bench;
+use crate::verdict::Outcome;
 use iscsi::pdu::{RejectReason, SnackType};
-use crate::verdict::{Outcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16";

@@ -1,9 +1,9 @@
 //! A PDU that only targets send is rejected.
 
 use crate::bench::Bench;
-use iscsi::pdu::{BHS_BYTES, Bhs};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail};
+use iscsi::pdu::{BHS_BYTES, Bhs};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.17.1";

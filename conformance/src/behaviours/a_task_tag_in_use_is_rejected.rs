@@ -1,8 +1,8 @@
 //! A command with the tag of an active task is rejected as task in progress.
 
 use crate::bench::Bench;
+use crate::verdict::Outcome;
 use iscsi::pdu::{RejectReason, ScsiCommand};
-use crate::verdict::{Outcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.17.1";

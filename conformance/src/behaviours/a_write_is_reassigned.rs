@@ -1,10 +1,10 @@
 //! A write that waits for its data is asked for it again on the connection it is reassigned to.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use iscsi::pdu::{LogoutOutcome, LogoutReason, TaskManagementFunction, TaskManagementOutcome};
-use super::support::{read_back};
 use crate::verdict::{Outcome, same, skip};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::{LogoutOutcome, LogoutReason, TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.2.2, 11.5.1";
@@ -27,7 +27,11 @@ pub fn run(bench: &Bench) -> Outcome {
     let logout = second.log_out(LogoutReason::RemoveForRecovery, first.cid)?;
     same("logout", logout.outcome, LogoutOutcome::Closed)?;
     first.expect_close()?;
-    same("outcome", second.manage(TaskManagementFunction::TaskReassign, Some(&command))?, TaskManagementOutcome::FunctionComplete)?;
+    same(
+        "outcome",
+        second.manage(TaskManagementFunction::TaskReassign, Some(&command))?,
+        TaskManagementOutcome::FunctionComplete,
+    )?;
     let r2t = second.r2t(command.initiator_task_tag)?;
     second.answer_r2t(&r2t, &pattern(512), 512)?;
     second.expect_good(command.initiator_task_tag)?;

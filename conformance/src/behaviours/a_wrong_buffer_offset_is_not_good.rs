@@ -1,9 +1,9 @@
 //! A Data-Out whose offset is not the next one must not be written as if it were.
 
+use super::support::refused;
 use crate::bench::Bench;
-use super::support::{refused};
-use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::verdict::Outcome;
+use crate::wire::pattern;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.13, 11.7.4";

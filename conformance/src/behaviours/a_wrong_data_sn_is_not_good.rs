@@ -1,14 +1,16 @@
-//! A Data-Out with a DataSN that skips one must not count: the task fails, the data is asked for again, or the connection ends.
+//! A Data-Out with a DataSN that skips one must not count: the task fails, the data is asked for again, or the
+//! connection ends.
 
+use super::support::refused;
 use crate::bench::Bench;
-use super::support::{refused};
-use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::verdict::Outcome;
+use crate::wire::pattern;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.9, 11.7.5";
 
-/// A Data-Out with a DataSN that skips one must not count: the task fails, the data is asked for again, or the connection ends.
+/// A Data-Out with a DataSN that skips one must not count: the task fails, the data is asked for again, or the
+/// connection ends.
 pub fn run(bench: &Bench) -> Outcome {
     bench.needs_to_write()?;
     let mut wire = bench.log_in_with(&[("ImmediateData", "No"), ("InitialR2T", "Yes")], "InitialR2T", "Yes")?;

@@ -1,8 +1,8 @@
 //! ABORT TASK uses up the number of a command that has not come; it is never executed.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.6.1";
@@ -11,7 +11,11 @@ pub const CLAUSE: &str = "RFC 7143 11.6.1";
 pub fn run(bench: &Bench) -> Outcome {
     let mut wire = bench.log_in(&[])?;
     let lost = wire.test_unit_ready();
-    same("outcome", wire.manage(TaskManagementFunction::AbortTask, Some(&lost))?, TaskManagementOutcome::FunctionComplete)?;
+    same(
+        "outcome",
+        wire.manage(TaskManagementFunction::AbortTask, Some(&lost))?,
+        TaskManagementOutcome::FunctionComplete,
+    )?;
     wire.send(&lost, Vec::new())?;
     wire.expect_silence()?;
     wire.check_alive()

@@ -1,8 +1,8 @@
 //! ABORT TASK of a task outside the window does not find it.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.6.1";
@@ -13,5 +13,9 @@ pub fn run(bench: &Bench) -> Outcome {
     let mut ghost = wire.test_unit_ready();
     wire.cmd_sn = ghost.cmd_sn;
     ghost.cmd_sn = ghost.cmd_sn.minus(100);
-    same("outcome", wire.manage(TaskManagementFunction::AbortTask, Some(&ghost))?, TaskManagementOutcome::TaskDoesNotExist)
+    same(
+        "outcome",
+        wire.manage(TaskManagementFunction::AbortTask, Some(&ghost))?,
+        TaskManagementOutcome::TaskDoesNotExist,
+    )
 }

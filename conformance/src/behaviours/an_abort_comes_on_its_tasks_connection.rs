@@ -1,9 +1,9 @@
 //! ABORT TASK on another connection than the task's is not carried out while that lives.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, ensure};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.5.1";

@@ -1,9 +1,9 @@
 //! An R2T whose data has not come is sent again with the same R2TSN and tag.
 
 use crate::bench::Bench;
-use iscsi::pdu::{SnackType};
 use crate::verdict::{Outcome, same};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::SnackType;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16";

@@ -1,9 +1,9 @@
 //! All unacknowledged data comes again, then a response with the SNACK tag and the StatSN it had.
 
 use crate::bench::Bench;
+use crate::verdict::{Outcome, ensure, fail, same};
 use base::serial::Serial32;
 use iscsi::pdu::{Bhs, SnackType};
-use crate::verdict::{Outcome, ensure, fail, same};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.16.3";

@@ -1,8 +1,8 @@
 //! A function code nobody knows is answered as not supported, not rejected.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.6.1";

@@ -1,8 +1,8 @@
 //! An opcode nobody knows is rejected as not supported, with its header, and the session goes on.
 
 use crate::bench::Bench;
-use iscsi::pdu::{BHS_BYTES, Bhs, RejectReason};
 use crate::verdict::{Outcome, ensure, fail, same};
+use iscsi::pdu::{BHS_BYTES, Bhs, RejectReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.17.1";

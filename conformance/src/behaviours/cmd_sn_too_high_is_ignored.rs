@@ -1,7 +1,7 @@
 //! A command beyond MaxCmdSN is ignored silently, and the session goes on.
 
 use crate::bench::Bench;
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.2.1";

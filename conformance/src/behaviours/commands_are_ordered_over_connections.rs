@@ -1,7 +1,7 @@
 //! A command on one connection waits for one before it on another; each is answered on its own.
 
 use crate::bench::Bench;
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.2.1";

@@ -1,5 +1,5 @@
-//! Tasks end with the connection they came on; the next command on any connection of the session is told so by a unit attention,
-//! 47h/7Fh (SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT), once.
+//! Tasks end with the connection they came on; the next command on any connection of the session is told so by a unit
+//! attention, 47h/7Fh (SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT), once.
 
 use crate::bench::{Bench, name};
 use crate::verdict::{Outcome, ensure, fail, same};

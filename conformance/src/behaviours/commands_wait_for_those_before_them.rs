@@ -1,7 +1,7 @@
 //! A command with a gap before it is executed when the gap is closed.
 
 use crate::bench::Bench;
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.2.1";

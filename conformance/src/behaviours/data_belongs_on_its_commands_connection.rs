@@ -1,11 +1,11 @@
 //! R2T and response come where the command came; data on another connection is not taken.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs};
-use super::support::{read_back};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::Bhs;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.5.1";

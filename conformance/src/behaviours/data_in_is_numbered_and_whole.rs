@@ -1,8 +1,8 @@
 //! Data-In PDUs have ascending DataSN and gapless offsets, and no segment is longer than declared.
 
 use crate::bench::Bench;
-use base::serial::Serial32;
 use crate::verdict::{Outcome, ensure, same};
+use base::serial::Serial32;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.2.3, 11.7";

@@ -1,19 +1,22 @@
-//! At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task fails.
+//! At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task
+//! fails.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs, RejectReason};
-use super::support::{read_back};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail, same, skip};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::{Bhs, RejectReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.1.4.1, 7.8";
 
-/// At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task fails.
+/// At level 1 a Data-Out with a digest error is rejected and then asked for again with a recovery R2T, or the task
+/// fails.
 pub fn run(bench: &Bench) -> Outcome {
     bench.needs_to_write()?;
-    let mut wire = bench.log_in_at_level("1", &[("DataDigest", "CRC32C"), ("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+    let mut wire =
+        bench.log_in_at_level("1", &[("DataDigest", "CRC32C"), ("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
     same("DataDigest", wire.answers.get("DataDigest"), Some("CRC32C"))?;
     let all = pattern(1024);
     let command = wire.write10(2);

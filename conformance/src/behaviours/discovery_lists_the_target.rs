@@ -1,9 +1,9 @@
 //! A discovery session lists the target under test with an address.
 
+use super::support::discovery;
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs};
-use super::support::{discovery};
 use crate::verdict::{Outcome, ensure, fail};
+use iscsi::pdu::Bhs;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.3, C";
@@ -17,6 +17,9 @@ pub fn run(bench: &Bench) -> Outcome {
     let pdu = wire.receive()?;
     let Ok(Bhs::TextResponse(_)) = pdu.header.bhs else { return fail("SendTargets gets no text response") };
     let text = String::from_utf8_lossy(pdu.data.bytes()).into_owned();
-    ensure(text.split('\0').any(|line| line == format!("TargetName={}", bench.target)), format!("the list is {text:?}"))?;
+    ensure(
+        text.split('\0').any(|line| line == format!("TargetName={}", bench.target)),
+        format!("the list is {text:?}"),
+    )?;
     ensure(text.contains("TargetAddress="), "no address is told")
 }

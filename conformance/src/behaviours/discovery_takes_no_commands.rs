@@ -1,10 +1,10 @@
 //! A SCSI command in a discovery session is rejected.
 
+use super::support::discovery;
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs};
-use super::support::{discovery};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail};
+use iscsi::pdu::Bhs;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.3, 7.4.3";

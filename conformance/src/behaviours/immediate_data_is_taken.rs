@@ -1,9 +1,9 @@
 //! Data in the command PDU is written without an R2T.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use super::support::{read_back};
-use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::verdict::Outcome;
+use crate::wire::pattern;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.5.2, 13.11";

@@ -1,7 +1,7 @@
 //! Any other PDU before the login ends the connection.
 
 use crate::bench::Bench;
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.3, 6.3";

@@ -1,9 +1,9 @@
 //! A login without InitiatorName is answered with 0207h.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStatus};
-use iscsi::text::Keys;
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::LoginStatus;
+use iscsi::text::Keys;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.13.5, 13.5";

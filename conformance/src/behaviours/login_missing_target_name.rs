@@ -1,10 +1,10 @@
 //! A normal session's login without TargetName is answered with 0207h.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStatus};
-use iscsi::text::Keys;
-use crate::bench::{INITIATOR};
+use crate::bench::INITIATOR;
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::LoginStatus;
+use iscsi::text::Keys;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.13.5, 13.4";

@@ -1,10 +1,10 @@
 //! A target that is not here is answered with 0203h.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStatus};
-use iscsi::text::Keys;
-use crate::bench::{INITIATOR};
+use crate::bench::INITIATOR;
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::LoginStatus;
+use iscsi::text::Keys;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.13.5";

@@ -1,8 +1,8 @@
 //! A login text may come in several requests with the C bit; each but the last is answered with nothing.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStage};
 use crate::verdict::{Outcome, ensure, same};
+use iscsi::pdu::LoginStage;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 6.2, 11.12.3";
@@ -16,7 +16,10 @@ pub fn run(bench: &Bench) -> Outcome {
     (request.is_continued, request.transit_to) = (true, None);
     wire.send(&request, first.to_vec())?;
     let (response, answers) = wire.login_response()?;
-    ensure(response.status.is_success() && answers.is_empty(), "the first piece is not answered with an empty response")?;
+    ensure(
+        response.status.is_success() && answers.is_empty(),
+        "the first piece is not answered with an empty response",
+    )?;
     (request.is_continued, request.transit_to) = (false, Some(LoginStage::FullFeaturePhase));
     wire.send(&request, second.to_vec())?;
     let (response, answers) = wire.login_response()?;

@@ -1,8 +1,8 @@
 //! A login for a session that does not exist is answered with 020ah.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStatus};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::LoginStatus;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 6.3.1";

@@ -1,8 +1,8 @@
 //! A version that is not there is answered with 0205h.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStatus};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::LoginStatus;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.12.5, 11.13.5";

@@ -1,8 +1,8 @@
 //! A logout of the only connection closes the session.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LogoutOutcome, LogoutReason};
 use crate::verdict::{Outcome, ensure, same};
+use iscsi::pdu::{LogoutOutcome, LogoutReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.14, 6.3.5";

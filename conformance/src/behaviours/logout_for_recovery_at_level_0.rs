@@ -1,8 +1,8 @@
 //! Without level 2 a recovery logout is answered with 2.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LogoutOutcome, LogoutReason};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{LogoutOutcome, LogoutReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.15.1";

@@ -1,8 +1,8 @@
 //! A logout of a CID that is not there is answered with 1, and the connection stays.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LogoutOutcome, LogoutReason};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{LogoutOutcome, LogoutReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.15.1";

@@ -1,8 +1,8 @@
 //! A connection beyond MaxConnections is refused with 0206h.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LoginStatus};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::LoginStatus;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.13.5, 13.2";

@@ -1,9 +1,9 @@
 //! A NOP-Out with a task tag comes back with its data.
 
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs};
 use crate::verdict::{Outcome, ensure, fail};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::Bhs;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.18, 11.19";

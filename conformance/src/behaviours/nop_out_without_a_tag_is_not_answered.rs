@@ -1,8 +1,8 @@
 //! A NOP-Out without a task tag has no answer.
 
 use crate::bench::Bench;
-use iscsi::pdu::{NopOut};
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
+use iscsi::pdu::NopOut;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.18";

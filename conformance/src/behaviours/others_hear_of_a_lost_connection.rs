@@ -1,9 +1,9 @@
 //! At level 2 the other connections are told of one that is lost, with Time2Wait and Time2Retain.
 
 use crate::bench::Bench;
-use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail, same, skip};
+use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.1.4.3, 11.9.1";

@@ -1,10 +1,10 @@
 //! No R2T asks for more than MaxBurstLength, and R2TSNs ascend.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use base::serial::Serial32;
-use super::support::{read_back};
 use crate::verdict::{Outcome, ensure, same};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use base::serial::Serial32;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.8, 13.13";
@@ -12,7 +12,13 @@ pub const CLAUSE: &str = "RFC 7143 11.8, 13.13";
 /// No R2T asks for more than MaxBurstLength, and R2TSNs ascend.
 pub fn run(bench: &Bench) -> Outcome {
     bench.needs_to_write()?;
-    let keys = [("ImmediateData", "No"), ("InitialR2T", "Yes"), ("MaxBurstLength", "1024"), ("FirstBurstLength", "1024"), ("MaxOutstandingR2T", "1")];
+    let keys = [
+        ("ImmediateData", "No"),
+        ("InitialR2T", "Yes"),
+        ("MaxBurstLength", "1024"),
+        ("FirstBurstLength", "1024"),
+        ("MaxOutstandingR2T", "1"),
+    ];
     let mut wire = bench.log_in_with(&keys, "InitialR2T", "Yes")?;
     let burst = wire.number("MaxBurstLength", 262_144);
     let all = pattern(4096);

@@ -1,8 +1,8 @@
 //! TASK REASSIGN where level 2 was not agreed is not supported.
 
 use crate::bench::Bench;
-use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 7.2.2";
@@ -12,5 +12,9 @@ pub fn run(bench: &Bench) -> Outcome {
     let mut wire = bench.log_in_with(&[("ErrorRecoveryLevel", "0")], "ErrorRecoveryLevel", "0")?;
     let ghost = wire.test_unit_ready();
     wire.cmd_sn = ghost.cmd_sn;
-    same("outcome", wire.manage(TaskManagementFunction::TaskReassign, Some(&ghost))?, TaskManagementOutcome::ReassignmentNotSupported)
+    same(
+        "outcome",
+        wire.manage(TaskManagementFunction::TaskReassign, Some(&ghost))?,
+        TaskManagementOutcome::ReassignmentNotSupported,
+    )
 }

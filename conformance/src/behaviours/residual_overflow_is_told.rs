@@ -1,9 +1,9 @@
 //! An initiator that expects less than the CDB asks for is told the difference.
 
+use super::support::residual;
 use crate::bench::Bench;
-use iscsi::pdu::{Residual};
-use super::support::{residual};
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
+use iscsi::pdu::Residual;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.4.5.1";

@@ -1,8 +1,8 @@
 //! MaxRecvDataSegmentLength declared in the full feature phase holds for the data that follows.
 
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs};
 use crate::verdict::{Outcome, ensure, fail, same};
+use iscsi::pdu::Bhs;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 6.4, 13.12";

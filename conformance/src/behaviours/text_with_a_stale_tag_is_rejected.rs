@@ -1,9 +1,9 @@
 //! A Text Request that continues an exchange which is not there is rejected.
 
 use crate::bench::Bench;
-use iscsi::pdu::{Bhs, TargetTransferTag};
-use crate::bench::{name};
+use crate::bench::name;
 use crate::verdict::{Outcome, fail};
+use iscsi::pdu::{Bhs, TargetTransferTag};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.10.4";

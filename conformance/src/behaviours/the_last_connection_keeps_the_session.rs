@@ -1,8 +1,8 @@
 //! A connection that logs itself out leaves the session to the others.
 
 use crate::bench::Bench;
-use iscsi::pdu::{LogoutOutcome, LogoutReason};
 use crate::verdict::{Outcome, same};
+use iscsi::pdu::{LogoutOutcome, LogoutReason};
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 6.3.5";

@@ -1,9 +1,9 @@
 //! A sequence that ends before its R2T is satisfied must not end in GOOD.
 
+use super::support::refused;
 use crate::bench::Bench;
-use super::support::{refused};
-use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::verdict::Outcome;
+use crate::wire::pattern;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.4.7.2, 11.7.2";

@@ -1,8 +1,8 @@
 //! More data than an R2T asks for is refused, and the target lives on.
 
+use super::support::refused;
 use crate::bench::Bench;
-use super::support::{refused};
-use crate::verdict::{Outcome};
+use crate::verdict::Outcome;
 use crate::wire::{SILENCE, pattern};
 
 /// Clause.

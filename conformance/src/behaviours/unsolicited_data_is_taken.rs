@@ -1,10 +1,10 @@
 //! With InitialR2T=No data up to FirstBurstLength comes unasked, and the rest is asked for.
 
+use super::support::read_back;
 use crate::bench::Bench;
-use iscsi::pdu::{ScsiCommand};
-use super::support::{read_back};
 use crate::verdict::{Outcome, same};
-use crate::wire::{pattern};
+use crate::wire::pattern;
+use iscsi::pdu::ScsiCommand;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 4.2.5.2, 13.10";
@@ -12,7 +12,8 @@ pub const CLAUSE: &str = "RFC 7143 4.2.5.2, 13.10";
 /// With InitialR2T=No data up to FirstBurstLength comes unasked, and the rest is asked for.
 pub fn run(bench: &Bench) -> Outcome {
     bench.needs_to_write()?;
-    let keys = [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", "1024"), ("MaxBurstLength", "4096")];
+    let keys =
+        [("ImmediateData", "No"), ("InitialR2T", "No"), ("FirstBurstLength", "1024"), ("MaxBurstLength", "4096")];
     let mut wire = bench.log_in_with(&keys, "InitialR2T", "No")?;
     let all = pattern(2048);
     let command = ScsiCommand { is_final: false, ..wire.write10(4) };

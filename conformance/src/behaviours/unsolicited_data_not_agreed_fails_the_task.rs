@@ -1,9 +1,9 @@
 //! Unsolicited data where InitialR2T=Yes was agreed is refused: a Reject, a failed task, or the end of the connection.
 
+use super::support::refused;
 use crate::bench::Bench;
-use super::support::{refused};
-use crate::verdict::{Outcome};
-use crate::wire::{pattern};
+use crate::verdict::Outcome;
+use crate::wire::pattern;
 
 /// Clause.
 pub const CLAUSE: &str = "RFC 7143 11.4.7.2, 13.10";

@@ -1,8 +1,9 @@
 //! Background work by name, so that a test can end any piece of it with a panic and see what becomes of the process.
 //!
-//! A panic in background work must end the process: what is acknowledged is safe and is recovered by the next start, while a process that goes on
-//! without a piece of itself hangs in silence. The program sees to that. Whoever starts background work gives it a name here, and the program
-//! may have an observer called at each turn that the work has; without one a turn costs one load.
+//! A panic in background work must end the process: what is acknowledged is safe and is recovered by the next start,
+//! while a process that goes on without a piece of itself hangs in silence. The program sees to that. Whoever starts
+//! background work gives it a name here, and the program may have an observer called at each turn that the work has;
+//! without one a turn costs one load.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

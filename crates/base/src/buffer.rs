@@ -5,13 +5,14 @@
 //! across an `await`. When it is dropped its memory returns to the [`BufferPool`] it came from.
 //!
 //! A pool bounds the bytes that are *out* at any time. [`BufferPool::try_acquire`] says no when the bound is reached;
-//! [`BufferPool::acquire`] waits its turn, first come first served. What comes back is kept, by size class, for the next one.
+//! [`BufferPool::acquire`] waits its turn, first come first served. What comes back is kept, by size class, for the
+//! next one.
 //!
 //! New memory is zeroed; recycled memory holds what was there before, so a consumer that does not fill a buffer must
 //! clear it. [`Buffer::zeroed`] always is zero.
 //!
-//! A large buffer may be filled piece by piece: its memory is made, which takes about as long as filling it, when a piece first comes into its
-//! window ([`Buffer::set_window`]).
+//! A large buffer may be filled piece by piece: its memory is made, which takes about as long as filling it, when a
+//! piece first comes into its window ([`Buffer::set_window`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,7 +36,8 @@ const _: () = assert!(align_of::<Page>() == BUFFER_ALIGNMENT);
 
 /// An owned, page-aligned, contiguous run of bytes.
 ///
-/// Dereferences to `[u8]`: to its first bytes, or to the window that was set. The length can shrink and grow inside the capacity.
+/// Dereferences to `[u8]`: to its first bytes, or to the window that was set. The length can shrink and grow inside the
+/// capacity.
 pub struct Buffer {
     /// The memory that was made so far, from the front; there is room for the rest.
     pages: Vec<Page>,
@@ -87,8 +89,8 @@ impl Buffer {
         self.set_window(self.start, length);
     }
 
-    /// From now on the buffer is the `length` bytes from `start`, which begins a page. Bytes that were not in a window before are zero, or what
-    /// recycled memory held.
+    /// From now on the buffer is the `length` bytes from `start`, which begins a page. Bytes that were not in a window
+    /// before are zero, or what recycled memory held.
     ///
     /// # Panics
     /// When `start` does not begin a page, or the window's end exceeds the capacity.
@@ -171,7 +173,8 @@ impl BufferPool {
         Self { shared: Arc::new(PoolShared { bytes_max, state: Mutex::new(state) }) }
     }
 
-    /// Another bound from now on. Buffers that are out stay out; with a smaller one none is lent until enough came back.
+    /// Another bound from now on. Buffers that are out stay out; with a smaller one none is lent until enough came
+    /// back.
     pub fn set_bytes_max(&self, bytes_max: usize) {
         self.shared.bytes_max.store(bytes_max.max(BUFFER_ALIGNMENT), Ordering::Relaxed);
         wake_first(&self.shared.lock());
@@ -189,8 +192,8 @@ impl BufferPool {
         Some(self.lend(pages, length))
     }
 
-    /// As [`try_acquire`](Self::try_acquire), for one of several who hold much and must leave something to each other: once the others have
-    /// more than half of the bound, who has `own_bytes` out gets no more than is then left.
+    /// As [`try_acquire`](Self::try_acquire), for one of several who hold much and must leave something to each other:
+    /// once the others have more than half of the bound, who has `own_bytes` out gets no more than is then left.
     pub fn try_acquire_beside_others(&self, length: usize, own_bytes: usize) -> Option<Buffer> {
         let capacity = class_capacity(length)?;
         let mut state = self.shared.lock();
@@ -220,7 +223,8 @@ impl BufferPool {
         Acquire { pool: self.clone(), length, capacity, ticket: None }
     }
 
-    /// As [`acquire`](Self::acquire), with room for `capacity` bytes and an empty window: for who fills it piece by piece.
+    /// As [`acquire`](Self::acquire), with room for `capacity` bytes and an empty window: for who fills it piece by
+    /// piece.
     ///
     /// # Panics
     /// When `capacity` exceeds [`BUFFER_BYTES_MAX`].

@@ -1,14 +1,15 @@
 //! Whether someone who waits for a peer keeps looking for a moment, instead of sleeping at once: adaptive busy polling.
 //!
-//! Waking a sleeping thread takes longer than answering from RAM. Who has few things under way pays that for each of them; who has many does not,
-//! since more comes while it wakes, and looking at once would only take apart what can be handled in one go. So one looks again only
+//! Waking a sleeping thread takes longer than answering from RAM. Who has few things under way pays that for each of
+//! them; who has many does not, since more comes while it wakes, and looking at once would only take apart what can be
+//! handled in one go. So one looks again only
 //!
 //! - after traffic, for about as long as a wake-up takes: a silent connection costs nothing;
 //! - while little is under way, and was of late: of a batch that is half answered the other half comes soon;
-//! - while that pays. Each time that ends with traffic adds confidence, each in vain takes more away. Without any, as when the peer needs
-//!   the very processor we would look on, one pause in 64 is tried, and then ever fewer;
-//! - while nobody else wants the processor: when two looks are further apart than it takes to look, another thread ran in between, and
-//!   confidence is gone.
+//! - while that pays. Each time that ends with traffic adds confidence, each in vain takes more away. Without any, as
+//!   when the peer needs the very processor we would look on, one pause in 64 is tried, and then ever fewer;
+//! - while nobody else wants the processor: when two looks are further apart than it takes to look, another thread ran
+//!   in between, and confidence is gone.
 //!
 //! ```text
 //!            traffic                    quiet, may look                    time over, or interrupted
@@ -21,7 +22,8 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// Operations under way up to which it is the latency that the one at the other end waits for. Beyond, it has work to do while we wake.
+/// Operations under way up to which it is the latency that the one at the other end waits for. Beyond, it has work to
+/// do while we wake.
 const DEPTH_MAX: usize = 16;
 
 /// Bytes that keep the one at the other end as busy as one more operation.
@@ -92,7 +94,8 @@ enum State {
 }
 
 impl BusyPoll {
-    /// Of one who waited for nothing so far, and looks for `longest` at most; zero for never. It has half the confidence it can have.
+    /// Of one who waited for nothing so far, and looks for `longest` at most; zero for never. It has half the
+    /// confidence it can have.
     pub fn new(longest: Duration) -> Self {
         Self {
             longest,
@@ -116,8 +119,8 @@ impl BusyPoll {
         self.state = State::Busy;
     }
 
-    /// Nothing moves, and `depth` operations are under way ([`depth_of`]); none where nothing can come or be looked at. Whether to look again at
-    /// once; `now` is asked for only where that depends on it.
+    /// Nothing moves, and `depth` operations are under way ([`depth_of`]); none where nothing can come or be looked at.
+    /// Whether to look again at once; `now` is asked for only where that depends on it.
     pub fn goes_on(&mut self, depth: usize, now: impl FnOnce() -> Instant) -> bool {
         match self.state {
             State::Busy => {

@@ -1,8 +1,8 @@
 //! Time as a value.
 //!
-//! State machines take [`Instant`]s as arguments. What must wait takes a [`Clock`]: in production one over the operating
-//! system's timers, in tests and experiments a [`VirtualClock`] whose hands the [`Executor`](crate::executor::Executor)
-//! turns to the next deadline when nothing else can run.
+//! State machines take [`Instant`]s as arguments. What must wait takes a [`Clock`]: in production one over the
+//! operating system's timers, in tests and experiments a [`VirtualClock`] whose hands the
+//! [`Executor`](crate::executor::Executor) turns to the next deadline when nothing else can run.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,8 +1,8 @@
 //! A deterministic executor for tests and experiments in virtual time.
 //!
-//! One thread, one seed. Ready tasks run in an order drawn from the seed (so that a test explores interleavings) or, with
-//! [`Executor::in_order`], first come first served. When no task is ready the [`VirtualClock`] jumps to the next deadline; when
-//! there is none either, the run is over. The same seed gives the same run, to the nanosecond.
+//! One thread, one seed. Ready tasks run in an order drawn from the seed (so that a test explores interleavings) or,
+//! with [`Executor::in_order`], first come first served. When no task is ready the [`VirtualClock`] jumps to the next
+//! deadline; when there is none either, the run is over. The same seed gives the same run, to the nanosecond.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -67,8 +67,8 @@ impl Executor {
         self.clock.clone()
     }
 
-    /// Lets time pass only when something that runs on another thread, by the same clock, has nothing to do: `idle` waits for that. Only a task of this
-    /// executor, or time, may give it more to do then.
+    /// Lets time pass only when something that runs on another thread, by the same clock, has nothing to do: `idle`
+    /// waits for that. Only a task of this executor, or time, may give it more to do then.
     pub fn beside(&mut self, idle: impl Fn() + 'static) {
         self.beside.push(Box::new(idle));
     }

@@ -54,15 +54,16 @@ impl LatencyHistogram {
         (!self.0.is_empty()).then(|| Duration::from_nanos(self.0.max()))
     }
 
-    /// The latency that `quantile` (0.0 to 1.0) of the samples do not exceed, or `None` where fewer than ten samples lie
-    /// beyond it.
+    /// The latency that `quantile` (0.0 to 1.0) of the samples do not exceed, or `None` where fewer than ten samples
+    /// lie beyond it.
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         let beyond = self.0.len() as f64 * (1.0 - quantile);
         // The tolerance forgives the rounding of `1.0 - 0.999`.
         (beyond >= 10.0 - 1e-6).then(|| Duration::from_nanos(self.0.value_at_quantile(quantile)))
     }
 
-    /// Samples in classes that double from one microsecond: the largest latency of each class that has some, and how many.
+    /// Samples in classes that double from one microsecond: the largest latency of each class that has some, and how
+    /// many.
     pub fn classes(&self) -> Vec<(Duration, u64)> {
         let steps = self.0.iter_log(1000, 2.0);
         let classes =

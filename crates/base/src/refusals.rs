@@ -1,11 +1,13 @@
-//! How often the log tells of what is refused again and again: whoever may connect may do so ten thousand times, and a full disk refuses each write.
+//! How often the log tells of what is refused again and again: whoever may connect may do so ten thousand times, and a
+//! full disk refuses each write.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Instant;
 use crate::limits::{REFUSAL_LOG_INTERVAL, REFUSALS_LOGGED_MAX};
 
-/// Counts refusals, and says which of them the log tells of: the first few of each interval. The next one after it tells how many it left out.
+/// Counts refusals, and says which of them the log tells of: the first few of each interval. The next one after it
+/// tells how many it left out.
 #[derive(Default)]
 pub struct Refusals(Mutex<State>);
 

@@ -1,9 +1,11 @@
-//! Serial numbers that wrap (RFC 1982, as RFC 7143 4.2.2 uses them): `a` is before `b` when it is less than 2^31 steps behind.
+//! Serial numbers that wrap (RFC 1982, as RFC 7143 4.2.2 uses them): `a` is before `b` when it is less than 2^31 steps
+//! behind.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// A 32-bit serial number. It has no `Ord`: comparison is only partial, and two numbers exactly 2^31 apart have no order.
+/// A 32-bit serial number. It has no `Ord`: comparison is only partial, and two numbers exactly 2^31 apart have no
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Serial32(pub u32);
 

@@ -1,11 +1,12 @@
 //! A level that tasks wait for to change: "room was made", "a frame came free", "stop".
 //!
-//! A signal is a counter. Whoever may have to wait reads [`Signal::count`] first, then looks at what it is interested in, and
-//! only then awaits [`Signal::changed_since`] that count: a notification in between is never lost. Notifications wake everybody;
-//! each looks again.
+//! A signal is a counter. Whoever may have to wait reads [`Signal::count`] first, then looks at what it is interested
+//! in, and only then awaits [`Signal::changed_since`] that count: a notification in between is never lost.
+//! Notifications wake everybody; each looks again.
 //!
-//! A notification that nobody waits for is two atomic operations: signals sit in paths that every request takes. Whoever waits says so before it looks at
-//! the count once more, and whoever notifies counts before it looks whether anybody waits, all in one order (SeqCst): one of the two sees the other.
+//! A notification that nobody waits for is two atomic operations: signals sit in paths that every request takes.
+//! Whoever waits says so before it looks at the count once more, and whoever notifies counts before it looks whether
+//! anybody waits, all in one order (SeqCst): one of the two sees the other.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A count of bytes that reads and prints like `64KiB`. KiB, MiB, GiB, TiB are powers of two; KB, MB, GB, TB powers of ten;
-/// a bare number is bytes, and says so with `{:#}`, in a sentence.
+/// A count of bytes that reads and prints like `64KiB`. KiB, MiB, GiB, TiB are powers of two; KB, MB, GB, TB powers of
+/// ten; a bare number is bytes, and says so with `{:#}`, in a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 

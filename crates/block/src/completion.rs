@@ -1,7 +1,7 @@
 //! The one future that every `submit` returns.
 //!
-//! The operation is under way when `submit` returns: a [`Completion`] only waits for it. Dropping it *detaches*: the operation
-//! goes on to its end, keeping its buffer and its range. There are three ways to make one:
+//! The operation is under way when `submit` returns: a [`Completion`] only waits for it. Dropping it *detaches*: the
+//! operation goes on to its end, keeping its buffer and its range. There are three ways to make one:
 //!
 //! | constructor | for | who carries it on |
 //! |---|---|---|
@@ -9,12 +9,13 @@
 //! | [`Completion::slot`] | drivers that complete from elsewhere (a ring, a connection) | that driver |
 //! | [`Completion::task`] | layers, whose operations are futures over other devices | whoever awaits the completion; until somebody does, or when it is dropped, the layer's [`Workers`] |
 //!
-//! A layer that has next to nothing to do when another device is done adds a step to its completion ([`Completion::then`]), which needs no task of its
-//! own where a driver carries the operation on.
+//! A layer that has next to nothing to do when another device is done adds a step to its completion
+//! ([`Completion::then`]), which needs no task of its own where a driver carries the operation on.
 //!
-//! A task is polled once when it is made, so that it has reached its first wait. From then on whoever awaits the completion polls it in
-//! place: no hop to another task. One that nobody awaits yet must go on, too, or it would hold its range, and whoever
-//! waits for that range, for as long as its owner looks elsewhere; so when it could go on it moves to the workers.
+//! A task is polled once when it is made, so that it has reached its first wait. From then on whoever awaits the
+//! completion polls it in place: no hop to another task. One that nobody awaits yet must go on, too, or it would hold
+//! its range, and whoever waits for that range, for as long as its owner looks elsewhere; so when it could go on it
+//! moves to the workers.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -53,8 +54,8 @@ impl Completion {
         (Self(State::Slot(Arc::clone(&shared))), SlotSender { shared: Some(shared) })
     }
 
-    /// An operation that is a future of a layer. It is polled once here; until somebody awaits it, and when it is dropped unfinished,
-    /// `workers` carry it on.
+    /// An operation that is a future of a layer. It is polled once here; until somebody awaits it, and when it is
+    /// dropped unfinished, `workers` carry it on.
     pub fn task(workers: &Workers, future: impl Future<Output = Response> + Send + 'static) -> Self {
         let task = Task::new(workers, Box::pin(future));
         match task.poll_future() {
@@ -66,8 +67,9 @@ impl Completion {
         }
     }
 
-    /// The same operation with a step behind it, whose completion this one's becomes. The step is taken wherever the operation ends, also when nobody awaits
-    /// it: on whichever thread, by whoever submits to the same device or drives it. So it must not wait, and no lock that it takes may be held over a submit.
+    /// The same operation with a step behind it, whose completion this one's becomes. The step is taken wherever the
+    /// operation ends, also when nobody awaits it: on whichever thread, by whoever submits to the same device or drives
+    /// it. So it must not wait, and no lock that it takes may be held over a submit.
     pub fn then(mut self, workers: &Workers, step: impl FnOnce(Response) -> Self + Send + 'static) -> Self {
         let shared = match &mut self.0 {
             State::Ready(response) => return step(response.take().expect("a completion completes once")),
@@ -262,8 +264,8 @@ impl Task {
     }
 }
 
-/// A task that the workers carry. When they are dropped with it, its future ends there and then: otherwise the last waker of it would drop
-/// it, in the middle of waking, under the locks of whoever wakes.
+/// A task that the workers carry. When they are dropped with it, its future ends there and then: otherwise the last
+/// waker of it would drop it, in the middle of waking, under the locks of whoever wakes.
 struct Carried(Arc<Task>);
 
 impl Drop for Carried {
@@ -487,8 +489,8 @@ impl Workers {
         }
     }
 
-    /// Waits until [`Workers::run`] has returned to its executor once, so that tasks elsewhere that are ready now have had their turn. For work
-    /// given to these workers.
+    /// Waits until [`Workers::run`] has returned to its executor once, so that tasks elsewhere that are ready now have
+    /// had their turn. For work given to these workers.
     pub fn yield_now(&self) -> impl Future<Output = ()> + Send + 'static {
         let (workers, mut is_deferred) = (self.clone(), false);
         poll_fn(move |context| {

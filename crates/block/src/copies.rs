@@ -1,15 +1,15 @@
 //! Copies of what several hosts change: until when they may be used, and how who keeps some is asked to drop them.
 //!
-//! A device that is shared and told of changes *before* they happen has [`Copies`] ([`Device::copies`](crate::Device::copies)). A layer above that keeps
-//! what it read
-//! - is a [`Keeper`] there, and drops what it is asked to drop: what it has, and what of it is on its way to it, which goes to whoever waits for it
-//!   and is not kept. Whatever was submitted below before the call counts as on its way;
+//! A device that is shared and told of changes *before* they happen has [`Copies`]
+//! ([`Device::copies`](crate::Device::copies)). A layer above that keeps what it read
+//! - is a [`Keeper`] there, and drops what it is asked to drop: what it has, and what of it is on its way to it, which
+//!   goes to whoever waits for it and is not kept. Whatever was submitted below before the call counts as on its way;
 //! - answers that for itself, and never by waiting for a request below: that one may wait for this answer;
 //! - uses a copy only while [`Copies::may_use`] says so, asked after the request for it came;
 //! - keeps only what it read, not what it wrote: a write does not tell the device below that there is a copy.
 //!
-//! A layer that neither keeps copies nor changes their places passes these on as they are. One that does not know of them says that there are
-//! none: a shared device must not be below it, which is for whoever stacks them to see to.
+//! A layer that neither keeps copies nor changes their places passes these on as they are. One that does not know of
+//! them says that there are none: a shared device must not be below it, which is for whoever stacks them to see to.
 
 use std::future::Future;
 use std::pin::Pin;

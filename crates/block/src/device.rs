@@ -1,12 +1,14 @@
 //! The device contract.
 //!
 //! - Requests may run in parallel. A layer that could reorder overlapping ones serialises them with the shared
-//!   [`RangeLock`](crate::range_lock::RangeLock): changes take effect in the order they were submitted, and a read sees all that were
-//!   submitted before it. One that is submitted while the read is under way it may see or not, sector by sector.
+//!   [`RangeLock`](crate::range_lock::RangeLock): changes take effect in the order they were submitted, and a read sees
+//!   all that were submitted before it. One that is submitted while the read is under way it may see or not, sector by
+//!   sector.
 //! - The operation is under way when [`Device::submit`] returns, whether or not the completion is awaited.
-//! - A completed flush makes durable every write completed before the flush was submitted; a completed write with `fua` is durable.
-//! - The atomic unit of a medium is 512 bytes unless it says more: writes in flight at a power loss land, do not land, or land in
-//!   part of their units.
+//! - A completed flush makes durable every write completed before the flush was submitted; a completed write with `fua`
+//!   is durable.
+//! - The atomic unit of a medium is 512 bytes unless it says more: writes in flight at a power loss land, do not land,
+//!   or land in part of their units.
 //! - Requests outside the device or off its logical blocks fail with [`ErrorKind::InvalidRange`] and change nothing.
 
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! What devices tell upwards.
 //!
-//! Events are about states, not about steps: a receiver that missed some reads the state anew. Each subscriber has a bounded
-//! queue of its own; nobody waits for a slow one.
+//! Events are about states, not about steps: a receiver that missed some reads the state anew. Each subscriber has a
+//! bounded queue of its own; nobody waits for a slow one.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -42,8 +42,8 @@ pub struct EventHub {
 
 #[derive(Default)]
 struct Mailbox {
-    /// Whether there are events, or the last one was taken and nobody has looked again since: looking costs those who look before every request next
-    /// to nothing.
+    /// Whether there are events, or the last one was taken and nobody has looked again since: looking costs those who
+    /// look before every request next to nothing.
     is_filled: AtomicBool,
     queue: Mutex<Queue>,
 }
@@ -119,8 +119,8 @@ impl Mailbox {
     }
 }
 
-/// The other end of a receiver that hears one device after another. What a device publishes is there before publishing returns, as in a mailbox of
-/// the device's own: no task carries it.
+/// The other end of a receiver that hears one device after another. What a device publishes is there before publishing
+/// returns, as in a mailbox of the device's own: no task carries it.
 pub struct EventRelay {
     to: Weak<Mailbox>,
     /// Of the device that is heard.
@@ -165,8 +165,8 @@ impl EventReceiver {
         Self { mailbox: None }
     }
 
-    /// Whether there may be an event. False is said only after somebody asked for one and there was none: whoever handles each event before asking for
-    /// the next knows then that all are handled.
+    /// Whether there may be an event. False is said only after somebody asked for one and there was none: whoever
+    /// handles each event before asking for the next knows then that all are handled.
     pub fn may_have_event(&self) -> bool {
         self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_filled.load(Ordering::Acquire))
     }

@@ -1,8 +1,9 @@
 //! Who goes next of those who wait: submitters get equal shares of what is let through, in bytes.
 //!
-//! Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996). What one submitter has waiting stands in the order in which it came. Each entry has a
-//! start tag: where the one before it of the same submitter ended, or the tag of what goes now, whichever is later. The entry with the least tag goes
-//! next. So one who sends little goes at once, before all that others have heaped up, and one who sends much gets what is left and no less than his share.
+//! Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996). What one submitter has waiting stands in the order in
+//! which it came. Each entry has a start tag: where the one before it of the same submitter ended, or the tag of what
+//! goes now, whichever is later. The entry with the least tag goes next. So one who sends little goes at once, before
+//! all that others have heaped up, and one who sends much gets what is left and no less than his share.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -124,9 +125,13 @@ mod tests {
     }
 
     proptest! {
-        /// Among those who always have more waiting nobody gets ahead by more than two of the largest entries; and each one's entries stay in order.
+        /// Among those who always have more waiting nobody gets ahead by more than two of the largest entries; and each
+        /// one's entries stay in order.
         #[test]
-        fn shares_are_equal_and_orders_kept(costs in proptest::collection::vec(1..9000u64, 2..6), turns in 1..400usize) {
+        fn shares_are_equal_and_orders_kept(
+            costs in proptest::collection::vec(1..9000u64, 2..6),
+            turns in 1..400usize,
+        ) {
             let (mut queue, ids) = (FairQueue::new(), submitters(costs.len()));
             let (mut given, mut next) = (vec![0u64; costs.len()], vec![0u64; costs.len()]);
             for (who, &cost) in costs.iter().enumerate() {

@@ -28,7 +28,8 @@ pub struct Geometry {
     pub hints: Hints,
 }
 
-/// What a device likes: requests that do otherwise are carried out just as well, more slowly. All zero where nothing is known.
+/// What a device likes: requests that do otherwise are carried out just as well, more slowly. All zero where nothing is
+/// known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// Requests are best multiples of this, in bytes; zero where nothing is known.
@@ -62,8 +63,8 @@ impl Geometry {
     /// The request's range, if the device can do it.
     ///
     /// # Errors
-    /// `InvalidRange` outside the device, off its blocks or above its largest transfer; `ReadOnly` for a mutation of a read-only device;
-    /// `Unsupported` for a discard where there is none.
+    /// `InvalidRange` outside the device, off its blocks or above its largest transfer; `ReadOnly` for a mutation of a
+    /// read-only device; `Unsupported` for a discard where there is none.
     pub fn check(&self, request: &Request) -> Result<ByteRange, Error> {
         let range = request.range().ok_or(ErrorKind::InvalidRange)?;
         let block = u64::from(self.logical_block_bytes);

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-/// Events a subscriber may leave unread. Events are about states, so a subscriber that falls behind loses the oldest, is
-/// told so by [`Event::Missed`](crate::Event::Missed), and reads the states anew.
+/// Events a subscriber may leave unread. Events are about states, so a subscriber that falls behind loses the oldest,
+/// is told so by [`Event::Missed`](crate::Event::Missed), and reads the states anew.
 pub const EVENTS_UNREAD_MAX: usize = 64;
 
 /// Bytes of one chunk of a memory device: the unit in which RAM is taken, given back and locked. Large enough that most
 /// requests touch one, small enough that a sparse device stays sparse.
 pub const MEMORY_CHUNK_BYTES: usize = 256 << 10;
 
-/// Chunks of a memory device in one part of its table: 1 GiB of device, and 96 KiB of table that is made when the first of them is written.
+/// Chunks of a memory device in one part of its table: 1 GiB of device, and 96 KiB of table that is made when the first
+/// of them is written.
 pub const MEMORY_CHUNKS_PER_GROUP: usize = 4096;
 
 /// Extents returned for one `extents` request; the caller asks again from where they end.
 pub const EXTENTS_PER_RESPONSE_MAX: usize = 1024;
 
-/// Bytes of completed and not flushed writes that the medium of the crash layer keeps apart; beyond it the oldest become durable, as a disk
-/// whose cache is full writes them. More than any test leaves unflushed, and a bound on what a forgetful one takes.
+/// Bytes of completed and not flushed writes that the medium of the crash layer keeps apart; beyond it the oldest
+/// become durable, as a disk whose cache is full writes them. More than any test leaves unflushed, and a bound on what
+/// a forgetful one takes.
 pub const CRASH_VOLATILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Rules an error layer holds at once: they are tried one after the other for each request.
@@ -29,8 +31,8 @@ pub const STRIPE_MEMBERS_MAX: usize = 64;
 /// Bytes of a stripe unit: a larger one than any request would never use two members at once.
 pub const STRIPE_UNIT_BYTES_MAX: u64 = 16 << 20;
 
-/// Memory a stripe keeps for the parts of its requests; when it is out, parts take memory of their own, which is bounded by the requests
-/// under way.
+/// Memory a stripe keeps for the parts of its requests; when it is out, parts take memory of their own, which is
+/// bounded by the requests under way.
 pub const STRIPE_POOL_BYTES: usize = 64 << 20;
 
 /// Units looked at for one `extents` request of a stripe; the caller asks again from where the answer ends.
@@ -39,13 +41,14 @@ pub const STRIPE_EXTENT_PIECES_MAX: u64 = 1 << 16;
 /// Paths of one unit: portals of its target. Each is a session, and a request looks at all of them.
 pub const PATHS_MAX: usize = 16;
 
-/// How long a request is tried again when every path refuses it for its access state: what Linux allows a change of states that says no
-/// time of its own.
+/// How long a request is tried again when every path refuses it for its access state: what Linux allows a change of
+/// states that says no time of its own.
 pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Time between two rounds over all paths then: short against a change of states, which takes tenths of seconds and more.
+/// Time between two rounds over all paths then: short against a change of states, which takes tenths of seconds and
+/// more.
 pub const ACCESS_WAIT: Duration = Duration::from_millis(100);
 
-/// Times a sync is made again after an answer that says so, before it counts as failed: such answers come while threads end or memory is short,
-/// and not for ever.
+/// Times a sync is made again after an answer that says so, before it counts as failed: such answers come while threads
+/// end or memory is short, and not for ever.
 pub const SYNC_REPEATS_MAX: u32 = 1000;

@@ -1,9 +1,10 @@
 //! A sparse device in RAM.
 //!
-//! Memory is taken a chunk at a time when it is first written and given back when the last byte of a chunk that is not zero was
-//! discarded. A chunk is a mapping of its own, because an allocator keeps what was freed in the middle of its heap. The table of chunks grows as well, so that a device of many TiB costs nothing until it is written. Everything
-//! completes at once. Requests inside one chunk are atomic; across chunks, overlapping requests in flight at the same time are only as
-//! ordered as their callers made them.
+//! Memory is taken a chunk at a time when it is first written and given back when the last byte of a chunk that is not
+//! zero was discarded. A chunk is a mapping of its own, because an allocator keeps what was freed in the middle of its
+//! heap. The table of chunks grows as well, so that a device of many TiB costs nothing until it is written. Everything
+//! completes at once. Requests inside one chunk are atomic; across chunks, overlapping requests in flight at the same
+//! time are only as ordered as their callers made them.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -113,7 +114,8 @@ impl MemoryDevice {
         }
     }
 
-    /// `gives_back` looks for the whole chunk being zero, which is worth its time where space is what the caller is after.
+    /// `gives_back` looks for the whole chunk being zero, which is worth its time where space is what the caller is
+    /// after.
     fn clear(&self, range: ByteRange, gives_back: bool) {
         for (index, at, piece) in pieces(range) {
             let Some(chunk) = self.chunk(index) else { continue };

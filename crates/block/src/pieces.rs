@@ -1,7 +1,7 @@
 //! How much of a long request is done at a time.
 //!
-//! Where a device answers on the spot, the work is done by the thread that serves others, and a piece holds them up: it is small. Where a device
-//! takes its time, others go on meanwhile, and large pieces cost it less.
+//! Where a device answers on the spot, the work is done by the thread that serves others, and a piece holds them up: it
+//! is small. Where a device takes its time, others go on meanwhile, and large pieces cost it less.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,8 +17,8 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Pieces of whole blocks of `block_bytes`, where a device answers on the spot at most `small_bytes_max` each, else `large_bytes_max`; a
-    /// block at least.
+    /// Pieces of whole blocks of `block_bytes`, where a device answers on the spot at most `small_bytes_max` each, else
+    /// `large_bytes_max`; a block at least.
     pub fn new(block_bytes: u64, small_bytes_max: u64, large_bytes_max: u64) -> Self {
         let whole = |bytes: u64| (bytes / block_bytes).max(1) * block_bytes;
         Self {

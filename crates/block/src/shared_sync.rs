@@ -5,14 +5,15 @@
 //!      └─(failed)─► over                      ▲                                       │
 //!                                             └───────────(to be made again)──────────┘
 //! ```
-//! A sync makes durable what was written before it began, so what is written while one is under way is for the next. It begins when more than half of what
-//! is on its way is written: as soon as a lone write is, and not for the first of many, for whose sake the others would wait for two. A flush has
-//! nothing to write and joins what is written.
+//! A sync makes durable what was written before it began, so what is written while one is under way is for the next. It
+//! begins when more than half of what is on its way is written: as soon as a lone write is, and not for the first of
+//! many, for whose sake the others would wait for two. A flush has nothing to write and joins what is written.
 //!
-//! A sync that fails fails all that is written, not only what waited for this one: what was written while it was under way may have been dropped
-//! with the rest, and the next sync would not say so.
+//! A sync that fails fails all that is written, not only what waited for this one: what was written while it was under
+//! way may have been dropped with the rest, and the next sync would not say so.
 //!
-//! A state machine without I/O: `file` drives it in its ring, and the layer [`shared_flush`](crate::layer::shared_flush) over a modelled medium.
+//! A state machine without I/O: `file` drives it in its ring, and the layer
+//! [`shared_flush`](crate::layer::shared_flush) over a modelled medium.
 
 use crate::limits::SYNC_REPEATS_MAX;
 

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who submits: one connection, for one. The default is nobody in particular, and all such requests count as one submitter's.
+/// Who submits: one connection, for one. The default is nobody in particular, and all such requests count as one
+/// submitter's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Submitter(u64);
 

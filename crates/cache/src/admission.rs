@@ -1,10 +1,11 @@
 //! What is worth a frame: sequential cut-off, second use, and reading ahead.
 //!
-//! Streams are requests of one kind that follow each other without a gap. A stream longer than the cut-off would push out what is used again, so
-//! the rest of it goes past the cache. With admission on second use a block gets a frame when it misses for the second time within a
-//! while; who was seen is kept in a table of one number a slot, where a newer block takes the place of an older one. A read stream may be
-//! read ahead: its next bytes are fetched before they are asked for. Where lines are large, the rest of a line may be fetched with the first part
-//! of it that is read (paper 2.3: larger blocks read ahead more).
+//! Streams are requests of one kind that follow each other without a gap. A stream longer than the cut-off would push
+//! out what is used again, so the rest of it goes past the cache. With admission on second use a block gets a frame
+//! when it misses for the second time within a while; who was seen is kept in a table of one number a slot, where a
+//! newer block takes the place of an older one. A read stream may be read ahead: its next bytes are fetched before they
+//! are asked for. Where lines are large, the rest of a line may be fetched with the first part of it that is read
+//! (paper 2.3: larger blocks read ahead more).
 
 use base::range::ByteRange;
 use std::fmt;

@@ -1,15 +1,15 @@
 //! Lines that begin where the blocks of whoever uses the origin begin.
 //!
-//! A file system on a partition that does not begin at a multiple of 4 KiB reads and writes blocks that lie across two lines each. So lines can
-//! begin at another place:
+//! A file system on a partition that does not begin at a multiple of 4 KiB reads and writes blocks that lie across two
+//! lines each. So lines can begin at another place:
 //!
 //! ```text
 //!   origin          0     A            A + 4096      A + 8192
 //!   lines     |..........|             |             |             the first line has only its end
 //!             └ padding ─┘
 //! ```
-//! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); nothing ever asks for those. Requests are moved by as much when they come
-//! in, and answers and events when they go out or come in: see `dispatch`.
+//! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); nothing ever asks for those.
+//! Requests are moved by as much when they come in, and answers and events when they go out or come in: see `dispatch`.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -22,7 +22,8 @@ use crate::line_size::LineSize;
 /// Where lines begin on the origin, modulo their size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Alignment {
-    /// Where the first partition begins, if the origin has an MBR; else where the origin says that its physical blocks begin.
+    /// Where the first partition begins, if the origin has an MBR; else where the origin says that its physical blocks
+    /// begin.
     #[default]
     Found,
     /// At this byte, a multiple of the origin's logical block.
@@ -30,8 +31,8 @@ pub enum Alignment {
 }
 
 impl Alignment {
-    /// What a cache of lines of `line_size` that begin at `at` was made with, as far as can be told: where lines of another size should begin may be
-    /// more than `at` says, which is below the size of these.
+    /// What a cache of lines of `line_size` that begin at `at` was made with, as far as can be told: where lines of
+    /// another size should begin may be more than `at` says, which is below the size of these.
     pub async fn made_with(at: u64, line_size: LineSize, origin: &SharedDevice) -> Self {
         match Self::Found.resolve(line_size, origin).await {
             Ok(found) if found == at => Self::Found,
@@ -63,8 +64,8 @@ impl Alignment {
     }
 }
 
-/// Where the first partition of an MBR begins; `None` without one, and where a GPT takes its place (whose partitions are aligned by all
-/// who make them). What cannot be read has none.
+/// Where the first partition of an MBR begins; `None` without one, and where a GPT takes its place (whose partitions
+/// are aligned by all who make them). What cannot be read has none.
 async fn first_partition(origin: &SharedDevice) -> Option<u64> {
     let geometry = origin.geometry();
     if u64::from(geometry.logical_block_bytes) != SECTOR_BYTES || geometry.size_bytes < SECTOR_BYTES {

@@ -30,7 +30,8 @@ pub(crate) struct Batch {
 }
 
 impl Core {
-    /// The next dirty blocks of which something can be sent, ascending, from the frame where the last batch ended, around.
+    /// The next dirty blocks of which something can be sent, ascending, from the frame where the last batch ended,
+    /// around.
     pub(crate) fn next_dirty_blocks(&self, count: usize) -> Vec<u64> {
         let (end, run_max) = (self.origin.end(), self.run_lines_max());
         let state = self.lines.state();
@@ -94,8 +95,9 @@ impl Core {
         Ok(batch)
     }
 
-    /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to, or to go on behind the end of this cache.
-    /// Sequentially consistent with the count of batches: a batch that begins now either is waited for, or sees this.
+    /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to, or to
+    /// go on behind the end of this cache. Sequentially consistent with the count of batches: a batch that begins now
+    /// either is waited for, or sees this.
     pub(crate) fn check_may_clean(&self) -> Result<(), Error> {
         if self.life.is_stopped() {
             return Err(self.life.closed());
@@ -106,8 +108,9 @@ impl Core {
         self.cleaner.check_not_handing_over()
     }
 
-    /// Cleans picked lines. A batch that has begun goes on to its end, also when whoever asked for it does not wait any more: its lines are nobody
-    /// else's until then. Gives the first error of those lines that stay dirty while others became clean.
+    /// Cleans picked lines. A batch that has begun goes on to its end, also when whoever asked for it does not wait any
+    /// more: its lines are nobody else's until then. Gives the first error of those lines that stay dirty while others
+    /// became clean.
     pub(crate) async fn clean_batch(self: &Arc<Self>, batch: Batch, force: Force) -> Result<Option<Error>, Error> {
         if batch.picks.is_empty() {
             return Ok(None);

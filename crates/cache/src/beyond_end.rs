@@ -14,8 +14,9 @@ use crate::format::{KIND, ParametersRaw};
 use crate::mode::Mode;
 use crate::options::{DirtyLimits, OpenOptions, Percent};
 
-/// Gives up what is dirty beyond the end of the origin, as large as that was when the cache was opened last: nobody has it open. The bytes given up. What
-/// else is dirty stays so. From then on the cache has one of `tokens`, unless there was nothing to open it for.
+/// Gives up what is dirty beyond the end of the origin, as large as that was when the cache was opened last: nobody has
+/// it open. The bytes given up. What else is dirty stays so. From then on the cache has one of `tokens`, unless there
+/// was nothing to open it for.
 ///
 /// # Errors
 /// See [`Cache::open`].

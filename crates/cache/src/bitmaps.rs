@@ -26,7 +26,8 @@ impl Bitmaps {
         sectors.to_bytes(&mut self.bytes[place]);
     }
 
-    /// Sets the bitmap of a frame to these bytes, the first and the others, as many as one has; gives the count of its bits.
+    /// Sets the bitmap of a frame to these bytes, the first and the others, as many as one has; gives the count of its
+    /// bits.
     #[inline]
     pub(crate) fn set_bytes(&mut self, frame: u32, first: u8, rest: &[u8]) -> u32 {
         let place = self.place(frame);

@@ -31,8 +31,8 @@ impl Cache {
     /// Makes `cache_device` an empty cache for `origin`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `InvalidRange` for options that make no sense, `Unsupported` for block sizes or names that cannot be recorded, the
-    /// device's own.
+    /// `NoSpace` when it is too small, `InvalidRange` for options that make no sense, `Unsupported` for block sizes or
+    /// names that cannot be recorded, the device's own.
     pub async fn format(
         cache_device: &SharedDevice,
         origin: &SharedDevice,
@@ -41,12 +41,13 @@ impl Cache {
         format_cache::format(cache_device, origin, options).await
     }
 
-    /// Opens a cache made by [`Cache::format`], recovering it when it was not closed. One program at a time: the caller keeps others off
-    /// the device.
+    /// Opens a cache made by [`Cache::format`], recovering it when it was not closed. One program at a time: the caller
+    /// keeps others off the device.
     ///
     /// # Errors
-    /// `Corrupt` when the device is no cache, is damaged or was cut, or belongs to another origin (the message names both);
-    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`, when others changed what is dirty; the devices' own.
+    /// `Corrupt` when the device is no cache, is damaged or was cut, or belongs to another origin (the message names
+    /// both); [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`, when others changed
+    /// what is dirty; the devices' own.
     pub async fn open(
         cache_device: SharedDevice,
         origin: SharedDevice,
@@ -56,8 +57,8 @@ impl Cache {
         Ok(Arc::new(Self { core }))
     }
 
-    /// Opens another cache of the same origin, just formatted, that is to take the place of this one ([`Cache::copy_to`]). What the origin loses in a
-    /// flush of either is told to the clients of this one.
+    /// Opens another cache of the same origin, just formatted, that is to take the place of this one
+    /// ([`Cache::copy_to`]). What the origin loses in a flush of either is told to the clients of this one.
     ///
     /// # Errors
     /// Those of [`Cache::open`].
@@ -101,7 +102,8 @@ impl Cache {
         self.core.lines.mode()
     }
 
-    /// Nothing is cleaned in the background from now on, until [`begin_cleaning`](Self::begin_cleaning): for who has yet to find out what others write.
+    /// Nothing is cleaned in the background from now on, until [`begin_cleaning`](Self::begin_cleaning): for who has
+    /// yet to find out what others write.
     pub fn hold_cleaning(&self) {
         self.core.cleaner.hold();
     }
@@ -111,7 +113,8 @@ impl Cache {
         self.core.cleaner.begin();
     }
 
-    /// Changes when writes are acknowledged, while requests go on. To anything but write-back: returns when nothing is dirty any more.
+    /// Changes when writes are acknowledged, while requests go on. To anything but write-back: returns when nothing is
+    /// dirty any more.
     ///
     /// # Errors
     /// The devices' own. The mode is then changed or not as [`Cache::mode`] says; what is dirty stays so.
@@ -165,7 +168,8 @@ impl Cache {
         self.core.lines.state().frames.set_replacement(replacement);
     }
 
-    /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is told after each batch.
+    /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is told after each
+    /// batch.
     ///
     /// # Errors
     /// The devices' own. What could not be cleaned stays dirty, and nothing is lost.
@@ -173,18 +177,20 @@ impl Cache {
         self.core.clean_all(progress).await
     }
 
-    /// Others changed these bytes of the origin, and what is clean here of them is old: it is gone durably when this returns, as behind an open that
-    /// was told of them. Dirty data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
+    /// Others changed these bytes of the origin, and what is clean here of them is old: it is gone durably when this
+    /// returns, as behind an open that was told of them. Dirty data of before that is refused, unless it
+    /// `is_overwritten`, and so is what was written here since: the two look the same.
     ///
     /// # Errors
-    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the
-    /// cache device's.
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then.
+    /// `Gone` when it is closed; the cache device's.
     pub async fn invalidate(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         self.core.invalidate(changed, is_overwritten).await
     }
 
-    /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests go on. `successor` was opened
-    /// by [`Cache::open_successor`] and runs, and nobody else uses it. From the call on it is told of what is written here.
+    /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests
+    /// go on. `successor` was opened by [`Cache::open_successor`] and runs, and nobody else uses it. From the call on
+    /// it is told of what is written here.
     ///
     /// # Errors
     /// The successor's; `Unsupported` when it was not opened so. This cache goes on.
@@ -192,8 +198,9 @@ impl Cache {
         self.core.copy_to(&successor.core, progress).await
     }
 
-    /// Lets requests wait and hands what is dirty to a successor that [`Cache::copy_to`] has filled, with all that was set. Then the caller makes it
-    /// the one that the next start finds, sends requests there, and finishes the hand-over.
+    /// Lets requests wait and hands what is dirty to a successor that [`Cache::copy_to`] has filled, with all that was
+    /// set. Then the caller makes it the one that the next start finds, sends requests there, and finishes the
+    /// hand-over.
     ///
     /// # Errors
     /// Either device's. This cache goes on, and has lost nothing.
@@ -201,18 +208,19 @@ impl Cache {
         self.core.hand_over(&successor.core).await
     }
 
-    /// Ends a cache that was to take the place of another and does not: its device is worth nothing. Returns when nothing of it is on its way to the
-    /// origin. For one whose [`Cache::hand_over`] nobody waits for any more; where that has failed, nothing is.
+    /// Ends a cache that was to take the place of another and does not: its device is worth nothing. Returns when
+    /// nothing of it is on its way to the origin. For one whose [`Cache::hand_over`] nobody waits for any more; where
+    /// that has failed, nothing is.
     pub async fn leave(&self) {
         self.core.leave().await;
     }
 
-    /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open finds all lines
-    /// warm. Requests from now on fail with `Gone`.
+    /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open
+    /// finds all lines warm. Requests from now on fail with `Gone`.
     ///
     /// # Errors
-    /// When cleaning failed the cache goes on as before; close again with `keep_dirty`. When the cache device failed it is closed as after a
-    /// crash, and recovers at the next open.
+    /// When cleaning failed the cache goes on as before; close again with `keep_dirty`. When the cache device failed it
+    /// is closed as after a crash, and recovers at the next open.
     pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
         self.core.close(keep_dirty).await
     }

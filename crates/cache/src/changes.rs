@@ -1,4 +1,5 @@
-//! Ranges of the origin that others changed, and what of the frames goes because of them: see [`freshness`](crate::freshness).
+//! Ranges of the origin that others changed, and what of the frames goes because of them: see
+//! [`freshness`](crate::freshness).
 
 use base::range::ByteRange;
 use store::ConflictingChanges;
@@ -72,10 +73,12 @@ impl Changes {
         }
     }
 
-    /// Takes what is clean and was changed out of the frames, and has its pages written with the next checkpoint; how many lines it concerned.
+    /// Takes what is clean and was changed out of the frames, and has its pages written with the next checkpoint; how
+    /// many lines it concerned.
     ///
     /// # Errors
-    /// [`ConflictingChanges`] where something dirty was changed as well, unless that `is_overwritten`. Nothing has changed then.
+    /// [`ConflictingChanges`] where something dirty was changed as well, unless that `is_overwritten`. Nothing has
+    /// changed then.
     pub(crate) fn drop_from(&self, frames: &mut Frames, is_overwritten: bool) -> Result<u64, ConflictingChanges> {
         self.check_apart_from_dirty(frames, is_overwritten)?;
         let going = |(frame, line, changed): (u32, Line, Sectors)| (frame, line.valid & changed & !line.dirty);

@@ -4,15 +4,17 @@
 //!   pick lines ─► read them from the cache device ─► write to the origin ─► flush the origin ─► log record ─► clean
 //!        └ a later write takes its sectors out of `cleaning`: they stay dirty, whatever was sent ┘
 //! ```
-//! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost unflushed
-//!   writes. Until the record is durable its frame is not given to anybody.
-//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in: see [`dirty_runs`](crate::dirty_runs) for who leaves
-//!   together and [`origin_write`](crate::origin_write) for the writes. A round goes on where the last one ended (an elevator).
+//! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost
+//!   unflushed writes. Until the record is durable its frame is not given to anybody.
+//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in: see
+//!   [`dirty_runs`](crate::dirty_runs) for who leaves together and [`origin_write`](crate::origin_write) for the
+//!   writes. A round goes on where the last one ended (an elevator).
 //! - Lines that the origin refuses stay dirty and are tried again later; those sent beside them become clean.
 //! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
-//! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for room cleans at once.
-//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read. So is what lies beyond its end: see
-//!   [`stranded`](crate::stranded).
+//! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for
+//!   room cleans at once.
+//! - Lines whose dirty sectors are lost are left alone: nothing is written to the origin that was not read. So is what
+//!   lies beyond its end: see [`stranded`](crate::stranded).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +43,19 @@ impl Core {
         self.clean_all_lines(progress).await
     }
 
-    async fn clean_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+    async fn clean_all_lines(self: &Arc<Self>, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
+        let sent = self.send_all_lines(progress).await;
+        self.cleaner.note_result(&sent);
+        sent?;
+        let lost_count = self.lines.state().frames.lost_count();
+        if lost_count == 0 {
+            return self.check_nothing_stranded();
+        }
+        let context = format!("{lost_count} dirty lines cannot be read back from the cache device; they stay dirty");
+        Err(Error::new(ErrorKind::Media, context))
+    }
+
+    async fn send_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         let mut rest = self.lines.state().frames.dirty_in(0..u64::MAX);
         let lines_total = rest.len() as u64;
         let mut first_refusal = None;
@@ -81,15 +95,7 @@ impl Core {
                 self.wait_for_next(picked.len()).await;
             }
         }
-        if let Some(error) = first_refusal {
-            return Err(error);
-        }
-        let lost_count = self.lines.state().frames.lost_count();
-        if lost_count == 0 {
-            return self.check_nothing_stranded();
-        }
-        let context = format!("{lost_count} dirty lines cannot be read back from the cache device; they stay dirty");
-        Err(Error::new(ErrorKind::Media, context))
+        first_refusal.map_or(Ok(()), Err)
     }
 
     /// Cleans in the background while too much is dirty. Ends when the cache closes.
@@ -125,6 +131,10 @@ impl Core {
                 }
                 Err(error) => Err(error),
             };
+            if result.is_err() && self.life.is_stopped() {
+                // It was closed while this picked, which is no failure.
+                return;
+            }
             self.cleaner.note_result(&result);
             if let Err(error) = result {
                 tracing::warn!(%error, "cleaning failed; it is tried again");

@@ -24,13 +24,14 @@ pub(crate) struct Cleaner {
     pace: Mutex<Pace>,
     /// How far the cleaning is that somebody asked for.
     progress: Mutex<Option<CleanProgress>>,
-    /// Why cleaning in the background did not succeed, when it was tried last.
+    /// Why cleaning did not succeed, when it was tried last.
     failure: Mutex<Option<String>>,
     /// Where the next batch begins.
     cursor: AtomicU32,
     /// Batches under way.
     batches: AtomicU64,
-    /// Whether this is a successor, and the other cache may still go on, or nobody knows yet what others write. Nothing is cleaned but what makes room.
+    /// Whether this is a successor, and the other cache may still go on, or nobody knows yet what others write. Nothing
+    /// is cleaned but what makes room.
     is_held: AtomicBool,
     /// Whether a successor is getting what is dirty. Nothing is cleaned meanwhile.
     is_handing_over: AtomicBool,
@@ -88,8 +89,8 @@ impl Cleaner {
         self.is_held.load(Ordering::Acquire)
     }
 
-    /// Says whether a successor is getting what is dirty. Sequentially consistent with the count of batches: a batch that begins now either is waited
-    /// for, or sees this.
+    /// Says whether a successor is getting what is dirty. Sequentially consistent with the count of batches: a batch
+    /// that begins now either is waited for, or sees this.
     pub(crate) fn set_handing_over(&self, is_handing_over: bool) {
         self.is_handing_over.store(is_handing_over, Ordering::SeqCst);
     }
@@ -141,7 +142,7 @@ impl Cleaner {
         *lock(&self.progress) = progress;
     }
 
-    /// Why cleaning in the background did not succeed, when it was tried last.
+    /// Why cleaning did not succeed, when it was tried last.
     pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }

@@ -19,8 +19,8 @@
 //! | `Origin::order` | whoever writes to the origin, until that write is done; cleaning takes *only* this one | an old dirty line from overtaking newer data on the origin |
 //! | `Lines::state`, a mutex | nobody across an await | the maps |
 //!
-//! A request that waits for cleaning holds its `ranges` and nothing that cleaning needs, so cleaning always gets on. Nobody waits while
-//! holding a reserved frame that others wait for.
+//! A request that waits for cleaning holds its `ranges` and nothing that cleaning needs, so cleaning always gets on.
+//! Nobody waits while holding a reserved frame that others wait for.
 
 use std::future::Future;
 use std::sync::Arc;

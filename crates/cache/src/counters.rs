@@ -1,8 +1,9 @@
-//! What a cache counts while it runs. The order in which others see the counts is nobody's business: all of it is for statistics only.
+//! What a cache counts while it runs. The order in which others see the counts is nobody's business: all of it is for
+//! statistics only.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Kinds of request that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,8 @@ pub(crate) enum Serving {
 }
 
 /// How requests of one kind were served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RequestStatus {
     /// Requests served by the cache device alone.
     pub hits: u64,

@@ -7,9 +7,9 @@
 //! | [`CrashMode::DirtySynchronous`] | dirty lines | the clean lines | a record for each write in write-back |
 //! | [`CrashMode::Warm`] | dirty lines; clean ones some seconds later | the clean lines of these seconds | likewise, and a record when a mapping that got there ceases to be true |
 //!
-//! The first three are the paper's. The fourth gives nearly what the second gives, without its cost: what was written is trusted
-//! after a crash, so a mapping on the device is taken back, durably, *before* its frame gets another block or its block changes
-//! on the origin.
+//! The first three are the paper's. The fourth gives nearly what the second gives, without its cost: what was written
+//! is trusted after a crash, so a mapping on the device is taken back, durably, *before* its frame gets another block
+//! or its block changes on the origin.
 
 use std::fmt;
 use std::str::FromStr;
@@ -76,8 +76,8 @@ impl CrashMode {
         if self != Self::DiscardAll || !mode.delays_writes() {
             return Ok(());
         }
-        let context = "mode write-back is excluded by crash mode \"discard\", which forgets everything at a crash: choose crash mode \
-                       \"dirty\" or \"warm\", or mode write-through";
+        let context = "mode write-back is excluded by crash mode \"discard\", which forgets everything at a crash: \
+                       choose crash mode \"dirty\" or \"warm\", or mode write-through";
         Err(Error::new(ErrorKind::Unsupported, context))
     }
 }

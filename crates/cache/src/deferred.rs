@@ -4,8 +4,10 @@
 //!   record with its data, durable ─► here, acknowledged ─► placed: written to its frame, and flushed ─► gone; the record is needed no more
 //! ```
 //! - What is here is newer than what the frame holds. All of it is dirty.
-//! - A line with deferred data is read, and written by further deferred writes. Whoever does anything else with its bytes has them placed first.
-//! - Each part holds its record until it is placed, or until a later part replaces all of it: then a replay finds it there.
+//! - A line with deferred data is read, and written by further deferred writes. Whoever does anything else with its
+//!   bytes has them placed first.
+//! - Each part holds its record until it is placed, or until a later part replaces all of it: then a replay finds it
+//!   there.
 //! - Memory for it is bounded: writes that find no room take the other way, to the frame at once.
 
 use std::collections::BTreeMap;
@@ -69,7 +71,8 @@ impl Deferred {
         }
     }
 
-    /// Takes writes of up to `write_bytes_max` bytes from now on, as long as all are no more than `bytes_max` in memory.
+    /// Takes writes of up to `write_bytes_max` bytes from now on, as long as all are no more than `bytes_max` in
+    /// memory.
     pub(crate) fn bounded(self, write_bytes_max: u64, bytes_max: usize) -> Self {
         Self { write_bytes_max, bytes_max, ..self }
     }
@@ -147,7 +150,8 @@ impl Deferred {
         }
     }
 
-    /// Forgets what is here of `frame` but for these sectors of `block`: a replay found that something else became of the others.
+    /// Forgets what is here of `frame` but for these sectors of `block`: a replay found that something else became of
+    /// the others.
     pub(crate) fn keep_only(&mut self, frame: u32, block: u64, sectors: Sectors) {
         let Some(mut line) = self.lines.remove(&frame) else { return };
         self.held_bytes -= line.parts.iter().map(Part::weight).sum::<usize>();
@@ -348,7 +352,8 @@ mod tests {
                     placing = None;
                 }
                 let deferred_now = line(&deferred, FRAME, 0xff);
-                let seen: [u8; 8] = std::array::from_fn(|at| if deferred_now[at] != 0 { deferred_now[at] } else { placed[at] });
+                let newest = |at: usize| if deferred_now[at] != 0 { deferred_now[at] } else { placed[at] };
+                let seen: [u8; 8] = std::array::from_fn(newest);
                 prop_assert_eq!(seen, expected);
             }
         }

@@ -1,16 +1,18 @@
 //! Which dirty lines leave together: those that are neighbours in the LUN, in whichever sets they are.
 //!
-//! An application writes a stretch of the LUN with one request; its lines stand in several sets, and come up for cleaning at different times. Sent as they
-//! come up they would be several writes. So a line that is to be cleaned brings along its *run*: the dirty lines before and behind it without a
-//! gap, up to what one write may carry. Every write to the LUN then has at least one write of the application to itself:
+//! An application writes a stretch of the LUN with one request; its lines stand in several sets, and come up for
+//! cleaning at different times. Sent as they come up they would be several writes. So a line that is to be cleaned
+//! brings along its *run*: the dirty lines before and behind it without a gap, up to what one write may carry. Every
+//! write to the LUN then has at least one write of the application to itself:
 //!
 //! ```text
 //!   dirty      ■ ■ ■ ■ ■ ■ · · ■ ■ ■      ■ ■ ■ ■ ■ ■ ■ ■ ■ ■ ■ ■ ■ ■ ■      longer than a write:
 //!   picked         ^                                     ^                   cut at multiples of its length,
 //!   one write  └─────────┘                   └───────────┘                   so that pieces fit together
 //! ```
-//! Neighbours are looked up by block, in the index that there is: a list of runs beside it would be more memory and one more thing to keep true at every
-//! write, to save some look-ups (each tens of nanoseconds) per line that is written to a LUN (each microseconds at least).
+//! Neighbours are looked up by block, in the index that there is: a list of runs beside it would be more memory and one
+//! more thing to keep true at every write, to save some look-ups (each tens of nanoseconds) per line that is written to
+//! a LUN (each microseconds at least).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,8 +20,8 @@ use std::ops::Range;
 use crate::frames::Frames;
 
 impl Frames {
-    /// At least `count` dirty blocks with their runs of up to `run_max`, ascending, from the frame `cursor` on, and the cursor to go on with; fewer, and
-    /// zero, when that is all around.
+    /// At least `count` dirty blocks with their runs of up to `run_max`, ascending, from the frame `cursor` on, and the
+    /// cursor to go on with; fewer, and zero, when that is all around.
     pub(crate) fn dirty_batch(&self, cursor: u32, count: usize, run_max: u64) -> (Vec<u64>, u32) {
         let mut blocks = BTreeSet::new();
         for frame in cursor..self.layout().frame_count() {
@@ -32,7 +34,8 @@ impl Frames {
         (blocks.into_iter().collect(), 0)
     }
 
-    /// At least `count` dirty blocks of a set, used least recently first, with their runs of up to `run_max`, ascending; fewer when the set has no more.
+    /// At least `count` dirty blocks of a set, used least recently first, with their runs of up to `run_max`,
+    /// ascending; fewer when the set has no more.
     pub(crate) fn dirty_batch_of(&self, set: u32, count: usize, run_max: u64) -> Vec<u64> {
         let mut blocks = BTreeSet::new();
         for block in self.dirty_blocks_of(set) {
@@ -61,7 +64,8 @@ impl Frames {
     }
 }
 
-/// How many of these ascending blocks make a batch: at least `count` if there are so many, and no run is cut but where a write of `run_max` blocks ends.
+/// How many of these ascending blocks make a batch: at least `count` if there are so many, and no run is cut but where
+/// a write of `run_max` blocks ends.
 pub(crate) fn batch_length(blocks: &[u64], count: usize, run_max: u64) -> usize {
     let mut run_length = 0;
     for (index, &block) in blocks.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Discards and writes of zeroes go to the origin, and what the cache holds of the range is forgotten.
 //!
-//! The order is the origin first, durably where dirty data is concerned, then the record that the sectors are not dirty any more, then the
-//! acknowledgement. A crash in between shows the state before or the state after, and never what the origin had before the dirty
-//! data. In write-back all of it is durable when acknowledged, as everything is.
+//! The order is the origin first, durably where dirty data is concerned, then the record that the sectors are not dirty
+//! any more, then the acknowledgement. A crash in between shows the state before or the state after, and never what the
+//! origin had before the dirty data. In write-back all of it is durable when acknowledged, as everything is.
 
 use std::sync::Arc;
 

@@ -38,7 +38,8 @@ impl Core {
         };
         let lines = self.line_size().whole_lines(range);
         let place = if request.is_mutation() { self.ranges.exclusive(lines) } else { self.ranges.shared(lines) };
-        // Behind taking the place: who closes says so first and waits for all who have a place then, so nobody slips through.
+        // Behind taking the place: who closes says so first and waits for all who have a place then, so nobody slips
+        // through.
         if !self.life.is_open() {
             return Completion::ready(request.fail(self.life.closed()));
         }

@@ -9,8 +9,8 @@
 //! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new. What is dirty there is stranded (`stranded`) | yes |
 //! | offline, back | nothing | yes |
 //!
-//! What is asked *back*, before others change it, is forgotten at once, without waiting for any request: who waits there may wait for this. See
-//! [`revocations`](crate::revocations).
+//! What is asked *back*, before others change it, is forgotten at once, without waiting for any request: who waits
+//! there may wait for this. See [`revocations`](crate::revocations).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::core::Core;
 impl Keeper for Core {
     fn revoke(&self, range: ByteRange) -> Dropped {
         let range = self.origin.inside(range);
-        // In this order: whoever takes lines in looks for revocations while it holds them, and either sees this one or is seen below.
+        // In this order: whoever takes lines in looks for revocations while it holds them, and either sees this one or
+        // is seen below.
         self.revocations.note(range);
         self.lines.forget_clean(range);
         Box::pin(async {})

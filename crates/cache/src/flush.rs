@@ -1,8 +1,9 @@
 //! Flush: the barrier.
 //!
-//! What write-back acknowledged is durable on the cache device already, so there is nothing to do for it. What was acknowledged by the origin
-//! (write-through) may sit in its volatile cache, so the flush goes on to the origin when there was such a write since the last one; and the first time
-//! after an open, since nobody knows what was acknowledged before.
+//! What write-back acknowledged is durable on the cache device already, so there is nothing to do for it. What was
+//! acknowledged by the origin (write-through) may sit in its volatile cache, so the flush goes on to the origin when
+//! there was such a write since the last one; and the first time after an open, since nobody knows what was
+//! acknowledged before.
 //!
 //! A failure of a flush of the origin that no client has been told yet is told here, whoever asked for that flush: see
 //! [`flush_failures`](crate::flush_failures). How the origin is flushed is said in [`origin`](crate::origin).

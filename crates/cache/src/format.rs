@@ -6,7 +6,8 @@
 //! | [`PageHeaderRaw`], [`EntryRaw`] | table | what each frame holds |
 //! | [`LogEntryRaw`] | payload of log records | what became of one line |
 //!
-//! Entries have room for the bitmaps of a line of 4 KiB, one byte each. What larger lines need beyond that follows behind the entry, bitmap by bitmap.
+//! Entries have room for the bitmaps of a line of 4 KiB, one byte each. What larger lines need beyond that follows
+//! behind the entry, bitmap by bitmap.
 
 use base::checksum::{Crc32c, crc32c};
 use store::{BindingRaw, Kind, LogPositionRaw};
@@ -68,24 +69,28 @@ pub struct ParametersRaw {
     pub table_offset: U64,
     /// Count of table pages; each takes two slots.
     pub page_count: U64,
-    /// First byte of the origin at which a line begins, below the size of a line; the part before it is the end of block 0.
+    /// First byte of the origin at which a line begins, below the size of a line; the part before it is the end of
+    /// block 0.
     pub alignment_bytes: U64,
     /// Every table page written up to this sequence was durable when this superblock was written.
     pub table_sequence: U64,
     /// Where replay starts.
     pub log_position: LogPositionRaw,
-    /// Lines dirty when this superblock was written. The table of a closed cache has as many, or it is damaged; otherwise only to inform.
+    /// Lines dirty when this superblock was written. The table of a closed cache has as many, or it is damaged;
+    /// otherwise only to inform.
     pub dirty_lines: U64,
     /// Seconds since 1970 at which nothing was dirty: all that is has been written since. 0: not known. Only to inform.
     pub clean_at: U64,
     /// Of the origin's content, as somebody says; clean lines of another one do not count. 0: nobody has said.
     pub generation: U64,
-    /// Most frames that somebody wanted, so that a cache that takes the place of this one has no more; 0 for as many as fit.
+    /// Most frames that somebody wanted, so that a cache that takes the place of this one has no more; 0 for as many as
+    /// fit.
     pub frames_max: U64,
-    /// Of a closed cache: which slot of each page of the table is the newest, as `Table::digest` says it. 0: not known, as in a
-    /// cache that is in use or was closed by an earlier version.
+    /// Of a closed cache: which slot of each page of the table is the newest, as `Table::digest` says it. 0: not known,
+    /// as in a cache that is in use or was closed by an earlier version.
     pub table_digest: U64,
-    /// All records of the log before this sequence were durable when this superblock was written. 0: not known, as after an earlier version.
+    /// All records of the log before this sequence were durable when this superblock was written. 0: not known, as
+    /// after an earlier version.
     pub log_end: U64,
 }
 const _: () = assert!(size_of::<ParametersRaw>() == 2728);
@@ -137,7 +142,8 @@ const _: () = assert!(std::mem::offset_of!(PageHeaderRaw, uuid) == 24);
 /// [`EntryRaw::flags`]: the dirty sectors of this line could not be read back after a crash.
 pub const ENTRY_LOST: u8 = 1;
 
-/// What one frame holds, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*. All zero: nothing.
+/// What one frame holds, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*. All
+/// zero: nothing.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct EntryRaw {
@@ -221,8 +227,8 @@ fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
     head.copy_from_slice(raw.as_bytes());
 }
 
-/// A table entry as it stands in its page. Of a large, full cache every line is looked at before it can be used, so that the room that
-/// the bitmaps of the largest line need in a [`Line`] would be most of the work.
+/// A table entry as it stands in its page. Of a large, full cache every line is looked at before it can be used, so
+/// that the room that the bitmaps of the largest line need in a [`Line`] would be most of the work.
 #[derive(Clone, Copy)]
 pub struct StoredLine<'a> {
     raw: &'a EntryRaw,
@@ -270,7 +276,8 @@ impl<'a> StoredLine<'a> {
         LineChecksum::from_raw(self.raw.checksum.get())
     }
 
-    /// The line that it tells of. Bits that contradict each other are taken as the safe side: a dirty sector is a valid one.
+    /// The line that it tells of. Bits that contradict each other are taken as the safe side: a dirty sector is a valid
+    /// one.
     pub fn line(&self) -> Line {
         let dirty = parse_bitmap(self.raw.dirty, self.rest_dirty);
         Line {
@@ -354,17 +361,20 @@ pub fn page_lines(bytes: &[u8], line_size: LineSize) -> impl Iterator<Item = Sto
 /// [`LogEntryRaw::frame_freed`]: no frame.
 pub const FRAME_NONE: u32 = u32::MAX;
 
-/// [`LogEntryRaw::kind`]: data was written to the frame at the same time as this record; `checksum` says whether it landed.
+/// [`LogEntryRaw::kind`]: data was written to the frame at the same time as this record; `checksum` says whether it
+/// landed.
 pub const ENTRY_WRITE: u8 = 1;
 /// [`LogEntryRaw::kind`]: only the state changed, and what it rests on was durable before.
 pub const ENTRY_STATE: u8 = 2;
 /// [`LogEntryRaw::kind`]: like [`ENTRY_STATE`], and the clean sectors count after a crash (crash mode *all*).
 pub const ENTRY_CLEAN: u8 = 3;
 
-/// [`LogEntryRaw::kind`]: the data of the *checked* sectors stands behind the entry and is not in the frame yet; the record's checksum covers it.
+/// [`LogEntryRaw::kind`]: the data of the *checked* sectors stands behind the entry and is not in the frame yet; the
+/// record's checksum covers it.
 pub const ENTRY_DEFERRED: u8 = 4;
 
-/// What became of one line, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*, then those of *checked*.
+/// What became of one line, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*,
+/// then those of *checked*.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct LogEntryRaw {
@@ -400,16 +410,16 @@ pub fn log_entry_bytes(line_size: LineSize) -> usize {
     size_of::<LogEntryRaw>() + 3 * (line_size.bitmap_bytes() - 1)
 }
 
-/// What became of one line. It carries the resulting state whole, never a difference, so that replaying it twice, or over a table that is
-/// newer than it, ends the same.
+/// What became of one line. It carries the resulting state whole, never a difference, so that replaying it twice, or
+/// over a table that is newer than it, ends the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// [`ENTRY_WRITE`], [`ENTRY_STATE`], [`ENTRY_CLEAN`] or [`ENTRY_DEFERRED`].
     pub kind: u8,
     /// The resulting state.
     pub line: Line,
-    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is. Of a deferred write those
-    /// written.
+    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is.
+    /// Of a deferred write those written.
     pub checked: Sectors,
     /// The frame that now holds the line.
     pub frame: u32,
@@ -468,7 +478,8 @@ impl LogEntry {
         head.copy_from_slice(raw.as_bytes());
     }
 
-    /// Takes the first entry of a record's payload and its data, which is empty but for deferred writes, off `payload`; `None` when it is torn.
+    /// Takes the first entry of a record's payload and its data, which is empty but for deferred writes, off `payload`;
+    /// `None` when it is torn.
     pub fn take<'a>(payload: &mut &'a [u8], line_size: LineSize) -> Option<(Self, &'a [u8])> {
         let (entry, rest) = payload.split_at_checked(log_entry_bytes(line_size))?;
         let entry = Self::parse(entry, line_size)?;
@@ -636,7 +647,12 @@ mod tests {
         fn what_a_page_holds_is_read_back(
             shift in 12u32..=18,
             lines in proptest::collection::vec(
-                (0u64..1 << 48, proptest::collection::vec(any::<u8>(), 64), proptest::collection::vec(any::<u8>(), 64)), 0..=252
+                (
+                    0u64..1 << 48,
+                    proptest::collection::vec(any::<u8>(), 64),
+                    proptest::collection::vec(any::<u8>(), 64),
+                ),
+                0..=252
             ),
         ) {
             let line_size = LineSize::new(1 << shift).unwrap();
@@ -655,7 +671,8 @@ mod tests {
             prop_assert_eq!(&read[..lines.len()], &lines[..]);
             let agrees = |stored: StoredLine<'_>| {
                 let line = stored.line();
-                let is_as_said = stored.is_dirty() != line.dirty.is_empty() && stored.is_empty() == line.valid.is_empty();
+                let is_as_said =
+                    stored.is_dirty() != line.dirty.is_empty() && stored.is_empty() == line.valid.is_empty();
                 is_as_said && stored.block() == line.block
             };
             prop_assert!(page_lines(&page, line_size).all(agrees));

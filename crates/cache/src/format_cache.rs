@@ -1,9 +1,9 @@
 //! Makes a device a cache.
 //!
-//! The old superblocks are erased before anything else is touched and the new ones are written last, so a power loss in the middle leaves
-//! a device that is no cache, never half of one. The log and the table are made zeroes, not discarded: a file then keeps its
-//! blocks, and the cache can be opened on a disk that became full. The zeroes of the log are written as data: a file system commits its journal
-//! for each append to blocks that it has only reserved.
+//! The old superblocks are erased before anything else is touched and the new ones are written last, so a power loss in
+//! the middle leaves a device that is no cache, never half of one. The log and the table are made zeroes, not
+//! discarded: a file then keeps its blocks, and the cache can be opened on a disk that became full. The zeroes of the
+//! log are written as data: a file system commits its journal for each append to blocks that it has only reserved.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;

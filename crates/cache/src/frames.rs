@@ -2,13 +2,16 @@
 //!
 //! What it keeps true:
 //! - A block is held by at most one frame, of its set.
-//! - A frame that is *pinned* (somebody reads or writes its bytes now) or *busy* (a record about its line is on its way) is never given to another
-//!   block; nor is one with a dirty line: it has to be cleaned first. Which of the others goes is the replacement policy's affair.
-//! - The table pages that no longer agree with this are known, apart for changes that must reach the device with the next checkpoint
-//!   (*urgent*: dirty lines, and clean ones that the device must not have any more) and for those that can wait.
+//! - A frame that is *pinned* (somebody reads or writes its bytes now) or *busy* (a record about its line is on its
+//!   way) is never given to another block; nor is one with a dirty line: it has to be cleaned first. Which of the
+//!   others goes is the replacement policy's affair.
+//! - The table pages that no longer agree with this are known, apart for changes that must reach the device with the
+//!   next checkpoint (*urgent*: dirty lines, and clean ones that the device must not have any more) and for those that
+//!   can wait.
 //! - Where clean lines count after a crash it is known which of them the device has: see [`Mappings`].
 //!
-//! Memory is what bounds a large cache, so a frame of 4 KiB of a set of up to 256 takes 11 bytes, and up to 4 more for what its policy remembers:
+//! Memory is what bounds a large cache, so a frame of 4 KiB of a set of up to 256 takes 11 bytes, and up to 4 more for
+//! what its policy remembers:
 //!
 //! | bytes | what |
 //! |---:|---|
@@ -73,7 +76,8 @@ pub struct Frames {
     order: Order,
     index: Index,
     lost_count: usize,
-    /// [`LineChecksum::to_raw`] of each frame, so that memory which is zero has them all; empty in a cache without checksums.
+    /// [`LineChecksum::to_raw`] of each frame, so that memory which is zero has them all; empty in a cache without
+    /// checksums.
     checksums: Vec<u32>,
     counts: Counts,
     changed: PageSet,
@@ -238,8 +242,8 @@ impl Frames {
     }
 
     /// Takes a frame for `block` out of its set: a free one, else that of a clean line, which is then resident no more.
-    /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`]. A block that is resident is about
-    /// to move there.
+    /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`]. A block
+    /// that is resident is about to move there.
     pub fn reserve(&mut self, block: u64) -> Option<Reserved> {
         let (set, tag) = (self.layout.set_of(block), self.layout.tag_of(block));
         let held = self.lookup(block);
@@ -373,7 +377,8 @@ impl Frames {
         self.states[frame as usize] & MAPPED != 0
     }
 
-    /// Says whether the device may say so. When it must not any more its page is urgent, and a record goes before the page.
+    /// Says whether the device may say so. When it must not any more its page is urgent, and a record goes before the
+    /// page.
     pub(crate) fn set_mapped(&mut self, frame: u32, is_mapped: bool) {
         let page = self.layout.page_of(frame);
         let state = &mut self.states[frame as usize];
@@ -396,7 +401,8 @@ impl Frames {
         self.valid.has_beyond(frame, &self.dirty)
     }
 
-    /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from now on.
+    /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from
+    /// now on.
     pub fn take_pages(&mut self, is_complete: bool) -> Vec<u64> {
         let mut pages = self.urgent.take();
         if is_complete {
@@ -430,8 +436,8 @@ impl Frames {
         }
     }
 
-    /// The lines of a table page, to be stored. Where clean lines count after a crash those that could prove untrue are left out for now, and
-    /// the page stays one that changed.
+    /// The lines of a table page, to be stored. Where clean lines count after a crash those that could prove untrue are
+    /// left out for now, and the page stays one that changed.
     pub fn page_to_store(&mut self, page: u64) -> Vec<Line> {
         let entries = u64::from(self.layout.entries_per_page());
         let first = page * entries;

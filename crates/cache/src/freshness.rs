@@ -6,8 +6,8 @@
 //! | was changed in some ranges | go, in these ranges | in these ranges: both were changed, and open fails unless told otherwise |
 //! | may have changed anywhere | go | stay: nobody says that others wrote there |
 //!
-//! What goes is gone *durably* before an open returns: from then on the caller may forget what has changed. Until then it says it again. What others
-//! change while that goes on is said to the cache that is open, which does the same then.
+//! What goes is gone *durably* before an open returns: from then on the caller may forget what has changed. Until then
+//! it says it again. What others change while that goes on is said to the cache that is open, which does the same then.
 
 use base::range::ByteRange;
 

@@ -1,7 +1,7 @@
 //! Which frame holds a tag of a set.
 //!
-//! Sets of up to 256 frames are searched by one byte a frame, a fingerprint of the tag: a few vector compares, and no table to keep. Larger
-//! sets have a hash table.
+//! Sets of up to 256 frames are searched by one byte a frame, a fingerprint of the tag: a few vector compares, and no
+//! table to keep. Larger sets have a hash table.
 
 use std::ops::Range;
 

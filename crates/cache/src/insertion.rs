@@ -45,7 +45,8 @@ impl Insertion {
 }
 
 impl Core {
-    /// Picks the sectors of `range` to write into the frames of their blocks and copies them. `None` when there is no memory for it now.
+    /// Picks the sectors of `range` to write into the frames of their blocks and copies them. `None` when there is no
+    /// memory for it now.
     pub(crate) fn plan_insertion(
         self: &Arc<Self>,
         range: ByteRange,
@@ -113,8 +114,8 @@ impl Core {
         false
     }
 
-    /// Says that the frames hold these clean sectors, unless the origin has lost writes `since` or asked for them back: what was read or
-    /// written may be what it lost, or what others changed.
+    /// Says that the frames hold these clean sectors, unless the origin has lost writes `since` or asked for them back:
+    /// what was read or written may be what it lost, or what others changed.
     pub(crate) async fn admit(&self, parts: &[CleanPart], since: Since) {
         let is_safe = || {
             let flushes = &self.origin.flushes;

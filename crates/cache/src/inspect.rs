@@ -68,7 +68,8 @@ pub struct Inspection {
     /// What of that lies beyond the end of the origin, as large as it was when the cache was last opened.
     #[serde(flatten)]
     pub stranded: Stranded,
-    /// When nothing was dirty last, as far as the device says, in seconds since 1970: all that is has been written since.
+    /// When nothing was dirty last, as far as the device says, in seconds since 1970: all that is has been written
+    /// since.
     pub clean_at: Option<u64>,
     /// Dirty lines that could not be read when [`check`] tried, or were not what was written; 0 without it.
     pub unreadable_lines: u64,

@@ -1,4 +1,5 @@
-//! Others changed the origin while the cache is open: what is clean here of these ranges goes, durably. See [`freshness`](crate::freshness).
+//! Others changed the origin while the cache is open: what is clean here of these ranges goes, durably. See
+//! [`freshness`](crate::freshness).
 
 use base::range::ByteRange;
 use block::Error;
@@ -19,7 +20,8 @@ impl Core {
             self.succession.tell(range, self.origin.padding).await;
             self.journal.unmap(range).await?;
         }
-        // What was cleaned meanwhile is still dirty on the device: after a crash it would be sent again, over what others wrote.
+        // What was cleaned meanwhile is still dirty on the device: after a crash it would be sent again, over what
+        // others wrote.
         self.journal.checkpoint(Extent::Dirty).await
     }
 }

@@ -3,9 +3,9 @@
 //! ```text
 //! | superblock A 4 KiB | log | frames, one line each | table: two slots of 4 KiB per page | superblock B 4 KiB |
 //! ```
-//! The table stands at the end, as in the paper (2.3), so that frames begin at a fixed place. A block belongs to one set: runs of
-//! `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot region thus fills all
-//! sets evenly, and within a set consecutive blocks find consecutive frames.
+//! The table stands at the end, as in the paper (2.3), so that frames begin at a fixed place. A block belongs to one
+//! set: runs of `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot
+//! region thus fills all sets evenly, and within a set consecutive blocks find consecutive frames.
 
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
@@ -95,7 +95,8 @@ impl Layout {
         };
         let Some(line_size) = LineSize::new(u64::from(raw.line_bytes.get())).filter(is_ours) else {
             let context = format!(
-                "this cache has lines of {} bytes, sectors of {} and table entries of {}, which this program does not know",
+                "this cache has lines of {} bytes, sectors of {} and table entries of {}, which this program does not \
+                 know",
                 raw.line_bytes, raw.sector_bytes, raw.entry_bytes
             );
             return Err(Error::new(ErrorKind::Unsupported, context));

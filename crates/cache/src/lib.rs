@@ -1,7 +1,7 @@
 //! A crash-safe, set-associative block cache: a device over a cache device and an origin.
 //!
-//! A module uses only what is below it in this table, or behind it in its row (but for the names of the policies in `replacement`, which
-//! users choose).
+//! A module uses only what is below it in this table, or behind it in its row (but for the names of the policies in
+//! `replacement`, which users choose).
 //!
 //! | module | holds |
 //! |---|---|
@@ -43,9 +43,10 @@
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | [`limits`] | the bounds of this crate |
 //!
-//! What is promised: every write acknowledged is there, whole, after the power fails at any write of the cache device or of the origin
-//! (mode write-back: durably on the cache device; write-through: as the origin promises). A read never returns less than the last
-//! acknowledged write. The format and what it assumes of the media are described in `docs/formats/cache.md`.
+//! What is promised: every write acknowledged is there, whole, after the power fails at any write of the cache device
+//! or of the origin (mode write-back: durably on the cache device; write-through: as the origin promises). A read never
+//! returns less than the last acknowledged write. The format and what it assumes of the media are described in
+//! `docs/formats/cache.md`.
 
 #![forbid(unsafe_code)]
 

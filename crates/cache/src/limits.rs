@@ -11,7 +11,8 @@ pub const LINE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes that one bit of the valid and dirty bitmaps stands for: the smallest logical block.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Largest logical block of an origin in bytes: a request then never covers part of a sector, and one line holds whole blocks.
+/// Largest logical block of an origin in bytes: a request then never covers part of a sector, and one line holds whole
+/// blocks.
 pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 
 /// Most frames of a cache. Frame numbers have 32 bits on disk and in memory, and the largest of them mean *none*.
@@ -23,29 +24,31 @@ pub const FRAMES_MIN: u64 = 16;
 /// Default count of frames in a set, the paper's (2.4).
 pub const WAYS_DEFAULT: u32 = 256;
 
-/// Bytes of consecutive blocks that share a set, so that they can stand in consecutive frames (paper 2.3); one block, if that is larger. Long enough
-/// for the cache device to stream, short enough that a small hot region is spread over all sets.
+/// Bytes of consecutive blocks that share a set, so that they can stand in consecutive frames (paper 2.3); one block,
+/// if that is larger. Long enough for the cache device to stream, short enough that a small hot region is spread over
+/// all sets.
 pub const RUN_BYTES: u64 = 64 << 10;
 
 /// The log takes this fraction of the cache device unless told otherwise.
 pub const LOG_SHARE: u64 = 64;
 
-/// Default bounds of the log in bytes. At depth one a write takes 512 bytes, so the smaller one holds 500 of them; the larger one is
-/// replayed in well under a second.
+/// Default bounds of the log in bytes. At depth one a write takes 512 bytes, so the smaller one holds 500 of them; the
+/// larger one is replayed in well under a second.
 pub const LOG_BYTES_DEFAULT_MIN: u64 = 256 << 10;
 /// See [`LOG_BYTES_DEFAULT_MIN`].
 pub const LOG_BYTES_DEFAULT_MAX: u64 = 32 << 20;
 
-/// Most lines one write-back record announces at once; a longer write is carried out in pieces of this many. 1 MiB at a time
-/// costs nothing in throughput and keeps one request from filling the log.
+/// Most lines one write-back record announces at once; a longer write is carried out in pieces of this many. 1 MiB at a
+/// time costs nothing in throughput and keeps one request from filling the log.
 pub const WRITE_GROUP_LINES_MAX: usize = 256;
 
-/// Bytes of the lines that are cleaned with one flush of the origin for a write that waits for room. On a disk that seeks for every line of 4 KiB
-/// this is about half a second, the longest that such a write has to wait.
+/// Bytes of the lines that are cleaned with one flush of the origin for a write that waits for room. On a disk that
+/// seeks for every line of 4 KiB this is about half a second, the longest that such a write has to wait.
 pub const CLEAN_BATCH_BYTES: u64 = 256 << 10;
 
-/// Bytes of memory for deferred data, if the log is large enough and the cache may take so much. Writes that find no room go to their frames at once. Half
-/// of it is placed at a time, which is long enough for a disk to have many places to choose from, and short enough for a flush.
+/// Bytes of memory for deferred data, if the log is large enough and the cache may take so much. Writes that find no
+/// room go to their frames at once. Half of it is placed at a time, which is long enough for a disk to have many places
+/// to choose from, and short enough for a flush.
 pub const DEFERRED_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of memory that a part of deferred data takes beside the data itself.
@@ -63,7 +66,8 @@ pub const PLACES_IN_FLIGHT: usize = 32;
 /// Bytes of the first round of cleaning: what throttles itself starts low.
 pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
 
-/// Most bytes of a batch of cleaning, but for the end of its last run of neighbours: the lists it keeps are searched, and they stay short.
+/// Most bytes of a batch of cleaning, but for the end of its last run of neighbours: the lists it keeps are searched,
+/// and they stay short.
 pub const CLEAN_BATCH_BYTES_MAX: u64 = 2 << 20;
 
 /// Most bytes of a round beside a foreground, 160 MiB/s: what no LUN of today takes without anybody noticing.
@@ -72,36 +76,38 @@ pub const CLEAN_ROUND_BYTES_MAX: u64 = 16 << 20;
 /// How long a round of cleaning takes while others use the devices, in milliseconds: long enough to see how they fare.
 pub const CLEAN_ROUND_MS: u64 = 100;
 
-/// Bytes per second that cleaning sends under any load unless told otherwise: a cache of 1 GiB is clean within 17 minutes.
+/// Bytes per second that cleaning sends under any load unless told otherwise: a cache of 1 GiB is clean within 17
+/// minutes.
 pub const CLEAN_RATE_MIN_BYTES: u64 = 1 << 20;
 
 /// One of this many requests is timed while nothing is cleaned; all are while something is.
 pub const TIMED_ONE_OF: u32 = 16;
 
-/// Largest write that cleaning sends to the origin, in bytes: what applications send at most in one request, as a rule, so that it need not be more writes
-/// than theirs; on a disk of 200 MB/s five milliseconds, for which a request of the foreground may wait.
+/// Largest write that cleaning sends to the origin, in bytes: what applications send at most in one request, as a rule,
+/// so that it need not be more writes than theirs; on a disk of 200 MB/s five milliseconds, for which a request of the
+/// foreground may wait.
 pub const CLEAN_WRITE_BYTES_MAX: u64 = 1 << 20;
 
-/// Writes to the origin that one batch of cleaning has in flight while nobody else asks for anything, or somebody waits for it: enough to let a
-/// disk choose its order and to hide a network's round trip.
+/// Writes to the origin that one batch of cleaning has in flight while nobody else asks for anything, or somebody waits
+/// for it: enough to let a disk choose its order and to hide a network's round trip.
 pub const CLEAN_WRITES_IN_FLIGHT: usize = 8;
 
 /// Lines on their way to a successor at once: enough for a disk to be busy, few enough that others get their turn.
 pub const COPIES_IN_FLIGHT: usize = 32;
 
-/// Batches that a write that waits for room tries to clean when the origin refuses whole ones: bad places of a disk lie together, and the rest of it
-/// takes what is sent elsewhere.
+/// Batches that a write that waits for room tries to clean when the origin refuses whole ones: bad places of a disk lie
+/// together, and the rest of it takes what is sent elsewhere.
 pub const CLEAN_ATTEMPTS_MAX: usize = 4;
 
 /// How long background cleaning pauses after the origin refused a write.
 pub const CLEAN_RETRY_MS: u64 = 1000;
 
-/// Bytes of data read from the origin that may wait for being inserted. When more arrives the cache device is the slower one, and
-/// data is not inserted rather than readers held up.
+/// Bytes of data read from the origin that may wait for being inserted. When more arrives the cache device is the
+/// slower one, and data is not inserted rather than readers held up.
 pub const INSERT_BYTES_MAX: usize = 16 << 20;
 
-/// Two pieces that miss and lie closer than this (bytes) are read from the origin in one request: the transfer costs less
-/// than a second request.
+/// Two pieces that miss and lie closer than this (bytes) are read from the origin in one request: the transfer costs
+/// less than a second request.
 pub const MISS_GAP_BYTES_MAX: u64 = 32 << 10;
 
 /// Bytes of table read and written at once.
@@ -113,8 +119,8 @@ pub const TABLE_READS_IN_FLIGHT: usize = 8;
 /// Table pages put together before they are written, in a checkpoint: 4 MiB.
 pub const PAGES_PER_BATCH: usize = 1024;
 
-/// Pages with clean lines stored at once without hurry (crash mode warm), and how often, in milliseconds: at most 1 MiB/s of the cache device, and
-/// all pages of a cache of 64 GiB within five minutes.
+/// Pages with clean lines stored at once without hurry (crash mode warm), and how often, in milliseconds: at most 1
+/// MiB/s of the cache device, and all pages of a cache of 64 GiB within five minutes.
 pub const LAZY_PAGES: usize = 256;
 /// See [`LAZY_PAGES`].
 pub const LAZY_INTERVAL_MS: u64 = 1000;
@@ -127,7 +133,8 @@ const _: () = assert!(LINE_BYTES_MAX <= CLEAN_BATCH_BYTES && CLEAN_BATCH_BYTES <
 const _: () = assert!(LINE_BYTES_MAX <= CLEAN_WRITE_BYTES_MAX);
 const _: () = assert!(LINE_BYTES_MAX <= PLACED_BYTES_MAX);
 
-/// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look through.
+/// Streams of sequential requests that are followed at once: more than a host's applications have, few enough to look
+/// through.
 pub const STREAMS_MAX: usize = 32;
 
 /// Runs of bytes beyond the end of the origin that are named: enough to see where they are; all of them are counted.
@@ -136,5 +143,6 @@ pub const STRANDED_RANGES_MAX: usize = 8;
 /// One slot for this many lines, to remember blocks that missed once.
 pub const LINES_PER_SEEN_SLOT: usize = 4;
 
-/// Revocations by a shared origin that are remembered, for what is on its way from there: some hundred milliseconds of them at the rate of a busy LUN.
+/// Revocations by a shared origin that are remembered, for what is on its way from there: some hundred milliseconds of
+/// them at the rate of a busy LUN.
 pub const REVOCATIONS_REMEMBERED_MAX: usize = 4096;

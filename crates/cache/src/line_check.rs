@@ -1,8 +1,8 @@
 //! Data that is not what was written: lines are compared with their checksums, in caches that keep these.
 //!
-//! A checksum is known of a line that was written or inserted whole, as long as all of it stays valid; whatever changes part of it forgets the checksum
-//! until the line is whole again by one request. So a checksum on the device is true whenever the device's word that all of the line is valid is, and
-//! needs no records of its own.
+//! A checksum is known of a line that was written or inserted whole, as long as all of it stays valid; whatever changes
+//! part of it forgets the checksum until the line is whole again by one request. So a checksum on the device is true
+//! whenever the device's word that all of the line is valid is, and needs no records of its own.
 //!
 //! | the line is | damaged data |
 //! |---|---|
@@ -69,10 +69,11 @@ impl Core {
         Response::done(buffer)
     }
 
-    /// Whether the data in the frame of a block has this checksum, if one is known. What cannot be read is found out by who reads it.
+    /// Whether the data in the frame of a block has this checksum, if one is known. What cannot be read is found out by
+    /// who reads it.
     ///
-    /// Not everybody who asks keeps others from writing to clean sectors of the line meanwhile. Who does so forgets the checksum first: what was read is
-    /// damaged only if this is still the line's checksum.
+    /// Not everybody who asks keeps others from writing to clean sectors of the line meanwhile. Who does so forgets the
+    /// checksum first: what was read is damaged only if this is still the line's checksum.
     pub(crate) async fn is_line_intact(&self, block: u64, frame: u32, checksum: LineChecksum) -> bool {
         if !checksum.is_known() {
             return true;

@@ -6,7 +6,8 @@ use base::checksum::crc32c;
 
 /// crc32c of a whole line's data, or that it is not known: then nobody notices whether the data is damaged.
 ///
-/// Four bytes, in memory and on the device. 0 says there that it is not known; so a line whose crc32c is 0 is said to have 1.
+/// Four bytes, in memory and on the device. 0 says there that it is not known; so a line whose crc32c is 0 is said to
+/// have 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineChecksum(Option<NonZeroU32>);
 const _: () = assert!(size_of::<LineChecksum>() == 4);

@@ -1,7 +1,8 @@
 //! How large the lines of a cache are, and which of them a range of bytes touches.
 //!
-//! A line is the unit in which frames are given away and found again: larger lines take less memory for the same bytes, and smaller ones waste less of
-//! the cache device on what nobody uses. What of a line is there, and what is dirty, is known by sectors of 512 bytes, whatever its size.
+//! A line is the unit in which frames are given away and found again: larger lines take less memory for the same bytes,
+//! and smaller ones waste less of the cache device on what nobody uses. What of a line is there, and what is dirty, is
+//! known by sectors of 512 bytes, whatever its size.
 
 use std::str::FromStr;
 

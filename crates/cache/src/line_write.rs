@@ -28,7 +28,8 @@ pub(crate) struct LineWrite {
     pub(crate) before: Line,
     /// Sectors of the old frame to write along.
     pub(crate) copied: Sectors,
-    /// A whole line with the old content of the copied sectors, and the new one of the others from [`LineWrite::merge`] on; empty when nothing is copied.
+    /// A whole line with the old content of the copied sectors, and the new one of the others from [`LineWrite::merge`]
+    /// on; empty when nothing is copied.
     pub(crate) merged: Buffer,
     /// Of the line once this is durable, where this writes all of it.
     pub(crate) checksum: LineChecksum,
@@ -141,7 +142,8 @@ mod tests {
         Sectors::from_bytes(&[bits])
     }
 
-    /// Sectors 2 and 3 of a line whose lower half is valid, and of which sectors 0 and 2 are dirty: 2 must not be overwritten, so that 0 and 1 go along.
+    /// Sectors 2 and 3 of a line whose lower half is valid, and of which sectors 0 and 2 are dirty: 2 must not be
+    /// overwritten, so that 0 and 1 go along.
     fn moving() -> (LineWrite, Buffer) {
         let before = Line { block: 9, valid: sectors(0x0f), dirty: sectors(0x05), ..Line::default() };
         let mut merged = Buffer::zeroed(4096);

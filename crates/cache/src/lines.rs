@@ -1,6 +1,7 @@
 //! The map of lines: what is where, what of it is on its way somewhere, and what may take its place, behind one mutex.
 //!
-//! Whoever finds a line at which others are at work waits for [`Lines::changed`] and looks again. Nothing here knows a device.
+//! Whoever finds a line at which others are at work waits for [`Lines::changed`] and looks again. Nothing here knows a
+//! device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,8 @@ pub(crate) struct Lines {
     pub(crate) layout: Layout,
     /// Notified when a line came to rest, a frame came free or room was made: whoever waits looks again.
     pub(crate) changed: Signal,
-    /// Notified when background work may have become necessary. Apart from `changed`, so that it sleeps while there is none.
+    /// Notified when background work may have become necessary. Apart from `changed`, so that it sleeps while there is
+    /// none.
     pub(crate) background: Signal,
     /// Whether the cache device failed: [`State::failure`], for who does not lock that.
     has_failed: AtomicBool,
@@ -122,7 +124,8 @@ impl State {
         }
     }
 
-    /// Whether background cleaning is due. In modes other than write-back nothing is to stay dirty: what is, is of an earlier mode.
+    /// Whether background cleaning is due. In modes other than write-back nothing is to stay dirty: what is, is of an
+    /// earlier mode.
     pub(crate) fn is_much_dirty(&self) -> bool {
         let dirty_max = match self.mode.delays_writes() {
             true => self.dirty.clean_above.of(u64::from(self.frames.layout().frame_count())),
@@ -169,13 +172,15 @@ impl Lines {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// The cache device failed: nothing that is clean here counts any more. The first time `refuse_records` is called, before anybody can see it.
+    /// The cache device failed: nothing that is clean here counts any more. The first time `refuse_records` is called,
+    /// before anybody can see it.
     pub(crate) fn fail(&self, error: &Error, refuse_records: impl FnOnce()) {
         let mut state = self.state();
         if state.failure.is_none() {
             tracing::error!(%error, "the cache device failed: nothing new is cached; writes go to the origin");
             state.failure = Some(error.clone());
-            // What is clean was written without force unit access: a flush that failed, of our own or of a durable write, may have dropped it.
+            // What is clean was written without force unit access: a flush that failed, of our own or of a durable
+            // write, may have dropped it.
             state.frames.forget_clean();
             self.has_failed.store(true, Ordering::Release);
             refuse_records();

@@ -1,7 +1,7 @@
 //! How much a cache has to do, for whoever shares room out among several (paper 002, 3: middleware).
 //!
-//! A cache counts from its opening on. Who wants to know its load takes the totals twice and asks for what lies between: the window is the
-//! caller's choice, and no cache keeps a clock running for nobody.
+//! A cache counts from its opening on. Who wants to know its load takes the totals twice and asks for what lies
+//! between: the window is the caller's choice, and no cache keeps a clock running for nobody.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +29,14 @@ pub struct Load {
     pub writes_per_second: f64,
     /// Share of the reads that the cache device served alone; `None` without reads.
     pub hit_ratio: Option<f64>,
-    /// Requests in flight at a time, on average: how busy it was. 0 is idle, 1 is one request after the other without a pause.
+    /// Requests in flight at a time, on average: how busy it was. 0 is idle, 1 is one request after the other without a
+    /// pause.
     pub in_flight: f64,
 }
 
 impl LoadTotals {
-    /// The load since `earlier`, totals of the same cache; `None` when no time lies between, or when it was opened anew since.
+    /// The load since `earlier`, totals of the same cache; `None` when no time lies between, or when it was opened anew
+    /// since.
     pub fn since(&self, earlier: &Self) -> Option<Load> {
         let open_ns = self.open_ns.checked_sub(earlier.open_ns).filter(|&open_ns| open_ns > 0)? as f64;
         let reads = self.reads.checked_sub(earlier.reads)? as f64;

@@ -6,16 +6,18 @@
 //!      ▲  └ not while the origin could still lose ┘                                          nothing changes until it is durable ┘
 //!      └ what made it so                                                                     (then the page, with the next checkpoint)
 //! ```
-//! - A line is *mapped* when a table page or a record on its way to the device, or there, says that a frame holds clean sectors of
-//!   it. A frame has one bit for that, which may be set without need, never the other way round.
-//! - A mapped line that leaves its frame is *unmapped*, by block, until a record about that is durable. Meanwhile neither may its old frame be
-//!   written nor its block be changed, mapped again or given to the log: who wants to do so settles it first.
+//! - A line is *mapped* when a table page or a record on its way to the device, or there, says that a frame holds clean
+//!   sectors of it. A frame has one bit for that, which may be set without need, never the other way round.
+//! - A mapped line that leaves its frame is *unmapped*, by block, until a record about that is durable. Meanwhile
+//!   neither may its old frame be written nor its block be changed, mapped again or given to the log: who wants to do
+//!   so settles it first.
 //! - A line with what the origin has not flushed is not mapped: the origin could come back without it.
-//! - An origin that failed to flush may go on to show what it has dropped, and flush well from then on, as Linux does: it comes back without it
-//!   at its next power loss. What was read from it since is *doubtful*: it serves, but is never stored as clean.
+//! - An origin that failed to flush may go on to show what it has dropped, and flush well from then on, as Linux does:
+//!   it comes back without it at its next power loss. What was read from it since is *doubtful*: it serves, but is
+//!   never stored as clean.
 //!
-//! Only crash modes that keep clean lines map any ([`CrashMode`](crate::CrashMode)). What the origin has not flushed is known in all of them: an origin that
-//! loses it, while this goes on, has something else than the cache.
+//! Only crash modes that keep clean lines map any ([`CrashMode`](crate::CrashMode)). What the origin has not flushed is
+//! known in all of them: an origin that loses it, while this goes on, has something else than the cache.
 
 use std::collections::BTreeMap;
 
@@ -155,8 +157,8 @@ impl Mappings {
         !self.is_unflushed(frame) && !self.is_doubtful(frame)
     }
 
-    /// A flush of the origin ended. What was written before it is safe once all that run at the same time have succeeded, and doubtful if the origin
-    /// ever failed to flush what it had (`has_lost`).
+    /// A flush of the origin ended. What was written before it is safe once all that run at the same time have
+    /// succeeded, and doubtful if the origin ever failed to flush what it had (`has_lost`).
     pub(crate) fn finish_flush(&mut self, is_ok: bool, has_lost: bool) {
         self.flush_count -= 1;
         self.has_flush_failed |= !is_ok;

@@ -1,7 +1,8 @@
 //! What a cache takes of memory, and the bound that somebody sets for it (paper 2.3).
 //!
-//! Nearly all of it belongs to frames, and is taken when the cache is opened: see the table in [`frames`](crate::frames). Deferred data has what that leaves
-//! of the bound, up to a bound of its own. What else comes and goes with requests is bounded elsewhere and counts for nothing here.
+//! Nearly all of it belongs to frames, and is taken when the cache is opened: see the table in
+//! [`frames`](crate::frames). Deferred data has what that leaves of the bound, up to a bound of its own. What else
+//! comes and goes with requests is bounded elsewhere and counts for nothing here.
 
 use base::units::ByteSize;
 use block::{Error, ErrorKind};
@@ -34,7 +35,8 @@ impl Need {
         }
     }
 
-    /// Bytes, up to some percent: what the vectors and tables take, with a slot for each block that may be remembered for a second use.
+    /// Bytes, up to some percent: what the vectors and tables take, with a slot for each block that may be remembered
+    /// for a second use.
     pub(crate) fn bytes(&self) -> u64 {
         let count = self.frame_count;
         let set_count = count.div_ceil(self.ways.max(1));
@@ -54,7 +56,8 @@ impl Need {
         (count.saturating_mul(frame) + count / 4).saturating_add(index).saturating_add(ghosts + ends + seen)
     }
 
-    /// Bytes that deferred data may take in a cache that may have `bytes_max` in all: what the log can hold and the frames leave.
+    /// Bytes that deferred data may take in a cache that may have `bytes_max` in all: what the log can hold and the
+    /// frames leave.
     pub(crate) fn deferred_bytes_max(&self, log_bytes: u64, bytes_max: Option<u64>) -> usize {
         let left = bytes_max.unwrap_or(u64::MAX).saturating_sub(self.bytes());
         let most = left.min(log_bytes / DEFERRED_LOG_SHARE);
@@ -101,8 +104,9 @@ impl Need {
     }
 }
 
-/// Refuses options with which a cache on a device of `device_bytes` would take more memory than `bytes_max`. For one who is about to make it; a cache that
-/// is opened is measured by [`OpenOptions::memory_max`](crate::OpenOptions::memory_max).
+/// Refuses options with which a cache on a device of `device_bytes` would take more memory than `bytes_max`. For one
+/// who is about to make it; a cache that is opened is measured by
+/// [`OpenOptions::memory_max`](crate::OpenOptions::memory_max).
 ///
 /// # Errors
 /// `NoSpace`, saying what would take less; what is wrong with the options.

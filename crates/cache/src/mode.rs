@@ -10,13 +10,15 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By the origin. The cache never holds anything the origin lacks. Of one that several hosts share it keeps what was read alone.
+    /// By the origin. The cache never holds anything the origin lacks. Of one that several hosts share it keeps what
+    /// was read alone.
     WriteThrough,
     /// By the cache device, where it is then durable. The origin learns of it when the line is cleaned.
     WriteBack,
     /// By the origin. The cache forgets what is written, and fills from reads only.
     WriteAround,
-    /// By the origin. The cache forgets what is written, takes nothing in, and serves only what the origin does not have.
+    /// By the origin. The cache forgets what is written, takes nothing in, and serves only what the origin does not
+    /// have.
     PassThrough,
     /// By nobody: writes fail. Reads are cached.
     ReadOnly,
@@ -51,7 +53,8 @@ impl Mode {
     /// `Unsupported`.
     pub(crate) fn check_shared(self, is_shared: bool) -> Result<(), Error> {
         if is_shared && self.delays_writes() {
-            let words = "a cache of a disk that several hosts share cannot delay writes: take mode write-through or write-around";
+            let words = "a cache of a disk that several hosts share cannot delay writes: take mode write-through or \
+                         write-around";
             return Err(Error::new(ErrorKind::Unsupported, words));
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! Opens a cache, and closes it.
 //!
-//! An open cache is *in use* on the device, durably, before the first request: from then on only what dirty lines need is kept up there. Each
-//! open begins a new epoch of the log, so nothing that an earlier one left behind is ever replayed. Closing waits for all requests,
-//! writes the whole table and says *closed*; then the next open finds everything warm.
+//! An open cache is *in use* on the device, durably, before the first request: from then on only what dirty lines need
+//! is kept up there. Each open begins a new epoch of the log, so nothing that an earlier one left behind is ever
+//! replayed. Closing waits for all requests, writes the whole table and says *closed*; then the next open finds
+//! everything warm.
 
 use std::sync::Arc;
 
@@ -103,8 +104,8 @@ async fn find(
     let clean = if is_stale { Clean::Drop } else { Clean::Keep };
     let padding = padding_within_blocks(&superblock.payload, layout.line_size, &binding_now)?;
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
-    // A program that was killed may have left what it wrote in the device's own cache. What is relied on from here on must not be gone after all, or in
-    // part, when the power fails later.
+    // A program that was killed may have left what it wrote in the device's own cache. What is relied on from here on
+    // must not be gone after all, or in part, when the power fails later.
     cache_device.flush().await?;
     let mut recovered = recover(cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
@@ -212,8 +213,8 @@ fn check_generation(
         return Ok(());
     }
     let context = format!(
-        "{} dirty lines in the cache are of generation {}, and the disk is said to have generation {generation}: attach it with the old one and \
-         clean it, or discard it",
+        "{} dirty lines in the cache are of generation {}, and the disk is said to have generation {generation}: \
+         attach it with the old one and clean it, or discard it",
         recovered.report.dirty_lines, superblock.payload.generation
     );
     Err(Error::new(ErrorKind::Unsupported, context))
@@ -228,7 +229,8 @@ impl Core {
             // What is read from now on is kept over a crash at once, as far as the origin keeps it.
             (_, CrashMode::AllSynchronous) => {
                 if let Err(error) = self.origin.flush().await {
-                    tracing::warn!(%error, "the origin does not flush; what is read is not kept over a crash before it does");
+                    tracing::warn!(%error, "the origin does not flush; what is read is not kept over a crash before it \
+                                            does");
                 }
                 Ok(())
             }

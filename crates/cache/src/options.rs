@@ -64,7 +64,8 @@ impl FromStr for Percent {
 /// How much may be dirty, as shares of all lines. They can be changed while the cache runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DirtyLimits {
-    /// Above this, lines are cleaned in the background: `0%` for continuously, `100%` for on command and at the end only.
+    /// Above this, lines are cleaned in the background: `0%` for continuously, `100%` for on command and at the end
+    /// only.
     #[serde(rename = "clean_above_percent")]
     pub clean_above: Percent,
     /// At this, writes wait for cleaning. One line may always be dirty.
@@ -105,7 +106,8 @@ pub struct FormatOptions {
     pub crash_mode: CrashMode,
     /// Where lines begin.
     pub alignment: Alignment,
-    /// Whether whole lines have checksums, four bytes of memory each. Only for lines of 4 KiB: a read of part of a line reads all of it then.
+    /// Whether whole lines have checksums, four bytes of memory each. Only for lines of 4 KiB: a read of part of a line
+    /// reads all of it then.
     pub has_checksums: bool,
 }
 
@@ -134,13 +136,14 @@ pub struct OpenOptions {
     pub mode: Mode,
     /// What a crash leaves from now on; `None` for what the cache has.
     pub crash_mode: Option<CrashMode>,
-    /// Which generation of its content the origin has, for one that changes while no cache looks on: clean lines of another generation are dropped.
-    /// `None` to take them as they are.
+    /// Which generation of its content the origin has, for one that changes while no cache looks on: clean lines of
+    /// another generation are dropped. `None` to take them as they are.
     pub generation: Option<u64>,
-    /// What others did to the origin since the cache was open last: clean copies of what they changed are dropped durably before an open returns.
+    /// What others did to the origin since the cache was open last: clean copies of what they changed are dropped
+    /// durably before an open returns.
     pub freshness: Freshness,
-    /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails with
-    /// [`ConflictingChanges`](crate::ConflictingChanges).
+    /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails
+    /// with [`ConflictingChanges`](crate::ConflictingChanges).
     pub overwrites_changes: bool,
     /// By what the caller tells the cache from other copies of it, from now on; `None` when nobody does.
     pub tokens: Option<Tokens>,
@@ -158,7 +161,8 @@ pub struct OpenOptions {
     pub dirty: DirtyLimits,
     /// How fast lines are cleaned.
     pub cleaning: CleaningRate,
-    /// Bytes of the largest write whose data goes into the log, in one piece with its record, and only later to its frames; 0 for none.
+    /// Bytes of the largest write whose data goes into the log, in one piece with its record, and only later to its
+    /// frames; 0 for none.
     pub deferred_max: u64,
     /// Bytes that may wait for insertion after their readers were answered.
     pub insert_bytes_max: usize,

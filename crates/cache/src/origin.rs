@@ -2,9 +2,10 @@
 //!
 //! It begins `padding` bytes earlier here than for everybody else: see [`alignment`](crate::alignment).
 //!
-//! One flush of the origin is under way at a time. One that fails may have dropped what another, answered well a moment later, seems to have made durable: cleaning
-//! would call lines clean that are nowhere any more. So the failure is noted, as a loss, before the next flush begins. All of this a cache shares with the
-//! successor that is to take its place ([`OriginFlushes`]): each flushes what the other wrote.
+//! One flush of the origin is under way at a time. One that fails may have dropped what another, answered well a moment
+//! later, seems to have made durable: cleaning would call lines clean that are nowhere any more. So the failure is
+//! noted, as a loss, before the next flush begins. All of this a cache shares with the successor that is to take its
+//! place ([`OriginFlushes`]): each flushes what the other wrote.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +37,8 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// `device` as everybody else knows it, which had this `identity`, and has told `events` since before anything was read.
+    /// `device` as everybody else knows it, which had this `identity`, and has told `events` since before anything was
+    /// read.
     pub(crate) fn new(
         device: SharedDevice,
         padding: u64,
@@ -104,7 +106,8 @@ impl Origin {
             flushes.writes()
         };
         let result = self.device.flush().await;
-        // When it lost something before this flush, it says so with the answer at the latest: copies of that are not safe now.
+        // When it lost something before this flush, it says so with the answer at the latest: copies of that are not
+        // safe now.
         self.reports.note_unread_losses();
         if result.is_err() {
             flushes.note_losses();
@@ -123,8 +126,8 @@ impl Origin {
         self.flushes.has_unflushed_writes()
     }
 
-    /// Notes a change that it acknowledged and may still lose: perhaps in a flush that failed since it was sent, when there had been
-    /// `failures_before` of them.
+    /// Notes a change that it acknowledged and may still lose: perhaps in a flush that failed since it was sent, when
+    /// there had been `failures_before` of them.
     pub(crate) fn note_write(&self, failures_before: u64) {
         self.flushes.note_write();
         self.flushes.failures.note_stake(failures_before);

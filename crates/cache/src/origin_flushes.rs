@@ -1,8 +1,9 @@
-//! What the caches of one origin know together about flushes of it: a cache, and the successor that is to take its place.
+//! What the caches of one origin know together about flushes of it: a cache, and the successor that is to take its
+//! place.
 //!
-//! Both write to the origin and flush it while one replaces the other. A flush by one of them covers what the origin acknowledged to the other; one
-//! that fails may have dropped that. So they have one count of what is not flushed, one flush at a time, and one list of failures that clients are to
-//! be told of; and a loss is noted in each of them.
+//! Both write to the origin and flush it while one replaces the other. A flush by one of them covers what the origin
+//! acknowledged to the other; one that fails may have dropped that. So they have one count of what is not flushed, one
+//! flush at a time, and one list of failures that clients are to be told of; and a loss is noted in each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,7 +17,8 @@ pub(crate) struct OriginFlushes {
     /// Held by who flushes the origin.
     pub(crate) turn: futures_util::lock::Mutex<()>,
     pub(crate) failures: FlushFailures,
-    /// Count of changes that the origin acknowledged without force unit access; one more for all that were before the first open.
+    /// Count of changes that the origin acknowledged without force unit access; one more for all that were before the
+    /// first open.
     writes: AtomicU64,
     /// Of these, how many a flush has made durable.
     writes_flushed: AtomicU64,

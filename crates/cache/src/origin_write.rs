@@ -1,8 +1,10 @@
 //! The writes to the origin that cleaning makes of the lines of a batch.
 //!
-//! - Adjacent dirty sectors are joined, also those of different lines, up to [`CLEAN_WRITE_BYTES_MAX`]: one write of the LUN where the application made one.
-//! - A write that fails because of the medium, of the origin or of the cache device, is done again line by line. So a bad sector costs the line that it
-//!   is in, and its neighbours get clean. Other errors say nothing about a place, and are not tried anew.
+//! - Adjacent dirty sectors are joined, also those of different lines, up to [`CLEAN_WRITE_BYTES_MAX`]: one write of
+//!   the LUN where the application made one.
+//! - A write that fails because of the medium, of the origin or of the cache device, is done again line by line. So a
+//!   bad sector costs the line that it is in, and its neighbours get clean. Other errors say nothing about a place, and
+//!   are not tried anew.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! How fast lines are cleaned while others use the devices (paper 002: cleaning that throttles itself).
 //!
-//! Cleaning goes in rounds of a tenth of a second, each with a quota of lines. The paper doubles what is sent in each round, and halves it when the
-//! foreground's response time got worse:
+//! Cleaning goes in rounds of a tenth of a second, each with a quota of lines. The paper doubles what is sent in each
+//! round, and halves it when the foreground's response time got worse:
 //!
 //! | the round before | the next one |
 //! |---|---|
@@ -9,17 +9,19 @@
 //! | of 200 requests at most one was slow | twice as much, when the round's time is over |
 //! | more of them were | half as much, when the round's time is over |
 //!
-//! Beside a foreground one write is sent at a time, so that a request finds one before it at most. It is as long as it would be otherwise: short ones
-//! would be more of them than the application made, and what they cost in all is what a round is measured by. The quota is sent in batches, each with
-//! one flush of the origin; what a round does not get sent in its time is not counted on in the next. A batch ends with a run of neighbours, so it
-//! may be larger than its quota by what one write carries; the next round is then later by as much.
+//! Beside a foreground one write is sent at a time, so that a request finds one before it at most. It is as long as it
+//! would be otherwise: short ones would be more of them than the application made, and what they cost in all is what a
+//! round is measured by. The quota is sent in batches, each with one flush of the origin; what a round does not get
+//! sent in its time is not counted on in the next. A batch ends with a run of neighbours, so it may be larger than its
+//! quota by what one write carries; the next round is then later by as much.
 //!
-//! Never less than the minimum rate, so that cleaning ends under any load, and never more than the byte budget, if there is one; the budget goes
-//! before the minimum.
+//! Never less than the minimum rate, so that cleaning ends under any load, and never more than the byte budget, if
+//! there is one; the budget goes before the minimum.
 //!
-//! A request is *slow* when it takes longer than twice what 99 of 100 take without cleaning: so the 99th percentile at most doubles, which is what
-//! people notice, and not the mean. That of reads and that of writes are kept apart, since a write that waits for a disk
-//! says nothing about reads; each is a moving estimate over the requests that ended while nothing was being cleaned.
+//! A request is *slow* when it takes longer than twice what 99 of 100 take without cleaning: so the 99th percentile at
+//! most doubles, which is what people notice, and not the mean. That of reads and that of writes are kept apart, since
+//! a write that waits for a disk says nothing about reads; each is a moving estimate over the requests that ended while
+//! nothing was being cleaned.
 
 use std::time::Duration;
 
@@ -69,14 +71,15 @@ impl Force {
     }
 }
 
-/// A response above the estimate of the 99th percentile raises it by one part in this many, and 99 below lower it by as much: some dozens of slower
-/// responses after a change, or some hundreds of faster ones, it is the new one.
+/// A response above the estimate of the 99th percentile raises it by one part in this many, and 99 below lower it by as
+/// much: some dozens of slower responses after a change, or some hundreds of faster ones, it is the new one.
 const QUIET_STEP: u64 = 8;
 
 /// One response of this many is slower than the estimate.
 const QUIET_ONE_OF: u64 = 100;
 
-/// Of this many responses one may be slow. Half of what the 99th percentile leaves, since after each good round a larger one is tried.
+/// Of this many responses one may be slow. Half of what the 99th percentile leaves, since after each good round a
+/// larger one is tried.
 const SLOW_ONE_OF: u64 = 200;
 
 /// What 99 of 100 responses take, as a moving estimate.
@@ -96,7 +99,8 @@ impl Quiet {
         });
     }
 
-    /// Whether a response is one that cleaning has made slow. Where cleaning has never paused, the first one is what there is to compare with.
+    /// Whether a response is one that cleaning has made slow. Where cleaning has never paused, the first one is what
+    /// there is to compare with.
     fn is_slow(&mut self, taken_ns: u64) -> bool {
         let p99_ns = *self.p99_ns.get_or_insert(taken_ns);
         taken_ns / 2 > p99_ns

@@ -8,12 +8,13 @@
 //!
 //! The first of these, for one line, does without most of what the others need: see `read_hit`.
 //!
-//! What came from the origin is copied and inserted after the reader was answered. The copy is bounded: when the cache device cannot
-//! keep up, data is not inserted rather than readers held up. The insertion keeps the lines' range lock (shared), so a write waits
-//! for it, and the fetch lock, so that another reader of the same block waits for the copy in the cache instead of asking the origin.
+//! What came from the origin is copied and inserted after the reader was answered. The copy is bounded: when the cache
+//! device cannot keep up, data is not inserted rather than readers held up. The insertion keeps the lines' range lock
+//! (shared), so a write waits for it, and the fetch lock, so that another reader of the same block waits for the copy
+//! in the cache instead of asking the origin.
 //!
-//! A cache device that cannot return clean data is a miss, logged. One that cannot return dirty data is an error: the origin's copy is
-//! older than what was acknowledged.
+//! A cache device that cannot return clean data is a miss, logged. One that cannot return dirty data is an error: the
+//! origin's copy is older than what was acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,8 +31,9 @@ use crate::insertion::{Insertion, Wanted};
 use crate::read_plan::{Piece, ReadPlan, Source, merge_misses};
 use crate::timing::{finish_timing, start_timing};
 
-/// A read of one line that is all there, as most are where a cache is worth having: planned under one lock, and answered on the spot where the cache
-/// device does so. Gives the buffer back when it is no such read, and has done nothing then.
+/// A read of one line that is all there, as most are where a cache is worth having: planned under one lock, and
+/// answered on the spot where the cache device does so. Gives the buffer back when it is no such read, and has done
+/// nothing then.
 pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Result<Completion, Buffer> {
     let Some(guard) = core.ranges.try_shared(core.line_size().whole_lines(range)) else { return Err(buffer) };
     if !core.life.is_open() {
@@ -109,8 +111,8 @@ pub(crate) async fn read(
 }
 
 impl Core {
-    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has since: see
-    /// [`Lines::fail`](crate::lines::Lines::fail).
+    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has
+    /// since: see [`Lines::fail`](crate::lines::Lines::fail).
     async fn read_unless_failing(
         self: &Arc<Self>,
         plan: &ReadPlan,

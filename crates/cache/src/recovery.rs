@@ -1,22 +1,27 @@
 //! What the cache holds after its program stopped: the table, and the log replayed over it.
 //!
-//! After an orderly close the table is complete and the log is empty. Otherwise, and where a closed cache's log goes on nevertheless:
+//! After an orderly close the table is complete and the log is empty. Otherwise, and where a closed cache's log goes on
+//! nevertheless:
 //!
-//! 1. Clean lines are dropped unless the crash mode keeps them: their mappings were not kept up on the device, and the origin has their data.
-//! 2. Log entries are applied in order. Each carries a whole state, so it does not matter that some are in the table already.
-//! 3. An entry whose data travelled with it is *unproven* until something later shows that its write was acknowledged: a later entry
-//!    about the same line or one that uses the frame it freed (both happen only after the acknowledgement), or a later record that
-//!    calls it settled. For what stays unproven, a handful, the data is read and compared with the checksum. If it did not land, the
-//!    write was never acknowledged and the line is what it was before; the frame it was in has not been touched since.
+//! 1. Clean lines are dropped unless the crash mode keeps them: their mappings were not kept up on the device, and the
+//!    origin has their data.
+//! 2. Log entries are applied in order. Each carries a whole state, so it does not matter that some are in the table
+//!    already.
+//! 3. An entry whose data travelled with it is *unproven* until something later shows that its write was acknowledged:
+//!    a later entry about the same line or one that uses the frame it freed (both happen only after the
+//!    acknowledgement), or a later record that calls it settled. For what stays unproven, a handful, the data is read
+//!    and compared with the checksum. If it did not land, the write was never acknowledged and the line is what it was
+//!    before; the frame it was in has not been touched since.
 //!
-//! 4. An entry with deferred data needs no such look: the record has all of it. What is dirty of it, and was written by nothing later, belongs into its
-//!    frame, and may be missing there.
+//! 4. An entry with deferred data needs no such look: the record has all of it. What is dirty of it, and was written by
+//!    nothing later, belongs into its frame, and may be missing there.
 //!
-//! The table goes straight into the frames, as it is read: for a large cache it is the larger part of all memory. What the log says goes beside
-//! it, and takes its place at the end.
+//! The table goes straight into the frames, as it is read: for a large cache it is the larger part of all memory. What
+//! the log says goes beside it, and takes its place at the end.
 //!
-//! Nothing is written here. Whoever opens the cache makes the result durable in a checkpoint before anything else happens, and what is deferred gets into
-//! its frames then; a power loss before that finds everything as it was, or frames that have what they are given again.
+//! Nothing is written here. Whoever opens the cache makes the result durable in a checkpoint before anything else
+//! happens, and what is deferred gets into its frames then; a power loss before that finds everything as it was, or
+//! frames that have what they are given again.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +105,8 @@ pub(crate) async fn recover(
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
     check_log_end(parameters.log_end.get(), replayed.end.sequence)?;
     let mut report = replaying.verify(device, &replayed).await;
-    // Programs that closed it in the middle of cleaning left such. What they recorded is whole; what is clean was not kept up then.
+    // Programs that closed it in the middle of cleaning left such. What they recorded is whole; what is clean was not
+    // kept up then.
     let has_gone_on = was_closed && replayed.record_count > 0;
     report.was_closed = was_closed && !has_gone_on;
     report.log_records = replayed.record_count;
@@ -114,7 +120,8 @@ pub(crate) async fn recover(
     }
     report.dirty_lines = frames.counts().dirty_lines;
     report.lost_lines = frames.lost_count() as u64;
-    // Pages of a checkpoint that was not completed may say less: an open that came to no end may have given up dirty lines.
+    // Pages of a checkpoint that was not completed may say less: an open that came to no end may have given up dirty
+    // lines.
     if report.was_closed && table.sequence_next == table_sequence + 1 {
         check_dirty_lines(parameters.dirty_lines.get(), report.dirty_lines)?;
         let digest = parameters.table_digest.get();
@@ -138,8 +145,8 @@ fn check_log_end(durable: u64, found: u64) -> Result<(), Error> {
     Err(corrupt(&format!("its log ends before record {found}, and had all before {durable}")))
 }
 
-/// Refuses the table of a closed cache whose dirty lines are not as many as when it was closed. A page whose newest slot is gone says what
-/// its older one does, and in a closed cache no log has what happened since.
+/// Refuses the table of a closed cache whose dirty lines are not as many as when it was closed. A page whose newest
+/// slot is gone says what its older one does, and in a closed cache no log has what happened since.
 fn check_dirty_lines(at_close: u64, in_table: u64) -> Result<(), Error> {
     if at_close == in_table {
         return Ok(());
@@ -156,8 +163,8 @@ struct Replaying {
     layout: Layout,
     /// What the table says.
     frames: Frames,
-    /// What became of frames since: the log's word goes before the table's. Also what the table says and cannot be, unless the log goes on from there: two
-    /// frames of one block, or a line beyond the origin's end.
+    /// What became of frames since: the log's word goes before the table's. Also what the table says and cannot be,
+    /// unless the log goes on from there: two frames of one block, or a line beyond the origin's end.
     changes: BTreeMap<u32, Line>,
     /// Deferred data of records.
     deferred: Deferred,
@@ -233,7 +240,8 @@ impl Replaying {
         }
     }
 
-    /// Restores a line that is dirty or at the end of the origin. One beyond the end counts as held elsewhere: the log may have more to say.
+    /// Restores a line that is dirty or at the end of the origin. One beyond the end counts as held elsewhere: the log
+    /// may have more to say.
     fn restore(&mut self, frame: u32, stored: Line) -> Restored {
         let line = self.counting(stored);
         if line != stored {
@@ -395,7 +403,8 @@ impl Replaying {
     }
 }
 
-/// Reads, and once more what the device refuses: what it does not return now is lost for good, also what it would return the next time.
+/// Reads, and once more what the device refuses: what it does not return now is lost for good, also what it would
+/// return the next time.
 async fn read_after_all(device: &SharedDevice, offset: u64, length: usize) -> Result<Buffer, Error> {
     match device.read(offset, Buffer::zeroed(length)).await {
         Err(_) => device.read(offset, Buffer::zeroed(length)).await,
@@ -422,7 +431,8 @@ fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Er
     }
 }
 
-/// First byte of the origin behind the sectors of `mask`. A line from the device may claim any block: what lies behind everything is behind the end.
+/// First byte of the origin behind the sectors of `mask`. A line from the device may claim any block: what lies behind
+/// everything is behind the end.
 fn end_of(line_size: LineSize, line: &Line, mask: Sectors) -> u64 {
     let in_line = mask.hull().map_or(0, |run| run.offset() + run.length());
     let start = line.block.checked_mul(line_size.bytes());

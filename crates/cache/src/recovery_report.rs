@@ -23,8 +23,10 @@ pub struct RecoveryReport {
     pub dirty_lines: u64,
     /// Of these, lines that the cache device cannot return.
     pub lost_lines: u64,
-    /// Clean lines that a crash has cost, or a table that is an older one, or of which others changed something meanwhile.
+    /// Clean lines that a crash has cost, or a table that is an older one, or of which others changed something
+    /// meanwhile.
     pub clean_lines_dropped: u64,
-    /// Whether the table of the closed cache is not the one that it was closed with: the newest slot of a page is gone. Nothing was dirty.
+    /// Whether the table of the closed cache is not the one that it was closed with: the newest slot of a page is gone.
+    /// Nothing was dirty.
     pub is_table_older: bool,
 }

@@ -1,4 +1,5 @@
-//! Writes that the cache device refuses: a full or broken one does so with each, so the log tells of some, and the status of the last.
+//! Writes that the cache device refuses: a full or broken one does so with each, so the log tells of some, and the
+//! status of the last.
 
 use std::sync::{Mutex, PoisonError};
 

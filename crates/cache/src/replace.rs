@@ -4,15 +4,17 @@
 //!   copy      what is clean goes over line by line; what is written here meanwhile the successor forgets again
 //!   hand over requests wait; what is dirty goes over, durably; from then on the successor has everything
 //! ```
-//! - Until the hand-over is finished this cache has everything that counts, and nothing in it has changed by it: whatever fails before,
-//!   it goes on. A successor that was left behind is worth nothing.
-//! - The caller makes the successor the one that the next start finds, between [`HandOver`] and [`HandOver::finish`]: in that moment no
-//!   write is acknowledged by either.
+//! - Until the hand-over is finished this cache has everything that counts, and nothing in it has changed by it:
+//!   whatever fails before, it goes on. A successor that was left behind is worth nothing.
+//! - The caller makes the successor the one that the next start finds, between [`HandOver`] and [`HandOver::finish`]:
+//!   in that moment no write is acknowledged by either.
 //! - A line is copied under its range lock, shared: a write waits for it, and then makes the successor forget it.
-//! - While it hands over, nothing is cleaned here: a dirty line that is on its way to the origin could overtake what the successor sends.
+//! - While it hands over, nothing is cleaned here: a dirty line that is on its way to the origin could overtake what
+//!   the successor sends.
 //! - Both know together about flushes of the origin (`origin_flushes`), from when the successor is opened.
-//! - Nor has the successor anything on its way to the origin when the hand-over is there: it keeps what is dirty, and cleans only what would not find
-//!   room otherwise, before the hand-over goes on. Should that not be finished, this cache goes on, and nothing overtakes what it sends.
+//! - Nor has the successor anything on its way to the origin when the hand-over is there: it keeps what is dirty, and
+//!   cleans only what would not find room otherwise, before the hand-over goes on. Should that not be finished, this
+//!   cache goes on, and nothing overtakes what it sends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -68,7 +70,8 @@ impl Drop for HandOver {
 }
 
 impl Core {
-    /// Copies what is clean, also of lines with something dirty. From the call on the successor is told of what is written here.
+    /// Copies what is clean, also of lines with something dirty. From the call on the successor is told of what is
+    /// written here.
     pub(crate) async fn copy_to(
         self: &Arc<Self>,
         successor: &Arc<Self>,
@@ -172,8 +175,8 @@ impl Core {
         }
     }
 
-    /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither a batch of cleaning nor a write
-    /// that its own device refused.
+    /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither
+    /// a batch of cleaning nor a write that its own device refused.
     pub(crate) async fn leave(&self) {
         self.life.refuse_requests();
         self.cleaner.set_handing_over(true);

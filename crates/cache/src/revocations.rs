@@ -1,8 +1,9 @@
 //! Copies that a shared origin asks back: see [`block::copies`].
 //!
-//! What is asked back is forgotten at once, without waiting for any request: those that read it already had asked before. What is on its way from the
-//! origin then is not taken in: each insertion knows how many revocations there were before its data was asked for, and looks at those that came
-//! since. Only the last ones are remembered; whoever was on its way for longer than that is not taken in either.
+//! What is asked back is forgotten at once, without waiting for any request: those that read it already had asked
+//! before. What is on its way from the origin then is not taken in: each insertion knows how many revocations there
+//! were before its data was asked for, and looks at those that came since. Only the last ones are remembered; whoever
+//! was on its way for longer than that is not taken in either.
 //!
 //! A cache of a shared origin begins without clean lines: while it was closed nobody asked it to drop any.
 

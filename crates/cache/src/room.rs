@@ -47,7 +47,8 @@ impl Core {
         refused.map_or(Ok(()), Err)
     }
 
-    /// A batch of lines of which one clean one could be the room that a write waits for, other than those that were tried.
+    /// A batch of lines of which one clean one could be the room that a write waits for, other than those that were
+    /// tried.
     fn candidates_for(&self, room: Room, tried: &BTreeSet<u64>) -> Vec<u64> {
         let lines_max = (CLEAN_BATCH_BYTES / self.line_size().bytes()) as usize;
         match room {
@@ -91,7 +92,8 @@ impl Core {
             Room::LessDirty => has_unsendable,
         };
         if is_stuck && !batch.has_deferred {
-            let context = "the cache is full of dirty lines that it cannot read back, or that lie beyond the end of its disk; discard them";
+            let context = "the cache is full of dirty lines that it cannot read back, or that lie beyond the end of \
+                           its disk; discard them";
             return Err(Error::new(ErrorKind::NoSpace, context));
         }
         self.lines.changed.changed_since(count).await;

@@ -36,9 +36,10 @@ pub struct Status {
     pub tuning: Tuning,
     /// The error that ended caching of anything new, if there was one.
     pub failure: Option<String>,
-    /// Why cleaning in the background did not succeed, when it was tried last; it is tried again.
+    /// Why cleaning did not succeed, when it was tried last; in the background it is tried again.
     pub cleaning_failure: Option<String>,
-    /// Why the cache device refused a write, when it did so last since the cache was opened. What it held went to the origin, or stayed uncached.
+    /// Why the cache device refused a write, when it did so last since the cache was opened. What it held went to the
+    /// origin, or stayed uncached.
     pub refused_write: Option<String>,
     /// Bytes of a line.
     pub line_bytes: u64,
@@ -63,7 +64,8 @@ pub struct Status {
     /// What of that lies beyond the end of an origin that became smaller, and cannot be cleaned.
     #[serde(flatten)]
     pub stranded: Stranded,
-    /// When nothing was dirty last, in seconds since 1970: all that is has been written since. `None` when that is not known.
+    /// When nothing was dirty last, in seconds since 1970: all that is has been written since. `None` when that is not
+    /// known.
     pub clean_at: Option<u64>,
     /// Reads.
     pub reads: RequestStatus,

@@ -1,12 +1,14 @@
 //! Dirty data beyond the end of an origin that became smaller.
 //!
-//! It was acknowledged, so it is given up only by whoever is asked first; and it cannot be sent, so it must not keep the rest from being cleaned. Lines
-//! that have any are *stranded*:
+//! It was acknowledged, so it is given up only by whoever is asked first; and it cannot be sent, so it must not keep
+//! the rest from being cleaned. Lines that have any are *stranded*:
 //!
-//! - Cleaning sends of them what is within the end, and the rest stays dirty. Whoever asked for everything to be cleaned is told of which bytes.
+//! - Cleaning sends of them what is within the end, and the rest stays dirty. Whoever asked for everything to be
+//!   cleaned is told of which bytes.
 //! - They are no reason to clean in the background.
 //! - They survive like all that is dirty, and are counted and named by `status` and `inspect`.
-//! - An origin that is as large again gets them like everything else: nobody else can have written there meanwhile but by another cache.
+//! - An origin that is as large again gets them like everything else: nobody else can have written there meanwhile but
+//!   by another cache.
 //!
 //! [`discard_beyond_end`](crate::discard_beyond_end) gives them up.
 
@@ -42,7 +44,8 @@ pub struct StrandedRange {
 }
 
 impl Stranded {
-    /// What of these dirty lines, ascending, lies behind `end`; both count `padding` bytes before the origin (see `alignment`).
+    /// What of these dirty lines, ascending, lies behind `end`; both count `padding` bytes before the origin (see
+    /// `alignment`).
     pub(crate) fn of(lines: impl Iterator<Item = (u64, Sectors)>, line_size: LineSize, end: u64, padding: u64) -> Self {
         let mut all = Self::default();
         let mut last_end = None;
@@ -121,8 +124,8 @@ impl Core {
             return Ok(());
         }
         let context = format!(
-            "{} of dirty data lie beyond the end of the disk, which has {} bytes now: they stay in the cache until it is as large again, or until they are \
-             discarded (beyond its end)",
+            "{} of dirty data lie beyond the end of the disk, which has {} bytes now: they stay in the cache until it \
+             is as large again, or until they are discarded (beyond its end)",
             stranded.words(),
             self.origin.geometry().size_bytes
         );

@@ -1,5 +1,5 @@
-//! The cache that is to take the place of this one, as far as this one has to know it: what changes here, the successor forgets. See
-//! [`replace`](crate::replace).
+//! The cache that is to take the place of this one, as far as this one has to know it: what changes here, the successor
+//! forgets. See [`replace`](crate::replace).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,8 @@ pub struct CopyProgress {
 /// A successor, while there is one.
 #[derive(Default)]
 pub(crate) struct Succession {
-    /// Whether there is one, for who does not lock that. Whoever is at work on a line when this changes is waited for before the line is copied.
+    /// Whether there is one, for who does not lock that. Whoever is at work on a line when this changes is waited for
+    /// before the line is copied.
     has_successor: AtomicBool,
     /// Short sections, never across an await or together with another lock.
     copying: Mutex<Option<Copying>>,
@@ -64,8 +65,8 @@ impl Succession {
         self.copying().take().map(|copying| copying.journal)
     }
 
-    /// Tells the successor, if there is one, that `range` is about to change: as a cache with this padding names it. The caller keeps others out of the
-    /// range.
+    /// Tells the successor, if there is one, that `range` is about to change: as a cache with this padding names it.
+    /// The caller keeps others out of the range.
     pub(crate) async fn tell(&self, range: ByteRange, padding: u64) {
         if !self.has_successor.load(Ordering::Acquire) {
             return;

@@ -1,4 +1,5 @@
-//! The origin gets something newer than what the cache holds of the same sectors: in which order, and what is forgotten.
+//! The origin gets something newer than what the cache holds of the same sectors: in which order, and what is
+//! forgotten.
 
 use std::future::Future;
 
@@ -11,8 +12,8 @@ use crate::crash_mode::CrashMode;
 use crate::format::{FRAME_NONE, Line, LogEntry};
 
 impl Core {
-    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range and has prepared
-    /// it with [`Journal::prepare_supersede`](crate::journal::Journal::prepare_supersede).
+    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range
+    /// and has prepared it with [`Journal::prepare_supersede`](crate::journal::Journal::prepare_supersede).
     pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
         let is_mapped_at_once = self.crash_mode == CrashMode::AllSynchronous;
         let fua = fua || is_mapped_at_once || self.lines.has_dirty(range);
@@ -34,7 +35,8 @@ impl Core {
         response
     }
 
-    /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones, durably.
+    /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones,
+    /// durably.
     pub(crate) async fn forget_superseded(&self, range: ByteRange) -> Result<(), Error> {
         let entries_max = self.journal.entries_max();
         loop {

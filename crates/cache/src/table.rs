@@ -1,8 +1,9 @@
 //! The table on the device: which frame holds what, in pages of two slots.
 //!
-//! A page is written to the slot that is *not* the newest, so a torn write leaves the older copy, and the log still holds all that happened
-//! since: its tail moves only when the pages are durable. Of two valid slots the one with the larger sequence counts, whether or
-//! not its checkpoint was completed: log entries carry whole states, so replaying them over a newer page ends the same.
+//! A page is written to the slot that is *not* the newest, so a torn write leaves the older copy, and the log still
+//! holds all that happened since: its tail moves only when the pages are durable. Of two valid slots the one with the
+//! larger sequence counts, whether or not its checkpoint was completed: log entries carry whole states, so replaying
+//! them over a newer page ends the same.
 
 use base::buffer::BufferPool;
 use base::checksum::Crc32c;
@@ -32,8 +33,8 @@ pub(crate) struct Table {
     newest: Vec<Newest>,
     /// Larger than the sequence of every page.
     pub(crate) sequence_next: u64,
-    /// Pages with a torn slot that claims to be the newest. They have to be written before a checkpoint of a later sequence is complete: from then on
-    /// the slot would look like one that was durable once.
+    /// Pages with a torn slot that claims to be the newest. They have to be written before a checkpoint of a later
+    /// sequence is complete: from then on the slot would look like one that was durable once.
     pub(crate) torn: Vec<u64>,
 }
 
@@ -53,7 +54,8 @@ impl Table {
         }
     }
 
-    /// Of the sequences of all newest slots, page by page: another one when any page is another one, but for one case in four billions. Never 0.
+    /// Of the sequences of all newest slots, page by page: another one when any page is another one, but for one case
+    /// in four billions. Never 0.
     pub(crate) fn digest(&self) -> u64 {
         let mut digest = Crc32c::new();
         for newest in &self.newest {
@@ -63,8 +65,8 @@ impl Table {
     }
 }
 
-/// Reads the whole table and gives `take` what each frame holds, in order, with the frame's number; empty ones are left out. Every page up to
-/// `durable_sequence` is known to have been written completely.
+/// Reads the whole table and gives `take` what each frame holds, in order, with the frame's number; empty ones are left
+/// out. Every page up to `durable_sequence` is known to have been written completely.
 ///
 /// # Errors
 /// `Corrupt` when a page is damaged in a way that no power loss explains; the device's own; what `take` says.
@@ -78,7 +80,8 @@ pub(crate) async fn load(
     check_sequence(durable_sequence)?;
     let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1, torn: Vec::new() };
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
-    // One more than are in flight is being looked through. What was comes back: new memory would have to be zeroed for each read.
+    // One more than are in flight is being looked through. What was comes back: new memory would have to be zeroed for
+    // each read.
     let pool = BufferPool::new((TABLE_READS_IN_FLIGHT + 1) * TABLE_IO_BYTES);
     let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(async |page| {
         let count = pages_per_read.min(layout.page_count - page);
@@ -93,7 +96,8 @@ pub(crate) async fn load(
             let parsed = [first, second].map(|slot| parse_slot(slot, uuid, page));
             let newest = newest_slot(parsed, page, durable_sequence)?;
             for slot in parsed {
-                // A torn page's sequence must not be used again, or the page would later look like one that was durable once.
+                // A torn page's sequence must not be used again, or the page would later look like one that was durable
+                // once.
                 if let Slot::Damaged(Some(claimed)) = slot
                     && claimed < durable_sequence.saturating_add(SEQUENCES_AHEAD_MAX)
                 {

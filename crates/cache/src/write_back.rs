@@ -12,15 +12,17 @@
 //! ```text
 //!   log record with the data, FUA ─► durable ─► map changes, the data stays in memory ─► acknowledged   ...   written to its frame, in place
 //! ```
-//! - Dirty sectors are never overwritten: until the record and the data are durable, the old frame holds what was acknowledged before. In
-//!   place go only sectors that are clean or invalid, which the origin has.
-//! - A deferred write overwrites dirty sectors in place, since that happens when its record is durable, which has all of the data.
-//! - Data and record travel at the same time. After a crash a record whose data did not land is recognised by its checksum; such a write was
-//!   never acknowledged.
+//! - Dirty sectors are never overwritten: until the record and the data are durable, the old frame holds what was
+//!   acknowledged before. In place go only sectors that are clean or invalid, which the origin has.
+//! - A deferred write overwrites dirty sectors in place, since that happens when its record is durable, which has all
+//!   of the data.
+//! - Data and record travel at the same time. After a crash a record whose data did not land is recognised by its
+//!   checksum; such a write was never acknowledged.
 //! - A write reads the cache device at most, and only when it replaces part of a dirty line; it never reads the origin.
-//! - When there is no frame, or too much is dirty, the write cleans some lines itself, holding nothing that others need for it.
-//! - Data that the cache device refuses goes to the origin, after a second record has taken the first one back. A log that fails is
-//!   the end of write-back: see [`Lines::fail`](crate::lines::Lines::fail).
+//! - When there is no frame, or too much is dirty, the write cleans some lines itself, holding nothing that others need
+//!   for it.
+//! - Data that the cache device refuses goes to the origin, after a second record has taken the first one back. A log
+//!   that fails is the end of write-back: see [`Lines::fail`](crate::lines::Lines::fail).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -182,7 +184,8 @@ impl Core {
         let is_in_place = found.is_some() && (is_deferred || (before.dirty & mask).is_empty());
         let frame = match found {
             Some((frame, _)) if is_in_place => {
-                // Whatever becomes of the write, these sectors are not what they were. Those of a deferred one are, until its record is durable.
+                // Whatever becomes of the write, these sectors are not what they were. Those of a deferred one are,
+                // until its record is durable.
                 if !is_deferred {
                     state.frames.set_sectors(frame, before.valid & !mask, before.dirty);
                 }
@@ -291,7 +294,8 @@ impl Core {
         (result, buffer)
     }
 
-    /// Sees to it that no clean data that the device tells of, in these frames or of these blocks, counts after a crash: both are about to change.
+    /// Sees to it that no clean data that the device tells of, in these frames or of these blocks, counts after a
+    /// crash: both are about to change.
     async fn unmap_group(&self, group: &Group) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
@@ -349,7 +353,8 @@ impl Core {
         join_all(reads).await.into_iter().collect()
     }
 
-    /// Starts the writes of a group, as few as possible. The second result is the request's buffer when it was not sent itself.
+    /// Starts the writes of a group, as few as possible. The second result is the request's buffer when it was not sent
+    /// itself.
     fn start_data_writes(
         &self,
         group: &mut Group,
@@ -386,7 +391,8 @@ impl Core {
         (completions, Some(buffer))
     }
 
-    /// Everything is durable: the lines are what was written. What is `deferred` is so in the record that is held, and stays in memory.
+    /// Everything is durable: the lines are what was written. What is `deferred` is so in the record that is held, and
+    /// stays in memory.
     fn commit(&self, group: &Group, deferred: Option<(&Buffer, &Hold)>) {
         let state = &mut *self.lines.state();
         state.note_clean();

@@ -1,12 +1,12 @@
 //! Writes acknowledged by the origin.
 //!
-//! The write goes to the origin and, at the same time, a copy of it to the cache device; the acknowledgement waits for the origin alone
-//! (paper 2.5). The written sectors are invalid in the cache until both are done, and the range lock is kept until then, so nobody
-//! reads a copy that the origin does not have.
+//! The write goes to the origin and, at the same time, a copy of it to the cache device; the acknowledgement waits for
+//! the origin alone (paper 2.5). The written sectors are invalid in the cache until both are done, and the range lock
+//! is kept until then, so nobody reads a copy that the origin does not have.
 //!
-//! Dirty sectors from a time of write-back that are written again: the origin gets the new data durably, then a log record says that
-//! they are not dirty any more, then the write is acknowledged. The other order would, after a crash in between, show what the
-//! origin had before the dirty data.
+//! Dirty sectors from a time of write-back that are written again: the origin gets the new data durably, then a log
+//! record says that they are not dirty any more, then the write is acknowledged. The other order would, after a crash
+//! in between, show what the origin had before the dirty data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

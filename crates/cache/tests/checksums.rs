@@ -1,4 +1,5 @@
-//! A cache device that returns other bytes than were written, without an error: clean data comes from the origin, and dirty data is an error.
+//! A cache device that returns other bytes than were written, without an error: clean data comes from the origin, and
+//! dirty data is an error.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Cleaning beside a foreground: it gives way, it ends nevertheless, and it keeps to its byte budget. All in virtual time.
+//! Cleaning beside a foreground: it gives way, it ends nevertheless, and it keeps to its byte budget. All in virtual
+//! time.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What cleaning sends to the LUN: fewer writes than the application made, and a sector that the LUN refuses costs its own line only.
+//! What cleaning sends to the LUN: fewer writes than the application made, and a sector that the LUN refuses costs its
+//! own line only.
 
 mod common;
 

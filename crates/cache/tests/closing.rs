@@ -1,4 +1,5 @@
-//! Closing a cache while it is cleaned, changed and told of events: it opens again, with all that was acknowledged and nothing that is void.
+//! Closing a cache while it is cleaned, changed and told of events: it opens again, with all that was acknowledged and
+//! nothing that is void.
 
 mod common;
 
@@ -266,7 +267,8 @@ fn close_in_the_middle(seed: u64, crash_mode: CrashMode, keep_dirty: bool) {
     let closing = Arc::clone(&cache);
     executor.block_on(async move {
         clock.sleep(wait).await;
-        // An origin that missed something may have lost what was being cleaned: then the cache goes on, and is asked again.
+        // An origin that missed something may have lost what was being cleaned: then the cache goes on, and is asked
+        // again.
         while let Err(error) = closing.close(keep_dirty).await {
             assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
         }

@@ -241,8 +241,8 @@ fn all_synchronous_keeps_nothing_that_the_origin_lost_while_it_was_inserted() {
     assert!(read(&mut executor, &cache, 0, LINE) == there);
 }
 
-/// What was read of a line the origin had dropped, and showed. A record that the line is clean would say that the origin has it, and so would a page
-/// about the frame that it moved to.
+/// What was read of a line the origin had dropped, and showed. A record that the line is clean would say that the
+/// origin has it, and so would a page about the frame that it moved to.
 #[test]
 fn a_line_that_is_cleaned_keeps_nothing_that_the_origin_may_have_dropped() {
     const HALF: u64 = LINE / 2;
@@ -281,7 +281,8 @@ fn a_line_that_is_cleaned_keeps_nothing_that_the_origin_may_have_dropped() {
     }
 }
 
-/// The record that a line is clean would say, too, that what was sent of it is what the origin has. A write goes past it meanwhile.
+/// The record that a line is clean would say, too, that what was sent of it is what the origin has. A write goes past
+/// it meanwhile.
 #[test]
 fn a_line_that_is_written_through_while_it_is_cleaned_does_not_come_back_as_it_was() {
     let mut executor = Executor::in_order();
@@ -362,7 +363,8 @@ fn a_mapping_is_taken_back_before_its_frame_holds_another_block() {
     }
 }
 
-/// A cache in a mode that forgets clean lines leaves old mappings in its table. Another mode, later, must not believe them.
+/// A cache in a mode that forgets clean lines leaves old mappings in its table. Another mode, later, must not believe
+/// them.
 #[test]
 fn mappings_of_another_crash_mode_do_not_come_back() {
     let mut bench = Bench::new(CrashMode::DirtySynchronous, Mode::WriteThrough);
@@ -453,7 +455,8 @@ fn a_cache_device_that_takes_nothing_refuses_what_it_would_bring_back() {
     assert_eq!(read(&mut bench.executor, &*cache, 100 * LINE, 512)[0], 5);
 }
 
-/// A page that was torn while it was stored without hurry is in no log: unless it is written anew, the next start takes it for one that was durable once.
+/// A page that was torn while it was stored without hurry is in no log: unless it is written anew, the next start takes
+/// it for one that was durable once.
 #[test]
 fn a_torn_page_is_written_anew_before_it_looks_like_a_durable_one() {
     let mut executor = Executor::in_order();

@@ -1,5 +1,5 @@
-//! Small writes whose data goes into the log, in one piece with its record, and only later to its frame: one durable append each, and nothing lost
-//! whenever the power fails.
+//! Small writes whose data goes into the log, in one piece with its record, and only later to its frame: one durable
+//! append each, and nothing lost whenever the power fails.
 
 mod common;
 
@@ -338,8 +338,8 @@ fn a_cache_of_version_1_opens_with_what_it_has_and_is_of_version_2_from_then_on(
     assert_eq!(firsts(&read(&mut executor, &cache, 0, LINE)), [2, 1, 1, 1, 1, 1, 1, 1]);
 }
 
-/// One request after the other, of all kinds, and the power fails at one of the writes of the cache device: all that was acknowledged is there, and of the
-/// last request all, some or none.
+/// One request after the other, of all kinds, and the power fails at one of the writes of the cache device: all that
+/// was acknowledged is there, and of the last request all, some or none.
 fn crash_run(seed: u64, crash_at: u64) -> bool {
     let mut random = Random::new(seed);
     let mut executor = Executor::new(seed);
@@ -413,8 +413,9 @@ fn crash_run(seed: u64, crash_at: u64) -> bool {
     is_lost
 }
 
-/// Writers side by side, each in a line of its own, while the log is used again and again: what is deferred while something is placed, and while a
-/// checkpoint notes how far the log is needed, is in neither. Of each line all that was acknowledged is there, or the one write that was under way.
+/// Writers side by side, each in a line of its own, while the log is used again and again: what is deferred while
+/// something is placed, and while a checkpoint notes how far the log is needed, is in neither. Of each line all that
+/// was acknowledged is there, or the one write that was under way.
 fn writers_run(seed: u64, crash_at: u64) -> bool {
     const WRITERS: u64 = 8;
     let mut executor = Executor::new(seed);

@@ -1,4 +1,5 @@
-//! A cache device whose flush fails may have dropped what it held volatile: clean lines, which are written to it without force unit access.
+//! A cache device whose flush fails may have dropped what it held volatile: clean lines, which are written to it
+//! without force unit access.
 
 mod common;
 

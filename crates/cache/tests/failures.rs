@@ -366,6 +366,8 @@ fn an_origin_that_fails_keeps_lines_dirty_until_it_works() {
     bench.write(0, 1, 8192).unwrap();
     bench.origin_medium.fail_writes_from(0, ErrorKind::TimedOut);
     assert_eq!(bench.clean().unwrap_err(), ErrorKind::TimedOut);
+    let said = bench.cache.status().cleaning_failure;
+    assert!(said.is_some(), "whoever looks after the cleaning that failed is told of it");
     assert_eq!(bench.close(false).unwrap_err(), ErrorKind::TimedOut);
     assert_eq!(bench.read(0, 8192).unwrap(), vec![1; 8192], "it goes on");
     bench.origin_medium.heal();
@@ -373,6 +375,7 @@ fn an_origin_that_fails_keeps_lines_dirty_until_it_works() {
     assert_eq!(bench.clean().unwrap_err(), ErrorKind::TimedOut);
     assert_eq!(bench.cache.status().dirty_lines, 2, "sent and not flushed is still dirty");
     bench.clean().unwrap();
+    assert_eq!(bench.cache.status().cleaning_failure, None);
     assert_eq!(bench.cache.status().dirty_lines, 0);
     assert_eq!(bench.origin_medium.durable_bytes(0, 8192), vec![1; 8192]);
 }

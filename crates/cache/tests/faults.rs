@@ -1,5 +1,6 @@
-//! A cache device that refuses writes, reads and flushes now and then, and drops what it holds volatile in some of these flushes, under load, whatever the
-//! mode and the crash mode: what is read is what was acknowledged, or an error; and so it is after a crash.
+//! A cache device that refuses writes, reads and flushes now and then, and drops what it holds volatile in some of
+//! these flushes, under load, whatever the mode and the crash mode: what is read is what was acknowledged, or an error;
+//! and so it is after a crash.
 
 mod common;
 

@@ -89,7 +89,8 @@ fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_fl
     executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).expect("and nothing is in the way");
 }
 
-/// The flush was under way when the line became valid, so it may not have covered it. All else is flushed, and no client asks for another one.
+/// The flush was under way when the line became valid, so it may not have covered it. All else is flushed, and no
+/// client asks for another one.
 #[test]
 fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
     let mut executor = Executor::in_order();
@@ -123,8 +124,9 @@ fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
     assert_eq!(read(&mut executor, &cache, 0, LINE), [7; LINE as usize]);
 }
 
-/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write that the LUN acknowledges
-/// meanwhile, or has in flight then, it may have dropped; nothing else of a client is at stake.
+/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write
+/// that the LUN acknowledges meanwhile, or has in flight then, it may have dropped; nothing else of a client is at
+/// stake.
 #[test]
 fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes_it() {
     for submitted_ms in [5, 15] {
@@ -150,7 +152,8 @@ fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes
     }
 }
 
-/// What a flush has dropped is on the origin no more: no line goes on to show it, in whatever crash mode, and none is warm with it after a close.
+/// What a flush has dropped is on the origin no more: no line goes on to show it, in whatever crash mode, and none is
+/// warm with it after a close.
 #[test]
 fn what_a_failed_flush_dropped_is_not_served_from_clean_lines() {
     // The fourth flushes by itself what it has.
@@ -175,7 +178,8 @@ fn what_a_failed_flush_dropped_is_not_served_from_clean_lines() {
     }
 }
 
-/// A LUN that fails a flush may drop what it had acknowledged. A copy of that is no copy of the LUN any more, whatever the cache keeps over a crash.
+/// A LUN that fails a flush may drop what it had acknowledged. A copy of that is no copy of the LUN any more, whatever
+/// the cache keeps over a crash.
 #[test]
 fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it() {
     const LINES: u64 = 16;
@@ -207,8 +211,8 @@ fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it(
     }
 }
 
-/// The flush of a write fails and drops it, which the LUN shows until it loses its power, and later flushes end well: as Linux does with pages that it
-/// could not write. The cache reads it meanwhile.
+/// The flush of a write fails and drops it, which the LUN shows until it loses its power, and later flushes end well:
+/// as Linux does with pages that it could not write. The cache reads it meanwhile.
 #[test]
 fn what_the_lun_shows_after_a_flush_that_failed_is_not_clean_over_a_restart() {
     for (mode, crash_mode) in [

@@ -1,7 +1,8 @@
 //! What others changed on the origin while a cache was not open is never served from the cache afterwards.
 //!
-//! A model knows of every sector what it holds, whether it is dirty in the cache, and whether it was read through it. Others change the origin behind
-//! the cache's back; the power fails at each write of the open that is told of it, and again behind it.
+//! A model knows of every sector what it holds, whether it is dirty in the cache, and whether it was read through it.
+//! Others change the origin behind the cache's back; the power fails at each write of the open that is told of it, and
+//! again behind it.
 
 mod common;
 
@@ -199,7 +200,8 @@ fn others_change_it(scenario: &Scenario, nth: u64) -> bool {
     !has_opened
 }
 
-/// Seeds tell the rest of the scenario: in order whether the cache was closed, whether what changed is known, and the size of lines.
+/// Seeds tell the rest of the scenario: in order whether the cache was closed, whether what changed is known, and the
+/// size of lines.
 fn others_change_it_in(crash_mode: CrashMode) {
     const LINE_BYTES: [u64; 4] = [4 << 10, 4 << 10, 16 << 10, 64 << 10];
     let test = block::crash_test!().of_few_crashes(1);
@@ -252,7 +254,8 @@ fn a_conflict_leaves_the_cache_as_it_is() {
     world.check(&mut executor, &cache, "nobody had changed anything");
 }
 
-/// Others change the origin behind an open, before anybody uses the cache: as if the open had been told. Whether the power was lost at write `nth`.
+/// Others change the origin behind an open, before anybody uses the cache: as if the open had been told. Whether the
+/// power was lost at write `nth`.
 fn others_change_it_behind_an_open(scenario: &Scenario, nth: u64) -> bool {
     let context = format!("{scenario:?}, power lost at write {nth} behind an open");
     let mut world = World::new(scenario);
@@ -294,7 +297,8 @@ fn what_others_change_behind_an_open_is_forgotten_durably_as_well() {
     }
 }
 
-/// Cleaning leaves it to later to say on the device that a line is clean: after a crash it would be cleaned again, over what others wrote.
+/// Cleaning leaves it to later to say on the device that a line is clean: after a crash it would be cleaned again, over
+/// what others wrote.
 #[test]
 fn what_was_cleaned_before_others_changed_it_is_not_sent_again_after_a_crash() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm] {

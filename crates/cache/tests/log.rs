@@ -123,8 +123,8 @@ fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, b
     (0..layout.frame_count()).find(begins_so).expect("it is in a frame")
 }
 
-/// A part of a dirty line is written, so it moves, and the power fails between the first sector of its new frame and the next, behind the record. What the
-/// line held else was acknowledged long before.
+/// A part of a dirty line is written, so it moves, and the power fails between the first sector of its new frame and
+/// the next, behind the record. What the line held else was acknowledged long before.
 #[test]
 fn a_line_whose_move_was_torn_is_what_it_was() {
     let (device, origin) = (memory(CACHE_BYTES), memory(1 << 20));
@@ -145,8 +145,9 @@ fn a_line_whose_move_was_torn_is_what_it_was() {
     assert_eq!(read(&mut executor, &cache, 0, LINE), [1; LINE as usize]);
 }
 
-/// Block `a` moves, and block `b` comes into the frame that it left, while an older write is under way, so that no record calls the move settled. Then the
-/// device damages what `a` holds: that must not undo the move, and with it what was acknowledged for `b`.
+/// Block `a` moves, and block `b` comes into the frame that it left, while an older write is under way, so that no
+/// record calls the move settled. Then the device damages what `a` holds: that must not undo the move, and with it what
+/// was acknowledged for `b`.
 #[test]
 fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
     let options = FormatOptions { associativity: Associativity::Ways(2), ..format_options() };
@@ -177,7 +178,8 @@ fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
     assert_eq!(read(&mut executor, &cache, b * LINE, LINE), [3; LINE as usize]);
 }
 
-/// A start has read from the log that lines became dirty, or clean; the next one, after another crash, finds no such log any more.
+/// A start has read from the log that lines became dirty, or clean; the next one, after another crash, finds no such
+/// log any more.
 #[test]
 fn what_a_log_said_counts_after_a_second_crash() {
     let (device, origin) = (memory(CACHE_BYTES), memory(1 << 20));

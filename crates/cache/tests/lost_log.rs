@@ -1,4 +1,5 @@
-//! The log of a cache is gone, whole, after a crash: what was written since the last checkpoint is missing, and that is said.
+//! The log of a cache is gone, whole, after a crash: what was written since the last checkpoint is missing, and that is
+//! said.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! Read-your-writes against a slow, obvious model: all operations, both modes, many requests in flight with random delays,
-//! mode switches, cleaning, close and reopen, lines of all sizes, and an origin whose size is no multiple of a line.
+//! Read-your-writes against a slow, obvious model: all operations, both modes, many requests in flight with random
+//! delays, mode switches, cleaning, close and reopen, lines of all sizes, and an origin whose size is no multiple of a
+//! line.
 
 mod common;
 

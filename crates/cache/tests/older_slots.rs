@@ -1,5 +1,5 @@
-//! The newest slot of a page of the table is gone, or an older one stands in its place, in a cache that was closed: as its older slot says it, the page
-//! tells of lines as they were before.
+//! The newest slot of a page of the table is gone, or an older one stands in its place, in a cache that was closed: as
+//! its older slot says it, the page tells of lines as they were before.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! One cache takes the place of another while requests go on: nothing that was acknowledged is lost, whatever fails, and what was warm stays warm.
+//! One cache takes the place of another while requests go on: nothing that was acknowledged is lost, whatever fails,
+//! and what was warm stays warm.
 
 mod common;
 
@@ -286,7 +287,8 @@ fn a_successor_that_fails_is_left_behind() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// As long as the hand-over is not finished the old cache may go on, and what the successor had sent could overtake what comes after.
+/// As long as the hand-over is not finished the old cache may go on, and what the successor had sent could overtake
+/// what comes after.
 #[test]
 fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
     for cutoff_bytes in [None, Some(0)] {
@@ -361,7 +363,8 @@ fn a_mode_that_is_set_while_requests_wait_for_a_successor_is_refused() {
     assert_eq!(new.mode(), Mode::WriteBack);
 }
 
-/// Whoever waits for a hand-over may be told to stop. What the successor sent to make room for what it got must not arrive behind what comes after.
+/// Whoever waits for a hand-over may be told to stop. What the successor sent to make room for what it got must not
+/// arrive behind what comes after.
 #[test]
 fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
     let mut executor = Executor::in_order();
@@ -485,7 +488,8 @@ fn a_successor_tells_of_a_flush_that_failed_before() {
     executor.block_on(new.flush()).expect("it has been told");
 }
 
-/// Both use the LUN. What it drops while the successor flushes it may be what a client of the old cache wrote, who knows nothing of the successor.
+/// Both use the LUN. What it drops while the successor flushes it may be what a client of the old cache wrote, who
+/// knows nothing of the successor.
 #[test]
 fn what_a_flush_of_a_successor_dropped_is_told_to_the_client_of_the_old_cache_and_not_served() {
     let mut executor = Executor::in_order();

@@ -1,5 +1,6 @@
-//! With write-through the tags resident are exactly those of a textbook cache: with one set and LRU the counts of hits and misses equal an
-//! independent computation from reuse distances, with any policy and any sets those of a slow obvious model, and on a real trace those published.
+//! With write-through the tags resident are exactly those of a textbook cache: with one set and LRU the counts of hits
+//! and misses equal an independent computation from reuse distances, with any policy and any sets those of a slow
+//! obvious model, and on a real trace those published.
 
 mod common;
 
@@ -173,7 +174,8 @@ fn policies_are_not_the_same() {
     assert_eq!(different.len(), Replacement::ALL.len(), "{misses:?}");
 }
 
-/// The published rows for the CloudPhysics trace of libCacheSim's data folder, each within half of the last digit. `FOREBAY_TRACE` names the file.
+/// The published rows for the CloudPhysics trace of libCacheSim's data folder, each within half of the last digit.
+/// `FOREBAY_TRACE` names the file.
 #[test]
 fn a_real_trace_has_the_published_miss_ratios() {
     let Some(path) = std::env::var_os("FOREBAY_TRACE").filter(|path| !path.is_empty()) else {

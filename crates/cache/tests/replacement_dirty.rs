@@ -1,5 +1,5 @@
-//! Replacement while part of a cache is dirty: its miss ratios are those of a slow obvious model in which the shares of the lists are shares of what can
-//! be evicted, and such shares serve better than shares of all frames.
+//! Replacement while part of a cache is dirty: its miss ratios are those of a slow obvious model in which the shares of
+//! the lists are shares of what can be evicted, and such shares serve better than shares of all frames.
 
 mod common;
 
@@ -157,7 +157,8 @@ impl Model {
         }
     }
 
-    /// Cleans what the cache cleaned when it waited at this place; when it did not wait, the model went another way, and cleans what was used longest ago.
+    /// Cleans what the cache cleaned when it waited at this place; when it did not wait, the model went another way,
+    /// and cleans what was used longest ago.
     fn clean_next(&mut self, block: u64) {
         let batch = self.cleaned.pop_front().unwrap_or_else(|| {
             let set = self.set(block);
@@ -192,7 +193,8 @@ impl Set {
     }
 }
 
-/// The miss ratio of a write-back cache that keeps as much dirty as it may, and what it cleaned during each group of `depth` requests.
+/// The miss ratio of a write-back cache that keeps as much dirty as it may, and what it cleaned during each group of
+/// `depth` requests.
 fn measured(
     trace: &[Record],
     policy: Replacement,
@@ -323,7 +325,8 @@ fn whole_blocks(mut record: Record) -> Record {
     record
 }
 
-/// How far the cache may be from the model, which carries out one request after the other: what several in flight do to each other is not in it.
+/// How far the cache may be from the model, which carries out one request after the other: what several in flight do to
+/// each other is not in it.
 fn allowed(depth: usize) -> f64 {
     if depth == 1 { 0.005 } else { 0.01 }
 }

@@ -1,4 +1,5 @@
-//! An origin that several hosts share: what it asks back is forgotten, also what is on its way, and nothing is used that may be old.
+//! An origin that several hosts share: what it asks back is forgotten, also what is on its way, and nothing is used
+//! that may be old.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Several threads at once, with cleaning, checkpoints and replacement under way: nobody waits for ever and everybody reads what it wrote.
+//! Several threads at once, with cleaning, checkpoints and replacement under way: nobody waits for ever and everybody
+//! reads what it wrote.
 
 mod common;
 

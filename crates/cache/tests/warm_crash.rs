@@ -26,7 +26,8 @@ struct Load {
 }
 
 impl Load {
-    /// Some lines much more often than others, all over the origin, and one request of ten a write; the share of reads that were hits.
+    /// Some lines much more often than others, all over the origin, and one request of ten a write; the share of reads
+    /// that were hits.
     fn run(&mut self, executor: &mut Executor, cache: &Arc<Cache>, requests: usize) -> f64 {
         let before = cache.status().reads;
         let clock = executor.clock();

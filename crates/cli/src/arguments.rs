@@ -1,5 +1,5 @@
-//! The command line: with `guidance`, the one definition that gives the parser, `--help`, the manual pages, the reference pages
-//! and the shell completions.
+//! The command line: with `guidance`, the one definition that gives the parser, `--help`, the manual pages, the
+//! reference pages and the shell completions.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -133,7 +133,11 @@ pub struct TargetServe {
     #[arg(long = "lun", value_name = "SPEC", required_unless_present = "config")]
     pub luns: Vec<LunSpec>,
     /// A configuration file (TOML) instead of --iqn and --lun
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["iqn", "luns", "chap_user", "chap_file", "mutual_chap_user", "mutual_chap_file"],
+    )]
     pub config: Option<PathBuf>,
     /// Ask initiators for this CHAP user's secret
     #[arg(long, value_name = "USER")]
@@ -150,7 +154,8 @@ pub struct TargetServe {
     /// Serve metrics for Prometheus here, at /metrics; prints `metrics: ADDRESS`
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// How long sessions look for commands before they sleep, while few are under way and looking pays (default: auto, what a wake-up takes)
+    /// How long sessions look for commands before they sleep, while few are under way and looking pays (default: auto,
+    /// what a wake-up takes)
     #[arg(long, value_name = "auto|off|DURATION")]
     pub busy_poll: Option<BusyPolling>,
     /// Listen on addresses other than this machine's loopback
@@ -427,7 +432,8 @@ pub struct CachePath {
 pub struct CacheDiscard {
     #[command(flatten)]
     pub place: CachePlace,
-    /// Only what lies beyond the end of a logical unit that became smaller, as large as that was when the cache was attached last; the rest stays
+    /// Only what lies beyond the end of a logical unit that became smaller, as large as that was when the cache was
+    /// attached last; the rest stays
     #[arg(long)]
     pub beyond_end: bool,
     /// Do not ask, even when dirty data is lost
@@ -548,8 +554,9 @@ pub struct Replay {
     pub subject: Option<String>,
     #[command(flatten)]
     pub arrange: Given<ArrangementOptions>,
-    /// Its format: cloudphysics (CSV: version,time,op,size,lbn), blkparse (text), iolog (of fio), msr (CSV of Microsoft Research Cambridge), spc
-    /// (Storage Performance Council), arc (the paper's) or mqsim (also SSDsim's; times in nanoseconds); default: what the first line looks like
+    /// Its format: cloudphysics (CSV: version,time,op,size,lbn), blkparse (text), iolog (of fio), msr (CSV of Microsoft
+    /// Research Cambridge), spc (Storage Performance Council), arc (the paper's) or mqsim (also SSDsim's; times in
+    /// nanoseconds); default: what the first line looks like
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// Of a trace of several devices or files, the one to take, as the trace names it
@@ -558,7 +565,8 @@ pub struct Replay {
     /// Requests in flight
     #[arg(long, default_value_t = 1)]
     pub depth: u32,
-    /// When requests are issued: full (as fast as they are answered), recorded (at their times), or so many times as fast as recorded (2x)
+    /// When requests are issued: full (as fast as they are answered), recorded (at their times), or so many times as
+    /// fast as recorded (2x)
     #[arg(long, value_name = "PACE", default_value = "full")]
     pub pace: Pace,
     /// Stop after this many requests
@@ -593,7 +601,8 @@ pub enum Lab {
 pub struct LabRun {
     /// The experiment, as `lab list` names it
     pub name: String,
-    /// virtual: models of the paper's machines, repeatable to the digit; real: this machine (as root, in network namespaces)
+    /// virtual: models of the paper's machines, repeatable to the digit; real: this machine (as root, in network
+    /// namespaces)
     #[arg(long, default_value = "real", value_parser = parse_clock)]
     pub clock: Clock,
     /// Few points, a tenth of a second each

@@ -43,7 +43,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "A RAM LUN that is as slow as a disk, and a second one with 4 KiB blocks",
-                "forebay target serve --iqn iqn.2026-11.org.example:disks --lun 0=ram:1GiB,disk=7200rpm --lun 1=ram:1GiB,block=4096",
+                "forebay target serve --iqn iqn.2026-11.org.example:disks --lun 0=ram:1GiB,disk=7200rpm --lun \
+                 1=ram:1GiB,block=4096",
             ),
             (
                 "For other machines, with CHAP",
@@ -86,35 +87,38 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             (
                 "Through a write-back cache, made now, for anything that speaks NBD",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache \
-                 --cache-size 10GiB --as nbd:unix:/run/disk.nbd",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache \
+                 /var/cache/disk.cache --cache-size 10GiB --as nbd:unix:/run/disk.nbd",
             ),
             (
                 "Beside other caches in one disk",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /dev/disk/by-id/nvme-1 \
-                 --cache-size 10GiB --set cache.offset=10GiB",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache \
+                 /dev/disk/by-id/nvme-1 --cache-size 10GiB --set cache.offset=10GiB",
             ),
             (
                 "Again, with the same cache",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache /var/cache/disk.cache",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --cache \
+                 /var/cache/disk.cache",
             ),
             (
                 "Through a write log: small synchronous writes at the speed of a local disk",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log --log-size 1GiB",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log \
+                 /var/cache/disk.log --log-size 1GiB",
             ),
             (
                 "Through a write log that gives way to applications until it is half full or its data a minute old",
-                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log /var/cache/disk.log \
-                 --set log.destage-start=50% --set log.destage-age=60s",
+                "forebay attach iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0 --name disk --log \
+                 /var/cache/disk.log --set log.destage-start=50% --set log.destage-age=60s",
             ),
             (
                 "Two LUNs of two targets as one, 64 KiB on each in turn",
-                "forebay attach iscsi://san1/iqn.2026-11.org.example:a/0,iscsi://san2/iqn.2026-11.org.example:b/0 --stripe 64KiB --name wide",
+                "forebay attach iscsi://san1/iqn.2026-11.org.example:a/0,iscsi://san2/iqn.2026-11.org.example:b/0 \
+                 --stripe 64KiB --name wide",
             ),
             (
                 "One LUN by two portals, a request to each in turn",
-                "forebay attach iscsi://san1/iqn.2026-11.org.example:a/0,iscsi://san2/iqn.2026-11.org.example:a/0 --multipath round-robin \
-                 --name disk",
+                "forebay attach iscsi://san1/iqn.2026-11.org.example:a/0,iscsi://san2/iqn.2026-11.org.example:a/0 \
+                 --multipath round-robin --name disk",
             ),
             (
                 "At boot, when the target may not be there yet",
@@ -122,7 +126,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
             (
                 "Without a cache, with CHAP, read-only",
-                "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret --read-only",
+                "forebay attach iscsi://alice@192.0.2.7/iqn.2026-11.org.example:disks/0 --chap-file alice.secret \
+                 --read-only",
             ),
         ],
     ),
@@ -194,7 +199,8 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("An attachment, random reads", "forebay bench disk --rw randread --bs 4KiB --depth 8 --seconds 5"),
             (
                 "A LUN without a cache, writes over a link of 10 ms",
-                "forebay bench iscsi://192.0.2.7/iqn.2026-11.org.example:scratch/0 --rw randwrite --link-round-trip 10ms --allow-data-loss",
+                "forebay bench iscsi://192.0.2.7/iqn.2026-11.org.example:scratch/0 --rw randwrite --link-round-trip \
+                 10ms --allow-data-loss",
             ),
         ],
     ),
@@ -251,8 +257,9 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "FOREBAY_STATE_DIR",
-        "absolute path of the directory of the registry of dirty caches, of the locks on logical units in use and of sidecars of block devices; default /var/lib/forebay for root, \
-         else $XDG_STATE_HOME/forebay, else ~/.local/state/forebay",
+        "absolute path of the directory of the registry of dirty caches, of the locks on logical units in use and of \
+         sidecars of block devices; default /var/lib/forebay for root, else $XDG_STATE_HOME/forebay, else \
+         ~/.local/state/forebay",
     ),
     ("FOREBAY_CHAP_PASSWORD", "CHAP secret of the user in the URL or --chap-user, where there is no --chap-file"),
     ("FOREBAY_MUTUAL_CHAP_PASSWORD", "CHAP secret of --mutual-chap-user, where there is no --mutual-chap-file"),
@@ -262,7 +269,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("NOTIFY_SOCKET", "set by the service manager: where `target serve` and `attach` say how they are (sd_notify(3))"),
     (
         "FOREBAY_UNSAFE_PANIC_IN",
-        "for tests: NAME:PATH ends the process as a defect in the background work NAME would, once there is a file at PATH",
+        "for tests: NAME:PATH ends the process as a defect in the background work NAME would, once there is a file at \
+         PATH",
     ),
 ];
 
@@ -331,15 +339,19 @@ fn with_examples(command: Command, name: &str) -> Command {
 }
 
 fn examples_in_words(examples: &[Example]) -> String {
-    let lines: Vec<String> =
-        examples.iter().map(|(says, line)| format!("  # {says}\n  {}", wrapped(line).replace('\n', "\n  "))).collect();
+    let comment = textwrap::Options::new(EXAMPLE_COLUMNS).initial_indent("  # ").subsequent_indent("  # ");
+    let in_words = |(says, line): &Example| {
+        format!("{}\n  {}", textwrap::fill(says, &comment), wrapped(line).replace('\n', "\n  "))
+    };
+    let lines: Vec<String> = examples.iter().map(in_words).collect();
     format!("Examples:\n{}", lines.join("\n"))
 }
 
 fn root_guidance() -> String {
     let mut text = examples_in_words(examples("forebay"));
     text.push_str(
-        "\n\nSizes: 512, 64KiB, 10GiB (KiB, MiB, GiB, TiB are powers of two). Durations: 100us, 8.5ms, 2s.\n\nEnvironment:\n",
+        "\n\nSizes: 512, 64KiB, 10GiB (KiB, MiB, GiB, TiB are powers of two). Durations: 100us, 8.5ms, \
+         2s.\n\nEnvironment:\n",
     );
     for (name, meaning) in ENVIRONMENT {
         text.push_str(&format!("  {name}\n      {meaning}\n"));
@@ -374,10 +386,9 @@ mod tests {
     /// The help is wrapped where a line is longer, and what was one argument is two when it is pasted.
     #[test]
     fn no_line_of_an_example_is_wrapped_by_a_terminal() {
-        for (says, line) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
-            for line in wrapped(line).lines() {
-                assert!(line.len() + 2 <= 100, "{says}: {} columns: {line}", line.len() + 2);
-            }
+        let texts = EXAMPLES.iter().map(|(_, examples)| examples_in_words(examples));
+        for line in texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()) {
+            assert!(line.len() <= 100, "{} columns: {line}", line.len());
         }
     }
 

@@ -10,8 +10,8 @@
 //! | `output` | text or JSON, progress, confirmation |
 //! | `panics` | a panic anywhere ends the process |
 //!
-//! Results go to standard output, everything else to standard error. An error is one line: what happened, to what, and what to do; the
-//! exit code says which kind it was (`stack::Failure::TABLE`).
+//! Results go to standard output, everything else to standard error. An error is one line: what happened, to what, and
+//! what to do; the exit code says which kind it was (`stack::Failure::TABLE`).
 
 #![forbid(unsafe_code)]
 

@@ -20,8 +20,8 @@ pub fn print_line(line: &str) {
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
-/// What a peer says it is, as it may be shown: control characters, which a terminal obeys, and those that turn the direction of what follows, are
-/// written as escapes.
+/// What a peer says it is, as it may be shown: control characters, which a terminal obeys, and those that turn the
+/// direction of what follows, are written as escapes.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let obeys = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

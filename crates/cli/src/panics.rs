@@ -1,8 +1,9 @@
 //! A panic anywhere ends the process.
 //!
-//! Tasks and threads of the background end by themselves when they panic, and whoever waits for them waits for ever: a silent hang, with writes
-//! taken in that nobody carries on. What was acknowledged survives the end of a process at any moment, so that is the better end. It is quick
-//! (`abort`): nothing more is acknowledged, no destructor writes anything, and the service manager starts the process anew.
+//! Tasks and threads of the background end by themselves when they panic, and whoever waits for them waits for ever: a
+//! silent hang, with writes taken in that nobody carries on. What was acknowledged survives the end of a process at any
+//! moment, so that is the better end. It is quick (`abort`): nothing more is acknowledged, no destructor writes
+//! anything, and the service manager starts the process anew.
 
 use std::panic::PanicHookInfo;
 

@@ -1,4 +1,5 @@
-//! What is told of settings beyond their options: in `attach --help-all`, in the help of `set`, on manual pages and in the reference.
+//! What is told of settings beyond their options: in `attach --help-all`, in the help of `set`, on manual pages and in
+//! the reference.
 
 use stack::settings::table::{Changes, Part, Setting, TABLE};
 

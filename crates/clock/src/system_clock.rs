@@ -1,8 +1,8 @@
 //! The clock of production: `CLOCK_MONOTONIC`, with waits exact to some microseconds.
 //!
-//! tokio's own timers tick once a millisecond, which is as long as a whole round trip of the links we model and many times an I/O. So
-//! deadlines stand in one ordered map, a timerfd is armed for the earliest, and a task of the runtime wakes who is due when it fires.
-//! A deadline that is not the earliest costs no system call.
+//! tokio's own timers tick once a millisecond, which is as long as a whole round trip of the links we model and many
+//! times an I/O. So deadlines stand in one ordered map, a timerfd is armed for the earliest, and a task of the runtime
+//! wakes who is due when it fires. A deadline that is not the earliest costs no system call.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -97,7 +97,8 @@ impl Shared {
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets the timer fire at `deadline`. Called with the map locked, so that the last call is for the earliest deadline.
+    /// Lets the timer fire at `deadline`. Called with the map locked, so that the last call is for the earliest
+    /// deadline.
     fn arm(&self, deadline: Instant) {
         let at_ns = self.began_ns.saturating_add(deadline.as_nanoseconds());
         let value = Timespec {

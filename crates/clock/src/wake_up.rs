@@ -11,13 +11,13 @@ const ROUNDS: usize = 15;
 /// Pause before each, in which both processors come to rest.
 const REST: Duration = Duration::from_micros(300);
 
-/// What is believed: less was measured between processors that other programs kept awake, and does not hold a network's round trip; more is a machine
-/// that had other things to do.
+/// What is believed: less was measured between processors that other programs kept awake, and does not hold a network's
+/// round trip; more is a machine that had other things to do.
 const LEAST: Duration = Duration::from_micros(50);
 const MOST: Duration = Duration::from_micros(200);
 
-/// Time from waking a thread to its first step, measured once (some 10 ms), between 50 us and 200 us; 50 us where there are no threads to
-/// measure with.
+/// Time from waking a thread to its first step, measured once (some 10 ms), between 50 us and 200 us; 50 us where there
+/// are no threads to measure with.
 pub fn wake_up_time() -> Duration {
     static MEASURED: OnceLock<Duration> = OnceLock::new();
     *MEASURED.get_or_init(|| measure().unwrap_or(Duration::from_micros(50)).clamp(LEAST, MOST))

@@ -99,7 +99,8 @@ impl Layout {
     /// The layout of a difference on a device of `device_bytes`.
     ///
     /// # Errors
-    /// `InvalidRange` for a chunk size that makes no sense or a base of too many chunks, `NoSpace` when there is no room for a chunk.
+    /// `InvalidRange` for a chunk size that makes no sense or a base of too many chunks, `NoSpace` when there is no
+    /// room for a chunk.
     pub(crate) fn new(uuid: Uuid, base: &Binding, device_bytes: u64, chunk_bytes: u32) -> Result<Self, Error> {
         let is_sensible = chunk_bytes.is_power_of_two()
             && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes)

@@ -66,8 +66,9 @@ struct Shared {
     ranges: RangeLock,
     /// Taken before `map` by who stores the map, one at a time.
     storing: futures_util::lock::Mutex<()>,
-    /// Why slots are not used any more: a flush that failed may have dropped what is in them, also around what was written, and another one, answered
-    /// well a moment later, would seem to have made that durable. What was flushed before is there at the next opening.
+    /// Why slots are not used any more: a flush that failed may have dropped what is in them, also around what was
+    /// written, and another one, answered well a moment later, would seem to have made that durable. What was flushed
+    /// before is there at the next opening.
     failure: OnceLock<Error>,
     /// Short sections, never across an await.
     map: Mutex<Map>,
@@ -94,8 +95,8 @@ impl Difference {
     /// Makes `difference` an empty difference from `base`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `InvalidRange` for a chunk size that makes no sense, `Unsupported` when it cannot be written in 512 bytes
-    /// or the base has a name that is too long; the device's own.
+    /// `NoSpace` when it is too small, `InvalidRange` for a chunk size that makes no sense, `Unsupported` when it
+    /// cannot be written in 512 bytes or the base has a name that is too long; the device's own.
     pub async fn format(
         difference: &SharedDevice,
         base: &SharedDevice,
@@ -118,11 +119,12 @@ impl Difference {
         Ok(())
     }
 
-    /// Opens a difference made by [`Difference::format`]. With `generation`, that of the base's content, one that was made for another generation is
-    /// refused. One program at a time: the caller keeps others off the device.
+    /// Opens a difference made by [`Difference::format`]. With `generation`, that of the base's content, one that was
+    /// made for another generation is refused. One program at a time: the caller keeps others off the device.
     ///
     /// # Errors
-    /// `Corrupt` when it is none, is damaged, or belongs to another base or generation (the message names both); the devices' own.
+    /// `Corrupt` when it is none, is damaged, or belongs to another base or generation (the message names both); the
+    /// devices' own.
     pub async fn open(difference: SharedDevice, base: SharedDevice, generation: Option<u64>) -> Result<Self, Error> {
         check_blocks(&difference)?;
         let mut superblock: Superblock<ParametersRaw> = match Superblock::read(&difference, KIND).await {
@@ -137,8 +139,8 @@ impl Difference {
             return Err(of_larger_base(&binding, base.geometry().size_bytes));
         }
         let layout = Layout::of(superblock.uuid(), parameters, &binding, difference.geometry().size_bytes)?;
-        // A program that was killed may have left what it wrote in the device's own cache. A slot that this map says is free must not be another chunk's
-        // after all, when the power fails once it is used.
+        // A program that was killed may have left what it wrote in the device's own cache. A slot that this map says is
+        // free must not be another chunk's after all, when the power fails once it is used.
         difference.flush().await?;
         let map = load(&difference, &layout).await?;
         if superblock.copies().is_one_damaged() {

@@ -6,12 +6,14 @@
 //!          chunk written         ─► into its slot
 //!   flush  the slots, then the map that names them
 //! ```
-//! - The base is only read. A difference is bound to its identity and to the generation of its content, and refuses another.
-//! - The map on the device names a slot only when what is in it is durable; until then the chunk is what it was. So after a power loss each chunk is what
-//!   was flushed last, and what was written since is there or not, as with any disk whose cache is volatile. A write with force unit
-//!   access flushes.
+//! - The base is only read. A difference is bound to its identity and to the generation of its content, and refuses
+//!   another.
+//! - The map on the device names a slot only when what is in it is durable; until then the chunk is what it was. So
+//!   after a power loss each chunk is what was flushed last, and what was written since is there or not, as with any
+//!   disk whose cache is volatile. A write with force unit access flushes.
 //! - A chunk of zeroes takes no slot: discarding gives room back, with the next flush.
-//! - The difference may be smaller than the base. When it is full, a write to a chunk that has no slot is refused with `NoSpace`.
+//! - The difference may be smaller than the base. When it is full, a write to a chunk that has no slot is refused with
+//!   `NoSpace`.
 //!
 //! | module | holds |
 //! |---|---|

@@ -2,8 +2,8 @@
 //!
 //! What it keeps true:
 //! - a slot holds at most one chunk;
-//! - a slot that a chunk left is given to another only after the map that says so is durable: until then a power loss brings back the map that
-//!   has it.
+//! - a slot that a chunk left is given to another only after the map that says so is durable: until then a power loss
+//!   brings back the map that has it.
 
 use std::collections::BTreeSet;
 

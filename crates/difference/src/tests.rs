@@ -327,7 +327,8 @@ fn what_fails_below_is_an_error_and_changes_nothing() {
     assert_eq!(read_all(&opened(&difference, &base))[1], 1);
 }
 
-/// A flush that fails may drop what was written, and the next one succeed. What stands around a write in its chunk nobody has written.
+/// A flush that fails may drop what was written, and the next one succeed. What stands around a write in its chunk
+/// nobody has written.
 #[test]
 fn what_nobody_wrote_stays_what_the_base_has_though_a_flush_drops_its_chunk() {
     for effect in [FlushEffect::Drops, FlushEffect::DropsUnseen] {

@@ -1,6 +1,8 @@
-//! Extended attributes of an inode: in a block that several inodes with the same ones may share, or behind the fields of a large inode.
+//! Extended attributes of an inode: in a block that several inodes with the same ones may share, or behind the fields
+//! of a large inode.
 //!
-//! Both are read. New values go to the block, where the kernel's ext2 finds them, too; what was behind the fields and is replaced or removed leaves that place.
+//! Both are read. New values go to the block, where the kernel's ext2 finds them, too; what was behind the fields and
+//! is replaced or removed leaves that place.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -131,7 +133,8 @@ fn parse(region: &[u8], entries: usize, base: usize) -> Result<Vec<Attribute>, E
     }
 }
 
-/// Writes attributes into a region: entries from `entries` on, values from its end backwards. They are in the order of the kernel, which looks for them by it.
+/// Writes attributes into a region: entries from `entries` on, values from its end backwards. They are in the order of
+/// the kernel, which looks for them by it.
 fn emit(region: &mut [u8], entries: usize, base: usize, attributes: &[Attribute]) {
     region[entries..].fill(0);
     let (mut at, mut end) = (entries, region.len());

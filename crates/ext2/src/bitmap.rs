@@ -45,11 +45,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_is_what_a_look_at_every_bit_finds(bits in proptest::collection::vec(prop_oneof![Just(0u8), Just(255), any::<u8>()], 1..20), start in 0u32..170, end in 0u32..170) {
+        fn what_is_found_is_what_a_look_at_every_bit_finds(
+            bits in proptest::collection::vec(prop_oneof![Just(0u8), Just(255), any::<u8>()], 1..20),
+            start in 0u32..170,
+            end in 0u32..170,
+        ) {
             let range = start..end.min(bits.len() as u32 * 8);
             let slow = range.clone().find(|index| bits[*index as usize / 8] & (1 << (index % 8)) == 0);
             prop_assert_eq!(first_clear(&bits, range.clone()), slow);
-            let slow = range.clone().find(|index| index % 8 == 0 && index + 8 <= range.end && bits[*index as usize / 8] == 0);
+            let is_free_byte =
+                |index: &u32| index % 8 == 0 && index + 8 <= range.end && bits[*index as usize / 8] == 0;
+            let slow = range.clone().find(is_free_byte);
             prop_assert_eq!(first_clear_byte(&bits, range), slow);
         }
 

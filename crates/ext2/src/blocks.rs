@@ -1,19 +1,22 @@
 //! Where the file system's blocks come from, and how changes of them belong together.
 //!
-//! Everything that the file system does is an [`Operation`]: a set of blocks that are read and changed together. An operation that ends is whole; one
-//! that is dropped changed nothing. So whatever fails in the middle (no space, a damaged block, another host in the way) leaves the file system as it was.
+//! Everything that the file system does is an [`Operation`]: a set of blocks that are read and changed together. An
+//! operation that ends is whole; one that is dropped changed nothing. So whatever fails in the middle (no space, a
+//! damaged block, another host in the way) leaves the file system as it was.
 //!
-//! What several operations changed becomes durable together, by [`Blocks::commit`], or when whoever implements it finds that it is time. The order of operations is
-//! kept: whoever finds a later one durable finds all earlier ones, too.
+//! What several operations changed becomes durable together, by [`Blocks::commit`], or when whoever implements it finds
+//! that it is time. The order of operations is kept: whoever finds a later one durable finds all earlier ones, too.
 //!
 //! | who | implements it for |
 //! |---|---|
 //! | [`PlainBlocks`](crate::PlainBlocks) | one host and a device of its own |
 //! | a mount that hosts share | locks, a cache of its own and commits at the target |
 //!
-//! Whoever implements it sees of every block which number it has and what it holds ([`Object`]): that is the unit of locking and caching where hosts share.
+//! Whoever implements it sees of every block which number it has and what it holds ([`Object`]): that is the unit of
+//! locking and caching where hosts share.
 //!
-//! Between operations nothing of what they read may be trusted, unless it is part of the file system's layout, which never changes.
+//! Between operations nothing of what they read may be trusted, unless it is part of the file system's layout, which
+//! never changes.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -117,13 +120,15 @@ pub trait Blocks: Send + Sync + 'static {
         false
     }
 
-    /// Begins an operation. It waits where others are in the way, and where so much is changed and not durable yet that a commit has to come first.
+    /// Begins an operation. It waits where others are in the way, and where so much is changed and not durable yet that
+    /// a commit has to come first.
     fn begin(&self, access: Access) -> impl Future<Output = Result<Self::Operation, Error>> + Send;
 
     /// Makes every operation durable that has ended.
     fn commit(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// One user of an inode more; whether it is the first that this host has. An inode without a name stays for as long as a host has it open.
+    /// One user of an inode more; whether it is the first that this host has. An inode without a name stays for as long
+    /// as a host has it open.
     fn open(&self, inode: InodeNumber) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// One user of an inode less; whether it was the last of all hosts.
@@ -132,7 +137,8 @@ pub trait Blocks: Send + Sync + 'static {
 
 /// Blocks that are read and changed together. To drop it is to change nothing.
 ///
-/// It reads what it changed itself, and else what operations that ended before it left. No other operation's changes come between its reads.
+/// It reads what it changed itself, and else what operations that ended before it left. No other operation's changes
+/// come between its reads.
 pub trait Operation: Send + 'static {
     /// A block as it is now, pinned: held in memory, and unchanged, for as long as the caller keeps it.
     fn read(&mut self, block: BlockNumber, object: Object) -> impl Future<Output = Result<Block, Error>> + Send;
@@ -146,7 +152,8 @@ pub trait Operation: Send + 'static {
     /// Nobody will read the content of this block any more: it is free. What was changed in it need not be written.
     fn release(&mut self, block: BlockNumber);
 
-    /// Neighbouring blocks will be read next, the first of them being `object`. Only a hint: it may bring them in one request.
+    /// Neighbouring blocks will be read next, the first of them being `object`. Only a hint: it may bring them in one
+    /// request.
     fn read_ahead(
         &mut self,
         first: BlockNumber,
@@ -157,8 +164,8 @@ pub trait Operation: Send + 'static {
     /// Whether any host has this inode open.
     fn is_open(&mut self, inode: InodeNumber) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// The group to look at as the `nth` (from 0) when something is to be allocated near `wanted`; each of `group_count` comes up exactly once. A host that
-    /// shares names groups first that it has to itself.
+    /// The group to look at as the `nth` (from 0) when something is to be allocated near `wanted`; each of
+    /// `group_count` comes up exactly once. A host that shares names groups first that it has to itself.
     fn group_to_try(&mut self, wanted: GroupNumber, nth: u32, group_count: u32) -> GroupNumber {
         GroupNumber(((u64::from(wanted.0) + u64::from(nth)) % u64::from(group_count.max(1))) as u32)
     }

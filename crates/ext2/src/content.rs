@@ -11,7 +11,8 @@ use crate::mapping::{self, Place};
 use crate::numbers::{BlockNumber, FileBlock};
 use crate::work::Work;
 
-/// The bytes of a file at `offset`: as many as `length` and the file's end allow, and at most what one operation may hold.
+/// The bytes of a file at `offset`: as many as `length` and the file's end allow, and at most what one operation may
+/// hold.
 pub async fn read<O: Operation>(
     work: &mut Work<O>,
     inode: &Inode,
@@ -87,7 +88,8 @@ async fn read_ahead<O: Operation>(
     Ok(())
 }
 
-/// Writes bytes at `offset`; the file grows as far as that needs. Whoever calls it stores the inode, and sees to it that this is little enough for one operation.
+/// Writes bytes at `offset`; the file grows as far as that needs. Whoever calls it stores the inode, and sees to it
+/// that this is little enough for one operation.
 ///
 /// # Errors
 /// `NoSpace`, `TooLarge`.
@@ -187,7 +189,8 @@ async fn zero_within<O: Operation>(work: &mut Work<O>, inode: &Inode, range: Ran
     Ok(())
 }
 
-/// Makes a file shorter, or a step on the way there: at most `blocks_max` blocks are freed at once, from its end. Whether `size` is reached. Whoever calls it stores the inode.
+/// Makes a file shorter, or a step on the way there: at most `blocks_max` blocks are freed at once, from its end.
+/// Whether `size` is reached. Whoever calls it stores the inode.
 pub async fn shorten<O: Operation>(
     work: &mut Work<O>,
     inode: &mut Inode,
@@ -206,7 +209,8 @@ pub async fn shorten<O: Operation>(
     Ok(true)
 }
 
-/// Stores the target of a symbolic link: in the inode if it is short, else in a block. Whoever calls it stores the inode.
+/// Stores the target of a symbolic link: in the inode if it is short, else in a block. Whoever calls it stores the
+/// inode.
 pub async fn set_link_target<O: Operation>(work: &mut Work<O>, inode: &mut Inode, target: &[u8]) -> Result<(), Error> {
     inode.size = target.len() as u64;
     if target.len() < crate::inode::POINTER_BYTES {
@@ -238,7 +242,8 @@ pub async fn link_target<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Res
     target.map(<[u8]>::to_vec).ok_or_else(|| Error::corrupt(format!("{} is longer than a block", inode.number)))
 }
 
-/// Frees everything that a file that nobody names keeps, or a step on the way there; whether nothing is left. Whoever calls it stores the inode.
+/// Frees everything that a file that nobody names keeps, or a step on the way there; whether nothing is left. Whoever
+/// calls it stores the inode.
 pub async fn free_all<O: Operation>(work: &mut Work<O>, inode: &mut Inode, blocks_max: u32) -> Result<bool, Error> {
     if !inode.has_blocks(work.layout.block_bytes) {
         return Ok(true);

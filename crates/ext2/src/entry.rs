@@ -1,7 +1,8 @@
 //! Entries of a directory in one of its blocks.
 //!
-//! Records fill the block, each with its length; one that leads to inode 0 is free, and one that is longer than its name has room behind it.
-//! The index of a directory hides in such room, so that a reader who knows nothing of it sees only free records.
+//! Records fill the block, each with its length; one that leads to inode 0 is free, and one that is longer than its
+//! name has room behind it. The index of a directory hides in such room, so that a reader who knows nothing of it sees
+//! only free records.
 
 use crate::error::Error;
 use crate::inode::FileType;

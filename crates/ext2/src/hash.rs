@@ -1,7 +1,7 @@
 //! Hashes of names: what the index of a directory is sorted by.
 //!
-//! There are three, each over signed or unsigned characters, because the first systems disagreed on what a character is. The lowest bit of a hash is always zero: an
-//! index says with it that names of one hash are in two blocks.
+//! There are three, each over signed or unsigned characters, because the first systems disagreed on what a character
+//! is. The lowest bit of a hash is always zero: an index says with it that names of one hash are in two blocks.
 
 /// How a directory hashes names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

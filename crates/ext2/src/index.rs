@@ -5,11 +5,11 @@
 //!   inner node      looks like one free record; hash → block of entries             (at most one level of them)
 //!   leaf            a block of entries like any other, in no order
 //! ```
-//! An entry of the index says with which hash its block begins; the first one stands for zero. Its lowest bit says that names with just this hash
-//! are in the block before, too.
+//! An entry of the index says with which hash its block begins; the first one stands for zero. Its lowest bit says that
+//! names with just this hash are in the block before, too.
 //!
-//! What cannot be an index is treated as none: whoever looks for a name looks through all blocks then, and whoever inserts one takes the directory's
-//! flag away first, which the format allows at any time.
+//! What cannot be an index is treated as none: whoever looks for a name looks through all blocks then, and whoever
+//! inserts one takes the directory's flag away first, which the format allows at any time.
 
 use crate::hash::{HashVersion, Hasher};
 use crate::layout::Layout;

@@ -1,7 +1,8 @@
 //! Inodes that are taken and given back.
 //!
-//! A file's inode is looked for in its directory's group, so that both are near each other. Directories below the root are spread over the groups, into the emptiest of them, so
-//! that each has room for its files; others stay near their parent unless its group is fuller than the average.
+//! A file's inode is looked for in its directory's group, so that both are near each other. Directories below the root
+//! are spread over the groups, into the emptiest of them, so that each has room for its files; others stay near their
+//! parent unless its group is fuller than the average.
 
 use crate::bitmap;
 use crate::blocks::{Object, Operation};

@@ -69,7 +69,8 @@ pub struct InodePlace {
 }
 
 impl Layout {
-    /// The layout that a super block tells, without the places of the groups, which [`set_groups`](Self::set_groups) brings.
+    /// The layout that a super block tells, without the places of the groups, which [`set_groups`](Self::set_groups)
+    /// brings.
     ///
     /// # Errors
     /// `Corrupt` when it is impossible, `Unsupported` for features and sizes that are not supported.
@@ -252,7 +253,8 @@ impl Layout {
         !self.features.has_sparse_super() || group.0 <= 1 || [3, 5, 7].into_iter().any(is_power_of)
     }
 
-    /// Blocks at the beginning of a group that hold copies of the super block and the descriptors, and room for descriptors to come.
+    /// Blocks at the beginning of a group that hold copies of the super block and the descriptors, and room for
+    /// descriptors to come.
     pub fn head_blocks(&self, group: GroupNumber) -> u32 {
         if !self.has_superblock(group) && !self.features.has_meta_bg() {
             return 0;
@@ -297,7 +299,8 @@ impl Layout {
         (self.block_bytes / 4) as u32
     }
 
-    /// The largest file, in bytes: what three levels of block numbers reach, and what a count of 512-byte sectors in 32 bits can tell.
+    /// The largest file, in bytes: what three levels of block numbers reach, and what a count of 512-byte sectors in 32
+    /// bits can tell.
     pub fn file_bytes_max(&self) -> u64 {
         let (block, per) = (self.block_bytes as u64, u64::from(self.numbers_per_block()));
         let by_map = 12 + per + per * per + per * per * per;

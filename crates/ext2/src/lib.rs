@@ -1,7 +1,9 @@
-//! The ext2 file system (revision 1; revision 0 may be read), over blocks that someone else reads, keeps and makes durable.
+//! The ext2 file system (revision 1; revision 0 may be read), over blocks that someone else reads, keeps and makes
+//! durable.
 //!
-//! A mount asks a [`FileSystem`]. It does everything in operations ([`Operation`]) that are whole or change nothing, over [`Blocks`]: those of a device that one host has
-//! to itself ([`PlainBlocks`]), or of a LUN that several hosts share. `docs/formats/ext2.md` says what of ext2 is supported.
+//! A mount asks a [`FileSystem`]. It does everything in operations ([`Operation`]) that are whole or change nothing,
+//! over [`Blocks`]: those of a device that one host has to itself ([`PlainBlocks`]), or of a LUN that several hosts
+//! share. `docs/formats/ext2.md` says what of ext2 is supported.
 //!
 //! | module | holds |
 //! |---|---|

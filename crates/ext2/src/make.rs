@@ -3,7 +3,8 @@
 //! ```text
 //!   group   copy of super block and descriptors (groups 0, 1, powers of 3, 5 and 7) | bitmap of blocks | bitmap of inodes | inodes | content
 //! ```
-//! What was there before is no file system any more once this has begun; what is new is one only when it has ended: until then its super block is missing or says *not clean*.
+//! What was there before is no file system any more once this has begun; what is new is one only when it has ended:
+//! until then its super block is missing or says *not clean*.
 
 use std::sync::Arc;
 
@@ -95,7 +96,8 @@ pub struct Made {
 /// Makes a file system on a device. What was on it is lost.
 ///
 /// # Errors
-/// `Invalid` for options that make no sense, `NoSpace` on devices that are too small, `TooLarge` on those that are too large for their blocks.
+/// `Invalid` for options that make no sense, `NoSpace` on devices that are too small, `TooLarge` on those that are too
+/// large for their blocks.
 pub async fn make(device: &SharedDevice, options: &MakeOptions) -> Result<Made, Error> {
     let raw = plan(&device.geometry(), options)?;
     let mut layout = Layout::new(&raw, u64::from(raw.blocks_count.get()))?;

@@ -6,7 +6,8 @@
 //!           1 number of a table of tables                  (depth 2)
 //!           1 number of a table of tables of tables        (depth 3)
 //! ```
-//! A number that is zero is a hole, as large as what the table would reach. Depth is the bound of every walk: no number can lead a walk in a circle.
+//! A number that is zero is a hole, as large as what the table would reach. Depth is the bound of every walk: no number
+//! can lead a walk in a circle.
 
 use std::ops::Range;
 
@@ -120,8 +121,8 @@ pub async fn lookup<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) ->
     Ok(Place::Block(number))
 }
 
-/// The block that holds block `at` of a file, taken now if there was none: then `true` stands beside it, and its content is whatever it was. Whoever calls it
-/// stores the inode.
+/// The block that holds block `at` of a file, taken now if there was none: then `true` stands beside it, and its
+/// content is whatever it was. Whoever calls it stores the inode.
 ///
 /// # Errors
 /// `NoSpace`, `TooLarge`.
@@ -263,7 +264,8 @@ async fn free_one<O: Operation>(work: &mut Work<O>, inode: &mut Inode, number: B
     Ok(())
 }
 
-/// Frees blocks of a file from its end backwards, until those from `from` on are free or `blocks_max` were passed; how many blocks the file has then at most.
+/// Frees blocks of a file from its end backwards, until those from `from` on are free or `blocks_max` were passed; how
+/// many blocks the file has then at most.
 pub async fn free_tail<O: Operation>(
     work: &mut Work<O>,
     inode: &mut Inode,

@@ -1,7 +1,7 @@
 //! What the super block says of whoever has the file system mounted, or had it last.
 //!
-//! Every program that mounts an ext2 to change it, and `e2fsck`, leaves a time or a count there. So whoever finds its own [`Stamp`] again knows that
-//! nobody else has changed the file system since.
+//! Every program that mounts an ext2 to change it, and `e2fsck`, leaves a time or a count there. So whoever finds its
+//! own [`Stamp`] again knows that nobody else has changed the file system since.
 
 use block::SharedDevice;
 use uuid::Uuid;
@@ -75,7 +75,8 @@ pub fn block(block_bytes: usize) -> BlockNumber {
     superblock::place(block_bytes).block
 }
 
-/// Says in the block of the super block that it is mounted from now on; the stamp by which this mount is known. It differs from all before.
+/// Says in the block of the super block that it is mounted from now on; the stamp by which this mount is known. It
+/// differs from all before.
 pub fn begin(block: &mut [u8], now: Timestamp) -> Result<Stamp, Error> {
     let raw = SuperblockRaw::in_block_mut(block)?;
     let now = now.to_low();

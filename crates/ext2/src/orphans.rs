@@ -1,6 +1,8 @@
-//! Inodes that no name leads to any more, and that are not free yet: someone has them open, or they are so large that it takes several operations.
+//! Inodes that no name leads to any more, and that are not free yet: someone has them open, or they are so large that
+//! it takes several operations.
 //!
-//! They form a list, from the super block through the time of deletion of each inode, so that whoever opens the file system after a crash finds them.
+//! They form a list, from the super block through the time of deletion of each inode, so that whoever opens the file
+//! system after a crash finds them.
 
 use crate::blocks::Operation;
 use crate::error::Error;

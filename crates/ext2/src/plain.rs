@@ -1,7 +1,7 @@
 //! The blocks of a device that one host has to itself.
 //!
-//! Operations that change something have their turn one after the other; those that only read run beside each other. What ended operations changed is
-//! kept in memory until a commit.
+//! Operations that change something have their turn one after the other; those that only read run beside each other.
+//! What ended operations changed is kept in memory until a commit.
 //!
 //! What a power loss leaves:
 //!
@@ -10,9 +10,9 @@
 //! | between commits | exactly what the last commit left: nothing is written in between |
 //! | in a commit | a super block that says *not clean*, or the state before it, or after it |
 //!
-//! A commit is three steps with a flush behind each: the super block of before, marked not clean; everything but the super block; the super block. One that
-//! was interrupted is therefore seen by whoever opens the file system next, and asks for `e2fsck`. To be whole in every case takes a commit in one
-//! atomic unit, which a device alone does not have.
+//! A commit is three steps with a flush behind each: the super block of before, marked not clean; everything but the
+//! super block; the super block. One that was interrupted is therefore seen by whoever opens the file system next, and
+//! asks for `e2fsck`. To be whole in every case takes a commit in one atomic unit, which a device alone does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +83,8 @@ impl PlainBlocks {
     /// The blocks of the file system on `device`.
     ///
     /// # Errors
-    /// `Corrupt` when there is no ext2 on it, `Unsupported` for one whose blocks are of no size that is supported, or smaller than the device's.
+    /// `Corrupt` when there is no ext2 on it, `Unsupported` for one whose blocks are of no size that is supported, or
+    /// smaller than the device's.
     pub async fn new(device: SharedDevice) -> Result<Self, Error> {
         let block_bytes = superblock::peek(&device).await?.block_bytes()?;
         let device_block = device.geometry().logical_block_bytes as usize;

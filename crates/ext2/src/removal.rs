@@ -7,8 +7,9 @@ use crate::numbers::InodeNumber;
 use crate::work::Work;
 use crate::{attributes, content, inodes, orphans};
 
-/// Takes one link away, or all of a directory, and stores the inode. With the last one it is freed, unless someone has it open or it is too large for this
-/// operation: then it is in the list of inodes without names. Whether the caller has to go on freeing it ([`reclaim_step`]).
+/// Takes one link away, or all of a directory, and stores the inode. With the last one it is freed, unless someone has
+/// it open or it is too large for this operation: then it is in the list of inodes without names. Whether the caller
+/// has to go on freeing it ([`reclaim_step`]).
 pub async fn unlink<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Result<bool, Error> {
     let is_directory = inode.file_type == FileType::Directory;
     let links = if is_directory { Some(0) } else { inode.links_count.checked_sub(1) };

@@ -3,7 +3,8 @@
 /// Seconds since 1970, and nanoseconds after that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
-    /// Whole seconds. Inodes of 128 bytes hold 1901 to 2038, larger ones 1901 to 2446; what is outside is stored as the nearest that fits.
+    /// Whole seconds. Inodes of 128 bytes hold 1901 to 2038, larger ones 1901 to 2446; what is outside is stored as the
+    /// nearest that fits.
     pub seconds: i64,
     /// Below 1,000,000,000. Inodes of 128 bytes do not hold them.
     pub nanoseconds: u32,

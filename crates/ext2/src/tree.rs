@@ -56,7 +56,8 @@ fn parse_node(block: &Block, number: BlockNumber, kind: Kind, hash: u32) -> Opti
     Some(Node { number, kind, index: index::search(&entries, hash), entries })
 }
 
-/// Goes on to the next block if it may have names of the same hash; whether it does. The number of entries bounds how often it can.
+/// Goes on to the next block if it may have names of the same hash; whether it does. The number of entries bounds how
+/// often it can.
 pub async fn advance<O: Operation>(work: &mut Work<O>, directory: &Inode, probe: &mut Probe) -> Result<bool, Error> {
     let Some(level) = probe.nodes.iter().rposition(|node| node.index + 1 < node.entries.len()) else {
         return Ok(false);
@@ -76,7 +77,8 @@ pub async fn advance<O: Operation>(work: &mut Work<O>, directory: &Inode, probe:
     Ok(true)
 }
 
-/// Puts a name into a directory with an index; `false`, and nothing is changed, when there is no index, or no room in it. Whoever calls it stores the directory.
+/// Puts a name into a directory with an index; `false`, and nothing is changed, when there is no index, or no room in
+/// it. Whoever calls it stores the directory.
 pub async fn insert<O: Operation>(
     work: &mut Work<O>,
     directory: &mut Inode,
@@ -204,7 +206,8 @@ fn split_point(entries: &[(u32, NewEntry<'_>)]) -> usize {
     middle.unwrap_or(1).clamp(1, entries.len().saturating_sub(1).max(1))
 }
 
-/// Gives a directory of one block an index: its names move to a second block. `false`, and nothing is changed, when it may have none. Whoever calls it stores the directory.
+/// Gives a directory of one block an index: its names move to a second block. `false`, and nothing is changed, when it
+/// may have none. Whoever calls it stores the directory.
 pub async fn make<O: Operation>(work: &mut Work<O>, directory: &mut Inode) -> Result<bool, Error> {
     let version = work.layout.hash_version;
     if !work.layout.features.has_dir_index() || index::hasher(version, &work.layout).is_none() {

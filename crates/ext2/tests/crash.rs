@@ -1,4 +1,5 @@
-//! A device that loses its power: between commits it has what the last one left; in a commit it says so, or has the state before or after it.
+//! A device that loses its power: between commits it has what the last one left; in a commit it says so, or has the
+//! state before or after it.
 
 mod tools;
 

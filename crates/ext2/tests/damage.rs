@@ -144,7 +144,8 @@ fn circles_end() {
     now(file_system.commit()).unwrap();
     let folder = Folder::new();
     let path = folder.store("image", &device);
-    // "a" is below "b", which is below "a"; the tables of the file lead to themselves; so does the list of inodes without names.
+    // "a" is below "b", which is below "a"; the tables of the file lead to themselves; so does the list of inodes
+    // without names.
     let root_of = |inode: InodeNumber| format!("<{}>", inode.0);
     let text = tools::tool("debugfs", &["-R", &format!("blocks {}", root_of(a)), &path]);
     let block: u64 = text.split_whitespace().find_map(|word| word.parse().ok()).unwrap();

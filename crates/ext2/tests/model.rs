@@ -1,4 +1,5 @@
-//! Random operations on a file system and on a slow, obvious model of one: both answer alike, both hold the same in the end, and e2fsck finds nothing.
+//! Random operations on a file system and on a slow, obvious model of one: both answer alike, both hold the same in the
+//! end, and e2fsck finds nothing.
 
 mod tools;
 

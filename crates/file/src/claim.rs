@@ -5,10 +5,10 @@
 //! | all of it | `flock`, exclusive | `O_EXCL`, and a lock on all its bytes |
 //! | a part | `flock`, shared, and a lock on these bytes | a lock on these bytes, and `O_EXCL` by one of those who have parts |
 //!
-//! Locks on bytes are those of the open file description (`F_OFD_SETLK`, fcntl(2)): they belong to a descriptor, not to a process, and go with it, also
-//! when the process is killed. `O_EXCL` keeps file systems, RAID and whoever else asks for a device as their own away from it. The kernel grants it
-//! to one only. So of those who have parts of a device one is its *keeper*, and the others, whom the locks on bytes let in, try to become it once it
-//! has gone.
+//! Locks on bytes are those of the open file description (`F_OFD_SETLK`, fcntl(2)): they belong to a descriptor, not to
+//! a process, and go with it, also when the process is killed. `O_EXCL` keeps file systems, RAID and whoever else asks
+//! for a device as their own away from it. The kernel grants it to one only. So of those who have parts of a device one
+//! is its *keeper*, and the others, whom the locks on bytes let in, try to become it once it has gone.
 
 #![expect(unsafe_code, reason = "the kernel is handed the address of a lock")]
 
@@ -114,8 +114,8 @@ pub(crate) fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
     wait_for_claim(path, Errno::AGAIN, || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
 }
 
-/// Claims, giving a process that was just killed the time to let go: the kernel keeps the file, and with it the claim, until the writes that
-/// were in its ring have ended. That is as it should be, since until then they may still land.
+/// Claims, giving a process that was just killed the time to let go: the kernel keeps the file, and with it the claim,
+/// until the writes that were in its ring have ended. That is as it should be, since until then they may still land.
 fn wait_for_claim<T>(what: &str, taken: Errno, claim: impl Fn() -> Result<T, Errno>) -> Result<T, Error> {
     let deadline = Instant::now() + LOCK_WAIT_MAX;
     loop {

@@ -1,7 +1,8 @@
 //! Device DAX: persistent memory as a character device, `/dev/dax0.0`.
 //!
-//! A mapping of it is the medium itself, without a file system and its promises in between, so it takes no `MAP_SYNC`. It can be neither read nor
-//! written nor asked for its size: the kernel tells that in sysfs, `/sys/dev/char/MAJOR:MINOR`. Any other character device is refused.
+//! A mapping of it is the medium itself, without a file system and its promises in between, so it takes no `MAP_SYNC`.
+//! It can be neither read nor written nor asked for its size: the kernel tells that in sysfs,
+//! `/sys/dev/char/MAJOR:MINOR`. Any other character device is refused.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(crate) fn open(path: &Path, folder: &Path) -> Result<(File, u64), Error> {
     let name = path.display();
     let size_bytes = size_of(folder).ok_or_else(|| {
         let context = format!(
-            "{name} is a character device and not persistent memory: that would be /dev/daxN.M, or a file on a file system mounted with -o dax"
+            "{name} is a character device and not persistent memory: that would be /dev/daxN.M, or a file on a file \
+             system mounted with -o dax"
         );
         Error::new(ErrorKind::Unsupported, context)
     })?;

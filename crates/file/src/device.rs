@@ -2,10 +2,12 @@
 //!
 //! - Through the page cache, reads of what is cached (and writes, where the file system can do it without waiting) are
 //!   answered on the spot; everything else goes to the engine.
-//! - Durable writes to a fast disk are waited for on the spot where the opener asked for it: handing them over would take longer.
+//! - Durable writes to a fast disk are waited for on the spot where the opener asked for it: handing them over would
+//!   take longer.
 //! - Overlapping requests are carried out in the order of their submission: each holds its range from submission to
 //!   completion.
-//! - A durable call that fails breaks all promises of durability, until the device is opened again or for what was submitted before ([`Promises`]).
+//! - A durable call that fails breaks all promises of durability, until the device is opened again or for what was
+//!   submitted before ([`Promises`]).
 //! - Dropping the device lets what is in flight end; the file stays open, and locked, until then.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -97,12 +99,12 @@ impl FileDevice {
         Ok(Arc::new(Self { core: Arc::new(core) }))
     }
 
-    /// Grows to `size_bytes`, or to the size that the file or block device has by now without one; the new size, of which
-    /// [`Event::Resized`] tells.
+    /// Grows to `size_bytes`, or to the size that the file or block device has by now without one; the new size, of
+    /// which [`Event::Resized`] tells.
     ///
     /// # Errors
-    /// `InvalidRange` for less than it has, or no multiple of its block: requests may be under way there, and their data is wanted.
-    /// `NoSpace`, `Unsupported` and others as the system says.
+    /// `InvalidRange` for less than it has, or no multiple of its block: requests may be under way there, and their
+    /// data is wanted. `NoSpace`, `Unsupported` and others as the system says.
     pub fn grow(&self, size_bytes: Option<u64>) -> Result<u64, Error> {
         let file = &self.core.file;
         let (path, known) = (file.path(), file.geometry());
@@ -123,8 +125,8 @@ impl FileDevice {
         Ok(wanted)
     }
 
-    /// Completes when the file is closed and its lock is free: a little after the last clone of this device is dropped, because what is under
-    /// way keeps it open.
+    /// Completes when the file is closed and its lock is free: a little after the last clone of this device is dropped,
+    /// because what is under way keeps it open.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let file = Arc::downgrade(&self.core.file);
         async move {
@@ -195,7 +197,8 @@ impl Core {
         let syncs = match &self.engine {
             Engine::Ring(_) if is_direct && flushes_for_each => Syncs::SharedByWrites,
             Engine::Ring(_) => Syncs::Shared,
-            // A sync in turn: that of another, which failed and dropped these bytes, too, is noted before this one begins.
+            // A sync in turn: that of another, which failed and dropped these bytes, too, is noted before this one
+            // begins.
             Engine::Pool(_) if is_direct && flushes_for_each => Syncs::OwnAfterWrites,
             Engine::Pool(_) => Syncs::Own,
         };
@@ -209,7 +212,8 @@ impl Core {
         completion
     }
 
-    /// Reads from and writes to the page cache as far as that needs no waiting, and writes durably where that is worth waiting for.
+    /// Reads from and writes to the page cache as far as that needs no waiting, and writes durably where that is worth
+    /// waiting for.
     fn try_inline(&self, operation: Operation, range: ByteRange, is_durable: bool, moment: Moment) -> Inline {
         let file = &self.file;
         match operation {

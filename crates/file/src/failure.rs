@@ -5,8 +5,9 @@ use std::fmt::Display;
 use block::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// Everything that is not listed is a medium error: the bytes could not be stored or returned. That includes EIO, and ENODATA, EREMOTEIO and
-/// EILSEQ, by which the block layer tells medium, target and protection errors (`blk_errors` in Linux's `block/blk-core.c`).
+/// Everything that is not listed is a medium error: the bytes could not be stored or returned. That includes EIO, and
+/// ENODATA, EREMOTEIO and EILSEQ, by which the block layer tells medium, target and protection errors (`blk_errors` in
+/// Linux's `block/blk-core.c`).
 const KINDS: [(Errno, ErrorKind); 22] = [
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::NoSpace),

@@ -10,7 +10,8 @@
 //! | discard | punch a hole |
 //! | write_zeroes | punch a hole where allowed, else zero the range, else write zeroes; then, for `fua`, `fdatasync` |
 //!
-//! Where the engine gathers the `fdatasync` of many ([`Syncs`]), a job is [`Progress::Written`] instead of making its own.
+//! Where the engine gathers the `fdatasync` of many ([`Syncs`]), a job is [`Progress::Written`] instead of making its
+//! own.
 
 use base::range::ByteRange;
 use block::{Buffer, Error, ErrorKind, Operation, OperationKind};
@@ -56,7 +57,8 @@ pub(crate) enum Syncs {
     Own,
     /// The job itself, also for a durable write, which is a plain write and then a sync.
     OwnAfterWrites,
-    /// The engine, one for all jobs that wait for one. Durable writes need none: they are durable by themselves (`RWF_DSYNC`).
+    /// The engine, one for all jobs that wait for one. Durable writes need none: they are durable by themselves
+    /// (`RWF_DSYNC`).
     Shared,
     /// The engine, also for durable writes, which are plain writes.
     SharedByWrites,

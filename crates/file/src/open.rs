@@ -197,7 +197,8 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
     }
 }
 
-/// Refuses at once to reserve more than the file system has free: `fallocate` would take all there is, from everybody, before it says so.
+/// Refuses at once to reserve more than the file system has free: `fallocate` would take all there is, from everybody,
+/// before it says so.
 fn check_room(file: &File, path: &str, wanted: u64, options: &FileOptions) -> Result<(), Error> {
     if !(options.preallocate || options.zero_written) {
         return Ok(());

@@ -5,8 +5,8 @@
 //!                                                    ▲                         │
 //!                                                    └────────(slow: n doubles)┘
 //! ```
-//! The average forgets slowly enough that one late write among fast ones changes nothing. Races between threads only shift a decision by a
-//! write or two, so there is no lock.
+//! The average forgets slowly enough that one late write among fast ones changes nothing. Races between threads only
+//! shift a decision by a write or two, so there is no lock.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,12 +1,15 @@
 //! Persistent memory: a file or a device whose bytes the processor reads and writes in place.
 //!
-//! On a file system in DAX mode over persistent memory, a mapping *is* the medium. What is stored there survives a power loss once the processor
-//! has written back the cache lines (`persist`), and nothing else is needed: that is what `MAP_SYNC` promises, which the kernel
-//! grants only there, and only together with `MAP_SHARED_VALIDATE`. Anywhere else a mapping is the page cache, plain RAM, and the file is refused.
+//! On a file system in DAX mode over persistent memory, a mapping *is* the medium. What is stored there survives a
+//! power loss once the processor has written back the cache lines (`persist`), and nothing else is needed: that is what
+//! `MAP_SYNC` promises, which the kernel grants only there, and only together with `MAP_SHARED_VALIDATE`. Anywhere else
+//! a mapping is the page cache, plain RAM, and the file is refused.
 //!
-//! Device DAX, a character device, is mapped as a whole, and its mapping is the medium in any case ([`crate::dax_device`]).
+//! Device DAX, a character device, is mapped as a whole, and its mapping is the medium in any case
+//! ([`crate::dax_device`]).
 //!
-//! The mapping is as long as the file is at opening; the file is locked, and must not be cut by others while it is open.
+//! The mapping is as long as the file is at opening; the file is locked, and must not be cut by others while it is
+//! open.
 
 #![expect(unsafe_code, reason = "a mapping is an address, and cache lines are written back by instructions")]
 
@@ -53,7 +56,8 @@ impl PersistentMemory {
     /// Maps the file at `path`, made with `size` bytes when it does not exist, or the whole of the device there.
     ///
     /// # Errors
-    /// `Unsupported` when it is not in persistent memory (or the processor is not one whose cache lines we can write back); those of opening a file.
+    /// `Unsupported` when it is not in persistent memory (or the processor is not one whose cache lines we can write
+    /// back); those of opening a file.
     pub fn open(path: &Path, size: Option<u64>) -> Result<Self, Error> {
         if let Some(folder) = character_device_at(path) {
             let (file, size_bytes) = dax_device::open(path, &folder)?;
@@ -126,8 +130,8 @@ fn refusal(errno: Errno, path: &Path) -> Error {
         return failure::error(errno, format!("mapping {}", path.display()));
     }
     let context = format!(
-        "{} is not in persistent memory: the kernel maps it through its page cache, which a power loss empties. Give a file on a file system \
-         mounted with -o dax over persistent memory, or a device /dev/daxN.M",
+        "{} is not in persistent memory: the kernel maps it through its page cache, which a power loss empties. Give a \
+         file on a file system mounted with -o dax over persistent memory, or a device /dev/daxN.M",
         path.display()
     );
     Error::new(ErrorKind::Unsupported, context)
@@ -144,7 +148,8 @@ impl Mapping {
 
     fn load(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.at(offset, bytes.len());
-        // SAFETY: both are as long as `bytes`; the mapping is only used under its mutex, and no reference into it is ever given away.
+        // SAFETY: both are as long as `bytes`; the mapping is only used under its mutex, and no reference into it is
+        // ever given away.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 

@@ -1,7 +1,8 @@
 //! The engine where io_uring is not permitted (seccomp, `io_uring_disabled`): blocking calls on tokio's threads.
 //!
-//! At most [`BLOCKING_MAX`] threads at a time; each takes work from one line until there is none. An `fdatasync` is made by one at a time: the kernel
-//! tells a write-back error to the first that asks on a descriptor, and the next is let in once that is noted.
+//! At most [`BLOCKING_MAX`] threads at a time; each takes work from one line until there is none. An `fdatasync` is
+//! made by one at a time: the kernel tells a write-back error to the first that asks on a descriptor, and the next is
+//! let in once that is noted.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -3,13 +3,15 @@
 //! ```text
 //!   kept ──(a durable call fails)──► broken ──(the device is opened again, or its owner tells all)──► kept
 //! ```
-//! A failed `fdatasync` makes the kernel, or the disk, forget what it could not write; made again, it may succeed without it. So one failure is
-//! remembered: every flush and every durable write that is not over by then fails, those under way included, until the device is opened again.
-//! Nothing less would do: a device has many clients and a flush speaks for the writes of all, so an error that one of them was given tells the others
-//! nothing. Reads and volatile writes go on.
+//! A failed `fdatasync` makes the kernel, or the disk, forget what it could not write; made again, it may succeed
+//! without it. So one failure is remembered: every flush and every durable write that is not over by then fails, those
+//! under way included, until the device is opened again. Nothing less would do: a device has many clients and a flush
+//! speaks for the writes of all, so an error that one of them was given tells the others nothing. Reads and volatile
+//! writes go on.
 //!
-//! Where the owner tells each of its clients ([`FileOptions::goes_on_after_loss`](crate::FileOptions)), that is enough: then only what was submitted before the
-//! failure was known fails, and later requests are promised anew. A request remembers the [`Moment`] of its submission.
+//! Where the owner tells each of its clients ([`FileOptions::goes_on_after_loss`](crate::FileOptions)), that is enough:
+//! then only what was submitted before the failure was known fails, and later requests are promised anew. A request
+//! remembers the [`Moment`] of its submission.
 //!
 //! | what failed | breaks the promises |
 //! |---|---|
@@ -18,8 +20,9 @@
 //! | `RWF_DSYNC` write for want of room | no: it was refused before anything was written, and who makes room may go on |
 //! | plain write, before the sync that it shares | no: it is answered with the error, and nothing else depends on it |
 //!
-//! Want of room may also be the write-back error of others' pages, which the call took with it. That one is not lost: flushes are made on a
-//! descriptor of their own and hear of it. A write that had to borrow that descriptor breaks the promises whatever its error.
+//! Want of room may also be the write-back error of others' pages, which the call took with it. That one is not lost:
+//! flushes are made on a descriptor of their own and hear of it. A write that had to borrow that descriptor breaks the
+//! promises whatever its error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -73,7 +76,8 @@ impl Promises {
         Err(Error::new(ErrorKind::Media, context))
     }
 
-    /// A durable call failed; whether that breaks them. `has_own_descriptor`: whether its write-back errors are told to flushes, too.
+    /// A durable call failed; whether that breaks them. `has_own_descriptor`: whether its write-back errors are told to
+    /// flushes, too.
     pub(crate) fn call_failed(&self, call: DurableCall, errno: Errno, has_own_descriptor: bool) -> bool {
         let is_refused = call == DurableCall::Write && failure::kind_of(errno) == ErrorKind::NoSpace;
         let breaks = !is_refused || !has_own_descriptor;

@@ -7,16 +7,16 @@
 //!      others there: the driver enters for all           or by the submitter when its call was over at once
 //! ```
 //! A request that finds the ring idle is entered within `submit`, for its latency; when others are in flight the
-//! driver, woken once, enters what was submitted in the same turn of the runtime with one system call, or `submit` does as soon as it is
-//! [`ENTERED_TOGETHER_MAX`]. A
-//! ring per device keeps devices apart (a slow disk fills no queue but its own) and lets requests come from any thread;
-//! the mutex around it costs less than the system call that follows, which the kernel serialises anyway.
-//! `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond the noise and would delay
-//! completions while a foreign submitting thread computes, so it is not set.
+//! driver, woken once, enters what was submitted in the same turn of the runtime with one system call, or `submit` does
+//! as soon as it is [`ENTERED_TOGETHER_MAX`]. A ring per device keeps devices apart (a slow disk fills no queue but its
+//! own) and lets requests come from any thread; the mutex around it costs less than the system call that follows, which
+//! the kernel serialises anyway. `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond
+//! the noise and would delay completions while a foreign submitting thread computes, so it is not set.
 //!
-//! All that waits for an `fdatasync` shares one ([`shared_sync`]), on the device's own descriptor, of which nobody else asks for write-back errors: so
-//! none is missed. Past the page cache of a disk without FUA writes each durable write would be a write and a flush of the whole disk. There they
-//! are plain writes, and share it, too. When nothing else is in flight, and the disk is fast, it is waited for on the spot.
+//! All that waits for an `fdatasync` shares one ([`shared_sync`]), on the device's own descriptor, of which nobody else
+//! asks for write-back errors: so none is missed. Past the page cache of a disk without FUA writes each durable write
+//! would be a write and a flush of the whole disk. There they are plain writes, and share it, too. When nothing else is
+//! in flight, and the disk is fast, it is waited for on the spot.
 //!
 //! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the
 //! completion; the driver holds the ring until nothing is in flight, and when the runtime drops the driver it waits for
@@ -252,8 +252,8 @@ impl State {
         // the job. The job is in `slots[slot]`, and only `reap` takes it out, after the kernel posted the CQE with this
         // user data, when it is done with the memory. Nobody else reads or writes the buffer meanwhile: it is reachable
         // through the slot only. `slots` itself is not dropped before all CQEs were seen: the driver holds the ring
-        // until it is idle, or waits in `stop`. The descriptor is open as long as `Shared`, which the ring holds, or is in `sync_files[slot]`,
-        // from where `reap` takes it.
+        // until it is idle, or waits in `stop`. The descriptor is open as long as `Shared`, which the ring holds, or is
+        // in `sync_files[slot]`, from where `reap` takes it.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("the ring has as many entries as there are slots, and a slot has one");
         self.unsubmitted += 1;

@@ -87,7 +87,8 @@ impl Shared {
     /// Bytes written here and now, past the page cache.
     ///
     /// # Errors
-    /// Those that may mean that others' bytes were not made durable, either. Others are left to the engine, which meets them again.
+    /// Those that may mean that others' bytes were not made durable, either. Others are left to the engine, which meets
+    /// them again.
     pub(crate) fn write_durably(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
         let began = Instant::now();
         let result = rustix::io::pwritev2(&self.open.file, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC);

@@ -1,12 +1,14 @@
 //! A descriptor of its own for each durable write under way, so that each hears of what could not be written.
 //!
-//! Linux tells a write-back error once to each open file (`errseq_t`), not to each call: of two `RWF_DSYNC` writes at the same
-//! time on one descriptor, the first to look takes the error, and the other returns as if its bytes were on the disk. So each durable write through
-//! the page cache borrows an open file that no other uses meanwhile. After an error the idle ones are closed: they would tell of it once more, to
-//! writes that have nothing to do with it. Those in use keep theirs, and hear of it.
+//! Linux tells a write-back error once to each open file (`errseq_t`), not to each call: of two `RWF_DSYNC` writes at
+//! the same time on one descriptor, the first to look takes the error, and the other returns as if its bytes were on
+//! the disk. So each durable write through the page cache borrows an open file that no other uses meanwhile. After an
+//! error the idle ones are closed: they would tell of it once more, to writes that have nothing to do with it. Those in
+//! use keep theirs, and hear of it.
 //!
-//! A descriptor of this kind was opened after writes that others made, and knows nothing of an error that was told before. So it serves for a
-//! write's own bytes only. Flushes are made one at a time on the device's own descriptor, which was there before all writes.
+//! A descriptor of this kind was opened after writes that others made, and knows nothing of an error that was told
+//! before. So it serves for a write's own bytes only. Flushes are made one at a time on the device's own descriptor,
+//! which was there before all writes.
 //!
 //! Past the page cache none of this is needed: errors come back with the write.
 
@@ -36,7 +38,8 @@ pub(crate) struct SyncFile {
 }
 
 impl SyncFiles {
-    /// An open file of `file` that nobody else uses; `None` where the process may have no more of them, and the caller uses the one there is.
+    /// An open file of `file` that nobody else uses; `None` where the process may have no more of them, and the caller
+    /// uses the one there is.
     pub(crate) fn take(&self, file: &File) -> Option<SyncFile> {
         let mut state = self.lock();
         if let Some(idle) = state.idle.pop() {
@@ -48,7 +51,8 @@ impl SyncFiles {
             Err(errno) => {
                 drop(state);
                 tracing::warn!(
-                    "a durable write shares its descriptor with others, and an error may be told to one of them only: {errno}"
+                    "a durable write shares its descriptor with others, and an error may be told to one of them only: \
+                     {errno}"
                 );
                 None
             }

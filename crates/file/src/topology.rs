@@ -1,8 +1,8 @@
 //! What the kernel tells of a block device in sysfs: how it is cut, what it likes, and whether it can discard.
 //!
-//! `/sys/dev/block/MAJOR:MINOR` is the device itself; a partition has no queue of its own, its disk beside it has. What is
-//! missing there counts as nothing known: sysfs may not be mounted, and every kernel tells a little more than the one
-//! before.
+//! `/sys/dev/block/MAJOR:MINOR` is the device itself; a partition has no queue of its own, its disk beside it has. What
+//! is missing there counts as nothing known: sysfs may not be mounted, and every kernel tells a little more than the
+//! one before.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,8 @@ pub(crate) struct Topology {
     pub(crate) discard: Option<Discard>,
     /// Zero where nothing is said.
     pub(crate) discard_granularity_bytes: u32,
-    /// Whether a durable write is a write and a flush of the whole device: it has a volatile cache, and no way past it for one write (FUA).
+    /// Whether a durable write is a write and a flush of the whole device: it has a volatile cache, and no way past it
+    /// for one write (FUA).
     pub(crate) flushes_for_each: bool,
     pub(crate) hints: Hints,
 }

@@ -1,12 +1,14 @@
-//! Whether a file is still what it was when it was opened, or somebody has cut it or taken blocks out of it meanwhile: what is read there then are
-//! zeroes, and no error.
+//! Whether a file is still what it was when it was opened, or somebody has cut it or taken blocks out of it meanwhile:
+//! what is read there then are zeroes, and no error.
 //!
-//! Two things are looked at: its size, and, where all of it was allocated, its blocks; a file that was cut and became as long again by a write
-//! lacks them. A look comes *behind* a read, so that a cut before the read is seen whenever it came. It comes before what is durable as well: a superblock
-//! that is written to such a file would make one of it that can be opened.
+//! Two things are looked at: its size, and, where all of it was allocated, its blocks; a file that was cut and became
+//! as long again by a write lacks them. A look comes *behind* a read, so that a cut before the read is seen whenever it
+//! came. It comes before what is durable as well: a superblock that is written to such a file would make one of it that
+//! can be opened.
 //!
-//! Not noticed: a cut whose blocks are all back by the time of the look, and a hole that is smaller than what the file system has of blocks for
-//! itself. Of a file that was not allocated as a whole, or whose owner discards in it, only the size counts.
+//! Not noticed: a cut whose blocks are all back by the time of the look, and a hole that is smaller than what the file
+//! system has of blocks for itself. Of a file that was not allocated as a whole, or whose owner discards in it, only
+//! the size counts.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +56,8 @@ impl Wholeness {
             }
             if !self.is_cut.swap(true, Ordering::Relaxed) {
                 tracing::error!(
-                    "{path} was cut, or holes made in it, while it is in use: what it held is lost, and nothing of it is used any more"
+                    "{path} was cut, or holes made in it, while it is in use: what it held is lost, and nothing of it \
+                     is used any more"
                 );
             }
         }

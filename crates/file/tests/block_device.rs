@@ -1,5 +1,5 @@
-//! What a file device promises over a real block device: geometry as the device tells it, O_DIRECT, zeroing, discard, a claim that
-//! keeps others away, and errors with a kind.
+//! What a file device promises over a real block device: geometry as the device tells it, O_DIRECT, zeroing, discard, a
+//! claim that keeps others away, and errors with a kind.
 
 #[expect(dead_code, reason = "the tests of failed syncs use more of it")]
 mod loop_device;
@@ -260,8 +260,8 @@ fn a_size_that_a_block_device_has_not_got_is_refused() {
     });
 }
 
-/// The file system under the device is full, so the device can store nothing more: EIO. Of many durable writes at once, each that did not reach
-/// the medium hears of it, through the page cache as well.
+/// The file system under the device is full, so the device can store nothing more: EIO. Of many durable writes at once,
+/// each that did not reach the medium hears of it, through the page cache as well.
 #[test]
 fn a_block_device_that_fails_says_medium_error() {
     if !may_make_devices() {

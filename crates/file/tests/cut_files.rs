@@ -1,5 +1,5 @@
-//! A file that somebody cuts, or takes blocks out of, while it is open: what is read there are zeroes and no error, unless the device is told to
-//! notice.
+//! A file that somebody cuts, or takes blocks out of, while it is open: what is read there are zeroes and no error,
+//! unless the device is told to notice.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

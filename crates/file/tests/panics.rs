@@ -1,4 +1,5 @@
-//! A panic in any background work of the blocking engine ends the process, in which a hook sees to that, and hangs nobody.
+//! A panic in any background work of the blocking engine ends the process, in which a hook sees to that, and hangs
+//! nobody.
 //!
 //! Each is planted in a process of its own: this test program, started again.
 

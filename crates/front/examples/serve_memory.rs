@@ -1,4 +1,5 @@
-//! Serves RAM over NBD until interrupted: `serve_memory unix:/tmp/nbd.sock 1GiB`. For trying clients, and for profiling the server.
+//! Serves RAM over NBD until interrupted: `serve_memory unix:/tmp/nbd.sock 1GiB`. For trying clients, and for profiling
+//! the server.
 
 use std::sync::Arc;
 

@@ -43,7 +43,8 @@ fn percent_encoded(text: &str, also: &str) -> String {
 impl FromStr for ListenAddress {
     type Err = ParseAddressError;
 
-    /// Names are not looked up, except `localhost`: where a server listens should not depend on an answer from elsewhere.
+    /// Names are not looked up, except `localhost`: where a server listens should not depend on an answer from
+    /// elsewhere.
     fn from_str(text: &str) -> Result<Self, ParseAddressError> {
         let error = || ParseAddressError(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {

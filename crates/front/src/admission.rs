@@ -1,7 +1,7 @@
 //! Reads and writes on their way to the device, where several connections have some.
 //!
-//! A device carries requests out in an order of its own, mostly the one in which they came: who comes with one block waits for all that others have in it.
-//! So what they may have in it together depends on who is there.
+//! A device carries requests out in an order of its own, mostly the one in which they came: who comes with one block
+//! waits for all that others have in it. So what they may have in it together depends on who is there.
 //!
 //! | connections that have asked for something lately | in the device, of all that ask for much |
 //! |---|---|
@@ -9,9 +9,10 @@
 //! | several | the same together ([`SHARED_COST`]) |
 //! | several, one of them for little at a time | what a request for little hardly waits for ([`Room`]) |
 //!
-//! Those who ask for much take turns, by bytes ([`block::fair_queue`]), each with a piece of a request. Who asks for little waits for nobody here. A
-//! place in the device is left when the device has answered, so that no client can hold one; where it answers on the spot it is the thread that is
-//! shared, and the place is left after the runtime has looked at the sockets of others.
+//! Those who ask for much take turns, by bytes ([`block::fair_queue`]), each with a piece of a request. Who asks for
+//! little waits for nobody here. A place in the device is left when the device has answered, so that no client can hold
+//! one; where it answers on the spot it is the thread that is shared, and the place is left after the runtime has
+//! looked at the sockets of others.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -89,7 +90,8 @@ impl State {
         }
     }
 
-    /// Bytes of a piece that has its turn now, where so many are left; `None` where there is no room for it. Whoever would be alone has his turn.
+    /// Bytes of a piece that has its turn now, where so many are left; `None` where there is no room for it. Whoever
+    /// would be alone has his turn.
     fn piece(&self, left: u64, now: Instant) -> Option<u64> {
         let room = self.room(now);
         let bytes = left.min((room / PIECES_IN_ROOM).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX));
@@ -202,7 +204,8 @@ impl ConnectionTurns {
         Self { turns, heavy_until: None, takes_turns: false, is_beside_light: false, count: 0 }
     }
 
-    /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once, as a whole.
+    /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once,
+    /// as a whole.
     pub(crate) fn enter(&mut self, cost: u64) -> Option<DeviceTurns> {
         let now = Instant::now();
         if cost > LIGHT_COST {

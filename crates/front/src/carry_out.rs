@@ -12,10 +12,11 @@
 //!
 //! Those that bring no data and ask for much stand in one line, and are carried out in pieces ([`LongRequests`]).
 //!
-//! Reads and writes of who asks for much take turns with those of others, in pieces ([`Admission`](crate::admission::Admission)).
+//! Reads and writes of who asks for much take turns with those of others, in pieces
+//! ([`Admission`](crate::admission::Admission)).
 //!
-//! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a block reads and writes
-//! all of it, and must not write back what another one changed meanwhile.
+//! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a
+//! block reads and writes all of it, and must not write back what another one changed meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -129,8 +130,8 @@ pub(crate) fn buffer_bytes(command: &Command) -> Option<usize> {
     }
 }
 
-/// Bytes of memory a command holds until it is answered: its buffer, and that of a step where it takes several. Of the pieces of long ones
-/// there is one at a time in all.
+/// Bytes of memory a command holds until it is answered: its buffer, and that of a step where it takes several. Of the
+/// pieces of long ones there is one at a time in all.
 pub(crate) fn held_bytes(geometry: &Geometry, command: &Command) -> u64 {
     let own = buffer_bytes(command).unwrap_or(0) as u64;
     let range = range_of(command);
@@ -162,7 +163,8 @@ fn is_mutation(command: &Command) -> bool {
     matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
 }
 
-/// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at it.
+/// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at
+/// it.
 pub(crate) fn start(commands: &CommandContext<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
     let CommandContext { geometry, work_share, long_requests, .. } = *commands;
     if let Command::WriteZeroes { offset, length, only_if_fast: true, may_discard, .. } = command
@@ -331,7 +333,8 @@ fn to_reply(kind: Option<RequestKind>, response: Response) -> Reply {
     }
 }
 
-/// Whether zeroing the range is only a discard: the device's discards read as zeroes and the range covers whole granules.
+/// Whether zeroing the range is only a discard: the device's discards read as zeroes and the range covers whole
+/// granules.
 fn is_fast_to_zero(geometry: &Geometry, offset: u64, length: u64) -> bool {
     let Some(granule) = geometry.discard_granularity_bytes.map(u64::from) else { return false };
     let end = offset + length;

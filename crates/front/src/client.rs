@@ -1,8 +1,9 @@
 //! An NBD export as a block device.
 //!
-//! A driver future owns the stream; the device queues requests for it and wakes it. Many requests are under way at once, on one
-//! connection. When that is lost, every request outstanding ends at once: with *gone* if the server cannot have seen it or it changes
-//! nothing, with *outcome unknown* otherwise. There is no reconnection: whoever can repeat requests safely knows more than this does.
+//! A driver future owns the stream; the device queues requests for it and wakes it. Many requests are under way at
+//! once, on one connection. When that is lost, every request outstanding ends at once: with *gone* if the server cannot
+//! have seen it or it changes nothing, with *outcome unknown* otherwise. There is no reconnection: whoever can repeat
+//! requests safely knows more than this does.
 //!
 //! | the server lacks | this device |
 //! |---|---|
@@ -42,7 +43,8 @@ pub struct NbdClient {
     identity: Identity,
 }
 
-/// Moves the bytes of a client's connection. Ready when the connection is over; dropped, it ends every outstanding request.
+/// Moves the bytes of a client's connection. Ready when the connection is over; dropped, it ends every outstanding
+/// request.
 pub type ClientDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Shared {
@@ -92,10 +94,12 @@ struct Pieces {
 }
 
 impl NbdClient {
-    /// Connects to a server's default export. The second half is the driver: it must be polled for as long as the device is used.
+    /// Connects to a server's default export. The second half is the driver: it must be polled for as long as the
+    /// device is used.
     ///
     /// # Errors
-    /// `Gone` when nobody answers there or the connection is lost, `Unsupported` when the server refuses or does not speak NBD.
+    /// `Gone` when nobody answers there or the connection is lost, `Unsupported` when the server refuses or does not
+    /// speak NBD.
     pub async fn connect(address: &ListenAddress) -> Result<(Arc<Self>, ClientDriver), Error> {
         Self::connect_to(address, "").await
     }
@@ -449,7 +453,8 @@ fn collect(state: &mut State, received: &mut Received) -> io::Result<()> {
             ClientEvent::Completed(completed) if completed.token.needs_flush && completed.result.is_ok() => {
                 let token = Token { needs_flush: false, ..completed.token };
                 if let Err((_, token)) = state.client.submit(Command::Flush, token) {
-                    // A slot was freed a moment ago, so this is a connection that ends: the write is not known to be durable.
+                    // A slot was freed a moment ago, so this is a connection that ends: the write is not known to be
+                    // durable.
                     let failure = nbd::Failure::from(nbd::ErrorCode::InputOutput);
                     let (buffer, extents) = (Buffer::empty(), Vec::new());
                     received.completed.push(Completed { token, result: Err(failure), buffer, extents });

@@ -1,13 +1,16 @@
 //! One connection of the NBD server: bytes to requests, requests to the device, answers to bytes.
 //!
-//! All of it is one future over one stream. Each time it is woken it takes what arrived, starts what it may, collects what finished,
-//! and sends all answers there are with one vectored write. Answers the device has at once never leave this loop.
+//! All of it is one future over one stream. Each time it is woken it takes what arrived, starts what it may, collects
+//! what finished, and sends all answers there are with one vectored write. Answers the device has at once never leave
+//! this loop.
 //!
 //! What it keeps true:
-//! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`] bytes are under way, replies that
-//!   the client does not fetch included; above that nothing more is taken from the stream and the client waits.
+//! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`] bytes are under way,
+//!   replies that the client does not fetch included; above that nothing more is taken from the stream and the client
+//!   waits.
 //! - Its buffers are within its share ([`Holdings`]), so that what it holds keeps no other connection waiting.
-//! - After a portion of requests all sockets are looked at before it goes on, however fast the device and the client are.
+//! - After a portion of requests all sockets are looked at before it goes on, however fast the device and the client
+//!   are.
 //! - Told to shut down, it takes no more requests, finishes what is under way, sends the answers, and closes.
 
 use std::future::Future;
@@ -64,7 +67,8 @@ pub(crate) struct Connection<S> {
     flushes: Flushes,
     work_share: WorkShare,
     turns: ConnectionTurns,
-    /// Bytes received, and of requests begun, in this turn, [`TURN_REQUEST_BYTES`] at least for each request; beside others those sent, too.
+    /// Bytes received, and of requests begun, in this turn, [`TURN_REQUEST_BYTES`] at least for each request; beside
+    /// others those sent, too.
     turn_bytes: u64,
     /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
     turn_cost: u64,
@@ -105,7 +109,8 @@ enum AwaitedStep {
     Room,
     /// A place among the large requests of all connections.
     Place(AwaitedPlace),
-    /// That the pool has one, as it has for whoever keeps within its share; connections that end may hold some for a moment.
+    /// That the pool has one, as it has for whoever keeps within its share; connections that end may hold some for a
+    /// moment.
     Pool(Acquire),
 }
 

@@ -110,8 +110,8 @@ pub struct NbdCounters {
     pub connections_accepted: u64,
     /// Connections that are served now.
     pub connections_open: u64,
-    /// Connections that are served now and were told another size than the device has by now: NBD has no way to tell a client of a
-    /// change, it must connect anew.
+    /// Connections that are served now and were told another size than the device has by now: NBD has no way to tell a
+    /// client of a change, it must connect anew.
     pub connections_outdated: u64,
     /// Connections closed at once because there were too many.
     pub connections_refused: u64,

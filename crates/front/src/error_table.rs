@@ -3,8 +3,8 @@
 use block::{Error, ErrorKind};
 use nbd::{ErrorCode, Failure};
 
-/// What a client is told of each kind. `ENOTSUP` and `EOVERFLOW` have special meanings ("Error values"), and `ESHUTDOWN` makes a client
-/// leave at once, so none of them stands for an ordinary error.
+/// What a client is told of each kind. `ENOTSUP` and `EOVERFLOW` have special meanings ("Error values"), and
+/// `ESHUTDOWN` makes a client leave at once, so none of them stands for an ordinary error.
 const CODES: [(ErrorKind, ErrorCode); 13] = [
     (ErrorKind::Media, ErrorCode::InputOutput),
     (ErrorKind::NoSpace, ErrorCode::NoSpace),

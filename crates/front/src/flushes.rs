@@ -1,7 +1,8 @@
 //! The flushes of one connection: one is under way, and all that come meanwhile share the next one.
 //!
-//! A flush covers what was answered before it came, so one that begins later covers as much. One that fails fails those that wait, too: what was
-//! answered meanwhile may be lost with the rest, and the next flush of the device would not say so.
+//! A flush covers what was answered before it came, so one that begins later covers as much. One that fails fails those
+//! that wait, too: what was answered meanwhile may be lost with the rest, and the next flush of the device would not
+//! say so.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

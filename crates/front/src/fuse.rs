@@ -1,6 +1,7 @@
 //! A block device as a file: reads and writes of a FUSE file that is mounted over an empty one.
 //!
-//! `losetup` makes a disk of it on kernels that have neither ublk nor nbd; most programs need no disk and take the file.
+//! `losetup` makes a disk of it on kernels that have neither ublk nor nbd; most programs need no disk and take the
+//! file.
 //!
 //! | module | holds |
 //! |---|---|

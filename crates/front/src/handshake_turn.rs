@@ -1,7 +1,8 @@
 //! Turns of connections in their handshakes: of all of them one works between two looks at the sockets.
 //!
-//! Whoever connects may ask what there is without end, and as many may do so as have a place. Together they have no more turns than one connection that
-//! has finished: who is served does not wait for all who only talk. They stand in line in the order in which they came.
+//! Whoever connects may ask what there is without end, and as many may do so as have a place. Together they have no
+//! more turns than one connection that has finished: who is served does not wait for all who only talk. They stand in
+//! line in the order in which they came.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +42,8 @@ impl HandshakeTurn {
         Self { line, step: Step::Resting }
     }
 
-    /// Whether it may work now. One that waits in line is woken when its turn comes; one that has just had its turn stands at the end of the line.
+    /// Whether it may work now. One that waits in line is woken when its turn comes; one that has just had its turn
+    /// stands at the end of the line.
     pub(crate) fn begin(&mut self, context: &mut Context<'_>) -> bool {
         if !matches!(self.step, Step::InLine(_)) {
             // Before it stands in line anew: it would wait for itself.

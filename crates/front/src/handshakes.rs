@@ -1,8 +1,8 @@
 //! Connections that have not finished the handshake.
 //!
-//! A place among the connections of a server is for who has finished it: whoever connects and says nothing must not keep others out. Until then it has
-//! one of other places, of which there are many. When all are taken, the oldest gives way of those who have most of them: processes of one
-//! user on a socket file, connections from one address else.
+//! A place among the connections of a server is for who has finished it: whoever connects and says nothing must not
+//! keep others out. Until then it has one of other places, of which there are many. When all are taken, the oldest
+//! gives way of those who have most of them: processes of one user on a socket file, connections from one address else.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

@@ -1,10 +1,11 @@
 //! What one connection holds of the server's buffers.
 //!
-//! A connection that holds something has a share of its own, so that nobody can take what others need: a full one, or a small one where others have
-//! all full shares. An idle connection has none. Which share it is stays until the connection holds nothing. A request larger than a share takes one of a few
-//! *large places* instead, for which connections wait in turn. A large place may be in the client's hands: the payload is still to come,
-//! or the reply is still to be taken. Whoever keeps one for long while others wait for it is closed; where nobody waits, a client that was
-//! stopped for an hour finds everything as it was.
+//! A connection that holds something has a share of its own, so that nobody can take what others need: a full one, or a
+//! small one where others have all full shares. An idle connection has none. Which share it is stays until the
+//! connection holds nothing. A request larger than a share takes one of a few *large places* instead, for which
+//! connections wait in turn. A large place may be in the client's hands: the payload is still to come, or the reply is
+//! still to be taken. Whoever keeps one for long while others wait for it is closed; where nobody waits, a client that
+//! was stopped for an hour finds everything as it was.
 //!
 //! A buffer counts with the memory it takes. That of a read is held until its last byte is sent.
 
@@ -98,7 +99,8 @@ pub(crate) struct Holdings {
     held_bytes: u64,
     /// Bytes ever sent.
     sent_bytes: u64,
-    /// Reads of the share whose replies are not sent: the count of bytes sent after which each is, and the memory it holds.
+    /// Reads of the share whose replies are not sent: the count of bytes sent after which each is, and the memory it
+    /// holds.
     unsent: VecDeque<(u64, u64)>,
     large: Option<Large>,
 }
@@ -113,7 +115,8 @@ impl Holdings {
         Self { shares, full_share: None, places, held_bytes: 0, sent_bytes: 0, unsent: VecDeque::new(), large: None }
     }
 
-    /// The connection is about to ask for a buffer: where it holds nothing it has a full share from now on, if there is one.
+    /// The connection is about to ask for a buffer: where it holds nothing it has a full share from now on, if there is
+    /// one.
     pub(crate) fn choose_share(&mut self) {
         if self.is_empty() && self.full_share.is_none() {
             self.full_share = Arc::clone(&self.shares.permits).try_acquire_owned().ok();

@@ -1,10 +1,10 @@
 //! A disk of the kernel's own NBD client: `/dev/nbdN`, set up over generic netlink, without `nbd-client`.
 //!
-//! The kernel gets one end of a pair of sockets, and the server has the other. There is no handshake: what a client learns there the kernel is told by
-//! netlink, and a new size, too.
+//! The kernel gets one end of a pair of sockets, and the server has the other. There is no handshake: what a client
+//! learns there the kernel is told by netlink, and a new size, too.
 //!
-//! When this process is gone without having taken the disk down, the kernel keeps requests for [`LOST_TIME_MAX`]. Whoever comes for the same disk with the same
-//! backend by then gives it another socket, and they go on.
+//! When this process is gone without having taken the disk down, the kernel keeps requests for [`LOST_TIME_MAX`].
+//! Whoever comes for the same disk with the same backend by then gives it another socket, and they go on.
 //!
 //! | module | holds |
 //! |---|---|
@@ -29,7 +29,8 @@ mod netlink;
 
 use netlink::{Change, Family};
 
-/// A disk of the kernel that a server is to serve. Dropped before it is, it is taken down, unless it was another process's before.
+/// A disk of the kernel that a server is to serve. Dropped before it is, it is taken down, unless it was another
+/// process's before.
 #[derive(Debug)]
 pub struct KernelDisk {
     path: PathBuf,
@@ -93,11 +94,12 @@ fn folder(index: u32) -> PathBuf {
 }
 
 impl KernelDisk {
-    /// Makes the disk at `path` one of `server`'s, or takes it over from who served the same `backend` before and is gone. From now on programs may use it;
-    /// they wait until it is served.
+    /// Makes the disk at `path` one of `server`'s, or takes it over from who served the same `backend` before and is
+    /// gone. From now on programs may use it; they wait until it is served.
     ///
     /// # Errors
-    /// `Unsupported` on a kernel without an NBD client, `PermissionDenied` for who is not root, `AddrInUse` when it is another's; whatever the kernel says.
+    /// `Unsupported` on a kernel without an NBD client, `PermissionDenied` for who is not root, `AddrInUse` when it is
+    /// another's; whatever the kernel says.
     pub fn connect(path: &Path, server: &NbdServer, backend: &str) -> io::Result<Self> {
         let index = index_of(path)?;
         check_kernel_nbd()?;

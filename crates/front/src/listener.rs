@@ -1,13 +1,15 @@
 //! A listening socket.
 //!
 //! What it keeps true of a socket file:
-//! - Only its owner may connect (mode 0600) unless [`SocketAccess`] says otherwise, from its first moment: connections are refused until
-//!   group and mode are set.
-//! - A file nobody listens on any more is replaced; one somebody listens on is left alone, and so is anything that is no socket.
-//!   Binders of one directory take turns, by a lock on the directory, so that two of them cannot both find it stale.
+//! - Only its owner may connect (mode 0600) unless [`SocketAccess`] says otherwise, from its first moment: connections
+//!   are refused until group and mode are set.
+//! - A file nobody listens on any more is replaced; one somebody listens on is left alone, and so is anything that is
+//!   no socket. Binders of one directory take turns, by a lock on the directory, so that two of them cannot both find
+//!   it stale.
 //! - It is removed with the listener, unless somebody else has put another there meanwhile.
 //!
-//! Of TCP addresses only loopback ones are taken unless the caller says otherwise: NBD has no authentication of its own.
+//! Of TCP addresses only loopback ones are taken unless the caller says otherwise: NBD has no authentication of its
+//! own.
 
 use std::fs::{self, File};
 use std::io;
@@ -118,8 +120,8 @@ impl Listener {
     /// Listens on a socket file for its owner only, or on a loopback address.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody listens there, `AlreadyExists` for a file that is no socket, `InvalidInput` for an address that is not
-    /// loopback, and whatever the system says.
+    /// `AddrInUse` when somebody listens there, `AlreadyExists` for a file that is no socket, `InvalidInput` for an
+    /// address that is not loopback, and whatever the system says.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

@@ -1,12 +1,14 @@
-//! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM, WRITE_ZEROES and BLOCK_STATUS of more than a small
-//! piece.
+//! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM, WRITE_ZEROES and
+//! BLOCK_STATUS of more than a small piece.
 //!
-//! They are carried out in pieces, but for BLOCK_STATUS: its answer may end early, and the device says where, so that it is one piece. All
-//! connections stand in one line with them, each at one place, and one piece is carried out at a time. Where the device takes its time and others
-//! ask for something else meanwhile, it then is theirs for as long as the piece took: however many connections ask for much, others have half of
-//! it. Where the device answers on the spot, it is the thread that is shared: the runtime looks at all sockets after each piece.
+//! They are carried out in pieces, but for BLOCK_STATUS: its answer may end early, and the device says where, so that
+//! it is one piece. All connections stand in one line with them, each at one place, and one piece is carried out at a
+//! time. Where the device takes its time and others ask for something else meanwhile, it then is theirs for as long as
+//! the piece took: however many connections ask for much, others have half of it. Where the device answers on the spot,
+//! it is the thread that is shared: the runtime looks at all sockets after each piece.
 //!
-//! A piece takes its turn among those that change the same blocks by itself: whoever changes one waits for a piece, not for a request.
+//! A piece takes its turn among those that change the same blocks by itself: whoever changes one waits for a piece, not
+//! for a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +104,8 @@ impl Part {
 }
 
 impl LongRequests {
-    /// The server ends: what was begun goes on without pauses and turns, and what only reads into caches ends with its piece.
+    /// The server ends: what was begun goes on without pauses and turns, and what only reads into caches ends with its
+    /// piece.
     pub(crate) fn begin_shutdown(&self) {
         self.line.close();
     }
@@ -173,7 +176,8 @@ impl LongRequests {
         Ok(Reply::Status(allocated?))
     }
 
-    /// Leaves the device to others after what was `begun` then, as long as it took, if there are any; and the thread, if it was done on the spot.
+    /// Leaves the device to others after what was `begun` then, as long as it took, if there are any; and the thread,
+    /// if it was done on the spot.
     async fn rest(&self, begun: Instant, was_immediate: bool, is_shared: bool) {
         if was_immediate {
             tokio::task::yield_now().await;

@@ -1,8 +1,9 @@
 //! A file system mounted in a directory: what programs do there is done in an ext2.
 //!
-//! The kernel keeps names, attributes and pages as long as it likes: nobody else changes them while one mount has the file system for itself. Writes come here
-//! as they are made, so that a full file system is told to whoever writes, and holes are where the file has them; they are durable by `fsync`, or when
-//! the next commit comes, after [`COMMIT_INTERVAL`](crate::limits::COMMIT_INTERVAL) at most.
+//! The kernel keeps names, attributes and pages as long as it likes: nobody else changes them while one mount has the
+//! file system for itself. Writes come here as they are made, so that a full file system is told to whoever writes, and
+//! holes are where the file has them; they are durable by `fsync`, or when the next commit comes, after
+//! [`COMMIT_INTERVAL`](crate::limits::COMMIT_INTERVAL) at most.
 //!
 //! | module | holds |
 //! |---|---|

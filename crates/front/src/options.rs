@@ -18,8 +18,8 @@ pub struct NbdOptions {
     pub connections_max: usize,
     /// Connections beside so many; one more is accepted and closed.
     pub spare_connections_max: usize,
-    /// Bytes of buffers lent at once, an equal share to each of `connections_max`. A request larger than a share has one of
-    /// [`LARGE_REQUESTS_MAX`](crate::limits::LARGE_REQUESTS_MAX) places beside.
+    /// Bytes of buffers lent at once, an equal share to each of `connections_max`. A request larger than a share has
+    /// one of [`LARGE_REQUESTS_MAX`](crate::limits::LARGE_REQUESTS_MAX) places beside.
     pub buffer_bytes_max: usize,
 }
 

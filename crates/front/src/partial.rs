@@ -1,7 +1,9 @@
-//! Requests that are not whole blocks of the device, and requests of more than it takes at once, or than others are to wait for: several steps each.
+//! Requests that are not whole blocks of the device, and requests of more than it takes at once, or than others are to
+//! wait for: several steps each.
 //!
-//! What is written of a block in part is read, changed and written back. All of it happens in the request's turn: nobody else changes the
-//! block meanwhile. Steps go one after the other through buffers of their own, but for whole blocks that are read: those go where they belong.
+//! What is written of a block in part is read, changed and written back. All of it happens in the request's turn:
+//! nobody else changes the block meanwhile. Steps go one after the other through buffers of their own, but for whole
+//! blocks that are read: those go where they belong.
 
 use std::future::Future;
 
@@ -152,7 +154,8 @@ impl Blocks {
         Ok(extents)
     }
 
-    /// What is allocated in a range, from its first byte. Whoever does not know it says that everything is ("base:allocation").
+    /// What is allocated in a range, from its first byte. Whoever does not know it says that everything is
+    /// ("base:allocation").
     pub(crate) async fn status(self, range: ByteRange) -> Result<Vec<StatusExtent>, Error> {
         match self.extents(range).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
@@ -201,7 +204,8 @@ impl Blocks {
         if range.is_empty() { range } else { around(self.block_bytes, range) }
     }
 
-    /// The next step of what is left: whole blocks, as many as are right when its turn comes, and its place in the device.
+    /// The next step of what is left: whole blocks, as many as are right when its turn comes, and its place in the
+    /// device.
     async fn next_step(&self, left: &mut ByteRange) -> Option<(ByteRange, Option<Place>)> {
         let most = self.step_bytes.min(left.length);
         let place = match &self.turns {

@@ -1,8 +1,9 @@
 //! How much may be in a device beside a client that asks for one block at a time.
 //!
-//! What is in the device before its request is what it waits for, beside what the request takes by itself. Over a long link much is under way before anything
-//! waits; in memory hardly anything is. So the room begins small, and what a piece of a request takes then is what it takes by itself, more or less. As
-//! long as pieces take hardly longer than that, the room is doubled; once they do, it is halved, and stays. Each [`ROOM_INTERVAL`] it begins anew.
+//! What is in the device before its request is what it waits for, beside what the request takes by itself. Over a long
+//! link much is under way before anything waits; in memory hardly anything is. So the room begins small, and what a
+//! piece of a request takes then is what it takes by itself, more or less. As long as pieces take hardly longer than
+//! that, the room is doubled; once they do, it is halved, and stays. Each [`ROOM_INTERVAL`] it begins anew.
 //!
 //! ```text
 //!            pieces take as long as at first: twice as much

@@ -1,12 +1,13 @@
 //! The NBD server: one export, one device, many connections.
 //!
-//! All connections share the device, so a flush on any of them covers the writes answered on all: `CAN_MULTI_CONN` is true. The size
-//! a client sees is the device's when the client connects; NBD has no way to tell it of a change, and the counters say how many clients
-//! know an old one.
+//! All connections share the device, so a flush on any of them covers the writes answered on all: `CAN_MULTI_CONN` is
+//! true. The size a client sees is the device's when the client connects; NBD has no way to tell it of a change, and
+//! the counters say how many clients know an old one.
 //!
-//! The smallest block size is announced as one byte: requests that are not whole blocks are carried out here, in turn with everything else.
-//! Announced as the device's, some clients would refuse them before we are asked (libnbd: nbdfuse), and others would read and write back
-//! what another client changes meanwhile (qemu). The preferred size says what the device likes.
+//! The smallest block size is announced as one byte: requests that are not whole blocks are carried out here, in turn
+//! with everything else. Announced as the device's, some clients would refuse them before we are asked (libnbd:
+//! nbdfuse), and others would read and write back what another client changes meanwhile (qemu). The preferred size says
+//! what the device likes.
 
 use std::future::Future;
 use std::io;
@@ -47,7 +48,8 @@ impl NbdServer {
         Self::beside(device, RangeLock::new(), options)
     }
 
-    /// A server of `device` beside others of it. What is no whole block is read and written back here: in `turns` all who do that wait for each other.
+    /// A server of `device` beside others of it. What is no whole block is read and written back here: in `turns` all
+    /// who do that wait for each other.
     pub fn beside(device: SharedDevice, turns: RangeLock, mut options: NbdOptions) -> Self {
         for text in [&mut options.export_name, &mut options.description] {
             text.truncate(text.floor_char_boundary(nbd::limits::STRING_BYTES_MAX));
@@ -77,8 +79,8 @@ impl NbdServer {
         self.shared.counters.snapshot(self.shared.device.geometry().size_bytes)
     }
 
-    /// Accepts and serves connections until `shutdown`; then finishes the requests under way and closes. Connections run as tasks of
-    /// the current tokio runtime.
+    /// Accepts and serves connections until `shutdown`; then finishes the requests under way and closes. Connections
+    /// run as tasks of the current tokio runtime.
     ///
     /// # Errors
     /// None so far: what is wrong with one connection ends that one.

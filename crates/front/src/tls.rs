@@ -1,4 +1,5 @@
-//! TLS of NBD connections: who this server is, whom it lets in, and a stream that is secured in the middle of a handshake.
+//! TLS of NBD connections: who this server is, whom it lets in, and a stream that is secured in the middle of a
+//! handshake.
 //!
 //! Certificates only: rustls has no pre-shared keys of the kind that some NBD programs offer (`tls-psk`).
 
@@ -47,7 +48,8 @@ impl Tls {
     /// With what is in `files`; `is_required` turns clients away that do not ask for it.
     ///
     /// # Errors
-    /// A file that cannot be read, with its name; `InvalidData` for one that is not what it should be, or a key of another certificate.
+    /// A file that cannot be read, with its name; `InvalidData` for one that is not what it should be, or a key of
+    /// another certificate.
     pub fn from_files(files: &TlsFiles<'_>, is_required: bool) -> io::Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let chain = certificates(files.certificate)?;

@@ -1,4 +1,5 @@
-//! Requests that are not whole blocks: clients that ignore the smallest block size are served, and nothing beside what they asked for changes.
+//! Requests that are not whole blocks: clients that ignore the smallest block size are served, and nothing beside what
+//! they asked for changes.
 
 mod common;
 
@@ -152,7 +153,8 @@ async fn parts_of_one_block_that_are_written_at_once_are_all_there() {
     }
 }
 
-/// Each reads the rest of the block and writes it back: by turns of its own it would put back what the other has changed.
+/// Each reads the rest of the block and writes it back: by turns of its own it would put back what the other has
+/// changed.
 #[tokio::test(start_paused = true)]
 async fn parts_of_one_block_that_two_servers_write_at_once_are_all_there() {
     let device = memory(MIB);

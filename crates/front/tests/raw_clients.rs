@@ -1,4 +1,5 @@
-//! The server against clients that speak the protocol by hand: commands the device contract has no word for, and clients that misbehave.
+//! The server against clients that speak the protocol by hand: commands the device contract has no word for, and
+//! clients that misbehave.
 
 mod common;
 

@@ -42,7 +42,8 @@ const FLOOD: usize = 256;
 struct Model {
     below: SharedDevice,
     asked: Mutex<Vec<(OperationKind, u64, u64)>>,
-    /// What 64 KiB, or a request of fewer, takes; `None` is on the spot, zero is without a wait by a task of the runtime.
+    /// What 64 KiB, or a request of fewer, takes; `None` is on the spot, zero is without a wait by a task of the
+    /// runtime.
     time: Option<Duration>,
     /// Requests do not wait for each other, and each takes that long.
     is_parallel: bool,
@@ -260,7 +261,8 @@ async fn requests_that_are_refused_are_answered_in_portions() {
     assert!((1..=40).contains(&most), "{most} answers during one read of another");
 }
 
-/// Whoever connects may ask what there is again and again: as many as do so have one turn together, and who comes new has his among them.
+/// Whoever connects may ask what there is again and again: as many as do so have one turn together, and who comes new
+/// has his among them.
 #[tokio::test]
 async fn those_who_shake_hands_without_end_have_one_turn_together() {
     const UNKNOWN: u32 = 77;
@@ -318,7 +320,8 @@ async fn beside_one_that_asks_for_little_little_is_received_and_sent_at_once() {
     }
 }
 
-/// A device that wakes a connection at once does not take the turns of others away, which come after a look at the sockets.
+/// A device that wakes a connection at once does not take the turns of others away, which come after a look at the
+/// sockets.
 #[tokio::test]
 async fn what_is_answered_at_once_by_another_task_does_not_begin_the_next_turn() {
     let device = Model::new(Some(Duration::ZERO));
@@ -387,7 +390,8 @@ async fn on_the_spot_a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
     }
 }
 
-/// Over a long link nobody waits for what others have under way: they have much of it, also beside one who asks for little.
+/// Over a long link nobody waits for what others have under way: they have much of it, also beside one who asks for
+/// little.
 #[tokio::test(start_paused = true)]
 async fn over_a_long_link_those_who_ask_for_much_are_not_held_up() {
     let model = Model::new(Some(Duration::from_millis(10)));

@@ -14,7 +14,8 @@ impl RemoteLun {
     /// It waits for the session when there is none, like every request.
     ///
     /// # Errors
-    /// `Gone` or `TimedOut` when there is no session for too long; `TimedOut` when the unit does not answer for a reason that passes.
+    /// `Gone` or `TimedOut` when there is no session for too long; `TimedOut` when the unit does not answer for a
+    /// reason that passes.
     pub async fn access_state(&self) -> Result<Option<AccessState>, Error> {
         let length = CONTROL_DATA_BYTES as u16;
         let cdb = Cdb::Inquiry { is_vpd: true, page: vpd::page::DEVICE_IDENTIFICATION, allocation_length: length };

@@ -1,8 +1,9 @@
-//! How long to wait before the next attempt at a session: not at all, then a little, then twice as long each time. The shortest wait and the longest
-//! are the user's: `reconnect_wait_min` and `reconnect_wait_max` of [`InitiatorOptions`](crate::InitiatorOptions).
+//! How long to wait before the next attempt at a session: not at all, then a little, then twice as long each time. The
+//! shortest wait and the longest are the user's: `reconnect_wait_min` and `reconnect_wait_max` of
+//! [`InitiatorOptions`](crate::InitiatorOptions).
 //!
-//! It begins anew only after a session that was of use. A login that succeeds is none: a target that logs in and breaks off at the first
-//! request would otherwise be asked again at once, thousands of times a second.
+//! It begins anew only after a session that was of use. A login that succeeds is none: a target that logs in and breaks
+//! off at the first request would otherwise be asked again at once, thousands of times a second.
 
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ impl BackOff {
         self.next = Duration::ZERO;
     }
 
-    /// A session of this length ended, in which something was carried out or not. One that was idle is of use when it was long.
+    /// A session of this length ended, in which something was carried out or not. One that was idle is of use when it
+    /// was long.
     pub(crate) fn note_session(&mut self, lasted: Duration, was_useful: bool) {
         if lasted >= self.wait_max || (was_useful && lasted >= self.wait_min) {
             self.reset();

@@ -1,8 +1,10 @@
-//! Change marks (`docs/protocol/change-marks.md`): what others changed in a LUN since a store of this host let go of it, where the target tells.
+//! Change marks (`docs/protocol/change-marks.md`): what others changed in a LUN since a store of this host let go of
+//! it, where the target tells.
 //!
-//! A mark that was taken is taken again in every new session before anything else is sent there that changes the LUN, and its changes are
-//! asked for: what others did while the session was away is told as [`Event::Invalidated`](block::Event::Invalidated). A mark that the target
-//! does not know any more, or with another token, means that everything may have changed.
+//! A mark that was taken is taken again in every new session before anything else is sent there that changes the LUN,
+//! and its changes are asked for: what others did while the session was away is told as
+//! [`Event::Invalidated`](block::Event::Invalidated). A mark that the target does not know any more, or with another
+//! token, means that everything may have changed.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
@@ -137,7 +139,8 @@ impl RemoteLun {
         }
     }
 
-    /// Holds the mark `id` from now on, in every session, and gives it `token`. One that is not there is made, with everything changed.
+    /// Holds the mark `id` from now on, in every session, and gives it `token`. One that is not there is made, with
+    /// everything changed.
     ///
     /// # Errors
     /// What commands end with; it is not held then.
@@ -156,8 +159,9 @@ impl RemoteLun {
         self.change_mark_out(action_out::TAKE, Parameters { id, token, sequence: 0 }, Repeat::Always).await
     }
 
-    /// A mark that is held is about to get another token, by this path or another: a session that begins meanwhile knows it by either. Until
-    /// [`settle_token`](Self::settle_token), so also where [`renew_mark`](Self::renew_mark) fails.
+    /// A mark that is held is about to get another token, by this path or another: a session that begins meanwhile
+    /// knows it by either. Until [`settle_token`](Self::settle_token), so also where [`renew_mark`](Self::renew_mark)
+    /// fails.
     pub fn expect_token(&self, id: [u8; 16], token: u64) {
         if let Some(tokens) = self.shared().taken.lock().get_mut(&id) {
             tokens.0.retain(|known| *known != token);
@@ -181,7 +185,8 @@ impl RemoteLun {
         }
     }
 
-    /// Forgets what was changed, if it is still what `sequence` says; whether it was. A session that was lost meanwhile counts as no.
+    /// Forgets what was changed, if it is still what `sequence` says; whether it was. A session that was lost meanwhile
+    /// counts as no.
     ///
     /// # Errors
     /// What commands end with.

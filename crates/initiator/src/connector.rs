@@ -16,7 +16,8 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
         false
     }
 
-    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between many polls.
+    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between
+    /// many polls.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there, else what the operating system says.

@@ -117,8 +117,8 @@ fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result
         (true, true, None) => (options.place(), "its target does not let it be shared"),
     };
     let words = format!(
-        "{place} cannot be shared: {words}. \"forebay target serve\" does so for a LUN with the option \"shared\"; without a cache, several hosts may use \
-         any LUN"
+        "{place} cannot be shared: {words}. \"forebay target serve\" does so for a LUN with the option \"shared\"; \
+         without a cache, several hosts may use any LUN"
     );
     Err(LinkError::Unit(Error::new(ErrorKind::Unsupported, words)))
 }
@@ -133,8 +133,8 @@ struct Session {
     heard_late: Vec<Sense>,
 }
 
-/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are `held`. When that fails,
-/// `heard` is what the unit reported meanwhile, since it reports everything once.
+/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are
+/// `held`. When that fails, `heard` is what the unit reported meanwhile, since it reports everything once.
 async fn establish(
     opener: &Opener,
     portal: &mut Portal,
@@ -350,7 +350,8 @@ impl Runner {
                     for sense in &heard {
                         self.engine.learn(sense);
                     }
-                    tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session yet");
+                    tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session \
+                                                                                                          yet");
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
                     wait = self.back_off.take();
                 }
@@ -359,8 +360,8 @@ impl Runner {
         unreachable!("attempts are not counted to their end in a lifetime")
     }
 
-    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed. `None` when the user does not
-    /// want to wait for it.
+    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed. `None` when the
+    /// user does not want to wait for it.
     async fn while_away<T>(&mut self, fail_at: Instant, future: impl Future<Output = T>) -> Result<Option<T>, End> {
         let mut future = pin!(future);
         let mut alarm = Alarm::default();
@@ -388,7 +389,8 @@ impl Runner {
         heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
     }
 
-    /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or another.
+    /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or
+    /// another.
     fn check_named(&self, unit: &Unit) -> Result<(), LinkError> {
         let known = &self.engine.unit.identity;
         if !lacks_known_identity(&unit.identity, known, self.options.lun) {
@@ -415,8 +417,8 @@ impl Runner {
         if blocks != known_blocks {
             // What is under way, retained or above us was cut into blocks that it has no more.
             let words = format!(
-                "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written there; \
-                 what was written since the last flush may be lost; detach and look",
+                "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written \
+                 there; what was written since the last flush may be lost; detach and look",
                 self.options.place()
             );
             return Err(Error::new(ErrorKind::Gone, words));

@@ -9,23 +9,28 @@
 //!
 //! What it keeps true:
 //!
-//! - overlapping requests, of which one changes something, are carried out one after the other, in the order in which they came: the later
-//!   one is *blocked* until the earlier one is answered. Otherwise one that has to be issued again could land on top of a later one;
+//! - overlapping requests, of which one changes something, are carried out one after the other, in the order in which
+//!   they came: the later one is *blocked* until the earlier one is answered. Otherwise one that has to be issued again
+//!   could land on top of a later one;
 //! - commands leave in the order in which their requests came; after a lost session those that were under way go first,
 //!   in their old order;
 //! - while retained writes are replayed nothing else leaves;
 //! - a write to a volatile unit is answered only when a copy of it is retained;
 //! - as long as a copy is retained a flush is a command, whatever the unit says of its cache by then;
-//! - what the unit said of lost data, to whatever command, the next flush of a client is told: a unit may say it only once;
-//! - an answer that says something of the cache, as that of a flush does, counts only if nothing was heard of a loss of the cache: else what it
-//!   belongs to is sent again, after what was lost;
-//! - where another host may switch a cache on, a write has FUA, so that it is durable when it is answered; of what cannot have it nothing counts
-//!   that is answered after the switch was heard of, and what was answered before, since the last command that was told of none, is
-//!   *exposed*: flushed at once, and told as lost if the unit may have lost its cache before that;
-//! - of a LUN that several hosts share nothing is written again after a lost session: somebody else may have written there since. What was sent ends
-//!   with an unknown outcome, and of what was acknowledged and not flushed only the ranges are retained, so that a flush can tell that it is lost.
+//! - what the unit said of lost data, to whatever command, the next flush of a client is told: a unit may say it only
+//!   once;
+//! - an answer that says something of the cache, as that of a flush does, counts only if nothing was heard of a loss of
+//!   the cache: else what it belongs to is sent again, after what was lost;
+//! - where another host may switch a cache on, a write has FUA, so that it is durable when it is answered; of what
+//!   cannot have it nothing counts that is answered after the switch was heard of, and what was answered before, since
+//!   the last command that was told of none, is *exposed*: flushed at once, and told as lost if the unit may have lost
+//!   its cache before that;
+//! - of a LUN that several hosts share nothing is written again after a lost session: somebody else may have written
+//!   there since. What was sent ends with an unknown outcome, and of what was acknowledged and not flushed only the
+//!   ranges are retained, so that a flush can tell that it is lost.
 //!
-//! `loss` says what becomes of jobs when the session or the unit's cache is lost, `sharing` what a client of a shared LUN does besides.
+//! `loss` says what becomes of jobs when the session or the unit's cache is lost, `sharing` what a client of a shared
+//! LUN does besides.
 
 mod loss;
 mod sharing;
@@ -106,7 +111,8 @@ pub(crate) struct Engine {
     under_way: UnderWay,
     /// Answers that came too early: see [`UnderWay`]. Their commands count as under way.
     early: Vec<Completed>,
-    /// A change that relies on there being no cache was answered: a later command, of at least this number, is to say that none was switched on.
+    /// A change that relies on there being no cache was answered: a later command, of at least this number, is to say
+    /// that none was switched on.
     unconfirmed: Option<u64>,
     /// Such changes may be in a cache that was switched on, until a flush.
     is_exposed: bool,
@@ -240,7 +246,8 @@ impl Engine {
         }
     }
 
-    /// Nothing moves: waits for something that wakes this, or looks again as soon as others of this thread have had their turn.
+    /// Nothing moves: waits for something that wakes this, or looks again as soon as others of this thread have had
+    /// their turn.
     fn pause(&mut self, link: &mut Link, context: &Context<'_>) {
         let depth = if link.can_receive_now() { depth_of(self.under_way.count(), link.bytes_under_way()) } else { 0 };
         link.is_looking = self.busy_poll.goes_on(depth, || self.options.clock.now());
@@ -278,8 +285,9 @@ impl Engine {
         true
     }
 
-    /// Begins to write again everything that is retained. Nothing else leaves before that is done. One that did not come to its end in this
-    /// session begins again later and later; what could not be written again for all the time that requests have is told as lost.
+    /// Begins to write again everything that is retained. Nothing else leaves before that is done. One that did not
+    /// come to its end in this session begins again later and later; what could not be written again for all the time
+    /// that requests have is told as lost.
     pub(crate) fn start_replay(&mut self) {
         if self.options.is_shared {
             return self.lose_retained();
@@ -473,7 +481,8 @@ impl Engine {
 
     /// A flush of our own when copies take too much room, one at a time.
     fn flush_for_room(&mut self, now: Instant) {
-        // Where a flush just failed, another is for those who wait for it. One that has nothing to release makes no room.
+        // Where a flush just failed, another is for those who wait for it. One that has nothing to release makes no
+        // room.
         let is_useful = !self.retained.is_empty() && !self.is_flush_failing;
         let is_needed = self.is_exposed || (self.retained.is_near_bound() && is_useful) || !self.stalled.is_empty();
         if is_needed && !self.is_flush_under_way && !self.is_replaying() {
@@ -517,7 +526,8 @@ impl Engine {
         let Some((job, number)) = job.and_then(|job| Some((job, job.number_of(completed.token)?))) else { return };
         let is_read = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
         let says_of_cache = job.depends_on_cache(completed.token) && (!is_read || retained.overlaps(job.range()));
-        // A unit whose cache nobody else can switch on may do so itself, and seldom does: it is not waited for what it says on other connections.
+        // A unit whose cache nobody else can switch on may do so itself, and seldom does: it is not waited for what it
+        // says on other connections.
         let relies_on_others = unit.may_get_cache && job.relies_on_no_cache(unit);
         let is_early = is_wide && under_way.has_earlier(number) && (says_of_cache || relies_on_others);
         if is_early {
@@ -786,7 +796,8 @@ impl Engine {
                 self.is_flush_under_way = false;
                 self.is_flush_failing = true;
                 self.is_exposed = false;
-                tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, failed");
+                tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, \
+                                                                      failed");
                 self.unreported_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
                 // Whoever waits for room must not wait for ever.
@@ -834,7 +845,8 @@ impl Engine {
     /// Data that was acknowledged is gone, or may be.
     fn lose_write(&mut self, error: Error) {
         if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
-            tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or may be");
+            tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or \
+                                                                             may be");
         }
         self.unreported_loss.get_or_insert(error);
         self.shared.events.publish(&Event::WritesLost);

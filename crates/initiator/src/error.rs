@@ -27,8 +27,8 @@ pub(crate) enum LinkError {
     #[error("the target redirects in circles")]
     Redirections,
     #[error(
-        "the target leads from portal group {from} to {to}, where it does not end what was under way; a write of the lost session could still land, \
-         so nothing is written there before that is told to whoever waits for it"
+        "the target leads from portal group {from} to {to}, where it does not end what was under way; a write of the \
+         lost session could still land, so nothing is written there before that is told to whoever waits for it"
     )]
     OtherGroup { from: u16, to: u16 },
     #[error("the target asked for a logout")]
@@ -68,7 +68,8 @@ impl LinkError {
             Self::Connection(ConnectionError::LoginTimedOut) => {
                 let seconds = options.login_timeout.as_secs_f64();
                 let words = format!(
-                    "{portal} accepts connections but did not complete a login within {seconds} s; is it an iSCSI target?"
+                    "{portal} accepts connections but did not complete a login within {seconds} s; is it an iSCSI \
+                     target?"
                 );
                 Error::new(ErrorKind::TimedOut, words)
             }

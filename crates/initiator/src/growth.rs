@@ -100,7 +100,8 @@ impl Growth {
         self.opening = Some((Box::pin(opening), answers_for));
     }
 
-    /// The connection that was opened, if it is. Its CID is none that `is_taken`: a login by that would end whose it is.
+    /// The connection that was opened, if it is. Its CID is none that `is_taken`: a login by that would end whose it
+    /// is.
     pub(crate) fn poll_opened(&mut self, context: &mut Context<'_>, is_taken: impl Fn(u16) -> bool) -> Option<Opened> {
         let (opening, answers_for) = self.opening.as_mut()?;
         let Poll::Ready(opened) = opening.as_mut().poll(context) else { return None };
@@ -130,7 +131,8 @@ impl Growth {
 
     /// A connection did not come about. The session goes on with those it has.
     pub(crate) fn note_failure(&mut self, why: &str) {
-        tracing::warn!(why, portal = %self.portal, wait = ?self.wait, "one more connection could not be made; it is tried again");
+        tracing::warn!(why, portal = %self.portal, wait = ?self.wait, "one more connection could not be made; it is \
+                                                                       tried again");
         self.not_before = Some(self.options.clock.now() + self.wait);
         self.wait = (self.wait * 2).min(JOIN_WAIT_MAX);
     }

@@ -141,7 +141,8 @@ pub(crate) struct Job {
     pub(crate) flush_mark: Option<u64>,
     /// Whether a flush is a command, and not over at once: there may be something that is not durable.
     pub(crate) is_flush_needed: bool,
-    /// Whether anything of it was sent to a unit with a volatile cache. That it was switched off since makes nothing durable.
+    /// Whether anything of it was sent to a unit with a volatile cache. That it was switched off since makes nothing
+    /// durable.
     was_volatile: bool,
     /// Waits before anything more of it is issued.
     pub(crate) is_delayed: bool,
@@ -275,8 +276,8 @@ impl Job {
         !self.is_volatile(unit) || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })
     }
 
-    /// Whether it changes what is stored, and is durable only if no cache is switched on before the unit carries it out. Of discards nobody
-    /// expects that they last.
+    /// Whether it changes what is stored, and is durable only if no cache is switched on before the unit carries it
+    /// out. Of discards nobody expects that they last.
     pub(crate) fn relies_on_no_cache(&self, unit: &Unit) -> bool {
         let has_fua = match &self.kind {
             Kind::Write { fua, .. } => unit.has_fua && (*fua || unit.may_get_cache),
@@ -452,7 +453,8 @@ impl Job {
         is_asked && self.is_volatile(unit) && !self.is_last_made && !self.range().is_empty()
     }
 
-    /// A command has ended: takes its buffer back, and says what it was there for. `None` when it is not one of this job's.
+    /// A command has ended: takes its buffer back, and says what it was there for. `None` when it is not one of this
+    /// job's.
     pub(crate) fn take_step(&mut self, token: u64, returned: &mut Buffer) -> Option<Step> {
         let number = token % PARTS_MAX as u64;
         let index = self.under_way.iter().position(|(other, _)| *other == number)?;
@@ -546,7 +548,8 @@ impl Job {
     }
 
     /// A raw command that changed what is stored has ended well, and is not durable yet: a SYNCHRONIZE CACHE follows.
-    /// Whether that is so; then `outcome` is told afterwards. A cache is doubtful when the unit has just said that something has changed.
+    /// Whether that is so; then `outcome` is told afterwards. A cache is doubtful when the unit has just said that
+    /// something has changed.
     pub(crate) fn makes_durable(&mut self, unit: &Unit, is_cache_doubtful: bool, outcome: &Outcome) -> bool {
         let is_good = matches!(outcome, Outcome::Status { status: 0, .. });
         let may_be_cached = unit.is_volatile() || is_cache_doubtful;
@@ -621,8 +624,8 @@ fn synchronize(unit: &Unit, range: Option<ByteRange>) -> Cdb {
     Cdb::SynchronizeCache(CacheRange { blocks, is_immediate: false })
 }
 
-/// Blocks of one UNMAP at the start of `rest`: cut at a granule's border, so that all but the first and the last piece are
-/// whole granules (SBC-3 6.6.4).
+/// Blocks of one UNMAP at the start of `rest`: cut at a granule's border, so that all but the first and the last piece
+/// are whole granules (SBC-3 6.6.4).
 fn discard_blocks(unit: &Unit, rest: ByteRange) -> Option<u64> {
     let limits = unit.unmap?;
     let first = rest.offset / unit.block_bytes();

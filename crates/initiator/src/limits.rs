@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Requests that wait or are under way, for a target that answers nothing. Callers keep far fewer in flight; one that does not gets `Busy`.
+/// Requests that wait or are under way, for a target that answers nothing. Callers keep far fewer in flight; one that
+/// does not gets `Busy`.
 pub const REQUESTS_MAX: usize = 16 << 10;
 
 /// Largest read or write taken at once. Larger than most targets allow in one command: we split.
@@ -31,7 +32,8 @@ pub const JOIN_WAIT_MIN: Duration = Duration::from_millis(200);
 /// Longest wait between attempts to make one more connection.
 pub const JOIN_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// How long the target may take to let go of a lost connection, and to let its tasks go on, before the session is given up.
+/// How long the target may take to let go of a lost connection, and to let its tasks go on, before the session is given
+/// up.
 pub const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Seconds that the tasks of a lost connection are kept at the target, as we propose it (DefaultTime2Retain).
@@ -46,8 +48,8 @@ pub const UNIT_ATTENTIONS_MAX: u32 = 64;
 /// Times a command that fails for no lasting reason (ABORTED COMMAND, TASK ABORTED, a rejected PDU) is tried.
 pub const ATTEMPTS_MAX: u32 = 8;
 
-/// Retained changes after which the LUN is flushed: discards and zeroes take no room for copies, only some hundred bytes each. Where the flush takes
-/// its time, changes wait from twice as many on.
+/// Retained changes after which the LUN is flushed: discards and zeroes take no room for copies, only some hundred
+/// bytes each. Where the flush takes its time, changes wait from twice as many on.
 pub const RETAINED_ENTRIES_MAX: usize = 32 << 10;
 
 /// Retained writes on their way at once after a reconnect.
@@ -65,8 +67,8 @@ pub const BUSY_WAIT_MIN: Duration = Duration::from_millis(2);
 /// Longest wait after BUSY or TASK SET FULL.
 pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// How long an orderly logout may take before the connection is simply closed. Whoever ends the process gives it 5 s or more; a target that
-/// plays by the rules answers within a round trip when nothing is under way.
+/// How long an orderly logout may take before the connection is simply closed. Whoever ends the process gives it 5 s or
+/// more; a target that plays by the rules answers within a round trip when nothing is under way.
 pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the goodbye to a shared LUN may take. Without it others wait for the end of the lease.
@@ -87,7 +89,8 @@ pub const MARKS_BYTES: usize = 4 + 40 * scsi::limits::REPORTED_MARKS_MAX;
 /// Bytes of one answer to REPORT CHANGES: eight thousand runs. The rest is asked for again.
 pub const CHANGE_REPORT_BYTES: usize = 64 << 10;
 
-/// Answers of one report, those of contents that changed meanwhile included: a million ranges make half a million runs at most.
+/// Answers of one report, those of contents that changed meanwhile included: a million ranges make half a million runs
+/// at most.
 pub const CHANGE_REPORTS_MAX: u32 = 128;
 
 /// Ranges told one by one that others changed; more become one. Receivers keep some dozens of events.
@@ -96,7 +99,8 @@ pub const EVENTS_OF_CHANGES_MAX: usize = 16;
 /// Bytes of one answer to SHARING IN, REPORT: some hundred lines. The rest is asked for again.
 pub const SHARING_REPORT_BYTES: usize = 16 + 48 * 512;
 
-/// Answers of one report: clients, their locks and what they wait for are bounded at the target, and somebody has to read them.
+/// Answers of one report: clients, their locks and what they wait for are bounded at the target, and somebody has to
+/// read them.
 pub const SHARING_REPORTS_MAX: u32 = 256;
 
 /// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again

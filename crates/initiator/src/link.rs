@@ -1,11 +1,11 @@
 //! One open session: its connections and its commands.
 //!
-//! [`Link::poll_io`] does everything that can be done without waiting: gives commands to the connection with the fewest bytes under way,
-//! reads into the buffers the connections name, writes all that is queued in one vectored write each, tells them the time, and brings the
-//! session to the connections it is to have. Nothing here spawns a task.
+//! [`Link::poll_io`] does everything that can be done without waiting: gives commands to the connection with the fewest
+//! bytes under way, reads into the buffers the connections name, writes all that is queued in one vectored write each,
+//! tells them the time, and brings the session to the connections it is to have. Nothing here spawns a task.
 //!
-//! A connection that is lost takes the session with it, unless others are there and the error recovery level is 1 or 2 ([`Recoveries`]). One
-//! that is still logging in never does.
+//! A connection that is lost takes the session with it, unless others are there and the error recovery level is 1 or 2
+//! ([`Recoveries`]). One that is still logging in never does.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -324,7 +324,8 @@ impl Link {
         Ok(recoveries.advance(now, session, wires)? || has_progressed)
     }
 
-    /// Drops a connection that was still logging in to the session. False when it is another one, which the session cannot do without.
+    /// Drops a connection that was still logging in to the session. False when it is another one, which the session
+    /// cannot do without.
     fn give_up_joining(&mut self, index: usize, error: &LinkError) -> bool {
         let Some(Role::Joining { answers_for }) = self.wires.get(index).map(|wire| wire.role) else { return false };
         self.drop_wire(index);
@@ -345,7 +346,8 @@ impl Link {
         true
     }
 
-    /// Drops a connection that asked for its logout: it may be closed before the answer is read. False when it is another one.
+    /// Drops a connection that asked for its logout: it may be closed before the answer is read. False when it is
+    /// another one.
     fn let_go(&mut self, index: usize) -> bool {
         let is_over = |wire: &Wire| {
             let is_idle = self.session.load(wire.connection.cid()).commands == 0;

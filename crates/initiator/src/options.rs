@@ -51,16 +51,17 @@ pub struct InitiatorOptions {
     pub offer: Offer,
     /// Connections of the session, or pairs when they are split; fewer where the target allows no more.
     pub connections: u16,
-    /// ErrorRecoveryLevel that is proposed for a session of several connections: from 1 on it outlives the loss of one of them, at 2 commands
-    /// that were under way there go on. A session of one connection has level 0.
+    /// ErrorRecoveryLevel that is proposed for a session of several connections: from 1 on it outlives the loss of one
+    /// of them, at 2 commands that were under way there go on. A session of one connection has level 0.
     pub error_recovery_level: u8,
     /// Whether requests and responses go over connections of their own, where the target can do that.
     pub split: bool,
-    /// Whether other sessions lead to the LUN through other target ports. What this one's port refuses because it is in standby or
-    /// unavailable then fails with `NoAccess` at once, to be tried there, instead of waiting here.
+    /// Whether other sessions lead to the LUN through other target ports. What this one's port refuses because it is in
+    /// standby or unavailable then fails with `NoAccess` at once, to be tried there, instead of waiting here.
     pub has_other_paths: bool,
-    /// Whether it is one of several hosts that use the LUN at once, and keeps what it reads: see [`Device::copies`](block::Device::copies). Then nothing
-    /// that was written is written again after a lost session: it ends with an unknown outcome.
+    /// Whether it is one of several hosts that use the LUN at once, and keeps what it reads: see
+    /// [`Device::copies`](block::Device::copies). Then nothing that was written is written again after a lost session:
+    /// it ends with an unknown outcome.
     pub is_shared: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
@@ -84,11 +85,13 @@ pub struct InitiatorOptions {
     pub queue_depth: usize,
     /// Bytes of copies kept of writes that the LUN has not made durable yet.
     pub retained_bytes_max: usize,
-    /// How long streams are looked at, at most, instead of sleeping while few commands are under way: about what a wake-up takes. Zero for never.
+    /// How long streams are looked at, at most, instead of sleeping while few commands are under way: about what a
+    /// wake-up takes. Zero for never.
     pub busy_poll: Duration,
     /// The time.
     pub clock: Arc<dyn Clock>,
-    /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it to look.
+    /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it
+    /// to look.
     pub pdu_sizes: Arc<PduSizes>,
 }
 

@@ -6,7 +6,8 @@
 //!    └───────────────┘
 //! ```
 //!
-//! Everything that does not get on within its time loses the session, which is what would have happened without recovery.
+//! Everything that does not get on within its time loses the session, which is what would have happened without
+//! recovery.
 
 use std::collections::VecDeque;
 use std::time::Duration;

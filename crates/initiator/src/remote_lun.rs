@@ -44,7 +44,8 @@ impl RemoteLun {
         self.shared.view().status.clone()
     }
 
-    /// By which times and bounds several hosts may use the LUN at once; `None` where they may not, or nobody keeps them apart.
+    /// By which times and bounds several hosts may use the LUN at once; `None` where they may not, or nobody keeps them
+    /// apart.
     pub fn sharing_support(&self) -> Option<Support> {
         self.shared.view().sharing
     }
@@ -81,13 +82,14 @@ impl RemoteLun {
         self.shared.lun_list_changes()
     }
 
-    /// Changes how many connections the session has, or pairs when they are split, while requests go on. The target may allow fewer.
+    /// Changes how many connections the session has, or pairs when they are split, while requests go on. The target may
+    /// allow fewer.
     pub fn set_connections(&self, count: u16) {
         self.shared.want_connections(count);
     }
 
-    /// Tries to reconnect at once, and begins again with the shortest wait between attempts. An attempt under way is given up for it.
-    /// Does nothing where there is a session.
+    /// Tries to reconnect at once, and begins again with the shortest wait between attempts. An attempt under way is
+    /// given up for it. Does nothing where there is a session.
     pub fn reconnect_now(&self) {
         self.shared.request_reconnect();
     }
@@ -95,8 +97,9 @@ impl RemoteLun {
     /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.
     ///
     /// # Errors
-    /// Writes that were acknowledged may not be durable, and no flush has told of it: the flush failed, or an earlier one of which nobody was
-    /// told; or the LUN could not be reached any more. The error is that of the flush, `OutcomeUnknown` where there was none.
+    /// Writes that were acknowledged may not be durable, and no flush has told of it: the flush failed, or an earlier
+    /// one of which nobody was told; or the LUN could not be reached any more. The error is that of the flush,
+    /// `OutcomeUnknown` where there was none.
     pub async fn close(&self) -> Result<(), Error> {
         self.shared.close(&self.place);
         poll_fn(|context| self.shared.poll_stopped(context)).await

@@ -1,7 +1,9 @@
-//! Retained writes that are written again, after a unit lost what it had not made durable: which are still to leave, and when.
+//! Retained writes that are written again, after a unit lost what it had not made durable: which are still to leave,
+//! and when.
 //!
-//! A few are under way at a time, in the order in which they were made. A replay that the unit interrupts, by losing its cache once more, begins again
-//! from its start, later and later, and is given up when it did not come to its end for as long as requests have.
+//! A few are under way at a time, in the order in which they were made. A replay that the unit interrupts, by losing
+//! its cache once more, begins again from its start, later and later, and is given up when it did not come to its end
+//! for as long as requests have.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,7 +33,8 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Begins with all of `retained`, once more if one has not come to its end. False when that went on for `time_max`: then nothing is written again.
+    /// Begins with all of `retained`, once more if one has not come to its end. False when that went on for `time_max`:
+    /// then nothing is written again.
     pub(crate) fn start(&mut self, retained: Vec<(ByteRange, Content)>, now: Instant, time_max: Duration) -> bool {
         self.waiting = retained.into();
         let Some(pace) = self.pace.as_mut().filter(|_| !self.waiting.is_empty()) else {

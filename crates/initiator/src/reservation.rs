@@ -1,8 +1,8 @@
 //! Persistent reservations (SPC-4 5.12): hosts that share a LUN keep each other out.
 //!
-//! Nothing here is remembered or done again by itself: a reservation belongs to whoever asked for it, and the LUN keeps it
-//! over lost sessions. PERSISTENT RESERVE OUT is issued again only where the unit says that it did not begin with it; after a
-//! lost session its outcome is unknown, and [`RemoteLun::reservation`] tells.
+//! Nothing here is remembered or done again by itself: a reservation belongs to whoever asked for it, and the LUN keeps
+//! it over lost sessions. PERSISTENT RESERVE OUT is issued again only where the unit says that it did not begin with
+//! it; after a lost session its outcome is unknown, and [`RemoteLun::reservation`] tells.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::persistent_reservation::{
@@ -33,8 +33,9 @@ pub struct Reservation {
     pub held: Option<ReservationData>,
 }
 
-/// All methods fail with `ReservationConflict` where the key is not the registered one or somebody else holds the reservation,
-/// `Unsupported` where the LUN has no persistent reservations, `OutcomeUnknown` when the session was lost before the answer.
+/// All methods fail with `ReservationConflict` where the key is not the registered one or somebody else holds the
+/// reservation, `Unsupported` where the LUN has no persistent reservations, `OutcomeUnknown` when the session was lost
+/// before the answer.
 impl RemoteLun {
     /// Registers `new_key` in place of `key`, zero when none is registered; `new_key` zero unregisters. With
     /// `is_persistent` registrations outlive the target's power, where it can do that.
@@ -79,8 +80,8 @@ impl RemoteLun {
         self.reserve_out(action_out::CLEAR, None, OutParameters { key, ..OutParameters::default() }).await
     }
 
-    /// Ends the registrations of `victim`, and takes the reservation if it had it; its commands under way are aborted where
-    /// `aborts` says so.
+    /// Ends the registrations of `victim`, and takes the reservation if it had it; its commands under way are aborted
+    /// where `aborts` says so.
     ///
     /// # Errors
     /// As above.

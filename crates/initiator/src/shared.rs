@@ -1,9 +1,8 @@
 //! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way
 //! out.
 //!
-//! Three mutexes, never held together: `inbox` (requests, the driver's waker), `view` (geometry, identity, status) and `member` (the client of a
-//! shared LUN).
-//! Sections are short and never await.
+//! Three mutexes, never held together: `inbox` (requests, the driver's waker), `view` (geometry, identity, status) and
+//! `member` (the client of a shared LUN). Sections are short and never await.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -35,13 +35,14 @@ pub struct Status {
     pub state: State,
     /// The portal of the session, or the one that is tried.
     pub portal: String,
-    /// Our part of the session's name (RFC 7143 4.4.3.1): with the initiator's name and the portal group it is the initiator port, the
-    /// same in every session.
+    /// Our part of the session's name (RFC 7143 4.4.3.1): with the initiator's name and the portal group it is the
+    /// initiator port, the same in every session.
     pub isid: Option<Isid>,
-    /// Its portal group, where the target said it: sessions by the same name through portals of one group are one session.
+    /// Its portal group, where the target said it: sessions by the same name through portals of one group are one
+    /// session.
     pub portal_group_tag: Option<u16>,
-    /// What went wrong last: what ended a session or an attempt to get one, or what the LUN failed a request with. It stays when
-    /// things are well again.
+    /// What went wrong last: what ended a session or an attempt to get one, or what the LUN failed a request with. It
+    /// stays when things are well again.
     pub last_error: Option<String>,
     /// Sessions so far.
     pub session_count: u64,

@@ -1,8 +1,8 @@
 //! Commands under way, in the order in which they were sent, which is the order of their CmdSNs.
 //!
-//! A unit that lost its cache, or got one, tells the first command that it takes afterwards, and no other. Over one connection that answer comes before those
-//! of later commands; over several it may come after them. So there an answer that says something of the cache counts only when every
-//! command that was sent before has been answered.
+//! A unit that lost its cache, or got one, tells the first command that it takes afterwards, and no other. Over one
+//! connection that answer comes before those of later commands; over several it may come after them. So there an answer
+//! that says something of the cache counts only when every command that was sent before has been answered.
 
 use std::collections::VecDeque;
 

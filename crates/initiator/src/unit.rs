@@ -260,7 +260,8 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// The caching page, or a mask of what can be changed there. A unit that has no caching page has no cache, as far as it says.
+    /// The caching page, or a mask of what can be changed there. A unit that has no caching page has no cache, as far
+    /// as it says.
     async fn caching(&mut self, page_control: u8) -> Result<(mode::Header, mode::Caching), LinkError> {
         let sense = |page: u8| {
             Cdb::ModeSense(ModeSense {
@@ -281,7 +282,8 @@ impl<'a> Probe<'a> {
         let data = match answer {
             Ok(data) => data,
             Err(sense) if is_unsupported(&sense) => return Ok(Default::default()),
-            // What is not told, by a port in standby or for another reason, is taken for the worse, until the unit is asked again.
+            // What is not told, by a port in standby or for another reason, is taken for the worse, until the unit is
+            // asked again.
             Err(_) => return Ok((mode::Header::default(), volatile)),
         };
         let (header, pages) = mode::parse(CdbForm::Six, &data).map_err(|error| self.malformed(error))?;
@@ -291,7 +293,8 @@ impl<'a> Probe<'a> {
         Ok((header, caching.unwrap_or_default()))
     }
 
-    /// A VPD page, where the unit has it and it is well formed. A unit that does not say whether it has one is asked again.
+    /// A VPD page, where the unit has it and it is well formed. A unit that does not say whether it has one is asked
+    /// again.
     async fn page<T>(
         &mut self,
         page: u8,
@@ -320,6 +323,7 @@ impl<'a> Probe<'a> {
         let deadline = self.options.clock.now() + self.options.command_timeout;
         let mut wait = BUSY_WAIT_MIN;
         let mut failures = 0;
+        let mut refused_with = "unit attentions";
         for _ in 0..UNIT_ATTENTIONS_MAX {
             let command = control_command(self.lun, cdb, (data_out, length), self.options.command_timeout);
             let completed = self.link.execute(command).await?;
@@ -338,9 +342,13 @@ impl<'a> Probe<'a> {
                     // It is said once, and this command was not carried out.
                     _ if sense.is_deferred || sense.key == SenseKey::UnitAttention => {
                         self.link.heard.push(sense);
+                        refused_with = "unit attentions";
                         continue;
                     }
-                    SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => wait = BUSY_WAIT_MAX,
+                    SenseKey::NotReady if sense.asc == 0x04 && sense.ascq == 0x01 && !is_late => {
+                        refused_with = "becoming ready";
+                        wait = BUSY_WAIT_MAX;
+                    }
                     SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => {
                         return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
                     }
@@ -350,18 +358,20 @@ impl<'a> Probe<'a> {
                         wait = (wait * 2).min(BUSY_WAIT_MAX);
                     }
                 },
-                (Some(Status::Busy | Status::TaskSetFull | Status::TaskAborted), _) if !is_late => {
+                (Some(status @ (Status::Busy | Status::TaskSetFull | Status::TaskAborted)), _) if !is_late => {
+                    refused_with = status.name();
                     wait = (wait * 2).min(BUSY_WAIT_MAX);
                 }
                 (Some(Status::ReservationConflict), _) => {
                     let words = format!("{} is reserved by another initiator", self.options.place());
                     return Err(LinkError::Unit(Error::new(ErrorKind::ReservationConflict, words)));
                 }
-                _ => return Err(self.failed(&format!("status {status:02x}h"))),
+                (Some(status), _) => return Err(self.failed(&format!("status {}", status.name()))),
+                (None, _) => return Err(self.failed(&format!("status {status:02x}h"))),
             }
             self.options.clock.sleep(wait).await;
         }
-        Err(self.failed("unit attentions without end"))
+        Err(self.failed(&format!("{refused_with} without end")))
     }
 
     fn failed(&self, words: &str) -> LinkError {
@@ -408,8 +418,8 @@ pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
     field
 }
 
-/// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts nothing: an answer that a target did not
-/// give this time, most likely.
+/// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts
+/// nothing: an answer that a target did not give this time, most likely.
 pub(crate) fn lacks_known_identity(found: &Identity, known: &Identity, lun: u16) -> bool {
     let is_unit_less = found.unit == unnamed(lun) && found.unit != known.unit;
     let is_serial_less = found.serial.is_empty() && !known.serial.is_empty();

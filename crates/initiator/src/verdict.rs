@@ -12,7 +12,8 @@ use crate::error::sense_error;
 pub(crate) enum Verdict {
     /// It was carried out.
     Done,
-    /// It was not, for a reason that has passed: try again, after taking note of the unit attention, if that is the reason.
+    /// It was not, for a reason that has passed: try again, after taking note of the unit attention, if that is the
+    /// reason.
     Again(Option<Sense>),
     /// It was not, and the unit asks for patience.
     Later,
@@ -33,7 +34,8 @@ pub(crate) enum Attention {
     None,
     /// Size, mode or identity may have changed: ask again.
     Changed,
-    /// The unit was reset or lost power, or could not keep what it had in its cache: ask again, and write again what was not durable.
+    /// The unit was reset or lost power, or could not keep what it had in its cache: ask again, and write again what
+    /// was not durable.
     PowerOn,
     /// The target wants the session to end: log out and come back.
     Leave,
@@ -54,7 +56,8 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
     }
 }
 
-/// Whether the unit is there and its target port in a state that carries no data (SPC-4 5.15.2): standby or unavailable.
+/// Whether the unit is there and its target port in a state that carries no data (SPC-4 5.15.2): standby or
+/// unavailable.
 pub(crate) fn is_without_access(sense: &Sense) -> bool {
     sense.key == SenseKey::NotReady && sense.asc == 0x04 && matches!(sense.ascq, 0x0b | 0x0c)
 }

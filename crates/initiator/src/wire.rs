@@ -1,4 +1,5 @@
-//! One connection of a session and the stream it speaks over, or the two streams of a pair (`docs/protocol/split-connections.md`).
+//! One connection of a session and the stream it speaks over, or the two streams of a pair
+//! (`docs/protocol/split-connections.md`).
 
 use std::io::IoSlice;
 use std::pin::Pin;

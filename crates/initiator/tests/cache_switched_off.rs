@@ -1,5 +1,5 @@
-//! A unit whose write cache is switched off (MODE SELECT by another host, told by 2Ah/01h) while copies are retained: they are released by a
-//! flush, and nothing waits for them for ever.
+//! A unit whose write cache is switched off (MODE SELECT by another host, told by 2Ah/01h) while copies are retained:
+//! they are released by a flush, and nothing waits for them for ever.
 
 mod support;
 
@@ -43,7 +43,8 @@ fn caching_off() -> Vec<u8> {
     mode::emit(CdbForm::Six, &mode::Header::default(), &caching.emit())
 }
 
-/// The unit says that its cache is off, and tells of it at the command that `is_turn` chooses; `then` is what happens at the others.
+/// The unit says that its cache is off, and tells of it at the command that `is_turn` chooses; `then` is what happens
+/// at the others.
 fn switch_cache_off_at(
     target: &Scripted,
     mut is_turn: impl FnMut(&Cdb) -> bool + Send + 'static,
@@ -187,7 +188,8 @@ fn lose_session(world: &mut World, target: &Scripted, lun: &Arc<RemoteLun>) {
     world.run(reading).unwrap();
 }
 
-/// The first parts of a write are in the cache when it is switched off, the last ones are written to a unit that has none.
+/// The first parts of a write are in the cache when it is switched off, the last ones are written to a unit that has
+/// none.
 #[test]
 fn a_write_that_began_with_a_cache_and_ended_without_one_is_kept_until_a_flush() {
     for is_durable in [false, true] {

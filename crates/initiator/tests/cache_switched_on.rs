@@ -1,5 +1,6 @@
-//! A unit without a write cache, until another host switches it on (MODE SELECT) with commands of ours in flight: they are answered before the unit
-//! attention (2Ah/01h) tells of it. What was answered is durable, or flushed as soon as the switch is known; and a loss before that is told.
+//! A unit without a write cache, until another host switches it on (MODE SELECT) with commands of ours in flight: they
+//! are answered before the unit attention (2Ah/01h) tells of it. What was answered is durable, or flushed as soon as
+//! the switch is known; and a loss before that is told.
 
 mod support;
 
@@ -83,7 +84,8 @@ fn of_a_write_that_is_answered_after_the_switch_was_told_a_copy_is_kept() {
     is_kept_when_answered_after_the_switch(2, false, true);
 }
 
-/// No host may switch the cache, so writes have no FUA, and it is there all the same: the unit's own operator, or a battery that is loaded again.
+/// No host may switch the cache, so writes have no FUA, and it is there all the same: the unit's own operator, or a
+/// battery that is loaded again.
 #[test]
 fn a_copy_is_kept_also_where_no_host_may_switch_the_cache() {
     for has_fua in [false, true] {

@@ -119,7 +119,8 @@ fn a_mark_that_is_not_known_any_more_makes_everything_void() {
     assert_eq!(told, [range(0, 16)]);
 }
 
-/// The mark is about to get another token when the session is lost: whichever it has by then, it is ours, and has the new one afterwards.
+/// The mark is about to get another token when the session is lost: whichever it has by then, it is ours, and has the
+/// new one afterwards.
 #[test]
 fn a_session_that_is_lost_while_a_mark_gets_another_token_knows_it_by_either() {
     for is_given in [false, true] {

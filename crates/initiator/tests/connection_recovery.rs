@@ -1,4 +1,5 @@
-//! A connection of several is lost: its session goes on, its tasks go on or are issued again, and nothing is lost, doubled or swapped.
+//! A connection of several is lost: its session goes on, its tasks go on or are issued again, and nothing is lost,
+//! doubled or swapped.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Several connections of one session, and pairs that carry requests and responses apart: all are used, they come and go under load, and
-//! whatever breaks, nothing is lost.
+//! Several connections of one session, and pairs that carry requests and responses apart: all are used, they come and
+//! go under load, and whatever breaks, nothing is lost.
 
 mod support;
 

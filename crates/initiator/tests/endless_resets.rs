@@ -1,5 +1,6 @@
-//! A LUN that answers every write with the news that it was reset (29h), or that an earlier write failed (a deferred error): what was asked for ends
-//! with an error after a bounded number of commands, and what was acknowledged and cannot be written again is told as lost.
+//! A LUN that answers every write with the news that it was reset (29h), or that an earlier write failed (a deferred
+//! error): what was asked for ends with an error after a bounded number of commands, and what was acknowledged and
+//! cannot be written again is told as lost.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! A flush covers what was completed before it was sent, as long as the unit has not lost its cache since: where it may have, the flush is worth
-//! nothing, whatever was answered to it, and is sent again after everything was written again.
+//! A flush covers what was completed before it was sent, as long as the unit has not lost its cache since: where it may
+//! have, the flush is worth nothing, whatever was answered to it, and is sent again after everything was written again.
 
 mod support;
 
@@ -16,7 +16,8 @@ use block::{
 };
 use support::World;
 
-/// A disk whose cache can be lost behind the target's back. It answers a flush when it is told to, as if nothing had happened.
+/// A disk whose cache can be lost behind the target's back. It answers a flush when it is told to, as if nothing had
+/// happened.
 struct Sloppy {
     medium: Mutex<CrashLayer>,
     events: EventHub,
@@ -103,7 +104,8 @@ fn a_flush_that_the_cache_was_lost_under_is_sent_again() {
     assert_eq!((status.session_count, status.writes_replayed), (1, 1));
 }
 
-/// The flush of the old session is answered and says nothing of a write that was under way then: issued again, that is kept until it is flushed.
+/// The flush of the old session is answered and says nothing of a write that was under way then: issued again, that is
+/// kept until it is flushed.
 #[test]
 fn a_flush_of_the_old_session_does_not_cover_a_write_issued_again() {
     let mut world = World::new(2);

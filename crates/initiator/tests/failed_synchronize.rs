@@ -1,5 +1,5 @@
-//! A SYNCHRONIZE CACHE that follows one command makes durable what others wrote, too: when it fails, the next flush is told, once. One that comes
-//! after the unit was reset makes nothing durable that was carried out before.
+//! A SYNCHRONIZE CACHE that follows one command makes durable what others wrote, too: when it fails, the next flush is
+//! told, once. One that comes after the unit was reset makes nothing durable that was carried out before.
 
 mod support;
 
@@ -13,7 +13,8 @@ use scsi::{Cdb, Sense};
 use support::World;
 use support::scripted::{Reaction, Reply, Scripted};
 
-/// A unit without FUA fails its first SYNCHRONIZE CACHE. It has a write in its cache, of which it was not told that it is to last.
+/// A unit without FUA fails its first SYNCHRONIZE CACHE. It has a write in its cache, of which it was not told that it
+/// is to last.
 fn attach(world: &mut World) -> Arc<RemoteLun> {
     let target = Scripted::new(world);
     let options = world.options();

@@ -1,4 +1,5 @@
-//! Overlapping requests are carried out in the order in which they came, also when the unit asks for patience in between.
+//! Overlapping requests are carried out in the order in which they came, also when the unit asks for patience in
+//! between.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides nothing.
+//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides
+//! nothing.
 
 mod support;
 
@@ -12,7 +13,7 @@ use initiator::{InitiatorOptions, RemoteLun, State};
 use scsi::change_mark::{Changes, Mark, Support, action_in, emit_marks};
 use scsi::vpd::emit_supported_pages;
 use scsi::vpd::page::{CHANGE_MARKS, DEVICE_IDENTIFICATION, SUPPORTED_PAGES, UNIT_SERIAL_NUMBER};
-use scsi::{Cdb, Sense, SenseKey};
+use scsi::{Cdb, Sense, SenseKey, Status};
 use support::World;
 use support::scripted::{Reaction, Reply, Scripted};
 
@@ -368,4 +369,17 @@ fn a_unit_that_does_not_say_its_name_for_once_is_asked_again() {
         assert!(is_durable(&target));
         assert_ne!(lun.status().state, State::Replaced);
     }
+}
+
+/// Whoever waits for it looks for the reason at the target: it is not the initiator that has trouble.
+#[test]
+fn a_unit_that_is_busy_without_end_is_said_to_be_busy() {
+    let mut world = World::new(42);
+    let target = Scripted::new(&mut world);
+    target.tell(|_, _| Reaction::Answer(Some(Reply { status: Status::Busy.code(), ..Reply::default() })));
+    // Longer than it is asked for.
+    let options = InitiatorOptions { command_timeout: Duration::from_secs(600), ..world.options() };
+    let connecting = initiator::connect(options, Arc::new(target));
+    let error = world.run(connecting).map(drop).unwrap_err().to_string();
+    assert!(error.contains("BUSY without end"), "{error}");
 }

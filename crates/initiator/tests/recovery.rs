@@ -345,7 +345,8 @@ fn a_command_that_takes_too_long_is_aborted_and_issued_again() {
     world.run(read).unwrap();
 }
 
-/// Neither the abort nor the reset is answered: the steps take no longer than the command did, and one round of them is enough.
+/// Neither the abort nor the reset is answered: the steps take no longer than the command did, and one round of them is
+/// enough.
 #[test]
 fn a_command_that_nothing_ends_fails_when_its_times_are_over() {
     let mut world = World::new(16);

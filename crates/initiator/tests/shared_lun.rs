@@ -1,4 +1,5 @@
-//! What hosts that share a LUN need besides reads and writes: compare and write, persistent reservations, and being told of changes.
+//! What hosts that share a LUN need besides reads and writes: compare and write, persistent reservations, and being
+//! told of changes.
 
 mod support;
 

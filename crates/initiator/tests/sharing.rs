@@ -1,4 +1,5 @@
-//! A LUN that several hosts share (`docs/protocol/sharing.md`): copies are asked back before others write, and who was silent too long writes nothing.
+//! A LUN that several hosts share (`docs/protocol/sharing.md`): copies are asked back before others write, and who was
+//! silent too long writes nothing.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! An error that a unit reports once is told to whoever has to know: a flush of ours, which nobody waits for, does not swallow it.
+//! An error that a unit reports once is told to whoever has to know: a flush of ours, which nobody waits for, does not
+//! swallow it.
 
 mod support;
 

@@ -322,8 +322,8 @@ impl ChapTarget {
 
     fn handle_response(&mut self, algorithm: Algorithm, keys: &Keys) -> Result<Keys, ChapError> {
         let name = required(keys, "CHAP_N")?;
-        // A name that nobody has is verified like any other, against an account that does not have it: neither the answer nor the time it takes
-        // tells which names there are.
+        // A name that nobody has is verified like any other, against an account that does not have it: neither the
+        // answer nor the time it takes tells which names there are.
         let known = self.accounts.iter().position(|account| account.name == name);
         let account = known.unwrap_or(0);
         let credentials = self.accounts.get(account).ok_or(ChapError::Refused)?;
@@ -406,7 +406,8 @@ mod tests {
         }
     }
 
-    /// Whatever else is wrong with a response, a name that nobody has changes nothing about what it is told, nor what is computed for it.
+    /// Whatever else is wrong with a response, a name that nobody has changes nothing about what it is told, nor what
+    /// is computed for it.
     #[test]
     fn an_unknown_name_is_treated_like_a_known_one() {
         let answer = |name: &str, response: Option<&str>| {
@@ -481,8 +482,8 @@ mod tests {
         }
     }
 
-    /// RFC 7143 9.2.1: who opens a second login and has the target answer its own challenge gets nothing, whatever the digest; and a proof that
-    /// is made with the target's own secret is none.
+    /// RFC 7143 9.2.1: who opens a second login and has the target answer its own challenge gets nothing, whatever the
+    /// digest; and a proof that is made with the target's own secret is none.
     #[test]
     fn no_digest_can_be_reflected() {
         for algorithm in Algorithm::ALL {

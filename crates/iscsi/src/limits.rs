@@ -10,8 +10,9 @@ pub const TEXT_KEY_CHARACTERS_MAX: usize = 63;
 pub const TEXT_VALUE_BYTES_MAX: usize = 4096;
 const _: () = assert!(TEXT_VALUE_BYTES_MAX >= 2 + 2 * CHAP_BINARY_BYTES_MAX);
 
-/// Keys of one text, but for an answer to SendTargets, and of all texts of one negotiation. The standards know some sixty, and each end has a
-/// handful of its own; what a careful test sends is still answered. Whoever connects may send them, before it has said who it is.
+/// Keys of one text, but for an answer to SendTargets, and of all texts of one negotiation. The standards know some
+/// sixty, and each end has a handful of its own; what a careful test sends is still answered. Whoever connects may send
+/// them, before it has said who it is.
 pub const TEXT_KEYS_MAX: usize = 512;
 
 /// Bytes of one logical text data segment during login: what RFC 7143 6.1 asks of those who take long authentication
@@ -91,23 +92,25 @@ pub const DATA_IN_PIECES_MAX: usize = 256;
 /// Targets taken from one discovery.
 pub const DISCOVERED_TARGETS_MAX: usize = 8192;
 
-/// Text responses of one SendTargets exchange. The longest answer in pieces of 512 bytes, the shortest that may be declared, and as many
-/// empty ones.
+/// Text responses of one SendTargets exchange. The longest answer in pieces of 512 bytes, the shortest that may be
+/// declared, and as many empty ones.
 pub const TEXT_RESPONSES_MAX: usize = 2 * SEND_TARGETS_BYTES_MAX / 512;
 
-/// Answers to pings and acknowledgements of data-in that wait to be written on one connection. A target has a few pings under way, and asks for
-/// one acknowledgement per burst of data-in; one that asks and does not read what it asked for is not trying to be useful.
+/// Answers to pings and acknowledgements of data-in that wait to be written on one connection. A target has a few pings
+/// under way, and asks for one acknowledgement per burst of data-in; one that asks and does not read what it asked for
+/// is not trying to be useful.
 pub const REPLIES_WAITING_MAX: usize = 4096;
 
-/// Events of one connection that its driver has not taken. While it is logged in the driver takes them after every read, which brings
-/// [`STAGING_BYTES`] at most.
+/// Events of one connection that its driver has not taken. While it is logged in the driver takes them after every
+/// read, which brings [`STAGING_BYTES`] at most.
 pub const EVENTS_WAITING_MAX: usize = 2 * STAGING_BYTES / crate::pdu::BHS_BYTES;
 
-/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1), a message of a shared unit fits in the smallest segment that
-/// whoever shares takes.
+/// Bytes kept of the data of an event: sense data has 252 bytes at most (SPC-4 4.5.1), a message of a shared unit fits
+/// in the smallest segment that whoever shares takes.
 pub const EVENT_BYTES_MAX: usize = crate::sharing::SEGMENT_BYTES_MIN as usize;
 
-/// Other connections of the session that a target says it has dropped, until the driver has looked: more than a session has.
+/// Other connections of the session that a target says it has dropped, until the driver has looked: more than a session
+/// has.
 pub const DROPPED_CONNECTIONS_MAX: usize = 64;
 
 // The target's side.
@@ -119,7 +122,8 @@ pub const COMMAND_WINDOW: u32 = 128;
 /// Immediate SCSI commands of one session under way beyond the window. RFC 7143 4.2.2.1 asks for at least one.
 pub const IMMEDIATE_TASKS_MAX: usize = 8;
 
-/// Bytes of data that an immediate command may bring whatever else its session holds: what a client of a shared unit answers is shorter.
+/// Bytes of data that an immediate command may bring whatever else its session holds: what a client of a shared unit
+/// answers is shorter.
 pub const IMMEDIATE_DATA_BYTES: usize = 512;
 
 /// Task management requests of one session that wait for their tasks.
@@ -128,50 +132,54 @@ pub const TASK_MANAGEMENT_MAX: usize = 16;
 /// Connections of one session. More than there are processors to serve them gains nothing, and four saturate 10 Gbit/s.
 pub const SESSION_CONNECTIONS_MAX: u16 = 8;
 
-/// Answered tasks of one session that are kept for recovery (ErrorRecoveryLevel above 0) before they count against the command
-/// window: an initiator that fills its window must be able to fill it again before it acknowledges anything.
+/// Answered tasks of one session that are kept for recovery (ErrorRecoveryLevel above 0) before they count against the
+/// command window: an initiator that fills its window must be able to fill it again before it acknowledges anything.
 pub const RETAINED_ANSWERS: usize = COMMAND_WINDOW as usize;
 
-/// Responses of one connection sent and not acknowledged. Far more than a window and its pings; who never acknowledges is cut off.
+/// Responses of one connection sent and not acknowledged. Far more than a window and its pings; who never acknowledges
+/// is cut off.
 pub const UNACKNOWLEDGED_RESPONSES_MAX: usize = 8 * COMMAND_WINDOW as usize;
 
-/// Bytes of data that these responses carry: echoes of pings, lists of targets, rejected headers. One that is just sent may be as long
-/// as a text gets, and still is kept.
+/// Bytes of data that these responses carry: echoes of pings, lists of targets, rejected headers. One that is just sent
+/// may be as long as a text gets, and still is kept.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(UNACKNOWLEDGED_BYTES_MAX > SEND_TARGETS_BYTES_MAX);
 
-/// Bytes of data-in that one session's answered tasks keep for recovery. Beyond, the oldest lose their data, and a SNACK for it is
-/// rejected, as RFC 7143 7.8 allows.
+/// Bytes of data-in that one session's answered tasks keep for recovery. Beyond, the oldest lose their data, and a
+/// SNACK for it is rejected, as RFC 7143 7.8 allows.
 pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of memory that what waits to be written on one connection keeps, above which nothing more of what came on it is looked at. What is asked for in a few bytes (data
-/// or status again, a list of targets) can be megabytes, and a peer may ask for it faster than it takes it. As much as one
-/// session's data-in may be by default, so that reads are not held up before that bound holds them up.
+/// Bytes of memory that what waits to be written on one connection keeps, above which nothing more of what came on it
+/// is looked at. What is asked for in a few bytes (data or status again, a list of targets) can be megabytes, and a
+/// peer may ask for it faster than it takes it. As much as one session's data-in may be by default, so that reads are
+/// not held up before that bound holds them up.
 pub const RESPONSE_BYTES_HIGH: usize = 16 << 20;
 
-/// Bytes that answered tasks of all sessions keep for recovery. Sixteen busy sessions have what they may; with more, or with some that never acknowledge,
-/// each keeps less.
+/// Bytes that answered tasks of all sessions keep for recovery. Sixteen busy sessions have what they may; with more, or
+/// with some that never acknowledge, each keeps less.
 pub const RETAINED_TOTAL_BYTES_MAX: usize = 256 << 20;
 
 /// Bytes that a session may keep for recovery whatever others keep: one answer of the size that is usual.
 pub const RETAINED_ALWAYS_BYTES: usize = 256 << 10;
 
-/// Bytes of buffers for data of pings and texts that are used again and again: a ping of the largest kind takes longer to clear a buffer for than to
-/// be received. Whoever sends more at once has memory of its own, within [`RESPONSE_BYTES_HIGH`] for each connection.
+/// Bytes of buffers for data of pings and texts that are used again and again: a ping of the largest kind takes longer
+/// to clear a buffer for than to be received. Whoever sends more at once has memory of its own, within
+/// [`RESPONSE_BYTES_HIGH`] for each connection.
 pub const REQUEST_DATA_POOL_BYTES: usize = 16 << 20;
 
-/// Work on what has come on a connection before others have their turn. A PDU counts one, and each [`WORK_TEXT_BYTES`] of a text one more: some
-/// 20 us, or one text.
+/// Work on what has come on a connection before others have their turn. A PDU counts one, and each [`WORK_TEXT_BYTES`]
+/// of a text one more: some 20 us, or one text.
 pub const WORK_PER_TURN: usize = 64;
 
 /// Bytes of a text that take as long as a PDU: a key, if it is a short one.
 pub const WORK_TEXT_BYTES: usize = 8;
 
-/// Interval in which a connection may have [`PACE_WORK_MAX`] of what is no command and no data looked at: what a runtime's timers can tell apart.
+/// Interval in which a connection may have [`PACE_WORK_MAX`] of what is no command and no data looked at: what a
+/// runtime's timers can tell apart.
 pub const PACE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// Work on that in an interval: a PDU counts one, each [`WORK_TEXT_BYTES`] of a text and each [`PACE_DATA_BYTES`] of other data one more. It takes some
-/// 80 us, or as long as one long text or ping: a twelfth of a thread's time.
+/// Work on that in an interval: a PDU counts one, each [`WORK_TEXT_BYTES`] of a text and each [`PACE_DATA_BYTES`] of
+/// other data one more. It takes some 80 us, or as long as one long text or ping: a twelfth of a thread's time.
 pub const PACE_WORK_MAX: usize = 256;
 const _: () = assert!(PACE_WORK_MAX >= WORK_PER_TURN);
 
@@ -181,54 +189,59 @@ pub const PACE_DATA_BYTES: usize = 1 << 10;
 /// Lost connections of one session that are remembered until their Time2Retain is over.
 pub const LOST_CONNECTIONS_MAX: usize = 16;
 
-/// Time a multi-task abort waits for the data and the commands that are still to come (RFC 7143 4.2.3.3). Initiators in wide use stop
-/// sending data once they have asked for a reset, although only FastAbort allows them to; they must not wait for ever.
+/// Time a multi-task abort waits for the data and the commands that are still to come (RFC 7143 4.2.3.3). Initiators in
+/// wide use stop sending data once they have asked for a reset, although only FastAbort allows them to; they must not
+/// wait for ever.
 pub const ABORT_DATA_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Largest data-out buffer of one command, the largest buffer there is. A command that claims more is answered with an
 /// error by the device server, from its CDB.
 pub const DATA_OUT_BYTES_MAX: u32 = base::limits::BUFFER_BYTES_MAX as u32;
 
-/// Bytes of data-out buffers that one session may have when nobody says otherwise: its whole window of the largest first bursts, and four of the
-/// largest writes. A quarter of what all have by default.
+/// Bytes of data-out buffers that one session may have when nobody says otherwise: its whole window of the largest
+/// first bursts, and four of the largest writes. A quarter of what all have by default.
 pub const SESSION_DATA_OUT_BYTES: usize = 64 << 20;
 
-/// Bytes of data-out that a session may have beside the pool, when that has nothing for it: whatever others hold, it goes on, one small command
-/// at a time.
+/// Bytes of data-out that a session may have beside the pool, when that has nothing for it: whatever others hold, it
+/// goes on, one small command at a time.
 pub const DATA_OUT_RESERVE_BYTES: usize = 64 << 10;
 
-/// Time in which some of the data that a connection owes must come: what was asked for, and what it announced. A host that is alive sends
-/// gigabytes in it. Of one that is not, its silence to a ping tells first.
+/// Time in which some of the data that a connection owes must come: what was asked for, and what it announced. A host
+/// that is alive sends gigabytes in it. Of one that is not, its silence to a ping tells first.
 pub const DATA_OUT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(80);
 const _: () = assert!(DATA_OUT_TIMEOUT.as_secs() > PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs());
 
 /// Bytes of data-out that count as some: at this pace, under a KiB a second, even a very slow link keeps its session.
 pub const DATA_OUT_PROGRESS_BYTES: usize = 64 << 10;
 
-/// Time in which some of the data of one command must come, however much comes for others. Twice what a session's whole share takes over one
-/// Mbit/s, since initiators answer one R2T after another.
+/// Time in which some of the data of one command must come, however much comes for others. Twice what a session's whole
+/// share takes over one Mbit/s, since initiators answer one R2T after another.
 pub const TASK_DATA_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1024);
 
-/// Time that commands wait for one before them that does not come. On one connection it never will; another one may be slow.
+/// Time that commands wait for one before them that does not come. On one connection it never will; another one may be
+/// slow.
 pub const COMMAND_GAP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Time between two looks at who owes data or commands.
 pub const STALL_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 const _: () = assert!(STALL_CHECK_INTERVAL.as_secs() < DATA_OUT_TIMEOUT.as_secs());
 
-/// Bytes of data of requests other than SCSI commands that a session may send ahead of their turn: a few pings and a text.
+/// Bytes of data of requests other than SCSI commands that a session may send ahead of their turn: a few pings and a
+/// text.
 pub const HELD_REQUEST_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(HELD_REQUEST_BYTES_MAX >= COMMAND_WINDOW as usize * base::limits::BUFFER_ALIGNMENT);
 
-/// Longest time the tasks of a lost connection, and a session without a connection, are kept, whatever was negotiated: Time2Wait is the larger
-/// of two wishes, so that an initiator could have an hour of it. Hosts that come back do so within seconds.
+/// Longest time the tasks of a lost connection, and a session without a connection, are kept, whatever was negotiated:
+/// Time2Wait is the larger of two wishes, so that an initiator could have an hour of it. Hosts that come back do so
+/// within seconds.
 pub const RETENTION_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Bytes of one text request outside login. SendTargets and a renegotiation of MaxRecvDataSegmentLength fit many times.
 pub const TEXT_REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// Keys of it. After the login two keys of the standards mean anything, SendTargets and MaxRecvDataSegmentLength; an answer is due to each of the
-/// others, too, and a text of 500 took ten times as long as the portion of work that others wait for.
+/// Keys of it. After the login two keys of the standards mean anything, SendTargets and MaxRecvDataSegmentLength; an
+/// answer is due to each of the others, too, and a text of 500 took ten times as long as the portion of work that
+/// others wait for.
 pub const TEXT_REQUEST_KEYS_MAX: usize = 64;
 const _: () = assert!(TEXT_REQUEST_KEYS_MAX <= TEXT_KEYS_MAX);
 
@@ -236,15 +249,16 @@ const _: () = assert!(TEXT_REQUEST_KEYS_MAX <= TEXT_KEYS_MAX);
 /// secrets are configured.
 pub const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Silence inside a login, from one whole Login Request to the next. Both ends answer by themselves within a round trip and the time of a
-/// digest; a peer that sends a byte now and then is as silent as one that sends none.
+/// Silence inside a login, from one whole Login Request to the next. Both ends answer by themselves within a round trip
+/// and the time of a digest; a peer that sends a byte now and then is as silent as one that sends none.
 pub const LOGIN_IDLE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Silence after which the target pings (open-iscsi pings after 5 s, so it normally speaks first).
 pub const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Time for the answer to a ping. Initiators in a library answer when their program next looks at the connection: libiscsi's own
-/// conformance suite sleeps a minute while a medium is sanitized, and would find its session gone after every sleep.
+/// Time for the answer to a ping. Initiators in a library answer when their program next looks at the connection:
+/// libiscsi's own conformance suite sleeps a minute while a medium is sanitized, and would find its session gone after
+/// every sleep.
 pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Time between attempts to get a data-out buffer when the pool has none and nothing of this connection will free one.
@@ -253,6 +267,6 @@ pub const BUFFER_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from
 /// Time an initiator has to log out after it was asked to. Those that know the request follow it at once.
 pub const LOGOUT_REQUEST_SECONDS: u16 = 3;
 
-/// Time a logout waits for the session's I/O with the backend before it is answered with "cleanup failed". As long as an initiator's next session
-/// waits: disks give up within 30 s, after a minute a backend is stuck.
+/// Time a logout waits for the session's I/O with the backend before it is answered with "cleanup failed". As long as
+/// an initiator's next session waits: disks give up within 30 s, after a minute a backend is stuck.
 pub const LOGOUT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);

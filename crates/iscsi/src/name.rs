@@ -6,14 +6,15 @@
 //! | `eui.` | 16 hexadecimal digits |
 //! | `naa.` | 16 or 32 hexadecimal digits |
 //!
-//! A name is letters, digits, dots, dashes and colons. Letters and digits may be any of Unicode's; capitals are folded by whoever compares.
+//! A name is letters, digits, dots, dashes and colons. Letters and digits may be any of Unicode's; capitals are folded
+//! by whoever compares.
 
 use std::borrow::Cow;
 
 use crate::limits::NAME_BYTES_MAX;
 
-/// A name as it is sent: one whose type is in capitals, as only a person writes it, in small letters (RFC 3722 section 2: case folds). Others stay as they
-/// are, because there are targets that compare names byte by byte.
+/// A name as it is sent: one whose type is in capitals, as only a person writes it, in small letters (RFC 3722 section
+/// 2: case folds). Others stay as they are, because there are targets that compare names byte by byte.
 pub fn canonical(name: &str) -> Cow<'_, str> {
     let has_capitals = name.get(..4).is_some_and(|kind| kind.bytes().any(|byte| byte.is_ascii_uppercase()));
     if has_capitals { Cow::Owned(name.to_lowercase()) } else { Cow::Borrowed(name) }
@@ -50,7 +51,8 @@ fn is_qualified(rest: &str) -> bool {
     is_date && authority.starts_with(char::is_alphanumeric) && authority.chars().all(is_allowed)
 }
 
-/// A stranger's words for a log or a terminal: control characters and what changes the direction of writing are escaped.
+/// A stranger's words for a log or a terminal: control characters and what changes the direction of writing are
+/// escaped.
 pub fn printable(text: &str) -> String {
     let is_harmless = |c: char| c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
     text.chars().flat_map(|c| if is_harmless(c) { vec![c] } else { c.escape_unicode().collect() }).collect()

@@ -44,8 +44,8 @@ pub enum Role {
     Target,
 }
 
-/// Keys that may come again with the same value. libiscsi says who it is in both stages when it is ready for CHAP and nobody asks for it;
-/// saying the same thing again negotiates nothing, and nobody is better off without that session.
+/// Keys that may come again with the same value. libiscsi says who it is in both stages when it is ready for CHAP and
+/// nobody asks for it; saying the same thing again negotiates nothing, and nobody is better off without that session.
 const SAYABLE_AGAIN: [&str; 3] = ["InitiatorName", "InitiatorAlias", "TargetName"];
 
 /// How a peer broke the rules of negotiation. All are protocol errors: a target answers with a Login reject, an
@@ -142,7 +142,8 @@ impl Negotiator {
         }
     }
 
-    /// The login is not the one that leads its session: what is the session's is not proposed again (RFC 7143 13, "use: LO").
+    /// The login is not the one that leads its session: what is the session's is not proposed again (RFC 7143 13, "use:
+    /// LO").
     pub fn join_session(&mut self) {
         self.is_joining = true;
     }
@@ -370,7 +371,8 @@ impl Negotiator {
     fn handle_other(&mut self, stage: Stage, name: &str, value: &str) -> Result<Option<String>, NegotiationError> {
         if let Some((_, senders, usage)) = LOGIN_KEYS.iter().find(|(key, ..)| *key == name) {
             self.check(name, *senders, *usage, stage)?;
-            // Each CHAP key comes once from each end; AuthMethod as well. Addresses are many; who and what for may be said again.
+            // Each CHAP key comes once from each end; AuthMethod as well. Addresses are many; who and what for may be
+            // said again.
             let is_said_again =
                 SAYABLE_AGAIN.contains(&name) && self.received.get(name).is_some_and(|said| said == value);
             self.note_received(name, value, name == "TargetAddress" || is_said_again)?;

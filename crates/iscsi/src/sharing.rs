@@ -1,6 +1,7 @@
 //! Names of the wire extension by which several hosts share a logical unit (`docs/protocol/sharing.md`).
 
-/// Whether commands and messages of shared units are used on a session: a list of versions, best first; the answer is one of them.
+/// Whether commands and messages of shared units are used on a session: a list of versions, best first; the answer is
+/// one of them.
 pub const SHARING: &str = "X-io.forebay.Sharing";
 
 /// The version described in the page.

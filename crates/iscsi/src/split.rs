@@ -1,4 +1,5 @@
-//! Names of the wire extension that splits connections into requests and responses (`docs/protocol/split-connections.md`).
+//! Names of the wire extension that splits connections into requests and responses
+//! (`docs/protocol/split-connections.md`).
 
 /// Whether a session may be split: a list of versions, best first; the answer is one of them.
 pub const SPLIT_CONNECTIONS: &str = "X-io.forebay.SplitConnections";

@@ -80,8 +80,8 @@ impl Keys {
     /// The pairs of one logical text data segment.
     ///
     /// # Errors
-    /// What [`TextError`] lists; a key that stands twice is one, TargetAddress excepted (RFC 7143 6.3), and so are more than
-    /// [`TEXT_KEYS_MAX`] of them.
+    /// What [`TextError`] lists; a key that stands twice is one, TargetAddress excepted (RFC 7143 6.3), and so are more
+    /// than [`TEXT_KEYS_MAX`] of them.
     pub fn parse(text: &[u8]) -> Result<Self, TextError> {
         Self::parse_few(text, TEXT_KEYS_MAX)
     }

@@ -47,7 +47,8 @@ pub(crate) fn shares(scale: Scale) -> Result<Found, LabError> {
     for ran in &ran {
         for limit_us in [500, 1000, 2000, 4000, 8000, 16_000] {
             let share = 100.0 * share_within(&ran.responses.all, Duration::from_micros(limit_us));
-            // Of one client, as in the paper: over 80 % within 1 ms with the log, some 10 % over 8 ms; without it 99 % over 4 ms, 46 % over 8.
+            // Of one client, as in the paper: over 80 % within 1 ms with the log, some 10 % over 8 ms; without it 99 %
+            // over 4 ms, 46 % over 8.
             let paper = match (ran.system, ran.depth, limit_us) {
                 (System::Paper, 1, 1000) => Some(Span::between(80.0, 90.0)),
                 (System::Paper, 1, 8000) => Some(Span::exactly(90.0)),
@@ -131,18 +132,20 @@ fn panel(depth: u64) -> String {
 
 fn notes(ran: &[Ran]) -> Vec<String> {
     let mut notes = vec![
-        "closed loop: requests of 2 KiB, 89 % writes, over 64 MiB with a Zipf skew of 0.9; the paper's trace is not public".to_owned(),
-        "models: disks of 7200 rpm (8.5 ms seek, half a turn, 20 MB/s, first come first served), 0.4 ms of link, 0.1 ms of processor; a log of \
-         20 MiB, 4 MiB of NVRAM"
+        "closed loop: requests of 2 KiB, 89 % writes, over 64 MiB with a Zipf skew of 0.9; the paper's trace is not \
+         public".to_owned(),
+        "models: disks of 7200 rpm (8.5 ms seek, half a turn, 20 MB/s, first come first served), 0.4 ms of link, 0.1 \
+         ms of processor; a log of 20 MiB, 4 MiB of NVRAM"
             .to_owned(),
-        "ours: destage order lba, what lies between near blocks is read and written along (256 KiB of it cost a seek), batches of 2 MiB in RAM and \
-         up to 16 requests of up to 1 MiB under way besides, an age of up to a minute"
+        "ours: destage order lba, what lies between near blocks is read and written along (256 KiB of it cost a seek), \
+         batches of 2 MiB in RAM and up to 16 requests of up to 1 MiB under way besides, an age of up to a minute"
             .to_owned(),
     ];
     for Ran { name, depth, responses: Responses { all, writes, reads }, status, .. } in ran {
         let panel = panel(*depth);
         notes.push(format!(
-            "{name}, {panel}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest {:.1?}; all mean {:.2?}",
+            "{name}, {panel}: writes {:.2} % under 1 ms, mean {:.2?}, slowest {:.2?}; reads mean {:.1?}, slowest \
+             {:.1?}; all mean {:.2?}",
             100.0 * share_within(writes, Duration::from_millis(1)),
             mean(writes),
             slowest(writes),

@@ -1,12 +1,14 @@
-//! The machines of *A Caching Strategy to Improve iSCSI Performance*, in virtual time: the real write log over modelled disks and a modelled link.
+//! The machines of *A Caching Strategy to Improve iSCSI Performance*, in virtual time: the real write log over modelled
+//! disks and a modelled link.
 //!
 //! ```text
 //! closed loop ─► processor ─► write log ─► link ─► disk of the LUN (7200 rpm, 20 MB/s)
 //!                             ├ 4 MiB of NVRAM
 //!                             └ log disk, 20 MiB of it (the same model)
 //! ```
-//! The load is what the paper says of its trace, which is not public: 230,370 requests of 4 blocks (taken as 2 KiB), 89 % writes. What it does not say
-//! is chosen: a footprint of 64 MiB, a Zipf skew of 0.9, each client one request at a time, as fast as it can.
+//! The load is what the paper says of its trace, which is not public: 230,370 requests of 4 blocks (taken as 2 KiB), 89
+//! % writes. What it does not say is chosen: a footprint of 64 MiB, a Zipf skew of 0.9, each client one request at a
+//! time, as fast as it can.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

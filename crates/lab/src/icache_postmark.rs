@@ -1,9 +1,10 @@
-//! *A Caching Strategy to Improve iSCSI Performance*, figure 4: PostMark's transactions a second by block size, with a small pool of files and a large
-//! one, over iSCSI and with the write log.
+//! *A Caching Strategy to Improve iSCSI Performance*, figure 4: PostMark's transactions a second by block size, with a
+//! small pool of files and a large one, over iSCSI and with the write log.
 //!
-//! The program is Debian's, on ext2 mounted `-o sync`, which takes a loop device, nbdfuse and a memory cgroup: `postmark.sh` puts them together, and
-//! `make bench-postmark` runs the same script with whole seconds compared instead of rates. The figure is a drawing; the paper's text says what it
-//! gained, 53 to 78 %, and so its bars stand at our rate without the log and that much more.
+//! The program is Debian's, on ext2 mounted `-o sync`, which takes a loop device, nbdfuse and a memory cgroup:
+//! `postmark.sh` puts them together, and `make bench-postmark` runs the same script with whole seconds compared instead
+//! of rates. The figure is a drawing; the paper's text says what it gained, 53 to 78 %, and so its bars stand at our
+//! rate without the log and that much more.
 
 use std::process::{Command, Stdio};
 
@@ -65,11 +66,15 @@ pub(crate) fn throughput(stage: &Stage, scale: Scale) -> Result<Found, LabError>
 
 fn found(rates: &[Rate], stage: &str) -> Found {
     let mut notes = vec![
-        "PostMark 1.51 with its default sizes of files (500 to 10,000 bytes), blocks read and written past the C library's buffer, in a memory cgroup of 128 MB, on \
-         ext2 mounted -o sync, on a loop device over nbdfuse"
+        "PostMark 1.51 with its default sizes of files (500 to 10,000 bytes), blocks read and written past the C \
+         library's buffer, in a memory cgroup of 128 MB, on ext2 mounted -o sync, on a loop device over nbdfuse"
             .to_owned(),
-        format!("the demo's disk and link, 10 times as fast, so that it ends: {stage}; the log, of 256 MiB, durability log, is on this machine's disk"),
-        "the paper's bars: our rate without the log and 53 to 78 % more; the LUN gets the rest after the run".to_owned(),
+        format!(
+            "the demo's disk and link, 10 times as fast, so that it ends: {stage}; the log, of 256 MiB, durability \
+             log, is on this machine's disk"
+        ),
+        "the paper's bars: our rate without the log and 53 to 78 % more; the LUN gets the rest after the run"
+            .to_owned(),
     ];
     let mut rows = Vec::new();
     for (system, series) in [("plain", "iSCSI"), ("log", "with the log")] {
@@ -81,7 +86,8 @@ fn found(rates: &[Rate], stage: &str) -> Found {
                 plain.filter(|_| system == "log").map(|plain| Span::between(plain * GAIN.from, plain * GAIN.to));
             if let (Some(plain), true) = (plain, paper.is_some()) {
                 notes.push(format!(
-                    "{} files, blocks of {} bytes: {:.2} x as many transactions a second as without the log (the paper: 1.53 to 1.78)",
+                    "{} files, blocks of {} bytes: {:.2} x as many transactions a second as without the log (the \
+                     paper: 1.53 to 1.78)",
                     rate.files,
                     rate.block,
                     rate.per_second / plain.max(1.0)

@@ -1,7 +1,8 @@
 //! Paper 001, *An iSCSI Design and Implementation*: figures 5 to 8.
 //!
-//! The paper's figures are drawn, not printed as tables; compared is what its text says: 70-80 MB/s with frames of 1.5k and 97-107 with 9k,
-//! 4,000 IOPS at depth 2 and 15,000 from depth 8, 67 MB/s at 0.6 ms and 2 to 5 % less than in the lab.
+//! The paper's figures are drawn, not printed as tables; compared is what its text says: 70-80 MB/s with frames of 1.5k
+//! and 97-107 with 9k, 4,000 IOPS at depth 2 and 15,000 from depth 8, 67 MB/s at 0.6 ms and 2 to 5 % less than in the
+//! lab.
 
 use std::time::Duration;
 
@@ -72,8 +73,8 @@ fn paper_throughput(frame: u32) -> Option<Span> {
     }
 }
 
-/// Sets one congestion control after the other, as far as this kernel has them, and measures with each; the name it gives is "the system's"
-/// where none can be chosen.
+/// Sets one congestion control after the other, as far as this kernel has them, and measures with each; the name it
+/// gives is "the system's" where none can be chosen.
 fn with_congestion_controls(
     stage: &Stage,
     scale: Scale,
@@ -120,10 +121,12 @@ pub(crate) fn multi_throughput(stage: &Stage, scale: Scale) -> Result<Found, Lab
 }
 
 /// Of every experiment that compares kinds of connections.
-const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half as many pairs, of a connection \
-                          for requests and one for responses each; the axis has TCP connections";
+const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half \
+                          as many pairs, of a connection for requests and one for responses each; the axis has TCP \
+                          connections";
 
-/// Chooses the congestion control of the experiments that do not compare them: the one of the paper's time. Says in words what it is.
+/// Chooses the congestion control of the experiments that do not compare them: the one of the paper's time. Says in
+/// words what it is.
 fn choose_cubic(stage: &Stage) -> String {
     let is_cubic = stage.set_congestion_control("cubic");
     format!("congestion control: {}", if is_cubic { "cubic" } else { "the system's" })
@@ -258,8 +261,8 @@ pub(crate) fn connection_kinds(stage: &Stage, scale: Scale) -> Result<Found, Lab
     Ok((rows, vec![stage.words().to_owned(), KINDS_NOTE.to_owned(), control]))
 }
 
-/// The paper's machines: what netperf gave as the wire; latency and time of a request from figure 7's two numbers (4,000 IOPS at depth 2 is
-/// 500 us a request, 15,000 is 66 us of processor each).
+/// The paper's machines: what netperf gave as the wire; latency and time of a request from figure 7's two numbers
+/// (4,000 IOPS at depth 2 is 500 us a request, 15,000 is 66 us of processor each).
 const SMALL_IO: Model = Model {
     round_trip: Duration::from_micros(430),
     bytes_per_second: 117_475_000,
@@ -281,15 +284,15 @@ pub(crate) fn queue_depth_model(_: Scale) -> Result<Found, LabError> {
         rows.push(model_row("1 KiB", f64::from(depth), paper_iops(depth), iops));
     }
     let notes = vec![
-        "put in: 939.8 Mbit/s (netperf), 430 us round trip and 66 us of processor a request (from 4,000 and 15,000 IOPS), at most 8 in \
-         flight; what comes out are the other depths, and what our protocol adds"
+        "put in: 939.8 Mbit/s (netperf), 430 us round trip and 66 us of processor a request (from 4,000 and 15,000 \
+         IOPS), at most 8 in flight; what comes out are the other depths, and what our protocol adds"
             .to_owned(),
     ];
     Ok((rows, notes))
 }
 
-/// The paper's machines with large requests: 6.2 us of processor a frame and 1.19 ms a request of 128 KiB follow from 75 MB/s with 1.5k
-/// and 102 MB/s with 9k.
+/// The paper's machines with large requests: 6.2 us of processor a frame and 1.19 ms a request of 128 KiB follow from
+/// 75 MB/s with 1.5k and 102 MB/s with 9k.
 fn large_io(frame: u64) -> Model {
     Model {
         per_request: Duration::from_micros(1190),
@@ -316,8 +319,8 @@ pub(crate) fn frame_size_model(_: Scale) -> Result<Found, LabError> {
         rows.push(model_row("write", frame as f64, paper, run_large(large_io(frame))?));
     }
     let notes = vec![
-        "put in: 6.2 us of processor a frame and 1.19 ms a request, from 75 MB/s with 1.5k and 102 MB/s with 9k; what comes out is the \
-         curve between them"
+        "put in: 6.2 us of processor a frame and 1.19 ms a request, from 75 MB/s with 1.5k and 102 MB/s with 9k; what \
+         comes out is the curve between them"
             .to_owned(),
     ];
     Ok((rows, notes))
@@ -334,8 +337,8 @@ pub(crate) fn metro_model(_: Scale) -> Result<Found, LabError> {
         rows.push(model_row("write, small frames", round_trip_us as f64 / 1000.0, paper, found));
     }
     let notes = vec![
-        "put in: as for frame-size, and 0.5 ms of the array's write cache a request; what comes out is what the longer way costs at 8 \
-         requests in flight (the paper: 2 to 5 % at 0.6 ms)"
+        "put in: as for frame-size, and 0.5 ms of the array's write cache a request; what comes out is what the longer \
+         way costs at 8 requests in flight (the paper: 2 to 5 % at 0.6 ms)"
             .to_owned(),
     ];
     Ok((rows, notes))

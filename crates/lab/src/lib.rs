@@ -12,9 +12,9 @@
 //! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
 //! | `stage`, `namespaces`, `wan` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces, with delay and loss |
 //!
-//! In virtual time a run is repeatable to the digit. Its models have few parameters; each says which of the paper's numbers it was set by,
-//! so that what is compared is what was *not* put in. In real time the numbers are this machine's, and only ratios inside one run mean
-//! something.
+//! In virtual time a run is repeatable to the digit. Its models have few parameters; each says which of the paper's
+//! numbers it was set by, so that what is compared is what was *not* put in. In real time the numbers are this
+//! machine's, and only ratios inside one run mean something.
 
 #![forbid(unsafe_code)]
 

@@ -4,8 +4,8 @@
 //! closed loop ─► processor ─► initiator ═══ link: rate, latency ═══ target ─► RAM, or a disk
 //! ```
 //! One thread, one clock, one seed, nothing from the operating system: a run is repeatable to the digit.
-//! The processor is one server for all requests, first come first served; a request costs it a fixed time, and a time for each
-//! frame that its data makes on the wire, which is where a machine of 2003 spent it (interrupts and copies).
+//! The processor is one server for all requests, first come first served; a request costs it a fixed time, and a time
+//! for each frame that its data makes on the wire, which is where a machine of 2003 spent it (interrupts and copies).
 
 use std::future::ready;
 use std::ops::ControlFlow;

@@ -1,5 +1,5 @@
-//! Two network namespaces, one for each end, and the ways between them: a veth pair whose MTU is what the frames are, and a link with
-//! delay and loss.
+//! Two network namespaces, one for each end, and the ways between them: a veth pair whose MTU is what the frames are,
+//! and a link with delay and loss.
 
 use std::process::{Command, Stdio};
 
@@ -22,8 +22,8 @@ pub(crate) enum End {
     Initiator,
 }
 
-/// The congestion controls that a namespace may choose from, a setting of the whole machine. Those of the experiments are added to it, and
-/// taken away when this is dropped.
+/// The congestion controls that a namespace may choose from, a setting of the whole machine. Those of the experiments
+/// are added to it, and taken away when this is dropped.
 struct AllowedControls {
     before: String,
 }

@@ -117,7 +117,8 @@ impl Row {
 }
 
 impl Outcome {
-    /// What the cells of a row are; the third is [`Outcome::across`], and the fourth and fifth are in [`Outcome::unit`].
+    /// What the cells of a row are; the third is [`Outcome::across`], and the fourth and fifth are in
+    /// [`Outcome::unit`].
     pub const HEADINGS: [&'static str; 8] =
         ["chart", "series", "at", "paper", "ours", "ratio", "CPU us/op initiator", "CPU us/op target"];
 

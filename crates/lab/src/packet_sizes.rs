@@ -1,9 +1,9 @@
-//! *A Caching Strategy to Improve iSCSI Performance*, section 1: on a typical iSCSI implementation some 58 % of the TCP/IP packets are shorter than 127
-//! bytes: commands, status, and acknowledgements.
+//! *A Caching Strategy to Improve iSCSI Performance*, section 1: on a typical iSCSI implementation some 58 % of the
+//! TCP/IP packets are shorter than 127 bytes: commands, status, and acknowledgements.
 //!
-//! Packets are counted where they pass, on the link between two TUN devices, in both directions, with their IP headers and without the frame's.
-//! The paper does not say what ran; its other figures have small requests. With the log the same requests are counted until the LUN has all:
-//! what is written again, and what goes as one, is not on the wire.
+//! Packets are counted where they pass, on the link between two TUN devices, in both directions, with their IP headers
+//! and without the frame's. The paper does not say what ran; its other figures have small requests. With the log the
+//! same requests are counted until the LUN has all: what is written again, and what goes as one, is not on the wire.
 
 use crate::error::LabError;
 use crate::outcome::Found;
@@ -61,8 +61,9 @@ pub(crate) fn shares(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
     Ok((rows, notes))
 }
 
-const COUNTED: &str = "packets with their IP headers, both ways, frames of 1500 bytes; the paper does not say what its implementation was doing: its number stands at \
-                       requests of 4 KiB. With the log: until the LUN has all; what was written again meanwhile is not sent";
+const COUNTED: &str = "packets with their IP headers, both ways, frames of 1500 bytes; the paper does not say what its \
+                       implementation was doing: its number stands at requests of 4 KiB. With the log: until the LUN \
+                       has all; what was written again meanwhile is not sent";
 
 fn load(rw: &'static str, bytes: u32, depth: u32) -> Load {
     Load { rw, bytes, depth, connections: Connections::Ordinary(1), way: Some(WAY), milliseconds: 0 }

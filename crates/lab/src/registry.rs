@@ -43,7 +43,8 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         name: "icache-postmark",
         source: "A Caching Strategy to Improve iSCSI Performance, figure 4",
-        found: "PostMark, blocks of 512 bytes to 4 KiB, a small and a large pool: 53 to 78 % more transactions a second with the log",
+        found: "PostMark, blocks of 512 bytes to 4 KiB, a small and a large pool: 53 to 78 % more transactions a \
+                second with the log",
         across: "block bytes",
         unit: "transactions/s",
         needs: Some("root, PostMark, nbdfuse, fusermount3, losetup and mkfs.ext2; in full it takes hours"),
@@ -63,7 +64,8 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         name: "icache-response",
         source: "A Caching Strategy to Improve iSCSI Performance, figure 5b",
-        found: "over 80 % within 1 ms with the log, about 10 % over 8 ms, peaks of 120 ms; without it 99 % over 4 ms, 46 % over 8",
+        found: "over 80 % within 1 ms with the log, about 10 % over 8 ms, peaks of 120 ms; without it 99 % over 4 ms, \
+                46 % over 8",
         across: "within ms",
         unit: "% of requests",
         needs: None,
@@ -143,7 +145,8 @@ pub const REGISTRY: &[Experiment] = &[
     Experiment {
         name: "share-readers",
         source: "An Efficient Data Sharing Scheme for iSCSI-Based File Systems, section 4.2",
-        found: "10 blocks, one writer, 1 to 3 readers, 3600 s: the more readers, the longer the writer waits for a block",
+        found: "10 blocks, one writer, 1 to 3 readers, 3600 s: the more readers, the longer the writer waits for a \
+                block",
         across: "readers",
         unit: "ms",
         needs: None,

@@ -1,7 +1,8 @@
-//! *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, section 4, in virtual time: what sharing costs who is alone, and what readers cost who writes.
+//! *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, section 4, in virtual time: what sharing costs who
+//! is alone, and what readers cost who writes.
 //!
-//! Its figure 3 is a drawing without numbers, and section 4.2 tells of the readers in words. One number follows from its table 4: without a cache reading took 5785.5 s,
-//! with one 29.5 s and 724,888 reads less, so a block took 7.94 ms.
+//! Its figure 3 is a drawing without numbers, and section 4.2 tells of the readers in words. One number follows from
+//! its table 4: without a cache reading took 5785.5 s, with one 29.5 s and 724,888 reads less, so a block took 7.94 ms.
 
 use std::time::Duration;
 
@@ -51,8 +52,10 @@ pub(crate) fn readers(scale: Scale) -> Result<Found, LabError> {
     Ok((rows, notes))
 }
 
-const MODEL: &str = "our lock manager, gate and clients; links of 100 Mbit/s and 1 ms; table 3's disk: 2.0 ms, 3.6 ms to read, 3.9 ms to write, 62 MB/s, no cache";
-const READERS: &str = "10 blocks of 4 KiB, groups of one block, each access a transaction of any of them, nobody rests; at 0 readers nobody is in the way";
+const MODEL: &str = "our lock manager, gate and clients; links of 100 Mbit/s and 1 ms; table 3's disk: 2.0 ms, 3.6 ms \
+                     to read, 3.9 ms to write, 62 MB/s, no cache";
+const READERS: &str = "10 blocks of 4 KiB, groups of one block, each access a transaction of any of them, nobody \
+                       rests; at 0 readers nobody is in the way";
 
 fn load(profile: Profile, readers: usize, scale: Scale) -> Load {
     Load {
@@ -106,8 +109,9 @@ pub(crate) fn overhead(scale: Scale) -> Result<Found, LabError> {
     Ok((rows, vec![MODEL.to_owned(), OVERHEAD.to_owned()]))
 }
 
-const OVERHEAD: &str = "one transaction writes a file from its beginning to its end, and reads each block first. The paper's profile: one block a command, one lock a request. Ours: 64 KiB a \
-                        command, up to 63 groups a request";
+const OVERHEAD: &str = "one transaction writes a file from its beginning to its end, and reads each block first. The \
+                        paper's profile: one block a command, one lock a request. Ours: 64 KiB a command, up to 63 \
+                        groups a request";
 
 fn write_file(profile: Profile, bytes: u64, block_bytes: u64, group_blocks: u64) -> Spent {
     let command_blocks = profile.blocks_of_command_max().unwrap_or(COMMAND_BYTES / block_bytes);

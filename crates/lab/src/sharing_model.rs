@@ -1,12 +1,13 @@
-//! The machines of *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, in virtual time: our lock manager, its gate and our clients' end of both over modelled
-//! links and table 3's disk.
+//! The machines of *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, in virtual time: our lock manager,
+//! its gate and our clients' end of both over modelled links and table 3's disk.
 //!
 //! ```text
 //! client: transactions, one after the other ─► locks ─► its copies ─┐ 100 Mbit/s, 1 ms
 //!                                                                   ├─► target: locks, gate ─► disk, one request at a time
 //! client ─ ...                                                     ─┘
 //! ```
-//! Blocks are read and written as the paper says: whoever writes a block has read it. Two ways to do that are held beside each other:
+//! Blocks are read and written as the paper says: whoever writes a block has read it. Two ways to do that are held
+//! beside each other:
 //!
 //! | | the paper's | ours |
 //! |---|---|---|
@@ -14,8 +15,8 @@
 //! | data of a write | when R2T asks for it, after the callbacks | with the command, held at the gate |
 //! | target | one request after the other, locks as well | locks wait for no disk |
 //!
-//! What the paper does not say is chosen: each message has 88 bytes of headers; a block that the client has costs 28 us, table 4's time that is not reading over its
-//! accesses.
+//! What the paper does not say is chosen: each message has 88 bytes of headers; a block that the client has costs 28
+//! us, table 4's time that is not reading over its accesses.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -61,7 +62,8 @@ pub(crate) struct Load {
     pub(crate) command_blocks: u64,
     pub(crate) writers: usize,
     pub(crate) readers: usize,
-    /// Whether a client does all in one transaction, in sequence, and ends; otherwise each command is one, of any block, again and again.
+    /// Whether a client does all in one transaction, in sequence, and ends; otherwise each command is one, of any
+    /// block, again and again.
     pub(crate) is_one_transaction: bool,
     pub(crate) caches: bool,
     pub(crate) time_max: Duration,
@@ -438,7 +440,8 @@ impl Machines {
         self.drain_client(index);
     }
 
-    /// A reader that has all it reads, and the locks, goes on alone until something happens. It would be a million events a minute.
+    /// A reader that has all it reads, and the locks, goes on alone until something happens. It would be a million
+    /// events a minute.
     fn skip_hits(&mut self, index: usize) -> bool {
         let client = &self.clients[index];
         let groups = self.load.blocks.div_ceil(self.load.group_blocks);

@@ -1,8 +1,10 @@
-//! `--clock real`: a target and `forebay bench` as processes of their own, so that the processor time of each is its own.
+//! `--clock real`: a target and `forebay bench` as processes of their own, so that the processor time of each is its
+//! own.
 //!
-//! As root, each end is in a network namespace. They are joined by a veth pair: its MTU is what the frames are, and offloads that would
-//! join frames are off; and by a link of a gigabit per second with delay and loss ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen,
-//! delay is added by the initiator, and the outcome says so.
+//! As root, each end is in a network namespace. They are joined by a veth pair: its MTU is what the frames are, and
+//! offloads that would join frames are off; and by a link of a gigabit per second with delay and loss
+//! ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen, delay is added by the
+//! initiator, and the outcome says so.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -137,8 +139,9 @@ impl Stage {
     pub(crate) fn words(&self) -> &'static str {
         match self.has_frames() {
             true => {
-                "both ends on this machine, in two network namespaces joined by a veth pair without offloads, or where a round trip is given, \
-                 by a link of a gigabit per second whose delay and loss TCP itself sees (two TUN devices; adds 0.15 ms)"
+                "both ends on this machine, in two network namespaces joined by a veth pair without offloads, or where \
+                 a round trip is given, by a link of a gigabit per second whose delay and loss TCP itself sees (two \
+                 TUN devices; adds 0.15 ms)"
             }
             false => {
                 "both ends on this machine, over loopback (65,536-byte frames): not root, so no network namespaces"

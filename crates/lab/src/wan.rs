@@ -1,8 +1,10 @@
-//! A link of a gigabit per second with delay and loss between two network namespaces: a TUN device in each, and threads here that carry packets from one to the other.
+//! A link of a gigabit per second with delay and loss between two network namespaces: a TUN device in each, and threads
+//! here that carry packets from one to the other.
 //!
-//! TCP runs from end to end over it, so its windows, its recovery and its congestion control are real, which they are not behind a
-//! proxy. Packets are lost at random, from a seed, as often as asked, and never change places. A sleep ends up to some 50 us late,
-//! and an idle processor takes as long to wake up: a round trip is 0.1 to 0.15 ms longer than asked for.
+//! TCP runs from end to end over it, so its windows, its recovery and its congestion control are real, which they are
+//! not behind a proxy. Packets are lost at random, from a seed, as often as asked, and never change places. A sleep
+//! ends up to some 50 us late, and an idle processor takes as long to wake up: a round trip is 0.1 to 0.15 ms longer
+//! than asked for.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -53,7 +55,8 @@ impl Packets {
 type Packet = (Instant, Vec<u8>);
 
 impl Wan {
-    /// Makes a device of that name in each namespace and joins them, without delay or loss. The devices still need addresses.
+    /// Makes a device of that name in each namespace and joins them, without delay or loss. The devices still need
+    /// addresses.
     pub(crate) fn open(namespaces: [&str; 2], device: &str) -> Result<Self, LabError> {
         let [one, other] = namespaces.map(|namespace| open(namespace, device));
         let (one, other) = (Arc::new(one?), Arc::new(other?));

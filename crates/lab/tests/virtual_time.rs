@@ -49,7 +49,8 @@ fn quick(name: &str) -> Outcome {
     experiment.run(Clock::Virtual, Scale::Quick, Path::new("")).expect("nothing fails in a model")
 }
 
-/// Its disk and its links are those of the paper's tables, and nothing else was set: a block takes as long as in table 4, within a fiftieth.
+/// Its disk and its links are those of the paper's tables, and nothing else was set: a block takes as long as in table
+/// 4, within a fiftieth.
 #[test]
 fn a_writer_waits_the_longer_the_more_others_read() {
     let outcome = quick("share-readers");

@@ -1,8 +1,10 @@
-//! The one way to the blocks of a unit: whoever reads or changes some has them for so long, alone or with others who read.
+//! The one way to the blocks of a unit: whoever reads or changes some has them for so long, alone or with others who
+//! read.
 //!
-//! Where the unit is shared ([`crate::sharing`]), the gate comes first: a change waits there until no other host has a copy of what it changes. Nobody who has
-//! a range waits for the gate. Whether it has to be asked is looked at with the range in hand: a host that shares the unit and reads these blocks had
-//! them before, and is known by then, or gets them later, and finds the new content. So a unit that nobody shares costs one relaxed load.
+//! Where the unit is shared ([`crate::sharing`]), the gate comes first: a change waits there until no other host has a
+//! copy of what it changes. Nobody who has a range waits for the gate. Whether it has to be asked is looked at with the
+//! range in hand: a host that shares the unit and reads these blocks had them before, and is known by then, or gets
+//! them later, and finds the new content. So a unit that nobody shares costs one relaxed load.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -105,7 +107,8 @@ pub(crate) struct Approach {
 }
 
 impl Approach {
-    /// Waits for the blocks. A command that is aborted while it waits at the gate leaves it; who has no ticket cannot be.
+    /// Waits for the blocks. A command that is aborted while it waits at the gate leaves it; who has no ticket cannot
+    /// be.
     ///
     /// # Errors
     /// What the initiator is told when its client does not live any more, the gate is full, or the command was aborted.

@@ -1,7 +1,7 @@
 //! Unit attentions: what an I_T nexus has to be told before its next command means what it thinks (SAM-5 5.14).
 //!
-//! One queue per nexus, each condition in it at most once. As long as nobody has anything waiting, a command costs one relaxed
-//! load.
+//! One queue per nexus, each condition in it at most once. As long as nobody has anything waiting, a command costs one
+//! relaxed load.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,7 +95,8 @@ impl UnitAttentions {
     }
 }
 
-/// Whether a command is answered although a unit attention waits (SAM-5 5.14.2): these three are, and our own that others may wait for.
+/// Whether a command is answered although a unit attention waits (SAM-5 5.14.2): these three are, and our own that
+/// others may wait for.
 pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
     matches!(
         cdb,

@@ -10,12 +10,13 @@ use crate::failure::Failure;
 pub struct Command {
     /// What its CDB was parsed to, or why it was not.
     pub cdb: Result<Cdb, CdbError>,
-    /// All its data-out. Of more than the CDB asks for, writes and lists take what they asked for; of less, writes store what came and
-    /// everything else is refused. COMPARE AND WRITE, whose halves would not be where they seem, and WRITE SAME refuse more as well
-    /// ([`DataOut::is_exact`](scsi::cdb::DataOut::is_exact)): for these the transport delivers all that was announced.
+    /// All its data-out. Of more than the CDB asks for, writes and lists take what they asked for; of less, writes
+    /// store what came and everything else is refused. COMPARE AND WRITE, whose halves would not be where they seem,
+    /// and WRITE SAME refuse more as well ([`DataOut::is_exact`](scsi::cdb::DataOut::is_exact)): for these the
+    /// transport delivers all that was announced.
     pub data_out: Buffer,
-    /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes residuals. Reads of blocks
-    /// read no more than the blocks in which these bytes are.
+    /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes
+    /// residuals. Reads of blocks read no more than the blocks in which these bytes are.
     pub data_in_bytes_max: u32,
     /// Its place in the order of the task set.
     pub attribute: TaskAttribute,

@@ -1,4 +1,5 @@
-//! COMPARE AND WRITE where this unit is not the only way to the blocks: then it is atomic only where all ways meet, at whatever is behind the device.
+//! COMPARE AND WRITE where this unit is not the only way to the blocks: then it is atomic only where all ways meet, at
+//! whatever is behind the device.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,8 +23,10 @@ pub type Comparing = Pin<Box<dyn Future<Output = Result<Comparison, Error>> + Se
 
 /// Who compares and writes for a unit.
 pub trait CompareAndWrite: Send + Sync {
-    /// Replaces the bytes at `offset` by the second half of `data` if they are the first half: atomically for all who reach them, and durably.
+    /// Replaces the bytes at `offset` by the second half of `data` if they are the first half: atomically for all who
+    /// reach them, and durably.
     ///
-    /// The future fails with `Unsupported` where that cannot be done, with nothing changed: then the unit does it itself.
+    /// The future fails with `Unsupported` where that cannot be done, with nothing changed: then the unit does it
+    /// itself.
     fn compare_and_write(&self, offset: u64, data: Buffer) -> Comparing;
 }

@@ -1,7 +1,8 @@
-//! Data of writes that is not asked for yet: while other hosts that share the unit drop their copies, nobody's buffers wait for them.
+//! Data of writes that is not asked for yet: while other hosts that share the unit drop their copies, nobody's buffers
+//! wait for them.
 //!
-//! The command itself passes the gate when its data is there, as it would without this; mostly nobody has a copy again by then. An initiator that is asked for
-//! data and does not send it keeps nobody from the blocks.
+//! The command itself passes the gate when its data is there, as it would without this; mostly nobody has a copy again
+//! by then. An initiator that is asked for data and does not send it keeps nobody from the blocks.
 
 use std::future::Future;
 

@@ -1,8 +1,9 @@
 //! What is checked before a command runs, and where it goes.
 //!
-//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a waiting unit attention is told first, whatever the command, unless it is
-//! one of the three that are exempt; then what is wrong with the CDB; then reservations; then the medium's presence; then the
-//! command itself. A command that needs one device request and no waiting costs no allocation.
+//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a waiting unit attention is told first, whatever the
+//! command, unless it is one of the three that are exempt; then what is wrong with the CDB; then reservations; then the
+//! medium's presence; then the command itself. A command that needs one device request and no waiting costs no
+//! allocation.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What the device below reports, before the next command: a command that comes after the device lost its cache must not be carried out as if it
-//! had not.
+//! What the device below reports, before the next command: a command that comes after the device lost its cache must
+//! not be carried out as if it had not.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +86,8 @@ impl DeviceWatch {
     }
 }
 
-/// What initiators are told of a device's event. A receiver that missed events tells the two that make initiators look again.
+/// What initiators are told of a device's event. A receiver that missed events tells the two that make initiators look
+/// again.
 fn attention_of(event: &Event) -> Option<Sense> {
     match event {
         Event::Resized(_) | Event::Missed => Some(Sense::CAPACITY_CHANGED),

@@ -6,8 +6,8 @@
 //! | device | nothing | one request of the device, holding its range |
 //! | task | one box | whatever the command needs: its turn, a range, a buffer, several requests |
 //!
-//! The command is under way when the execution is made; awaiting it only collects the outcome. Dropping it detaches: the unit's workers
-//! finish it, and its range stays locked until then.
+//! The command is under way when the execution is made; awaiting it only collects the outcome. Dropping it detaches:
+//! the unit's workers finish it, and its range stays locked until then.
 
 use std::future::Future;
 use std::pin::Pin;

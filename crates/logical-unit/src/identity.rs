@@ -12,8 +12,8 @@ pub(crate) fn serial(identity: &Identity) -> String {
     identity.serial.clone()
 }
 
-/// Designators for VPD 83h. The NAA name is locally assigned and made from a hash of target, unit and serial number; the T10 name carries
-/// the serial number in clear.
+/// Designators for VPD 83h. The NAA name is locally assigned and made from a hash of target, unit and serial number;
+/// the T10 name carries the serial number in clear.
 pub(crate) fn designators(vendor: &str, identity: &Identity) -> Vec<Designator> {
     let t10 = format!("{vendor:8.8}{}", identity.serial);
     vec![Designator::locally_assigned(hash(identity)), Designator::T10Vendor(t10)]
@@ -43,7 +43,8 @@ pub(crate) fn ports(nexus: &NexusId) -> Vec<PortDesignator> {
     ports
 }
 
-/// 64 bits of FNV-1a over the three names with their lengths, folded with their CRC32C: FNV alone mixes its high bits badly on short names.
+/// 64 bits of FNV-1a over the three names with their lengths, folded with their CRC32C: FNV alone mixes its high bits
+/// badly on short names.
 fn hash(identity: &Identity) -> u64 {
     let mut bytes = Vec::new();
     for name in [&identity.target, &identity.unit, &identity.serial] {

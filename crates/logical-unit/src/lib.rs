@@ -1,8 +1,9 @@
 //! A SCSI logical unit (device server) over a block device, without runtime or operating system.
 //!
-//! A transport holds a [`LunMap`], tells it of I_T nexuses that come and go, and gives it one [`Command`] at a time with all its
-//! data-out. It gets an [`Execution`]: ready at once where nothing has to be waited for (RAM, control commands, errors), else a
-//! future. Commands run in parallel; overlapping ones are kept in order by the unit's range lock, and ordered tasks by its task set.
+//! A transport holds a [`LunMap`], tells it of I_T nexuses that come and go, and gives it one [`Command`] at a time
+//! with all its data-out. It gets an [`Execution`]: ready at once where nothing has to be waited for (RAM, control
+//! commands, errors), else a future. Commands run in parallel; overlapping ones are kept in order by the unit's range
+//! lock, and ordered tasks by its task set.
 //!
 //! | module | holds |
 //! |---|---|

@@ -5,27 +5,30 @@ use std::time::Duration;
 use base::limits::BUFFER_BYTES_MAX;
 use scsi::extended_copy::{Limits, SEGMENT_BYTES, TARGET_BYTES};
 
-/// Largest read or write of one command, in bytes, whatever the device would take: half the largest buffer, because COMPARE AND WRITE
-/// carries its blocks twice.
+/// Largest read or write of one command, in bytes, whatever the device would take: half the largest buffer, because
+/// COMPARE AND WRITE carries its blocks twice.
 pub const TRANSFER_BYTES_MAX: u32 = (BUFFER_BYTES_MAX / 2) as u32;
 
 /// Transfer that is announced as optimal, in bytes: past this the round trip no longer matters on any link we know.
 pub const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
 
-/// Largest read that is one request of the device, and largest write where that answers on the spot. What hosts ask for is not larger, and it is copied in some 100 us.
+/// Largest read that is one request of the device, and largest write where that answers on the spot. What hosts ask for
+/// is not larger, and it is copied in some 100 us.
 pub const WHOLE_TRANSFER_BYTES_MAX: u64 = TRANSFER_BYTES_OPTIMAL as u64;
 
-/// Bytes of a longer read or write, copy or WRITE SAME that are copied at a time where the device answers on the spot: with making the memory for them, 20 us.
+/// Bytes of a longer read or write, copy or WRITE SAME that are copied at a time where the device answers on the spot:
+/// with making the memory for them, 20 us.
 pub const PIECE_BYTES: u64 = 64 << 10;
 const _: () = assert!(PIECE_BYTES.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
 const _: () = assert!(WHOLE_TRANSFER_BYTES_MAX.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
 
-/// Bytes a pool of read buffers lends when the options do not bring their own. They go to initiators, which may be slow to take them: what bounds
-/// them is a transport's share for each session and its bound for all. This only stops a transport that has none.
+/// Bytes a pool of read buffers lends when the options do not bring their own. They go to initiators, which may be slow
+/// to take them: what bounds them is a transport's share for each session and its bound for all. This only stops a
+/// transport that has none.
 pub const READ_BUFFER_BYTES_DEFAULT: usize = 2 << 30;
 
-/// Bytes of buffers for what commands do on their own (copying, repeating a block, overwriting, comparing). No initiator can hold them: they
-/// come back as fast as the devices are. When all are out, commands wait in line.
+/// Bytes of buffers for what commands do on their own (copying, repeating a block, overwriting, comparing). No
+/// initiator can hold them: they come back as fast as the devices are. When all are out, commands wait in line.
 pub const WORK_BUFFER_BYTES: usize = 64 << 20;
 
 /// Most blocks of one COMPARE AND WRITE: all its CDB can say.
@@ -37,11 +40,12 @@ pub const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// Most descriptors of one UNMAP: one page of them.
 pub const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 
-/// Ranges that an UNMAP gives to the device before others have their turn: one takes a microsecond or two of memory that holds nothing.
+/// Ranges that an UNMAP gives to the device before others have their turn: one takes a microsecond or two of memory
+/// that holds nothing.
 pub const UNMAP_PIECE_RANGES: usize = 8;
 
-/// Most blocks of one WRITE SAME: what the ten-byte form can say, so that both forms take the same. Bounded work for one that is not
-/// zeroes; whoever wants to clear more at once has UNMAP.
+/// Most blocks of one WRITE SAME: what the ten-byte form can say, so that both forms take the same. Bounded work for
+/// one that is not zeroes; whoever wants to clear more at once has UNMAP.
 pub const WRITE_SAME_BLOCKS_MAX: u64 = u16::MAX as u64;
 
 /// Bytes written at a time by a WRITE SAME that is not zeroes, where the device takes its time.
@@ -50,8 +54,9 @@ pub const WRITE_SAME_PIECE_BYTES: usize = 1 << 20;
 /// Runs listed by one GET LBA STATUS answer.
 pub const LBA_STATUS_DESCRIPTORS_MAX: usize = 256;
 
-/// Shortest time a SANITIZE takes where there is a clock, whatever the size of the medium. Who watches one looks every few seconds (the
-/// conformance suite after three, and again after resetting everything), and must be able to see it; nobody sanitizes often.
+/// Shortest time a SANITIZE takes where there is a clock, whatever the size of the medium. Who watches one looks every
+/// few seconds (the conformance suite after three, and again after resetting everything), and must be able to see it;
+/// nobody sanitizes often.
 pub const SANITIZE_DURATION_MIN: Duration = Duration::from_secs(6);
 
 /// Bytes wiped at a time by SANITIZE BLOCK ERASE, and between two steps of its progress.
@@ -60,9 +65,9 @@ pub const SANITIZE_ERASE_BYTES: u64 = 1 << 30;
 /// Bytes overwritten at a time by SANITIZE OVERWRITE.
 pub const SANITIZE_PIECE_BYTES: usize = 1 << 20;
 
-/// EXTENDED COPY: as much as hosts send in one list, in segments of what 16 bits of blocks can say; copies run one after another, and
-/// several lists at once are not limited but by the task set. The list has room for one descriptor of each kind more than may be
-/// there, so that one too many can be told from a list that is too long.
+/// EXTENDED COPY: as much as hosts send in one list, in segments of what 16 bits of blocks can say; copies run one
+/// after another, and several lists at once are not limited but by the task set. The list has room for one descriptor
+/// of each kind more than may be there, so that one too many can be told from a list that is too long.
 pub const COPY_LIMITS: Limits = Limits {
     targets_max: 8,
     segments_max: 64,
@@ -77,8 +82,8 @@ pub const COPY_PIECE_BYTES: u64 = 1 << 20;
 /// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
 pub const COPY_RESULTS_MAX: usize = 64;
 
-/// Change marks per logical unit: a cache and a log for each of some hosts. When full, one that nobody holds gives way: of a name that may only
-/// read, else of the name with most; of these the one that was held longest ago.
+/// Change marks per logical unit: a cache and a log for each of some hosts. When full, one that nobody holds gives way:
+/// of a name that may only read, else of the name with most; of these the one that was held longest ago.
 pub const CHANGE_MARKS_MAX: usize = 16;
 
 /// Marks of one initiator name: two attachments with cache and log. With so many it gives up one of its own.
@@ -92,11 +97,13 @@ pub const CHANGE_MARKS_PER_READER: usize = 2;
 const _: () = assert!(CHANGE_MARKS_PER_READER < CHANGE_MARKS_OF_READERS);
 const _: () = assert!(CHANGE_MARKS_OF_READERS + CHANGE_MARKS_PER_NAME < CHANGE_MARKS_MAX);
 
-/// What marks of one initiator name cost others is at most one in so many parts of the time, by what it cost to take them, and by what it cost to clear
-/// them and to record anew what was cleared. A host does either a few times when it attaches or comes back.
+/// What marks of one initiator name cost others is at most one in so many parts of the time, by what it cost to take
+/// them, and by what it cost to clear them and to record anew what was cleared. A host does either a few times when it
+/// attaches or comes back.
 pub const MARK_COST_PART: u32 = 10;
 
-/// Time that may be owed before TAKE or CLEAR has to wait: half a second of saving, which is a hundred attachments to a fast disk or a few to a slow one.
+/// Time that may be owed before TAKE or CLEAR has to wait: half a second of saving, which is a hundred attachments to a
+/// fast disk or a few to a slow one.
 pub const MARK_COST_CREDIT: Duration = Duration::from_secs(5);
 
 /// Time that is owed at most, so that a host which waits to clear its mark waits for ten seconds and no longer.
@@ -121,11 +128,12 @@ pub const CHANGE_RUNS_MAX: usize = 16384;
 /// Registrations of persistent reservations per logical unit. When full: INSUFFICIENT REGISTRATION RESOURCES.
 pub const REGISTRATIONS_MAX: usize = 256;
 
-/// I_T nexuses remembered per logical unit that may have written what the device loses: many times the hosts that share one. When full, the one that
-/// came longest ago is forgotten, and is told of a loss by the unit attention only.
+/// I_T nexuses remembered per logical unit that may have written what the device loses: many times the hosts that share
+/// one. When full, the one that came longest ago is forgotten, and is told of a loss by the unit attention only.
 pub const WRITERS_REMEMBERED_MAX: usize = 1024;
 
-/// Unit attentions waiting per I_T nexus; each condition waits once, so the named ones fit. When full, the oldest gives way.
+/// Unit attentions waiting per I_T nexus; each condition waits once, so the named ones fit. When full, the oldest gives
+/// way.
 pub const UNIT_ATTENTIONS_MAX: usize = 16;
 
 /// Tasks under way per logical unit. When full: TASK SET FULL.
@@ -134,10 +142,12 @@ pub const TASKS_MAX: usize = 4096;
 /// Bytes of the smallest block that copies of a shared unit are registered in: a page, which is what hosts cache.
 pub const SHARED_BLOCK_BYTES: u32 = 4096;
 
-/// Bytes of a block group of a shared unit as a whole. A host that delays writes asks once for as much as it writes in a few milliseconds.
+/// Bytes of a block group of a shared unit as a whole. A host that delays writes asks once for as much as it writes in
+/// a few milliseconds.
 pub const SHARED_GROUP_BYTES: u64 = 1 << 20;
 
-/// Locks of one LOCK of a shared unit. More are refused: a batch is decided at once, and the message that grants it is one data segment of 2 KiB.
+/// Locks of one LOCK of a shared unit. More are refused: a batch is decided at once, and the message that grants it is
+/// one data segment of 2 KiB.
 pub const SHARING_LOCKS_MAX: usize = 64;
 const _: () = assert!(scsi::sharing::message::message_bytes_max(SHARING_LOCKS_MAX) + 2 <= 2048);
 

@@ -1,8 +1,9 @@
 //! Who is still to be told that what it wrote may be lost.
 //!
-//! A device that could not make writes durable forgets them, and one answer tells one initiator, while what is lost may be another's. So each I_T
-//! nexus that ever was here is owed one failed flush, unless its own flush has told it. A unit attention tells it, too; but many initiators take no notice of
-//! one, nor of a deferred error, and their next flush would succeed without what they wrote before.
+//! A device that could not make writes durable forgets them, and one answer tells one initiator, while what is lost may
+//! be another's. So each I_T nexus that ever was here is owed one failed flush, unless its own flush has told it. A
+//! unit attention tells it, too; but many initiators take no notice of one, nor of a deferred error, and their next
+//! flush would succeed without what they wrote before.
 //!
 //! One that comes back is still owed what it was: a session that is reinstated takes no writes back.
 

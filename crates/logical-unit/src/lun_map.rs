@@ -96,9 +96,10 @@ impl LunMap {
         Some(removed)
     }
 
-    /// Makes the map this and nothing else. What stays is not disturbed. Nexuses are told: of units that are new by their power-on, of
-    /// others that came, went or have another number by REPORTED LUNS DATA HAS CHANGED, of protection that changed by MODE PARAMETERS
-    /// CHANGED (SPC-4 5.9, 6.11). Commands under way of units that go finish.
+    /// Makes the map this and nothing else. What stays is not disturbed. Nexuses are told: of units that are new by
+    /// their power-on, of others that came, went or have another number by REPORTED LUNS DATA HAS CHANGED, of
+    /// protection that changed by MODE PARAMETERS CHANGED (SPC-4 5.9, 6.11). Commands under way of units that go
+    /// finish.
     pub fn replace(&self, wanted: &[Mapping]) {
         let nexuses = self.nexuses();
         let new: BTreeMap<u64, Arc<LogicalUnit>> =
@@ -144,7 +145,8 @@ impl LunMap {
         self.units().keys().copied().collect()
     }
 
-    /// A new I_T nexus: every logical unit will tell it of the power-on it has not seen (29h/00h). One that is already there is told again.
+    /// A new I_T nexus: every logical unit will tell it of the power-on it has not seen (29h/00h). One that is already
+    /// there is told again.
     pub fn add_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.insert(nexus.clone());
@@ -155,8 +157,8 @@ impl LunMap {
         }
     }
 
-    /// The I_T nexus is lost, and with it its tasks (SAM-5 6.3.4): requests at a device go on to their end, but nothing more is begun. The transport
-    /// has dropped or drops their executions.
+    /// The I_T nexus is lost, and with it its tasks (SAM-5 6.3.4): requests at a device go on to their end, but nothing
+    /// more is begun. The transport has dropped or drops their executions.
     pub fn remove_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.remove(nexus);
@@ -166,7 +168,8 @@ impl LunMap {
         }
     }
 
-    /// Whether some unit is one that a nexus may only read: task management of such a nexus reaches no other's tasks there.
+    /// Whether some unit is one that a nexus may only read: task management of such a nexus reaches no other's tasks
+    /// there.
     pub fn is_confined(&self, nexus: &NexusId) -> bool {
         self.units().values().any(|unit| unit.protection.covers(nexus))
     }
@@ -189,7 +192,8 @@ impl LunMap {
         }
     }
 
-    /// The next message of a shared unit to a nexus, with the LUN it is of. `waker` is woken when there is one later, if a client has this nexus.
+    /// The next message of a shared unit to a nexus, with the LUN it is of. `waker` is woken when there is one later,
+    /// if a client has this nexus.
     pub fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<(u64, Addressed)> {
         let shared = |unit: &LogicalUnit| unit.access.sharing()?.poll_message(nexus, waker);
         self.units().iter().find_map(|(lun, unit)| Some((*lun, shared(unit)?)))
@@ -211,7 +215,8 @@ impl LunMap {
         }
     }
 
-    /// Carries out a task management function. It takes effect at the call; the future waits until what it aborted has ended.
+    /// Carries out a task management function. It takes effect at the call; the future waits until what it aborted has
+    /// ended.
     pub fn task_management(
         &self,
         nexus: &NexusId,
@@ -308,7 +313,8 @@ fn abort(units: &[Arc<LogicalUnit>], by: &NexusId, matches: impl Fn(&NexusId, u6
     units.iter().filter_map(of_unit).collect()
 }
 
-/// The answer where no logical unit is (SPC-4 5.9, 6.6.2, 6.39): INQUIRY says so in its first byte, REQUEST SENSE in its data.
+/// The answer where no logical unit is (SPC-4 5.9, 6.6.2, 6.39): INQUIRY says so in its first byte, REQUEST SENSE in
+/// its data.
 fn absent(command: &Command) -> Outcome {
     match command.cdb {
         Ok(Cdb::Inquiry { is_vpd: false, page: 0, allocation_length }) => {

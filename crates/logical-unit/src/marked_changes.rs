@@ -16,7 +16,8 @@ impl LogicalUnit {
         self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_by(nexus))
     }
 
-    /// Which marks a nexus holds, for a command that came to another unit: it may be gone by now, and holds nothing then.
+    /// Which marks a nexus holds, for a command that came to another unit: it may be gone by now, and holds nothing
+    /// then.
     pub(crate) fn held_still_by(&self, nexus: &NexusId) -> Held {
         self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_still_by(nexus))
     }
@@ -26,19 +27,21 @@ impl LogicalUnit {
         self.change_marks.as_ref().is_none_or(|marks| marks.is_recorded(held, range))
     }
 
-    /// Records that a range changes, before it does. The caller has the range alone, from before this until it has changed.
+    /// Records that a range changes, before it does. The caller has the range alone, from before this until it has
+    /// changed.
     pub(crate) async fn record_change(&self, held: Held, range: ByteRange) -> Result<(), Failure> {
         self.record_changes(held, &[range]).await
     }
 
-    /// Records several ranges with one durable write. It is no substitute for [`record_change`](Self::record_change) of each of them
-    /// once its range is held, which then costs nothing.
+    /// Records several ranges with one durable write. It is no substitute for [`record_change`](Self::record_change) of
+    /// each of them once its range is held, which then costs nothing.
     pub(crate) async fn record_changes(&self, held: Held, ranges: &[ByteRange]) -> Result<(), Failure> {
         let Some(marks) = &self.change_marks else { return Ok(()) };
         marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
     }
 
-    /// CLEAR: what is recorded is set apart, then all that is on its way to the medium flushed, and then it is forgotten.
+    /// CLEAR: what is recorded is set apart, then all that is on its way to the medium flushed, and then it is
+    /// forgotten.
     pub(crate) async fn clear_mark(
         &self,
         nexus: &NexusId,

@@ -8,8 +8,8 @@ pub(crate) struct ModeState {
     pub(crate) is_write_protected: AtomicBool,
     pub(crate) has_descriptor_sense: AtomicBool,
     pub(crate) is_write_through: AtomicBool,
-    /// The same for commands that come. When the cache is switched on it changes only after all others were told: who was not told of a cache
-    /// writes through.
+    /// The same for commands that come. When the cache is switched on it changes only after all others were told: who
+    /// was not told of a cache writes through.
     writes_through: AtomicBool,
 }
 

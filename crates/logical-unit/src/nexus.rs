@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// An I_T nexus: initiator port name and target port name, as RFC 7143 4.2.7.1 writes them, with a comma between:
-/// `INITIATOR,i,0xISID,TARGET,t,0xTPGT`. The same initiator port coming back to the same target port is the same nexus, which is what
-/// persistent reservations hang on.
+/// `INITIATOR,i,0xISID,TARGET,t,0xTPGT`. The same initiator port coming back to the same target port is the same nexus,
+/// which is what persistent reservations hang on.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub Arc<str>);
 

@@ -30,19 +30,23 @@ pub struct LogicalUnitOptions {
     pub is_rotational: bool,
     /// Logical block in bytes, where it is larger than the device's; bytes past the last whole one cannot be addressed.
     pub logical_block_bytes: Option<u32>,
-    /// Physical block in bytes that READ CAPACITY(16) tells; `None` tells none larger than the logical block. It is said and not derived: what
-    /// a file or a page cache writes at once is no property of a medium. The transfer granularity of VPD B0h is the device's own.
+    /// Physical block in bytes that READ CAPACITY(16) tells; `None` tells none larger than the logical block. It is
+    /// said and not derived: what a file or a page cache writes at once is no property of a medium. The transfer
+    /// granularity of VPD B0h is the device's own.
     pub physical_block_bytes: Option<u32>,
-    /// Largest write that lands whole or not at all, whatever fails, in bytes: bounds WRITE ATOMIC. Zero where the device promises none.
+    /// Largest write that lands whole or not at all, whatever fails, in bytes: bounds WRITE ATOMIC. Zero where the
+    /// device promises none.
     pub atomic_bytes_max: u32,
     /// Keeps persistent reservations over power loss (APTPL); without it, they cannot be.
     pub reservation_store: Option<Arc<dyn ReservationStore>>,
     /// What the store had kept.
     pub saved_reservations: SavedReservations,
-    /// Whether every initiator's next flush fails once after the device lost writes ([`block::Event::WritesLost`]), so that it knows: for a device that goes on
-    /// after such a loss as if nothing had been. A unit attention tells of it in any case.
+    /// Whether every initiator's next flush fails once after the device lost writes ([`block::Event::WritesLost`]), so
+    /// that it knows: for a device that goes on after such a loss as if nothing had been. A unit attention tells of it
+    /// in any case.
     pub tells_lost_writes: bool,
-    /// Whether the device lets requests wait while it is away, and fails them when that takes too long: then no command is refused for that alone.
+    /// Whether the device lets requests wait while it is away, and fails them when that takes too long: then no command
+    /// is refused for that alone.
     pub waits_for_device: bool,
     /// Who compares and writes, where others reach the device's blocks without this unit; without it, the unit does.
     pub compares_below: Option<Arc<dyn CompareAndWrite>>,

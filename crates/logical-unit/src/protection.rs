@@ -1,8 +1,8 @@
 //! I_T nexuses that may read a logical unit and not write it.
 //!
-//! To them it is write protected: MODE SENSE says so, and what would change the medium ends with WRITE PROTECTED. So does what would take the unit from
-//! those who may write: reservations, mode pages, stopping it. Task management reaches their own tasks only. As long as there are none, a command
-//! costs one load.
+//! To them it is write protected: MODE SENSE says so, and what would change the medium ends with WRITE PROTECTED. So
+//! does what would take the unit from those who may write: reservations, mode pages, stopping it. Task management
+//! reaches their own tasks only. As long as there are none, a command costs one load.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -81,7 +81,8 @@ impl SanitizeState {
     }
 }
 
-/// Whether a command runs although a sanitize is in progress or has failed (SBC-3 4.11.3, 4.11.4); SANITIZE looks for itself.
+/// Whether a command runs although a sanitize is in progress or has failed (SBC-3 4.11.3, 4.11.4); SANITIZE looks for
+/// itself.
 pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
     matches!(
         cdb,

@@ -1,8 +1,9 @@
 //! Tasks under way: what task management can abort, and what ordered tasks wait for.
 //!
-//! Only a task that waits is here: one that ended at once never was. A [`Ticket`] stands for it and leaves with it. An aborted task is
-//! not cancelled: what was submitted to the device runs to its end, its outcome is replaced, and whoever aborted it
-//! waits for its ticket, so that after the task management response nothing of it touches the medium any more (SAM-5 7.1).
+//! Only a task that waits is here: one that ended at once never was. A [`Ticket`] stands for it and leaves with it. An
+//! aborted task is not cancelled: what was submitted to the device runs to its end, its outcome is replaced, and
+//! whoever aborted it waits for its ticket, so that after the task management response nothing of it touches the medium
+//! any more (SAM-5 7.1).
 //!
 //! Order (SAM-5 8.9):
 //!
@@ -123,8 +124,8 @@ impl TaskSet {
         self.shared.task_count.load(Ordering::Acquire) >= TASKS_MAX
     }
 
-    /// A place for a task that waits. Whoever starts a task asks [`is_full`](Self::is_full) first; several who ask at the same moment may go
-    /// past the bound by their count.
+    /// A place for a task that waits. Whoever starts a task asks [`is_full`](Self::is_full) first; several who ask at
+    /// the same moment may go past the bound by their count.
     pub(crate) fn enter(&self, nexus: &NexusId, tag: u64, attribute: TaskAttribute) -> Ticket {
         let mut state = self.lock();
         let number = state.number_next;
@@ -136,8 +137,8 @@ impl TaskSet {
         Ticket { set: self.clone(), number }
     }
 
-    /// Aborts every task that `matches`, on behalf of `by`. Returns their numbers, to wait for with [`ended`](Self::ended), or `None`
-    /// when there was none.
+    /// Aborts every task that `matches`, on behalf of `by`. Returns their numbers, to wait for with
+    /// [`ended`](Self::ended), or `None` when there was none.
     pub(crate) fn abort(&self, by: &NexusId, mut matches: impl FnMut(&NexusId, u64) -> bool) -> Option<Vec<u64>> {
         let mut state = self.lock();
         let mut numbers = Vec::new();

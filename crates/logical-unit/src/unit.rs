@@ -1,4 +1,5 @@
-//! The logical unit: a device and what commands share. What is checked before a command runs, and where it goes: [`device_server`](crate::device_server).
+//! The logical unit: a device and what commands share. What is checked before a command runs, and where it goes:
+//! [`device_server`](crate::device_server).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -164,8 +165,8 @@ impl LogicalUnit {
         sense_bytes(sense, self.mode.has_descriptor_sense())
     }
 
-    /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are finished. Runs
-    /// until it is dropped.
+    /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are
+    /// finished. Runs until it is dropped.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (watch, workers) = (Arc::clone(&self.watch), self.workers.clone());
         let sharing = self.access.sharing().map(|sharing| {
@@ -269,7 +270,8 @@ impl LogicalUnit {
         }
     }
 
-    /// The I_T nexus is gone: with it its RESERVE(6), its prevention of medium removal and its unit attentions (SAM-5 6.3.4).
+    /// The I_T nexus is gone: with it its RESERVE(6), its prevention of medium removal and its unit attentions (SAM-5
+    /// 6.3.4).
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         self.attentions.remove_nexus(nexus);
         if let Some(marks) = &self.change_marks {

@@ -341,7 +341,8 @@ fn marks_are_made_with_everything_changed_and_belong_to_their_initiator() {
     assert_eq!(report_marks(&holder), []);
 }
 
-/// It came before the sanitize and waits behind a write: it ends as every command that a sanitize finds waiting (SBC-4 4.11.3).
+/// It came before the sanitize and waits behind a write: it ends as every command that a sanitize finds waiting (SBC-4
+/// 4.11.3).
 #[test]
 fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
     let device = GatedDevice::new();

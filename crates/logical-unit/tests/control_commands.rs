@@ -234,7 +234,8 @@ fn lists_of_units_in_every_form() {
     target.refuses(Cdb::ReportLuns { select_report: 0, allocation_length: 15 }, &[], Sense::INVALID_FIELD_IN_CDB);
 }
 
-/// The pages that Linux 6.12 asks for where page 00h lists them (drivers/scsi/scsi.c, sd.c), and that none it acts on says nonsense.
+/// The pages that Linux 6.12 asks for where page 00h lists them (drivers/scsi/scsi.c, sd.c), and that none it acts on
+/// says nonsense.
 #[test]
 fn the_pages_that_linux_reads_are_there() {
     let target = Target::new();

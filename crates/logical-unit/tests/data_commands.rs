@@ -83,7 +83,8 @@ fn protection_is_refused_and_dpo_fua_are_taken() {
     target.good(Cdb::Write(flags), &[1; BLOCK_BYTES]);
 }
 
-/// Data-out beyond the CDB is cut; of data-out short of it, what came is written, to the byte (libiscsi Write10Residuals).
+/// Data-out beyond the CDB is cut; of data-out short of it, what came is written, to the byte (libiscsi
+/// Write10Residuals).
 #[test]
 fn data_out_of_the_wrong_length() {
     let target = Target::new();
@@ -330,7 +331,9 @@ fn a_pool_that_lends_one_buffer_serves_reads_one_by_one() {
 proptest! {
     /// Any sequence of writes, against a vector of bytes.
     #[test]
-    fn the_disk_is_a_vector(operations in proptest::collection::vec((0u64..64, 1usize..8, any::<u8>(), 0..4u8), 1..40)) {
+    fn the_disk_is_a_vector(
+        operations in proptest::collection::vec((0u64..64, 1usize..8, any::<u8>(), 0..4u8), 1..40),
+    ) {
         let target = Target::new();
         let mut model = vec![0u8; 80 * BLOCK_BYTES];
         for (lba, count, seed, kind) in operations {
@@ -364,14 +367,21 @@ proptest! {
 
     /// No CDB and no data-out panics.
     #[test]
-    fn foreign_commands_never_panic(cdb in proptest::collection::vec(any::<u8>(), 0..20), data_out in proptest::collection::vec(any::<u8>(), 0..1100)) {
+    fn foreign_commands_never_panic(
+        cdb in proptest::collection::vec(any::<u8>(), 0..20),
+        data_out in proptest::collection::vec(any::<u8>(), 0..1100),
+    ) {
         let target = Target::new();
         let _ = target.run_bytes(&cdb, &data_out);
     }
 
     /// The same with operation codes there are, where most bits are allowed.
     #[test]
-    fn likely_commands_never_panic(row in 0..scsi::cdb::table::ROWS.len(), noise in any::<[u8; 16]>(), data_out in proptest::collection::vec(any::<u8>(), 0..1100)) {
+    fn likely_commands_never_panic(
+        row in 0..scsi::cdb::table::ROWS.len(),
+        noise in any::<[u8; 16]>(),
+        data_out in proptest::collection::vec(any::<u8>(), 0..1100),
+    ) {
         let row = &scsi::cdb::table::ROWS[row];
         let mut cdb: Vec<u8> = noise.iter().zip(row.usage()).map(|(noise, usage)| noise & usage).collect();
         cdb[0] = row.operation_code;

@@ -1,4 +1,5 @@
-//! What waits when a sanitize begins is told of it and carried out no more (SBC-4 4.11.3): nothing is written behind the wiping.
+//! What waits when a sanitize begins is told of it and carried out no more (SBC-4 4.11.3): nothing is written behind
+//! the wiping.
 
 mod common;
 

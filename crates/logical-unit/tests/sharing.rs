@@ -1,5 +1,6 @@
-//! A unit that several hosts share (`docs/protocol/sharing.md`), by its commands and messages: no host reads old data, whoever writes by
-//! whatever command, and a host that is silent harms nobody else. Time stands still but where a test turns the clock.
+//! A unit that several hosts share (`docs/protocol/sharing.md`), by its commands and messages: no host reads old data,
+//! whoever writes by whatever command, and a host that is silent harms nobody else. Time stands still but where a test
+//! turns the clock.
 
 mod common;
 
@@ -392,7 +393,8 @@ fn what_a_fenced_client_held_passes_on_when_its_commands_have_ended() {
     assert!(matches!(world.messages(&next.0)[..], [(3, MessageBody::Granted { request: 1, .. })]));
 }
 
-/// A host that died between its write and its flush: were that lost later, who had the lock next would have read what never was.
+/// A host that died between its write and its flush: were that lost later, who had the lock next would have read what
+/// never was.
 #[test]
 fn what_a_fenced_client_wrote_is_durable_before_its_locks_pass_on() {
     let device = Arc::new(CrashLayer::new(SIZE, 1));

@@ -26,7 +26,8 @@ fn capacity(target: &Target) -> Capacity {
     Capacity::parse_16(&target.data(Cdb::ReadCapacity16 { allocation_length: 32 })).expect("it is whole")
 }
 
-/// Logical block of the device, logical and physical block asked for, and what comes of them: logical block and exponent.
+/// Logical block of the device, logical and physical block asked for, and what comes of them: logical block and
+/// exponent.
 #[test]
 fn logical_and_physical_blocks_in_every_combination() {
     for (device, logical, physical, expected) in [

@@ -1,5 +1,5 @@
-//! Commands about the unit as a whole, and those that read before they write: ORWRITE, WRITE ATOMIC, SANITIZE, EXTENDED COPY, MODE SELECT,
-//! target port groups, logs and defects.
+//! Commands about the unit as a whole, and those that read before they write: ORWRITE, WRITE ATOMIC, SANITIZE, EXTENDED
+//! COPY, MODE SELECT, target port groups, logs and defects.
 
 mod common;
 
@@ -399,7 +399,8 @@ proptest! {
     fn every_command_ends(
         commands in proptest::collection::vec((0..ROWS.len(), any::<[u8; 16]>(), any::<u8>(), 0usize..3000), 1..12)
     ) {
-        let target = Target::with(memory(), LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() });
+        let options = LogicalUnitOptions { atomic_bytes_max: 1 << 20, ..LogicalUnitOptions::default() };
+        let target = Target::with(memory(), options);
         for (index, noise, sparse, data_out_bytes) in commands {
             let row = &ROWS[index];
             let mut cdb = noise;

@@ -1,5 +1,5 @@
-//! MODE SELECT that clears WCE: what the cache held is durable before the answer says that there is no cache. One that sets it: what came before is
-//! durable.
+//! MODE SELECT that clears WCE: what the cache held is durable before the answer says that there is no cache. One that
+//! sets it: what came before is durable.
 
 mod common;
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The error values of a reply ("Error values"). Anything else a peer sends counts as [`ErrorCode::Invalid`], as the document asks.
+/// The error values of a reply ("Error values"). Anything else a peer sends counts as [`ErrorCode::Invalid`], as the
+/// document asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ErrorCode {

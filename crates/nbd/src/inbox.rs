@@ -1,10 +1,11 @@
 //! Bytes that were received and not yet understood.
 //!
-//! One system call may bring many small messages; they wait here and are taken from the front as they become whole. What is free
-//! behind them is where the next bytes go. Nothing is ever dropped: when it is full, nothing more is received until messages are taken.
+//! One system call may bring many small messages; they wait here and are taken from the front as they become whole.
+//! What is free behind them is where the next bytes go. Nothing is ever dropped: when it is full, nothing more is
+//! received until messages are taken.
 //!
-//! Payload that lands here has to be copied out. That is cheaper than a system call where payloads are small; after a large one only
-//! little room is given at first, so that of the next large one only little lands here.
+//! Payload that lands here has to be copied out. That is cheaper than a system call where payloads are small; after a
+//! large one only little room is given at first, so that of the next large one only little lands here.
 
 use zerocopy::FromBytes;
 
@@ -27,7 +28,8 @@ impl Inbox {
     /// Where the next bytes go; empty when there is no room.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         if self.start > 0 {
-            // What is left is the beginning of one message, or whatever the owner did not want yet: moving it is rare or short.
+            // What is left is the beginning of one message, or whatever the owner did not want yet: moving it is rare
+            // or short.
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;

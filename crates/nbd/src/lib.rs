@@ -9,8 +9,9 @@
 //! | [`error`] | [`ErrorCode`], [`Failure`], [`ProtocolError`] |
 //! | [`limits`] | the bounds |
 //!
-//! Both ends are driven alike: receive into `receive_space`, tell `handle_received`, call `poll_event` until it returns `None`, send
-//! what `transmit` holds. Bytes come from a peer that may lie: the answer is an error reply or [`ProtocolError`], never a panic.
+//! Both ends are driven alike: receive into `receive_space`, tell `handle_received`, call `poll_event` until it returns
+//! `None`, send what `transmit` holds. Bytes come from a peer that may lie: the answer is an error reply or
+//! [`ProtocolError`], never a panic.
 //!
 //! | of the document | here |
 //! |---|---|

@@ -2,41 +2,45 @@
 
 use base::limits::BUFFER_BYTES_MAX;
 
-/// Longest string of the protocol (export names, descriptions, error messages), in bytes: "Conventions" of the NBD document.
+/// Longest string of the protocol (export names, descriptions, error messages), in bytes: "Conventions" of the NBD
+/// document.
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// Longest data of one option or option reply that is looked at, in bytes: a name, a description and some queries. A longer option is
-/// skipped and answered `NBD_REP_ERR_TOO_BIG`; a longer option reply ends the connection.
+/// Longest data of one option or option reply that is looked at, in bytes: a name, a description and some queries. A
+/// longer option is skipped and answered `NBD_REP_ERR_TOO_BIG`; a longer option reply ends the connection.
 pub const OPTION_BYTES_MAX: usize = 2 * STRING_BYTES_MAX;
 
-/// Bytes received ahead of being understood. Large enough that one system call brings the headers of a deep queue, or several small
-/// writes with their payload, and small enough that of a large payload only a little is copied: all of it past this is received in
-/// place.
+/// Bytes received ahead of being understood. Large enough that one system call brings the headers of a deep queue, or
+/// several small writes with their payload, and small enough that of a large payload only a little is copied: all of it
+/// past this is received in place.
 pub const STAGING_BYTES: usize = 16 << 10;
 
-/// Bytes of small messages that are gathered in one run to be sent, the last of them excepted. A run is given back when all of it was sent: one that
-/// went on for as long as something waits would keep everything since then for a client that never quite takes all.
+/// Bytes of small messages that are gathered in one run to be sent, the last of them excepted. A run is given back when
+/// all of it was sent: one that went on for as long as something waits would keep everything since then for a client
+/// that never quite takes all.
 pub const RUN_BYTES: usize = 16 << 10;
 
-/// Payloads from this many bytes are *bulk*: after one, another is expected, and copying its beginning out of the staging area is worth
-/// avoiding. Measured with fio over a Unix socket: at 64 KiB the staging area itself costs a quarter of a payload in copying.
+/// Payloads from this many bytes are *bulk*: after one, another is expected, and copying its beginning out of the
+/// staging area is worth avoiding. Measured with fio over a Unix socket: at 64 KiB the staging area itself costs a
+/// quarter of a payload in copying.
 pub const BULK_PAYLOAD_BYTES: usize = 2 * STAGING_BYTES;
 
 /// Bytes staged at once after a bulk payload: some headers, and little of the next payload.
 pub const BULK_STAGING_BYTES: usize = 256;
 
-/// Largest payload of one read or write, in bytes, announced as the maximum of `NBD_INFO_BLOCK_SIZE`: 2^25 is what the document asks
-/// every server to take ("Size constraints").
+/// Largest payload of one read or write, in bytes, announced as the maximum of `NBD_INFO_BLOCK_SIZE`: 2^25 is what the
+/// document asks every server to take ("Size constraints").
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// Largest minimum block size a peer may announce, in bytes ("Size constraints").
 pub const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
 
-/// Extents a server sends for one block status request, and a client keeps of a reply; a reply may cover less than was asked for.
+/// Extents a server sends for one block status request, and a client keeps of a reply; a reply may cover less than was
+/// asked for.
 pub const STATUS_EXTENTS_MAX: usize = 4096;
 
-/// Content chunks that need not touch each other which a client accepts for one read. A server that cuts a read finer than this is
-/// not trying to be useful.
+/// Content chunks that need not touch each other which a client accepts for one read. A server that cuts a read finer
+/// than this is not trying to be useful.
 pub const READ_CHUNKS_MAX: usize = 1024;
 
 /// Requests a client has outstanding on one connection; above it `Client::submit` says no. Far above any useful depth.

@@ -1,7 +1,7 @@
 //! What is to be sent, in order, without copying payloads.
 //!
-//! Small messages are gathered in byte runs; payload buffers stand between them as they are. One vectored write takes as
-//! many of both as it can. A buffer is dropped, and so returns to its pool, when its last byte was sent.
+//! Small messages are gathered in byte runs; payload buffers stand between them as they are. One vectored write takes
+//! as many of both as it can. A buffer is dropped, and so returns to its pool, when its last byte was sent.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -46,7 +46,8 @@ impl Capacity {
     /// Bytes of READ CAPACITY(16) data.
     pub const BYTES_16: usize = 32;
 
-    /// READ CAPACITY(10) data: FFFFFFFFh where the last LBA does not fit, which sends the initiator to the sixteen-byte command.
+    /// READ CAPACITY(10) data: FFFFFFFFh where the last LBA does not fit, which sends the initiator to the sixteen-byte
+    /// command.
     pub fn emit_10(&self) -> [u8; Self::BYTES_10] {
         let last_lba = u32::try_from(self.last_lba).unwrap_or(u32::MAX);
         zerocopy::transmute!([U32::new(last_lba), U32::new(self.block_bytes)])

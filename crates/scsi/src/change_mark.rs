@@ -1,5 +1,5 @@
-//! Data of CHANGE MARK IN and OUT, and VPD page C0h: which ranges of a logical unit others have changed. These are forebay's own commands;
-//! `docs/protocol/change-marks.md` says what they mean.
+//! Data of CHANGE MARK IN and OUT, and VPD page C0h: which ranges of a logical unit others have changed. These are
+//! forebay's own commands; `docs/protocol/change-marks.md` says what they mean.
 //!
 //! What a target sends is checked here once: descriptors ascend, do not touch, and stay within the unit.
 
@@ -148,7 +148,8 @@ pub fn emit_marks(marks: &[Mark]) -> Vec<u8> {
 /// The marks in a target's data.
 ///
 /// # Errors
-/// [`Malformed`] when it is cut short: a mark that is not seen would be taken for unknown. Also above [`REPORTED_MARKS_MAX`].
+/// [`Malformed`] when it is cut short: a mark that is not seen would be taken for unknown. Also above
+/// [`REPORTED_MARKS_MAX`].
 pub fn parse_marks(bytes: &[u8]) -> Result<Vec<Mark>, Malformed> {
     let malformed = Malformed("REPORT MARKS data");
     let length = u32_at(bytes, 0).ok_or(malformed)? as usize;
@@ -247,7 +248,8 @@ impl Changes {
     /// From a target's data.
     ///
     /// # Errors
-    /// [`Malformed`] when it is cut short: a change that is not seen would be a stale read. Also when runs do not ascend or touch.
+    /// [`Malformed`] when it is cut short: a change that is not seen would be a stale read. Also when runs do not
+    /// ascend or touch.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed("REPORT CHANGES data");
         let (raw, rest) = ChangesRaw::read_from_prefix(bytes).map_err(|_| malformed)?;

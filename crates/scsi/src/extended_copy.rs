@@ -1,4 +1,5 @@
-//! EXTENDED COPY(LID1) (SPC-4 6.3): parameter lists, the data of RECEIVE COPY RESULTS, and VPD page 8Fh which announces them.
+//! EXTENDED COPY(LID1) (SPC-4 6.3): parameter lists, the data of RECEIVE COPY RESULTS, and VPD page 8Fh which announces
+//! them.
 //!
 //! ```text
 //! list header   0 list identifier   1 LIST ID USAGE in bits 4, 3   2 bytes of target descriptors (2)   8 bytes of segment
@@ -6,7 +7,8 @@
 //! target E4h    0 type   4 code set   5 designator type   7 designator length   8 designator (20)   29 block length (3)
 //! segment 02h   0 type   2 length (2)   4 source (2)   6 destination (2)   10 blocks (2)   12 source LBA (8)   20 destination LBA (8)
 //! ```
-//! Of the many descriptors there are, these two are supported: logical units by their names, and copies from block to block.
+//! Of the many descriptors there are, these two are supported: logical units by their names, and copies from block to
+//! block.
 
 use crate::error::Malformed;
 use crate::field::{u8_at, u16_at, u32_at, u64_at};

@@ -20,8 +20,8 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|field| u64::from_be_bytes(*field))
 }
 
-/// Text as ASCII fields hold it: left-aligned, space-filled, cut at the field's end; what is not printable becomes a space
-/// (SPC-4 4.3.1).
+/// Text as ASCII fields hold it: left-aligned, space-filled, cut at the field's end; what is not printable becomes a
+/// space (SPC-4 4.3.1).
 pub(crate) fn ascii<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (place, byte) in field.iter_mut().zip(text.bytes()) {

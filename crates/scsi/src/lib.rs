@@ -1,7 +1,8 @@
 //! SCSI as both ends speak it: command descriptor blocks, sense data, and the data that control commands carry.
 //!
-//! Pure: bytes in, values out, and back. What comes from outside is parsed into a value or refused with one; nothing here panics
-//! on foreign bytes. Sources: SAM-5, SPC-4 (T10/1731-D), SBC-3 (T10/BSR INCITS 514); clauses are cited where they are obeyed.
+//! Pure: bytes in, values out, and back. What comes from outside is parsed into a value or refused with one; nothing
+//! here panics on foreign bytes. Sources: SAM-5, SPC-4 (T10/1731-D), SBC-3 (T10/BSR INCITS 514); clauses are cited
+//! where they are obeyed.
 //!
 //! | module | holds |
 //! |---|---|

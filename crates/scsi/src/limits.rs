@@ -1,6 +1,7 @@
 //! The bounds of this crate.
 
-/// Longest CDB: the 16 bytes of an iSCSI command header plus an extended CDB AHS (RFC 7143 11.2.2.3), and SPC-4's own limit.
+/// Longest CDB: the 16 bytes of an iSCSI command header plus an extended CDB AHS (RFC 7143 11.2.2.3), and SPC-4's own
+/// limit.
 pub const CDB_BYTES_MAX: usize = 260;
 
 /// CDB bytes held without an allocation: all of ours.

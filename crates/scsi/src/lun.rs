@@ -7,7 +7,8 @@
 //! flat space  01nnnnnn nnnnnnnn   numbers 0..=16383                          (SAM-5 4.7.7.3)
 //! ```
 //!
-//! We emit the peripheral method where it fits, because every initiator reads it. Well-known, extended and multi-level LUNs are not ours.
+//! We emit the peripheral method where it fits, because every initiator reads it. Well-known, extended and multi-level
+//! LUNs are not ours.
 
 use crate::error::Malformed;
 use crate::limits::LUN_MAX;

@@ -89,7 +89,8 @@ pub fn emit(form: CdbForm, header: &Header, pages: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The header and the bytes of the pages in MODE SENSE data. Where the length field says less than there is, the rest is left out.
+/// The header and the bytes of the pages in MODE SENSE data. Where the length field says less than there is, the rest
+/// is left out.
 ///
 /// # Errors
 /// [`Malformed`] when the header or the block descriptor is cut short.
@@ -103,7 +104,8 @@ pub fn parse(form: CdbForm, bytes: &[u8]) -> Result<(Header, &[u8]), Malformed> 
     parse_parts(form, bytes.get(..length).unwrap_or(bytes)).ok_or(malformed)
 }
 
-/// The header and the bytes of the pages in a MODE SELECT list, where the length field is reserved (SPC-4 6.13): all of it counts.
+/// The header and the bytes of the pages in a MODE SELECT list, where the length field is reserved (SPC-4 6.13): all of
+/// it counts.
 ///
 /// # Errors
 /// [`Malformed`] when the header or the block descriptor is cut short.

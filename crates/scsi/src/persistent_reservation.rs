@@ -209,9 +209,9 @@ pub fn parse_reservation(bytes: &[u8]) -> Result<(u32, Option<ReservationData>),
     Ok((generation, Some(ReservationData { key, kind })))
 }
 
-/// REPORT CAPABILITIES data (SPC-4 6.15.4): all six types; REGISTER may name other initiator ports (SIP_C), not all target ports; and
-/// RESERVE(6) follows SPC-2 alone (CRH clear). `can_persist` is PTPL_C, `is_persistent` is PTPL_A: reservations can outlive, and do
-/// outlive, power loss.
+/// REPORT CAPABILITIES data (SPC-4 6.15.4): all six types; REGISTER may name other initiator ports (SIP_C), not all
+/// target ports; and RESERVE(6) follows SPC-2 alone (CRH clear). `can_persist` is PTPL_C, `is_persistent` is PTPL_A:
+/// reservations can outlive, and do outlive, power loss.
 pub fn emit_capabilities(can_persist: bool, is_persistent: bool) -> [u8; 8] {
     [0, 8, 0x08 | u8::from(can_persist), 0x80 | u8::from(is_persistent), 0xea, 0x01, 0, 0]
 }

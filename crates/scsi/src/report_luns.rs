@@ -17,7 +17,8 @@ pub fn emit(luns: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The LUNs in data from a target that are single-level; others are passed over. Data cut at the allocation length ends early.
+/// The LUNs in data from a target that are single-level; others are passed over. Data cut at the allocation length ends
+/// early.
 ///
 /// # Errors
 /// [`Malformed`] when not even the header is there.

@@ -1,7 +1,7 @@
 //! Sense data (SPC-4 4.5): what a CHECK CONDITION means.
 //!
-//! We emit the fixed format (70h, 71h when deferred) unless the initiator asked for descriptors (72h, 73h), and parse both.
-//! Conditions have names: `Sense::INVALID_FIELD_IN_CDB.at_byte(1)`.
+//! We emit the fixed format (70h, 71h when deferred) unless the initiator asked for descriptors (72h, 73h), and parse
+//! both. Conditions have names: `Sense::INVALID_FIELD_IN_CDB.at_byte(1)`.
 
 use crate::error::Malformed;
 use crate::field::{u8_at, u16_at, u32_at, u64_at};
@@ -207,7 +207,8 @@ impl Sense {
         NAMES.iter().find(|(asc, ascq, _)| (*asc, *ascq) == (self.asc, self.ascq)).map(|(_, _, words)| *words)
     }
 
-    /// Fixed format (SPC-4 4.5.3). An information value of more than 32 bits does not fit and is left out, as the standard says.
+    /// Fixed format (SPC-4 4.5.3). An information value of more than 32 bits does not fit and is left out, as the
+    /// standard says.
     pub fn emit_fixed(&self) -> [u8; FIXED_BYTES] {
         let mut bytes = [0; FIXED_BYTES];
         let information = self.information.and_then(|value| u32::try_from(value).ok());
@@ -221,7 +222,8 @@ impl Sense {
         bytes
     }
 
-    /// Descriptor format (SPC-4 4.5.2), with an information and a sense-key specific descriptor where there is something to say.
+    /// Descriptor format (SPC-4 4.5.2), with an information and a sense-key specific descriptor where there is
+    /// something to say.
     pub fn emit_descriptors(&self) -> Vec<u8> {
         let code = if self.is_deferred { 0x73 } else { 0x72 };
         let mut bytes = vec![code, self.key as u8, self.asc, self.ascq, 0, 0, 0, 0];

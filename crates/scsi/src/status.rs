@@ -42,6 +42,20 @@ impl Status {
             _ => return None,
         })
     }
+
+    /// As SAM-5 calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Good => "GOOD",
+            Self::CheckCondition => "CHECK CONDITION",
+            Self::ConditionMet => "CONDITION MET",
+            Self::Busy => "BUSY",
+            Self::ReservationConflict => "RESERVATION CONFLICT",
+            Self::TaskSetFull => "TASK SET FULL",
+            Self::AcaActive => "ACA ACTIVE",
+            Self::TaskAborted => "TASK ABORTED",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -52,7 +52,8 @@ pub struct Group {
     pub ports: Vec<u16>,
 }
 
-/// The data; `is_extended` asks for the header with an implicit transition time, which is zero: there are no transitions.
+/// The data; `is_extended` asks for the header with an implicit transition time, which is zero: there are no
+/// transitions.
 pub fn emit(groups: &[Group], is_extended: bool) -> Vec<u8> {
     /// Active/optimized is all that this target has: only AO_SUP is set.
     const SUPPORTED: u8 = 0x01;
@@ -68,8 +69,8 @@ pub fn emit(groups: &[Group], is_extended: bool) -> Vec<u8> {
     bytes
 }
 
-/// The groups in data with the short header, from a target. Those in a state that no standard knows are left out; data cut at the
-/// allocation length ends early.
+/// The groups in data with the short header, from a target. Those in a state that no standard knows are left out; data
+/// cut at the allocation length ends early.
 ///
 /// # Errors
 /// [`Malformed`] when not even the header is there.

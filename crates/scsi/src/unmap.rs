@@ -43,8 +43,8 @@ pub fn emit(descriptors: &[Descriptor]) -> Vec<u8> {
     bytes
 }
 
-/// The descriptors of a list; lengths that reach past the bytes received are cut there, a broken last descriptor is left out
-/// (SBC-3 5.28.2: it shall be ignored).
+/// The descriptors of a list; lengths that reach past the bytes received are cut there, a broken last descriptor is
+/// left out (SBC-3 5.28.2: it shall be ignored).
 ///
 /// # Errors
 /// [`Malformed`] when the header is not there.

@@ -1,8 +1,8 @@
 //! Vital product data pages (SPC-4 7.8, SBC-3 6.6): 00h, 80h, 83h, 86h, 87h, B0h, B1h, B2h. Page 8Fh is in
 //! [`extended_copy`](crate::extended_copy) and page C0h in [`change_mark`](crate::change_mark), which they describe.
 //!
-//! Every page starts with the peripheral byte, its code, and the length of what follows. [`body`] checks those three on data from a target;
-//! the page types parse what it returns and emit whole pages.
+//! Every page starts with the peripheral byte, its code, and the length of what follows. [`body`] checks those three on
+//! data from a target; the page types parse what it returns and emit whole pages.
 
 use std::mem::{offset_of, size_of};
 
@@ -92,7 +92,8 @@ pub enum Designator {
     Name(String),
 }
 
-/// A name of the target port a page is read through, or of the whole target device; in page 83h beside the logical unit's.
+/// A name of the target port a page is read through, or of the whole target device; in page 83h beside the logical
+/// unit's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortDesignator {
     /// Relative target port identifier (type 4h).
@@ -189,7 +190,8 @@ pub fn emit_device_identification(designators: &[Designator], ports: &[PortDesig
     whole(page::DEVICE_IDENTIFICATION, &bytes)
 }
 
-/// The designators of the logical unit in page 83h that we understand; those of ports and of target devices are passed over.
+/// The designators of the logical unit in page 83h that we understand; those of ports and of target devices are passed
+/// over.
 ///
 /// # Errors
 /// [`Malformed`] when it is not that page.
@@ -205,7 +207,8 @@ pub fn parse_device_identification(bytes: &[u8]) -> Result<Vec<Designator>, Malf
     Ok(designators)
 }
 
-/// The target port group of the port that page 83h was read through (type 5h, associated with the port), where it is said.
+/// The target port group of the port that page 83h was read through (type 5h, associated with the port), where it is
+/// said.
 ///
 /// # Errors
 /// [`Malformed`] when it is not that page.

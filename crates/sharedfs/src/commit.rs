@@ -16,8 +16,8 @@ pub trait Commit: Send + Sync + 'static {
     /// Whether nothing can be committed.
     fn is_read_only(&self) -> bool;
 
-    /// Makes a transaction durable. A crash leaves all of it or nothing; so does an error, of which nobody knows which until the same changes, or more,
-    /// are committed.
+    /// Makes a transaction durable. A crash leaves all of it or nothing; so does an error, of which nobody knows which
+    /// until the same changes, or more, are committed.
     fn commit(&self, changes: &Changes) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// A block that is committed and not in its place yet: there is an older one.

@@ -10,10 +10,11 @@
 //!      │
 //!   Device
 //! ```
-//! Operations join the running transaction when they end, so none is ever cut by a commit, and the order of operations is that of commits. A crash
-//! leaves what some commit left, the last that was acknowledged or a later one.
+//! Operations join the running transaction when they end, so none is ever cut by a commit, and the order of operations
+//! is that of commits. A crash leaves what some commit left, the last that was acknowledged or a later one.
 //!
-//! Today one mount has the file system for itself: [`pins::SingleHost`]. Locks of several hosts take its place, and a commit at the target that of [`Redo`].
+//! Today one mount has the file system for itself: [`pins::SingleHost`]. Locks of several hosts take its place, and a
+//! commit at the target that of [`Redo`].
 //!
 //! | module | holds |
 //! |---|---|

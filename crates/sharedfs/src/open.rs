@@ -12,19 +12,20 @@ use crate::redo::Redo;
 /// A file system that one mount has for itself.
 pub type Mounted = FileSystem<SharedBlocks<Redo>>;
 
-/// Opens the file system on a device. What a crash left of a mount before is made whole; with `is_read_only` in memory only. At most `cache_bytes` of unchanged
-/// blocks stay in memory.
+/// Opens the file system on a device. What a crash left of a mount before is made whole; with `is_read_only` in memory
+/// only. At most `cache_bytes` of unchanged blocks stay in memory.
 ///
 /// # Errors
-/// `Corrupt` and `Unsupported` for what is no ext2, or none that is supported; `ReadOnly`; `NotClean` where `e2fsck` has to see it first; `NoSpace` where there is
-/// no room for the redo area.
+/// `Corrupt` and `Unsupported` for what is no ext2, or none that is supported; `ReadOnly`; `NotClean` where `e2fsck`
+/// has to see it first; `NoSpace` where there is no room for the redo area.
 pub async fn open(device: SharedDevice, options: OpenOptions, cache_bytes: u64) -> Result<Mounted, Error> {
     let redo = recover(&device, &options).await?;
     let block_bytes = mount_state::read(&device).await?.block_bytes;
     FileSystem::open(SharedBlocks::new(device, block_bytes, redo, SingleHost::default(), cache_bytes), options).await
 }
 
-/// Makes everything durable, brings it to its place, and says in the super block that it is unmounted cleanly. What is begun from then on fails.
+/// Makes everything durable, brings it to its place, and says in the super block that it is unmounted cleanly. What is
+/// begun from then on fails.
 ///
 /// # Errors
 /// When the device fails: then the next mount makes it whole, as after a crash.

@@ -1,8 +1,9 @@
 //! Who may read and change which block, and for how long.
 //!
-//! An operation pins every block before it reads it, shared, and before it changes it, exclusive, and keeps its pins to its end. So what it reads is of one
-//! moment. Where one host has the file system for itself, operations that change something take turns, and no pin has anything to wait for. Where
-//! several share it, a pin is a lock, and one that another host has is waited for here.
+//! An operation pins every block before it reads it, shared, and before it changes it, exclusive, and keeps its pins to
+//! its end. So what it reads is of one moment. Where one host has the file system for itself, operations that change
+//! something take turns, and no pin has anything to wait for. Where several share it, a pin is a lock, and one that
+//! another host has is waited for here.
 
 use std::future::Future;
 
@@ -43,7 +44,8 @@ pub trait Pins: Send + Sync + 'static {
 /// All operations have one lock.
 const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
 
-/// One host has all blocks: operations that change something run one after the other, those that read beside each other.
+/// One host has all blocks: operations that change something run one after the other, those that read beside each
+/// other.
 #[derive(Default)]
 pub struct SingleHost {
     turns: RangeLock,

@@ -7,7 +7,8 @@
 //! | not clean | records of the stamp that the super block has | a crash: they are brought to their places, the older first |
 //! | not clean | none of this stamp | somebody else had it mounted since, or found errors: `e2fsck` has to see it |
 //!
-//! A mount first leaves an empty record of its stamp, then stamps the super block: so a stamp of ours always has a record.
+//! A mount first leaves an empty record of its stamp, then stamps the super block: so a stamp of ours always has a
+//! record.
 
 use std::sync::Arc;
 
@@ -95,7 +96,8 @@ async fn check_reserved(plain: &FileSystem<PlainBlocks>, file: &ReservedFile) ->
 
 /// Makes the area, so that a crash leaves it made or not.
 ///
-/// Its blocks are free until the inode leads to them, and that is one sector. What else goes with it is in the first record by then.
+/// Its blocks are free until the inode leads to them, and that is one sector. What else goes with it is in the first
+/// record by then.
 async fn make_area(device: &SharedDevice, options: &OpenOptions, state: &MountState) -> Result<Area, Error> {
     let plain = open_plain(device, options, false).await?;
     let file = plain.make_reserved_file(area_blocks(state)?).await.map_err(no_room)?;

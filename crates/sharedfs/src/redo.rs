@@ -5,8 +5,9 @@
 //!               n-1 ─► its place     ┴─► flush: n is durable, n-1 is in its place
 //!   commit n+1  record n+1 ─► the other half, over n-1, which nobody needs any more ...
 //! ```
-//! So a commit waits for one flush. Whatever the moment of a crash, one half has a record that is whole, and only what that one changed may be missing in its
-//! place, or be there in part: it is written there again. What n changes as well need not be brought to its place for n-1.
+//! So a commit waits for one flush. Whatever the moment of a crash, one half has a record that is whole, and only what
+//! that one changed may be missing in its place, or be there in part: it is written there again. What n changes as well
+//! need not be brought to its place for n-1.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

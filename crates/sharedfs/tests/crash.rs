@@ -1,4 +1,5 @@
-//! A device that loses its power: what any crash leaves is, after the next mount, what some commit left, the last that was acknowledged or one after it.
+//! A device that loses its power: what any crash leaves is, after the next mount, what some commit left, the last that
+//! was acknowledged or one after it.
 
 #[path = "../../ext2/tests/tools/mod.rs"]
 mod tools;

@@ -1,4 +1,5 @@
-//! Which of several paths reach the unit best: their target port groups are asked every few seconds (asymmetric logical unit access, SPC-4 5.15).
+//! Which of several paths reach the unit best: their target port groups are asked every few seconds (asymmetric logical
+//! unit access, SPC-4 5.15).
 //!
 //! | the target port group of a path is | the path is |
 //! |---|---|
@@ -6,8 +7,8 @@
 //! | active/non-optimized, or it depends on the block | taken when there is no better |
 //! | standby, unavailable, offline, in transition | not taken |
 //!
-//! A path whose session is away answers when it is back, which is the next look at it. What a port refuses for its state meanwhile
-//! goes to another path by itself (`block::layer::multipath`).
+//! A path whose session is away answers when it is back, which is the next look at it. What a port refuses for its
+//! state meanwhile goes to another path by itself (`block::layer::multipath`).
 
 use std::future::Future;
 use std::sync::Arc;

@@ -4,13 +4,16 @@
 //! fronts  ->  stack (difference, write log, cache, or none)  ->  remote LUN, or several as one
 //! ```
 //!
-//! Order of the beginning: its sockets (a name or a place that is taken shows at once), then the stack. Applications that come before that is open
-//! wait. Order of the end: the fronts let nobody in any more and finish what is under way, then the stack is closed. Until all that is done it answers
-//! under its name: it says what it waits for, and can be told to keep what is dirty.
+//! Order of the beginning: its sockets (a name or a place that is taken shows at once), then the stack. Applications
+//! that come before that is open wait. Order of the end: the fronts let nobody in any more and finish what is under
+//! way, then the stack is closed. Until all that is done it answers under its name: it says what it waits for, and can
+//! be told to keep what is dirty.
 //!
-//! A beginning can be interrupted wherever it waits. What was opened is closed then, and the end comes within five seconds.
+//! A beginning can be interrupted wherever it waits. What was opened is closed then, and the end comes within five
+//! seconds.
 //!
-//! Here is the beginning; `running` is what goes on side by side while it serves, and `config` what settings say of the whole.
+//! Here is the beginning; `running` is what goes on side by side while it serves, and `config` what settings say of the
+//! whole.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -44,7 +47,8 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Listens, connects and opens; nothing is served before [`Attachment::run`]. `None` when `signal` came before that was done.
+    /// Listens, connects and opens; nothing is served before [`Attachment::run`]. `None` when `signal` came before that
+    /// was done.
     ///
     /// # Errors
     /// Whatever stands in the way, with nothing changed.

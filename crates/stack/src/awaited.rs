@@ -1,8 +1,9 @@
 //! An attachment whose target is not there yet.
 //!
-//! Its sockets are there from the first moment. Local applications may connect at once; they get their first answer, with the size of the
-//! device, when the target has given it, and in between they wait as they would for a target that went away later. When the replacement
-//! timeout has passed they are hung up on, those that wait and those that come; the search goes on.
+//! Its sockets are there from the first moment. Local applications may connect at once; they get their first answer,
+//! with the size of the device, when the target has given it, and in between they wait as they would for a target that
+//! went away later. When the replacement timeout has passed they are hung up on, those that wait and those that come;
+//! the search goes on.
 //!
 //! ```text
 //! start ─► reconnecting ──login──► Attachment
@@ -62,8 +63,8 @@ impl Awaited {
     /// Waits for the target and attaches it. `None` when it was detached, or `signal` came, before that.
     ///
     /// # Errors
-    /// What waiting does not help with: credentials, a LUN that does not exist; and all that may be wrong with an attachment
-    /// ([`Attachment::start`]).
+    /// What waiting does not help with: credentials, a LUN that does not exist; and all that may be wrong with an
+    /// attachment ([`Attachment::start`]).
     pub async fn attach(self, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Attachment>> {
         let Self { config, listeners } = self;
         let config = config.stack;

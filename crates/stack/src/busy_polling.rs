@@ -3,9 +3,6 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use base::busy_poll::BusyPollCounts;
-use serde_json::{Value, json};
-
 use crate::lun_spec::parse_duration;
 
 /// Longest time that may be asked for: beyond, looking is no longer about wake-ups.
@@ -44,16 +41,6 @@ impl FromStr for BusyPolling {
             }
         }
     }
-}
-
-/// What looking came to, as `forebay status` shows it.
-pub(crate) fn counts_json(counts: BusyPollCounts) -> Value {
-    json!({
-        "begun": counts.begun,
-        "paid": counts.paid,
-        "seconds": counts.time.as_secs_f64(),
-        "seconds_in_vain": counts.time_in_vain.as_secs_f64(),
-    })
 }
 
 #[cfg(test)]

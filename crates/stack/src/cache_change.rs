@@ -1,7 +1,9 @@
-//! A cache of another size, with other lines or other sets in place of the one there is, while it is used: `forebay set NAME cache.size=SIZE`.
+//! A cache of another size, with other lines or other sets in place of the one there is, while it is used:
+//! `forebay set NAME cache.size=SIZE`.
 //!
-//! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests wait. Until then the old one
-//! has everything: whatever goes wrong, and wherever the power fails, it is the cache, and what was begun is removed at the next start.
+//! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests
+//! wait. Until then the old one has everything: whatever goes wrong, and wherever the power fails, it is the cache, and
+//! what was begun is removed at the next start.
 
 use std::cell::RefCell;
 use std::fs;
@@ -22,7 +24,8 @@ use crate::place_device::PlaceKind;
 use crate::settings::Settings;
 use crate::unfinished::Unfinished;
 
-/// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to come below while others write.
+/// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to
+/// come below while others write.
 const DIRTY_SHARE: u64 = 16;
 /// See [`DIRTY_SHARE`].
 const CLEANS_BEFORE_HAND_OVER_MAX: usize = 4;
@@ -88,8 +91,8 @@ impl Drop for Held<'_> {
 }
 
 impl Changing<'_> {
-    /// Carries it out. Returns the new cache, which runs and has all requests. Dropped before that, it leaves the old one as it was, and in
-    /// `successor` whom to wait for before that sends anything more to its LUN.
+    /// Carries it out. Returns the new cache, which runs and has all requests. Dropped before that, it leaves the old
+    /// one as it was, and in `successor` whom to wait for before that sends anything more to its LUN.
     ///
     /// # Errors
     /// Whatever stands in the way; the old cache goes on then.
@@ -98,7 +101,8 @@ impl Changing<'_> {
         let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), &error))?;
         if self.place.offset.is_some() || !metadata.is_file() {
             let message = format!(
-                "the cache {} is not in a file of its own, beside which another could be made: detach, discard it, and make the other in its place",
+                "the cache {} is not in a file of its own, beside which another could be made: detach, discard it, and \
+                 make the other in its place",
                 self.place
             );
             return Err(Error::new(Failure::Usage, message));
@@ -176,8 +180,8 @@ impl Changing<'_> {
     }
 }
 
-/// The associativity of a cache of so many lines. One that is no larger than a usual set is one set because it is small, and has usual ones when it
-/// has grown.
+/// The associativity of a cache of so many lines. One that is no larger than a usual set is one set because it is
+/// small, and has usual ones when it has grown.
 fn associativity_of(ways: u64, lines: u64) -> Associativity {
     match u32::try_from(ways) {
         Ok(ways) if u64::from(ways) < lines => Associativity::Ways(ways),

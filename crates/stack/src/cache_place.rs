@@ -1,7 +1,7 @@
 //! Where a cache lies, and with what it is made and opened.
 //!
-//! The path may be a file, a block device, or a directory (then a file in it, named after the LUN's identity). How it is opened and made there:
-//! [`store_file`](crate::store_file).
+//! The path may be a file, a block device, or a directory (then a file in it, named after the LUN's identity). How it
+//! is opened and made there: [`store_file`](crate::store_file).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,7 +63,8 @@ pub struct CacheConfig {
     pub has_checksums: bool,
     /// Most lines of a cache that is made; `None` for as many as fit.
     pub lines_max: Option<u64>,
-    /// Most bytes of memory that it and the caches of the host's other attachments may take together; `None` for no bound.
+    /// Most bytes of memory that it and the caches of the host's other attachments may take together; `None` for no
+    /// bound.
     pub memory_max: Option<u64>,
 }
 
@@ -111,7 +112,8 @@ impl CacheConfig {
     /// The place of the cache of the LUN `identity`.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no cache can have.
+    /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no cache can
+    /// have.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
         Place::of_store(&self.path, self.offset, &format!("{}.cache", file_stem(identity)))
     }
@@ -129,8 +131,8 @@ impl CacheConfig {
             (false, _) => ("nothing", "bring it back (is its file system mounted?)"),
         };
         let message = format!(
-            "the newest data of {} LUN serial {} may have been in the cache {place}, and {found} is there: {advice}, or give that data up with \
-             `forebay cache discard {}`",
+            "the newest data of {} LUN serial {} may have been in the cache {place}, and {found} is there: {advice}, \
+             or give that data up with `forebay cache discard {}`",
             entry.target,
             entry.serial,
             place.argument("cache")
@@ -161,12 +163,13 @@ impl CacheConfig {
         Ok(old.open_successor(device, origin, options).await?)
     }
 
-    /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it takes. It may take
-    /// `memory_max` bytes of memory. `since` is what others did to the LUN meanwhile, and whether dirty data may replace that.
+    /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it
+    /// takes. It may take `memory_max` bytes of memory. `since` is what others did to the LUN meanwhile, and whether
+    /// dirty data may replace that.
     ///
     /// # Errors
-    /// Another LUN's cache, something that is no cache, a cache in use, one of `caches` in the way, no room, too little memory, dirty data where
-    /// others wrote.
+    /// Another LUN's cache, something that is no cache, a cache in use, one of `caches` in the way, no room, too little
+    /// memory, dirty data where others wrote.
     pub(crate) async fn open(
         &self,
         place: &Place,

@@ -68,8 +68,9 @@ fn check_no_link(place: &Place) -> Result<()> {
     Err(Error::new(Failure::NotFound, message))
 }
 
-/// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: it has no room for two superblocks or,
-/// of a part, which cannot be opened but as a whole, before the end that the superblock or else `listed_bytes` says.
+/// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: it
+/// has no room for two superblocks or, of a part, which cannot be opened but as a whole, before the end that the
+/// superblock or else `listed_bytes` says.
 ///
 /// # Errors
 /// Whatever reading meets.
@@ -106,8 +107,9 @@ pub(crate) fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLO
     Ok(head)
 }
 
-/// Who the store at `place` is; `None` where there is none, or it cannot be read. Its first superblock says it, which has each token no later than
-/// the last one; where that one is damaged, the last one does, unless nobody knows where that is: of a part.
+/// Who the store at `place` is; `None` where there is none, or it cannot be read. Its first superblock says it, which
+/// has each token no later than the last one; where that one is damaged, the last one does, unless nobody knows where
+/// that is: of a part.
 pub(crate) fn store_at(place: &Place) -> Option<StoreIdentity> {
     store_of(place, None)
 }

@@ -1,11 +1,12 @@
 //! The control socket that every long-running forebay process answers on.
 //!
-//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}` lines and
-//! then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time directory, which only its
-//! owner can enter, so whoever can connect may command.
+//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}`
+//! lines and then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time
+//! directory, which only its owner can enter, so whoever can connect may command.
 //!
-//! Neither side waits for ever for the other. A caller who says nothing, or reads nothing, is hung up on after a moment, and at once when the process
-//! ends. A process says `{"progress": null}` as long as it works on an answer; one that is silent for longer is taken for one that stands still.
+//! Neither side waits for ever for the other. A caller who says nothing, or reads nothing, is hung up on after a
+//! moment, and at once when the process ends. A process says `{"progress": null}` as long as it works on an answer; one
+//! that is silent for longer is taken for one that stands still.
 
 use std::fs::Permissions;
 use std::future::Future;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -29,6 +30,7 @@ use crate::limits::{
     ANSWER_TIME_MAX, CONTROL_ANSWERS_MAX, CONTROL_CALLERS_MAX, CONTROL_LINE_BYTES_MAX, CONTROL_SIGN_OF_LIFE_INTERVAL,
     CONTROL_SILENCE_MAX, CONTROL_TRANSFER_TIME_MAX, ENDING_TIME_MAX,
 };
+use crate::status::{Answer, Report};
 
 /// What a caller asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,12 +60,49 @@ pub enum Request {
 }
 
 /// Where a handler reports how far it has come.
-pub type Progress = mpsc::UnboundedSender<Value>;
+pub type Progress = mpsc::UnboundedSender<Report>;
+
+/// One line of what a process answers. Who reads takes reports and answers as they are.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Line<R, A> {
+    /// How far it has come; `null` as a sign of life.
+    Progress(R),
+    /// The answer.
+    Ok(Box<A>),
+    /// Why there is none.
+    Error(Refusal),
+}
+
+/// As it is said.
+type Said = Line<Option<Report>, Answer>;
+
+/// As it is read.
+type Heard = Line<Value, Value>;
+
+/// An error as it is passed on.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    #[serde(deserialize_with = "known_failure")]
+    failure: Failure,
+    message: String,
+}
+
+/// A kind of failure; one that only a newer process knows is any.
+fn known_failure<'de, D: Deserializer<'de>>(said: D) -> std::result::Result<Failure, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(said)?).unwrap_or(Failure::Other))
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.failure, refusal.message)
+    }
+}
 
 /// What answers requests.
 pub trait Handler: 'static {
     /// Answers one request; what it sends to `progress` reaches the caller before the answer.
-    fn handle(&self, request: Request, progress: Progress) -> impl Future<Output = Result<Value>>;
+    fn handle(&self, request: Request, progress: Progress) -> impl Future<Output = Result<Answer>>;
 }
 
 /// A bound control socket. The socket file goes with it.
@@ -92,7 +131,8 @@ impl ControlServer {
         }
         let listener = UnixListener::bind(path)
             .and_then(|listener| {
-                // Until the run-time directory was looked at more closely, the mode of the socket alone keeps others away.
+                // Until the run-time directory was looked at more closely, the mode of the socket alone keeps others
+                // away.
                 std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
                 Ok(listener)
             })
@@ -138,8 +178,8 @@ fn cannot_listen(path: &Path, error: &std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidInput => {
             let message = format!(
-                "{words}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; name a shorter run-time directory with FOREBAY_RUNTIME_DIR, or \
-                 give a shorter --name"
+                "{words}: the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes; name a shorter run-time \
+                 directory with FOREBAY_RUNTIME_DIR, or give a shorter --name"
             );
             Error::new(Failure::Usage, message)
         }
@@ -166,13 +206,15 @@ async fn hear_caller(mut stream: UnixStream) -> Option<(UnixStream, String)> {
 }
 
 async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Handler>) {
-    // Of a process that stood still, a caller was told that it does not answer: it must not do then, much later, what nobody expects any more.
+    // Of a process that stood still, a caller was told that it does not answer: it must not do then, much later, what
+    // nobody expects any more.
     if has_hung_up(&stream) {
         return;
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
     let request = parse_request(&line);
-    // A caller who hangs up stops a cleaning that it asked for. What changes the process, or ends it, is never left half done.
+    // A caller who hangs up stops a cleaning that it asked for. What changes the process, or ends it, is never left
+    // half done.
     let ends_with_caller = matches!(request, Ok(Request::Clean));
     let mut is_heard = true;
     let answer = async { handler.handle(request?, progress).await };
@@ -183,11 +225,11 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
     let result = loop {
         let report = tokio::select! {
             biased;
-            Some(report) = reports.recv() => report,
+            Some(report) = reports.recv() => Some(report),
             result = &mut answer => break result,
-            _ = signs.tick() => Value::Null,
+            _ = signs.tick() => None,
         };
-        if is_heard && write_line(&mut stream, &json!({ "progress": report })).await.is_err() {
+        if is_heard && write_line(&mut stream, &Said::Progress(report)).await.is_err() {
             if ends_with_caller {
                 return;
             }
@@ -196,13 +238,13 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
     };
     // What was reported in the same breath as the answer.
     while let Ok(report) = reports.try_recv() {
-        if !is_heard || write_line(&mut stream, &json!({ "progress": report })).await.is_err() {
+        if !is_heard || write_line(&mut stream, &Said::Progress(Some(report))).await.is_err() {
             return;
         }
     }
     let line = match result {
-        Ok(value) => json!({ "ok": value }),
-        Err(error) => json!({ "error": { "failure": error.failure(), "message": error.to_string() } }),
+        Ok(answer) => Said::Ok(Box::new(answer)),
+        Err(error) => Said::Error(Refusal { failure: error.failure(), message: error.to_string() }),
     };
     // A caller who hung up does not want the answer.
     let _ = write_line(&mut stream, &line).await;
@@ -227,14 +269,14 @@ fn parse_request(line: &str) -> Result<Request> {
 }
 
 /// A reader who takes nothing for long does not want it.
-async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), value: &Value) -> std::io::Result<()> {
-    let mut line = value.to_string();
+async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), said: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_value(said)?.to_string();
     line.push('\n');
     tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, writer.write_all(line.as_bytes())).await?
 }
 
-/// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up without an
-/// answer, where a living one answers, or at least stays.
+/// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up
+/// without an answer, where a living one answers, or at least stays.
 fn is_alive(path: &Path) -> bool {
     let deadline = Instant::now() + ENDING_TIME_MAX;
     while Instant::now() < deadline {
@@ -253,12 +295,13 @@ fn is_alive(path: &Path) -> bool {
     true
 }
 
-/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as the process gives signs of
-/// life.
+/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as
+/// the process gives signs of life.
 ///
 /// # Errors
-/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the process's own error otherwise.
-pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Value)) -> Result<Value> {
+/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the
+/// process's own error otherwise.
+pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Report)) -> Result<Value> {
     call_within(path, request, CONTROL_SILENCE_MAX, on_progress).await.map_err(|failed| match failed {
         NoAnswer::Silent { error, .. } | NoAnswer::Other(error) => error,
     })
@@ -309,7 +352,7 @@ async fn call_within(
     path: &Path,
     request: &Request,
     silence_max: Duration,
-    mut on_progress: impl FnMut(&Value),
+    mut on_progress: impl FnMut(&Report),
 ) -> std::result::Result<Value, NoAnswer> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let hung_up = |why: &dyn std::fmt::Display| {
@@ -332,8 +375,7 @@ async fn call_within(
         }
     })?;
     let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
-    let request = serde_json::to_value(request).expect("a request is plain data");
-    write_line(&mut stream, &request).await.map_err(|error| match error.kind() {
+    write_line(&mut stream, request).await.map_err(|error| match error.kind() {
         ErrorKind::TimedOut => silent(&name, pid, silence_max),
         _ => lost(&error),
     })?;
@@ -348,16 +390,13 @@ async fn call_within(
         if line.is_empty() {
             return Err(ended());
         }
-        let mut answer: Value = serde_json::from_str(&line).map_err(|error| hung_up(&error))?;
-        if let Some(report) = answer.get("progress") {
-            // Without anything to report, it is a sign of life.
-            if !report.is_null() {
-                on_progress(report);
+        match serde_json::from_str(&line).map_err(|error| hung_up(&error))? {
+            // Without anything to report, it is a sign of life; so is what only a newer one could read.
+            Heard::Progress(said) => {
+                Option::<Report>::deserialize(said).ok().flatten().iter().for_each(&mut on_progress)
             }
-        } else if let Some(value) = answer.get_mut("ok") {
-            return Ok(value.take());
-        } else {
-            return Err(NoAnswer::Other(error_of(&answer["error"])));
+            Heard::Ok(answer) => return Ok(*answer),
+            Heard::Error(refusal) => return Err(NoAnswer::Other(refusal.into())),
         }
     }
 }
@@ -392,26 +431,25 @@ fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
-fn error_of(value: &Value) -> Error {
-    let failure = serde_json::from_value(value["failure"].clone()).unwrap_or(Failure::Other);
-    Error::new(failure, value["message"].as_str().unwrap_or("the process answered with something that is no answer"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn step_of(lines_done: u64) -> Report {
+        Report::Cleaned { lines_done, lines_total: 3 }
+    }
+
     struct Echo;
 
     impl Handler for Echo {
-        async fn handle(&self, request: Request, progress: Progress) -> Result<Value> {
+        async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
             match request {
-                Request::Status => Ok(json!({ "fine": true })),
+                Request::Status => Ok(Answer::set("it is", "fine")),
                 Request::Clean => {
                     for step in 0..3 {
-                        progress.send(json!(step)).expect("the caller is there");
+                        progress.send(step_of(step)).expect("the caller is there");
                     }
-                    Ok(Value::Null)
+                    Ok(Answer::ends("it"))
                 }
                 _ => Err(Error::new(Failure::WouldLoseData, "no")),
             }
@@ -423,7 +461,8 @@ mod tests {
         let path = directory.path().join("echo.sock");
         let server = ControlServer::bind(&path).unwrap();
         tokio::select! {
-            () = server.serve(Rc::new(Echo), std::future::pending()) => unreachable!("a server serves until it is dropped"),
+            () = server.serve(Rc::new(Echo), std::future::pending()) => unreachable!("a server serves until it is \
+                                                                                      dropped"),
             result = test(&path) => result,
         }
     }
@@ -431,10 +470,10 @@ mod tests {
     #[tokio::test]
     async fn requests_are_answered_with_progress_in_between() {
         with_server(async |path| {
-            assert_eq!(call(path, &Request::Status, |_| {}).await.unwrap(), json!({ "fine": true }));
+            assert_eq!(call(path, &Request::Status, |_| {}).await.unwrap(), json!({ "it is": "fine" }));
             let mut steps = Vec::new();
             call(path, &Request::Clean, |step| steps.push(step.clone())).await.unwrap();
-            assert_eq!(steps, [json!(0), json!(1), json!(2)]);
+            assert_eq!(steps, [0, 1, 2].map(step_of));
             let error =
                 call(path, &Request::Detach { keep_dirty: true, remove_cache: false }, |_| {}).await.unwrap_err();
             assert_eq!((error.failure(), error.to_string()), (Failure::WouldLoseData, "no".into()));
@@ -473,14 +512,14 @@ mod tests {
     const SLOW_STEPS: usize = 1000;
 
     impl Handler for Slow {
-        async fn handle(&self, _: Request, progress: Progress) -> Result<Value> {
+        async fn handle(&self, _: Request, progress: Progress) -> Result<Answer> {
             for step in 0..SLOW_STEPS {
                 // Whoever listens.
-                let _ = progress.send(json!(step));
+                let _ = progress.send(step_of(step as u64));
                 self.steps.set(step + 1);
                 tokio::task::yield_now().await;
             }
-            Ok(Value::Null)
+            Ok(Answer::ends("it"))
         }
     }
 
@@ -511,9 +550,9 @@ mod tests {
     struct Thorough;
 
     impl Handler for Thorough {
-        async fn handle(&self, _: Request, _: Progress) -> Result<Value> {
+        async fn handle(&self, _: Request, _: Progress) -> Result<Answer> {
             tokio::time::sleep(10 * CONTROL_SILENCE_MAX).await;
-            Ok(Value::Null)
+            Ok(Answer::ends("it"))
         }
     }
 
@@ -524,8 +563,10 @@ mod tests {
         let server = ControlServer::bind(&path).unwrap();
         let request = Request::Detach { keep_dirty: false, remove_cache: false };
         let answered = tokio::select! {
-            () = server.serve(Rc::new(Thorough), std::future::pending()) => unreachable!("it serves until it is dropped"),
-            answered = call(&path, &request, |report| panic!("{report} is no report")) => answered,
+            () = server.serve(Rc::new(Thorough), std::future::pending()) => {
+                unreachable!("it serves until it is dropped")
+            }
+            answered = call(&path, &request, |report| panic!("{report:?} is no report")) => answered,
         };
         assert!(answered.is_ok(), "{answered:?}");
         // Its callers wait in its socket's queue.
@@ -550,7 +591,7 @@ mod tests {
             for _ in 0..3 * CONTROL_CALLERS_MAX {
                 silent.push(UnixStream::connect(&path).await.unwrap());
             }
-            assert_eq!(call(&path, &Request::Status, |_| {}).await.unwrap(), json!({ "fine": true }));
+            assert_eq!(call(&path, &Request::Status, |_| {}).await.unwrap(), json!({ "it is": "fine" }));
             silent
         };
         let (stop, stopped) = tokio::sync::oneshot::channel();

@@ -17,8 +17,8 @@ pub(crate) fn allow(connections: u64, units: u64) {
     }
     if let Some(current) = getrlimit(Resource::Nofile).current.filter(|&current| current < needed) {
         tracing::warn!(
-            "{connections} connections and {units} logical units may need {needed} descriptors, and {current} are allowed: raise the hard limit \
-             (`ulimit -Hn`, LimitNOFILE=), or lower `connections` in [limits]"
+            "{connections} connections and {units} logical units may need {needed} descriptors, and {current} are \
+             allowed: raise the hard limit (`ulimit -Hn`, LimitNOFILE=), or lower `connections` in [limits]"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! The name of a block device that stays with it, whatever node it lies behind today.
 //!
-//! `/dev/sdb` is another disk after the next start. What the kernel knows of the device itself is asked in this order, and the first answer
-//! is the name:
+//! `/dev/sdb` is another disk after the next start. What the kernel knows of the device itself is asked in this order,
+//! and the first answer is the name:
 //!
 //! | device | asked | name |
 //! |---|---|---|
@@ -35,7 +35,8 @@ pub(crate) fn of(path: &Path, number: u64) -> String {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     system.name(&format!("{major}:{minor}"), |link| is_device(link, number)).unwrap_or_else(|| {
         tracing::warn!(
-            "{} has no name of its own: its serial number and reservations go by this path and its number {major}:{minor}",
+            "{} has no name of its own: its serial number and reservations go by this path and its number \
+             {major}:{minor}",
             path.display()
         );
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -98,8 +99,8 @@ fn attribute(path: &Path) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The name as that of a file: everything but letters, digits, `-`, `_`, `.`, `:` and `@` as `%` and two hexadecimal digits, so that no
-/// two names are one file.
+/// The name as that of a file: everything but letters, digits, `-`, `_`, `.`, `:` and `@` as `%` and two hexadecimal
+/// digits, so that no two names are one file.
 pub(crate) fn to_file_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
     let encode = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") };

@@ -1,4 +1,5 @@
-//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see `store_file`).
+//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see
+//! `store_file`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +7,6 @@ use std::sync::Arc;
 use block::layer::read_only::ReadOnlyLayer;
 use block::{Identity, SharedDevice};
 use difference::{Difference, DifferenceOptions};
-use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::caches::Caches;
@@ -15,6 +15,7 @@ use crate::place::Place;
 use crate::place_device::PlaceKind;
 use crate::registry::file_stem;
 use crate::settings::Settings;
+use crate::status::stores::DifferenceStatus;
 use crate::store_file::open_or_make;
 
 /// The difference of an attachment, as asked for.
@@ -71,12 +72,12 @@ impl DifferenceConfig {
 }
 
 /// What `status` says of it.
-pub(crate) fn status(difference: &Difference) -> Value {
+pub(crate) fn status(difference: &Difference) -> DifferenceStatus {
     let status = difference.status();
-    json!({
-        "generation": (status.generation != 0).then_some(status.generation),
-        "chunk_bytes": status.chunk_bytes,
-        "room_bytes": status.room_bytes,
-        "used_bytes": status.used_bytes,
-    })
+    DifferenceStatus {
+        generation: (status.generation != 0).then_some(status.generation),
+        chunk_bytes: status.chunk_bytes,
+        room_bytes: status.room_bytes,
+        used_bytes: status.used_bytes,
+    }
 }

@@ -1,6 +1,8 @@
-//! What else may be on a file or block device in which a store is to be made: file systems, partition tables, members of arrays and pools.
+//! What else may be on a file or block device in which a store is to be made: file systems, partition tables, members
+//! of arrays and pools.
 //!
-//! Many of them leave the first bytes zero, or lie around a free part of theirs, so that a place that looks blank does not say that nothing is lost.
+//! Many of them leave the first bytes zero, or lie around a free part of theirs, so that a place that looks blank does
+//! not say that nothing is lost.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -50,8 +52,8 @@ const MD_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
 const ZFS_UBERBLOCKS: Range<u64> = 128 << 10..256 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
-/// Refuses to make a store, called `what`, at `place` where its file or block device is something else as a whole. What lies within a store, one of
-/// `caches` or one that begins with the device, is that one's own.
+/// Refuses to make a store, called `what`, at `place` where its file or block device is something else as a whole. What
+/// lies within a store, one of `caches` or one that begins with the device, is that one's own.
 ///
 /// # Errors
 /// `WouldLoseData`, with what it is; whatever reading meets.
@@ -72,8 +74,8 @@ pub(crate) fn check(what: &str, place: &Place, caches: &Caches) -> Result<()> {
     let Some(found) = found else { return Ok(()) };
     let path = place.path.display();
     let message = format!(
-        "{path} is or has {found}, which a {what} would overwrite: choose another place or, if nothing there is needed any more, \
-         `wipefs --all {path}`"
+        "{path} is or has {found}, which a {what} would overwrite: choose another place or, if nothing there is needed \
+         any more, `wipefs --all {path}`"
     );
     Err(Error::new(Failure::WouldLoseData, message))
 }

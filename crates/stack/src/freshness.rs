@@ -22,7 +22,6 @@ use block::device::Device;
 use block::{ByteRange, Identity};
 use cache::{ConflictingChanges, Freshness};
 use initiator::Mark;
-use serde_json::{Value, json};
 use store::Tokens;
 use uuid::Uuid;
 use writelog::WriteLog;
@@ -35,6 +34,7 @@ use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{MemberLun, Remotes};
+use crate::status::stores::StoreFreshness;
 
 mod clearing;
 mod report;
@@ -284,7 +284,7 @@ impl Assessed {
         caches: &Caches,
         record: Record,
         (store, is_overwritten): (&dyn Invalidate, bool),
-    ) -> Result<(Value, HeldMarks)> {
+    ) -> Result<(StoreFreshness, HeldMarks)> {
         let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
         let taken = std::mem::take(&mut self.taken);
         // From now on the store is used, and its marks have to tell.
@@ -330,8 +330,12 @@ impl Assessed {
             }
             _ => tracing::warn!("the {what} {} begins without clean lines: {}", self.place, self.why),
         }
-        let told =
-            json!({ "state": state, "changed_ranges": ranges, "changed_by_others_bytes": bytes, "why": self.why });
+        let told = StoreFreshness {
+            state: state.to_owned(),
+            changed_ranges: ranges,
+            changed_by_others_bytes: bytes,
+            why: self.why,
+        };
         Ok((told, held))
     }
 

@@ -1,4 +1,5 @@
-//! Fronts: how local applications reach a device. One stack may have several, of one kind or of more, each at a place of its own.
+//! Fronts: how local applications reach a device. One stack may have several, of one kind or of more, each at a place
+//! of its own.
 //!
 //! | module | holds |
 //! |---|---|
@@ -10,20 +11,21 @@
 //! | [`options`] | what settings say of all of them |
 //! | here | the kinds there are, and all fronts of one attachment |
 //!
-//! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the beginning and the end of an attachment)
-//! knows it by these only.
+//! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the
+//! beginning and the end of an attachment) knows it by these only.
 
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{join_all, select_all};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::watch::Sender;
 
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
+use crate::status::fronts::{FrontStatus, FrontsStatus};
 
 #[cfg(test)]
 mod broken;
@@ -53,7 +55,8 @@ static BEST: &[Choice] = &[
     ("NBD socket", &nbd::KIND, nbd::usual),
 ];
 
-/// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind that can be had here.
+/// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind
+/// that can be had here.
 ///
 /// # Errors
 /// Why it asks for nothing.
@@ -128,11 +131,6 @@ impl Fronts {
         self.0.iter().map(|front| front.place()).collect()
     }
 
-    /// Applications that know another size of the device than it has.
-    pub fn outdated(&self) -> u64 {
-        self.0.iter().map(|front| front.clients().outdated).sum()
-    }
-
     /// Shows the device at all of them: from then on applications find it there.
     ///
     /// # Errors
@@ -156,7 +154,8 @@ impl Fronts {
         }
     }
 
-    /// Serves at all of them until `stop` is raised, and ends when each has finished what was begun. One that ends before leaves the others.
+    /// Serves at all of them until `stop` is raised, and ends when each has finished what was begun. One that ends
+    /// before leaves the others.
     ///
     /// # Errors
     /// Of the first that ended with one.
@@ -176,24 +175,29 @@ impl Fronts {
         serving.await.into_iter().collect()
     }
 
-    /// Adds what there is to say of them to a status.
-    pub fn add_to(&self, status: &mut Value) {
+    /// What there is to say of them.
+    pub fn status(&self) -> FrontsStatus {
         let one = |front: &dyn Front| {
             let clients = front.clients();
-            json!({
-                "kind": front.kind().name,
-                "place": front.place(),
-                "address": front.address(),
-                "clients": clients.open,
-                "clients_outdated": clients.outdated,
-            })
+            FrontStatus {
+                kind: front.kind().name.to_owned(),
+                place: front.place(),
+                address: front.address(),
+                clients: clients.open,
+                clients_outdated: clients.outdated,
+            }
         };
-        status["address"] = self.addresses().join(" ").into();
-        status["front"] = self.places().first().cloned().into();
-        status["fronts"] = self.0.iter().map(|front| one(front.as_ref())).collect();
+        let mut counters = Map::new();
         for front in self.0.iter() {
             let name = front.kind().name;
-            status[name] = sum(status[name].take(), front.counters());
+            let counted = sum(counters.remove(name).unwrap_or_default(), front.counters());
+            counters.insert(name.to_owned(), counted);
+        }
+        FrontsStatus {
+            address: self.addresses().join(" "),
+            front: self.places().first().cloned(),
+            fronts: self.0.iter().map(|front| one(front.as_ref())).collect(),
+            counters,
         }
     }
 }
@@ -226,6 +230,7 @@ mod tests {
     use block::memory::MemoryDevice;
     use block::range_lock::RangeLock;
     use block::{Buffer, Identity};
+    use serde_json::json;
 
     use super::*;
     use crate::settings::find;

@@ -1,7 +1,8 @@
-//! The marks of a store while it is used: at every reconnection of their LUN, and when the store lets go of it, they get another token.
+//! The marks of a store while it is used: at every reconnection of their LUN, and when the store lets go of it, they
+//! get another token.
 //!
-//! So an older copy of the LUN with its marks (a backup that was made while the store was used) is known by its old token. Each step is
-//! durable here before the next: a crash between them leaves both tokens, and either counts.
+//! So an older copy of the LUN with its marks (a backup that was made while the store was used) is known by its old
+//! token. Each step is durable here before the next: a crash between them leaves both tokens, and either counts.
 //!
 //! ```text
 //! remember the candidate   ->   every path expects it   ->   TAKE by all that are there   ->   the candidate is the token
@@ -59,7 +60,8 @@ impl HeldMarks {
             return;
         }
         if let Err(error) = self.renew_by(&online, mark).await {
-            tracing::warn!(%error, "a change mark keeps its token: a copy of the LUN from before now is not told from it");
+            tracing::warn!(%error, "a change mark keeps its token: a copy of the LUN from before now is not told from \
+                                    it");
         }
     }
 
@@ -115,8 +117,8 @@ impl MarkRenewal {
         Self { stores, watches }
     }
 
-    /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is not waited for.
-    /// If they `are_closed`, nothing is written in them any more.
+    /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is
+    /// not waited for. If they `are_closed`, nothing is written in them any more.
     pub async fn finish(mut self, are_closed: bool) {
         self.watches.shutdown().await;
         for store in self.stores.iter().filter(|_| are_closed) {

@@ -46,6 +46,7 @@
 //! | `sharing_file` | what a start has to know of the hosts that share a LUN |
 //! | `socket_names` | modes and groups of socket files, as people write them |
 //! | [`stack`] | remote LUN, cache, write log, difference as one device |
+//! | [`status`] | what a process says of itself and of its work |
 //! | [`systemd`] | sockets the service manager passes, and what it is told |
 //! | [`target_config`] | one target to serve, as asked for |
 //! | [`target_file`] | the grammar of a target's configuration file |
@@ -103,6 +104,7 @@ mod sharing_file;
 pub mod sidecar;
 mod socket_names;
 pub mod stack;
+pub mod status;
 pub mod store_file;
 pub mod systemd;
 pub mod target_config;

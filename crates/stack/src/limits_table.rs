@@ -1,6 +1,7 @@
 //! The `[limits]` of a configuration file: what a target lets its peers hold.
 //!
-//! What is not there keeps its default (`target::limits`). Nothing is known of the target here, so that any text can be tried.
+//! What is not there keeps its default (`target::limits`). Nothing is known of the target here, so that any text can be
+//! tried.
 
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 

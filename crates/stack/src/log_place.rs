@@ -199,8 +199,8 @@ impl LogConfig {
             );
         }
         if self.is_paper && self.durability == Durability::Log {
-            let message = "--profile paper needs slots for level 1, and --durability log has none: give --durability unsafe-volatile \
-                           (slots of RAM), or --durability nvram with --nvram PATH";
+            let message = "--profile paper needs slots for level 1, and --durability log has none: give --durability \
+                           unsafe-volatile (slots of RAM), or --durability nvram with --nvram PATH";
             return refused(message.into());
         }
         if self.ram_bytes.is_some() && self.durability != Durability::UnsafeVolatile {
@@ -220,8 +220,8 @@ impl LogConfig {
         Place::of_store(&self.path, self.offset, &format!("{}.log", file_stem(identity)))
     }
 
-    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the registry says that one with the
-    /// LUN's newest data should be.
+    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the
+    /// registry says that one with the LUN's newest data should be.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on.
@@ -231,30 +231,31 @@ impl LogConfig {
         let is_other = matches!((entry.uuid, uuid_at(place)), (Some(expected), Some(found)) if expected != found);
         let message = if is_other {
             format!(
-                "the newest data of {} LUN serial {} may have been in the write log {path}, and another log is there: bring the right one back, or give \
-                 that data up with `forebay log discard {argument}`",
+                "the newest data of {} LUN serial {} may have been in the write log {path}, and another log is there: \
+                 bring the right one back, or give that data up with `forebay log discard {argument}`",
                 entry.target, entry.serial
             )
         } else if entry.has_failed {
             format!(
-                "the device of the write log {path} failed while it was in use, and the LUN has got newer data since: what the log holds \
-                 may be older; give it up with `forebay log discard {argument}`"
+                "the device of the write log {path} failed while it was in use, and the LUN has got newer data since: \
+                 what the log holds may be older; give it up with `forebay log discard {argument}`"
             )
         } else if content_is_there(place)? {
             return Ok(());
         } else {
             format!(
-                "the newest data of {} LUN serial {} may have been in the write log {path}, and nothing is there: bring it back (is its file \
-                 system mounted?), or give that data up with `forebay log discard {argument}`",
+                "the newest data of {} LUN serial {} may have been in the write log {path}, and nothing is there: \
+                 bring it back (is its file system mounted?), or give that data up with `forebay log discard \
+                 {argument}`",
                 entry.target, entry.serial
             )
         };
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as long as it may be dirty: an
-    /// entry for each of the LUNs `identities`; also the bytes of its device. Should that fail, the registry is told so. `kept` is what others changed on the LUN meanwhile
-    /// that must not be overwritten.
+    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as
+    /// long as it may be dirty: an entry for each of the LUNs `identities`; also the bytes of its device. Should that
+    /// fail, the registry is told so. `kept` is what others changed on the LUN meanwhile that must not be overwritten.
     ///
     /// # Errors
     /// Another LUN's log, something that is no log, a log in use, no room, NVRAM that is not there.

@@ -1,6 +1,7 @@
 //! Who this host says it is, and the secrets it proves it with.
 //!
-//! Secrets come from a file or from `FOREBAY_CHAP_PASSWORD`, never from the command line, where every user of the machine could read them.
+//! Secrets come from a file or from `FOREBAY_CHAP_PASSWORD`, never from the command line, where every user of the
+//! machine could read them.
 
 use std::env;
 use std::fs;
@@ -37,8 +38,8 @@ pub fn accounts(user: Option<String>, chap_file: Option<&Path>, variable: &str) 
     Ok(vec![Credentials { name, secret }])
 }
 
-/// This host's initiator name: the same at every start, so that a target sees the same initiator come back. It is made from the machine's
-/// id (hashed, since that id should not leave the machine), or from its host name.
+/// This host's initiator name: the same at every start, so that a target sees the same initiator come back. It is made
+/// from the machine's id (hashed, since that id should not leave the machine), or from its host name.
 pub fn default_initiator_name() -> String {
     let read = |path: &str| fs::read_to_string(path).ok().filter(|text| !text.trim().is_empty());
     let host = read("/etc/machine-id").or_else(|| read("/etc/hostname")).unwrap_or_else(|| "localhost".to_owned());
@@ -46,9 +47,10 @@ pub fn default_initiator_name() -> String {
     format!("iqn.2026-11.io.forebay:{}", id.simple())
 }
 
-/// The ISID of the attachment that answers at `control_socket`: the same at every start, so that a target sees its session come back, ends
-/// at once what an old one left behind, and knows its persistent reservations again (RFC 7143 4.4.3.1). Attachments of one name differ by user
-/// and by host, whose name counts for containers that share a machine's id. The qualifier is zero, for several sessions to count up from.
+/// The ISID of the attachment that answers at `control_socket`: the same at every start, so that a target sees its
+/// session come back, ends at once what an old one left behind, and knows its persistent reservations again (RFC 7143
+/// 4.4.3.1). Attachments of one name differ by user and by host, whose name counts for containers that share a
+/// machine's id. The qualifier is zero, for several sessions to count up from.
 pub fn attachment_isid(control_socket: &Path) -> Isid {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let place = format!("forebay attachment {} {}", host.trim(), control_socket.display());
@@ -71,7 +73,8 @@ impl Account {
     /// What `settings` say, and the user of a URL where they name none.
     ///
     /// # Errors
-    /// A name that is none, a secret that is none or belongs to nobody, or proof asked for without giving any: CHAP goes both ways or one.
+    /// A name that is none, a secret that is none or belongs to nobody, or proof asked for without giving any: CHAP
+    /// goes both ways or one.
     pub fn of(settings: &Settings, url_user: Option<&str>) -> Result<Self> {
         let user = settings.text("chap.user").or_else(|| url_user.map(str::to_owned));
         let credentials = credentials(user.as_deref(), settings.path("chap.file").as_deref())?;

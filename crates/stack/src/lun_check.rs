@@ -1,4 +1,5 @@
-//! Whether what a LUN is to be made of can be served, found out before it is opened or made: for `target check` as for the target itself.
+//! Whether what a LUN is to be made of can be served, found out before it is opened or made: for `target check` as for
+//! the target itself.
 
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
@@ -55,7 +56,8 @@ fn check_file(path: &Path, size_bytes: Option<u64>, is_read_only: bool) -> Resul
     }
 }
 
-/// Refuses a file that has another size than it is to have: a start does not change it. Only a reload of the target that serves it lets it grow.
+/// Refuses a file that has another size than it is to have: a start does not change it. Only a reload of the target
+/// that serves it lets it grow.
 ///
 /// # Errors
 /// `Mismatch`, with both sizes.

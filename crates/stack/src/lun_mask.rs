@@ -1,4 +1,5 @@
-//! What some initiators see of a target: `"1=0"` is LUN 0 under the number 1, `"5,read-only"` is LUN 5 under its own, for reading.
+//! What some initiators see of a target: `"1=0"` is LUN 0 under the number 1, `"5,read-only"` is LUN 5 under its own,
+//! for reading.
 
 use std::fmt;
 use std::str::FromStr;

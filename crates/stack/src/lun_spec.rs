@@ -25,7 +25,8 @@ pub struct LunSpec {
     pub disk: Option<DiskModel>,
     /// Whether writes are refused.
     pub is_read_only: bool,
-    /// Whether completed writes may be lost until a flush, as reported (WCE); a RAM LUN loses everything with its process anyway.
+    /// Whether completed writes may be lost until a flush, as reported (WCE); a RAM LUN loses everything with its
+    /// process anyway.
     pub is_write_cache_volatile: bool,
     /// Logical block in bytes.
     pub block_bytes: u32,

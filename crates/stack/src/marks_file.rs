@@ -1,11 +1,12 @@
 //! The change marks of a file or block device LUN, kept beside its sidecar (format: `docs/formats/change-marks.md`).
 //!
-//! Every page stands alone, with a checksum. A page that is damaged or torn counts as *changed*: that of a mark as a mark that is not there, that of
-//! a part of its bits as all of them set. So a write that the power fails at loses no change, whatever is left of it.
+//! Every page stands alone, with a checksum. A page that is damaged or torn counts as *changed*: that of a mark as a
+//! mark that is not there, that of a part of its bits as all of them set. So a write that the power fails at loses no
+//! change, whatever is left of it.
 //!
-//! Of a file it is also known how large it was and when it was changed last, when it was closed in order: one that was changed by somebody else
-//! since has changed everywhere. That is the time of its status (ctime), which nobody can put back. After a crash of the target that is not known, and
-//! not checked.
+//! Of a file it is also known how large it was and when it was changed last, when it was closed in order: one that was
+//! changed by somebody else since has changed everywhere. That is the time of its status (ctime), which nobody can put
+//! back. After a crash of the target that is not known, and not checked.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -255,8 +256,9 @@ struct Shared {
 }
 
 impl MarksFile {
-    /// The marks kept at `path` for the LUN with this serial number, whose ranges have `range_bytes`, and what is there. `found` is its file.
-    /// Marks of another LUN, of other ranges, or of a file that was changed since it was closed are removed.
+    /// The marks kept at `path` for the LUN with this serial number, whose ranges have `range_bytes`, and what is
+    /// there. `found` is its file. Marks of another LUN, of other ranges, or of a file that was changed since it was
+    /// closed are removed.
     ///
     /// # Errors
     /// When the file is there and cannot be read, or not be written: then nobody can record what changes.
@@ -458,7 +460,8 @@ mod tests {
         assert_eq!(marks_in(&image), SavedMarks::default());
     }
 
-    /// The power fails at a write, and any sectors of it are there: what was recorded before is still told, or the mark is not known.
+    /// The power fails at a write, and any sectors of it are there: what was recorded before is still told, or the mark
+    /// is not known.
     #[test]
     fn a_torn_write_loses_no_recorded_change() {
         let mut before = header_page("s1", 1 << 20, None).to_vec();
@@ -551,7 +554,8 @@ mod tests {
         assert_eq!(open("s1", 1 << 20).1, 0, "a damaged header");
     }
 
-    /// Its writes change the time of the file, and so does whoever writes to it later: only what is noted at its end can be held against it.
+    /// Its writes change the time of the file, and so does whoever writes to it later: only what is noted at its end
+    /// can be held against it.
     #[test]
     fn marks_that_were_closed_in_order_and_opened_again_outlive_a_crash() {
         let directory = tempfile::tempdir().unwrap();

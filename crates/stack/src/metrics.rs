@@ -1,10 +1,10 @@
 //! Metrics over HTTP: `GET /metrics` in the OpenMetrics text format, which Prometheus scrapes.
 //!
-//! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`] says it in other words.
-//! So metrics cost nothing while nobody looks.
+//! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`]
+//! says it in other words. So metrics cost nothing while nobody looks.
 //!
-//! Scrapers are few, and none of them waits for long: a connection beyond a number takes the place of the one that came first, and one that is silent
-//! is ended.
+//! Scrapers are few, and none of them waits for long: a connection beyond a number takes the place of the one that came
+//! first, and one that is silent is ended.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use self::scrapers::Scrapers;
 use crate::error::{Error, Failure, Result};
 use crate::limits::METRICS_WAITING_MAX;
+use crate::status::ProcessStatus;
 
 pub mod families;
 pub mod plain;
@@ -30,7 +30,7 @@ mod scrapers;
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where the answer to a scrape goes.
-type Question = oneshot::Sender<Value>;
+type Question = oneshot::Sender<ProcessStatus>;
 
 /// Who may scrape.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,8 @@ impl MetricsServer {
     /// Listens on `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// An address that cannot be bound, or that other machines can reach where that is not meant: what to do then is for the caller to say.
+    /// An address that cannot be bound, or that other machines can reach where that is not meant: what to do then is
+    /// for the caller to say.
     pub fn bind(address: SocketAddr, reach: Reach) -> Result<Self> {
         if let (false, Reach::Loopback { advice }) = (address.ip().is_loopback(), reach) {
             let message = format!("metrics on {address} could be read from other machines: {advice}");
@@ -78,7 +79,7 @@ impl MetricsServer {
     ///
     /// # Errors
     /// When the listener fails.
-    pub async fn serve(self, status: impl AsyncFn() -> Value, stop: impl Future<Output = ()>) -> Result<()> {
+    pub async fn serve(self, status: impl AsyncFn() -> ProcessStatus, stop: impl Future<Output = ()>) -> Result<()> {
         let failed = |error: &std::io::Error| Error::io("the metrics", error);
         let listener = TcpListener::from_std(self.listener).map_err(|error| failed(&error))?;
         let (questions, mut asked) = mpsc::channel::<Question>(METRICS_WAITING_MAX);
@@ -104,7 +105,7 @@ async fn scrape(State(questions): State<mpsc::Sender<Question>>) -> Response {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let Ok(status) = answer.await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    match families::render(status) {
+    match families::render(&status) {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -3,9 +3,9 @@
 //! ```text
 //! directory  ->  Volume (FUSE)  ->  ext2  ->  sharedfs  ->  remote LUN or file
 //! ```
-//! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for it (a signal, `forebay detach`,
-//! `umount`): the directory is unmounted and what is under way is answered, everything becomes durable and goes to its place, the super block says
-//! that it is clean, and the session is closed.
+//! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for
+//! it (a signal, `forebay detach`, `umount`): the directory is unmounted and what is under way is answered, everything
+//! becomes durable and goes to its place, the super block says that it is clean, and the session is closed.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,6 @@ use block::SharedDevice;
 use ext2::{OpenOptions, Timestamp};
 use file::{FileDevice, FileOptions};
 use front::{Volume, VolumeOptions};
-use serde_json::{Value, json};
 use sharedfs::{Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
@@ -34,6 +33,8 @@ use crate::registry::{Registry, UnitLock};
 use crate::remotes::{Remotes, RemotesConfig, number_sessions};
 use crate::search::{Search, Sought};
 use crate::settings::Settings;
+use crate::status::mount::{MountCounts, MountStatus};
+use crate::status::{Answer, Left, ProcessStatus};
 use crate::systemd;
 use crate::time::system_clock;
 
@@ -176,44 +177,44 @@ impl MountParts {
         let _ = self.ended.subscribe().wait_for(Option::is_some).await;
     }
 
-    fn status(&self) -> Value {
+    fn status(&self) -> MountStatus {
         let counters = self.file_system.blocks().counters();
-        json!({
-            "kind": "mount",
-            "name": self.name,
-            "pid": std::process::id(),
-            "address": self.directory,
-            "source": self.source,
-            "size_bytes": self.device.geometry().size_bytes,
-            "is_read_only": self.is_read_only,
-            "remote": self.remotes.as_ref().map(Remotes::status),
-            "mount": {
-                "requests": self.volume.requests(),
-                "known_inodes": self.volume.known_inodes(),
-                "commits": counters.commits,
-                "changed_blocks": counters.changed_blocks,
-                "cached_blocks": counters.cached_blocks,
-                "block_hits": counters.hits,
-                "block_misses": counters.misses,
+        MountStatus {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            address: self.directory.clone(),
+            source: self.source.clone(),
+            size_bytes: Some(self.device.geometry().size_bytes),
+            is_read_only: self.is_read_only,
+            remote: self.remotes.as_ref().and_then(Remotes::status),
+            mount: MountCounts {
+                requests: self.volume.requests(),
+                known_inodes: self.volume.known_inodes(),
+                commits: counters.commits,
+                changed_blocks: counters.changed_blocks,
+                cached_blocks: counters.cached_blocks,
+                block_hits: counters.hits,
+                block_misses: counters.misses,
             },
-        })
+        }
     }
 
-    async fn detach(&self) -> Result<Value> {
+    async fn detach(&self) -> Result<Answer> {
         self.stopping.send_replace(true);
         self.has_ended().await;
         let ended = self.ended.borrow().clone();
-        ended.unwrap_or(Ok(())).map(|()| json!({ "name": self.name, "dirty_bytes": 0 }))
+        let left = Left { name: Some(self.name.clone()), dirty_bytes: Some(0), is_target_silent: None };
+        ended.unwrap_or(Ok(())).map(|()| Answer::Left(left))
     }
 }
 
 impl Handler for MountParts {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
+    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(self.status()),
+            Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(self.status())))),
             Request::Clean => {
                 self.file_system.commit().await?;
-                Ok(json!({ "dirty_bytes": 0 }))
+                Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
             Request::Detach { .. } => self.detach().await,
             Request::Set { .. } | Request::Reload => Err(Error::new(

@@ -1,7 +1,8 @@
-//! The caches and write logs of this host, as a target sees them that is to serve what they lie in: its initiators would write over them.
+//! The caches and write logs of this host, as a target sees them that is to serve what they lie in: its initiators
+//! would write over them.
 //!
-//! A store counts where this host has noted it, and while it is there. A file that merely holds one, which another host made on its LUN, is a LUN like
-//! any other.
+//! A store counts where this host has noted it, and while it is there. A file that merely holds one, which another host
+//! made on its LUN, is a LUN like any other.
 
 use base::units::ByteSize;
 use uuid::Uuid;
@@ -83,13 +84,14 @@ impl OwnStores {
             .offset
             .map_or_else(|| format!("is the {what}"), |offset| format!("has, at {}, the {what}", ByteSize(offset)));
         let loss = if own.is_dirty {
-            ", with data that the LUN lacks: attach that with it, and detach, which writes it back; then serve another file"
+            ", with data that the LUN lacks: attach that with it, and detach, which writes it back; then serve another \
+             file"
         } else {
             ": serve another file"
         };
         let message = format!(
-            "LUN {spec}: {path} {is} of \"{}\" (LUN serial {}), and initiators would write over it{loss}, or give the {what} up with \
-             `forebay {what} discard {}`",
+            "LUN {spec}: {path} {is} of \"{}\" (LUN serial {}), and initiators would write over it{loss}, or give the \
+             {what} up with `forebay {what} discard {}`",
             own.name,
             own.serial,
             own.place.argument(what)

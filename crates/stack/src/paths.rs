@@ -1,6 +1,7 @@
-//! Where forebay keeps what lives as long as a process (sockets) and what outlives it (the registry of dirty caches, the sidecars of block
-//! devices). The locks on logical units in use lie beside the registry: others remove run-time directories, such as a service manager that stops one
-//! of several services, and a lock whose file is gone locks nobody out.
+//! Where forebay keeps what lives as long as a process (sockets) and what outlives it (the registry of dirty caches,
+//! the sidecars of block devices). The locks on logical units in use lie beside the registry: others remove run-time
+//! directories, such as a service manager that stops one of several services, and a lock whose file is gone locks
+//! nobody out.
 //!
 //! | | override | root | any other user |
 //! |---|---|---|---|
@@ -92,7 +93,8 @@ impl Paths {
 /// The run-time and the state directory of `user`, as the variables of `environment` say.
 ///
 /// # Errors
-/// `Usage` for a relative one of ours, which would be another in each folder. Those of others do not count then (XDG Base Directory Specification).
+/// `Usage` for a relative one of ours, which would be another in each folder. Those of others do not count then (XDG
+/// Base Directory Specification).
 fn directories(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Result<(PathBuf, PathBuf)> {
     let ours = |variable: &str| match environment(variable).filter(|path| !path.as_os_str().is_empty()) {
         Some(path) if path.is_relative() => {
@@ -118,8 +120,8 @@ fn directories(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Resu
     Ok((runtime, state))
 }
 
-/// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or somebody else could answer in
-/// our place.
+/// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or
+/// somebody else could answer in our place.
 fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
     let other = variable.map_or_else(String::new, |variable| format!(", or name another with {variable}"));
     let context =

@@ -1,7 +1,7 @@
 //! Where a store lies: a whole file or block device, or a part of one that begins at an offset.
 //!
-//! A place has one name, whatever links lead to the directory of its path: the registry and the list of caches go by it. A part is as long as the
-//! store in it was made.
+//! A place has one name, whatever links lead to the directory of its path: the registry and the list of caches go by
+//! it. A part is as long as the store in it was made.
 
 use std::fmt;
 use std::fs;
@@ -43,7 +43,8 @@ impl Place {
         Ok(Self { path: parent.join(name), offset })
     }
 
-    /// The place that a user names by `path`, which may be a directory, and `offset`: in a directory it is the file `name`.
+    /// The place that a user names by `path`, which may be a directory, and `offset`: in a directory it is the file
+    /// `name`.
     ///
     /// # Errors
     /// As [`new`](Self::new); `Usage` for an offset in a directory.
@@ -64,7 +65,8 @@ impl Place {
         self.offset.map_or_else(|| path.to_string(), |offset| format!("{path} --{what}-offset {}", ByteSize(offset)))
     }
 
-    /// `device_bytes`, the size of what is here, where it does not change and the file system does not tell it: all but a file of its own.
+    /// `device_bytes`, the size of what is here, where it does not change and the file system does not tell it: all but
+    /// a file of its own.
     pub(crate) fn fixed_bytes(&self, device_bytes: u64) -> Option<u64> {
         (self.offset.is_some() || !self.path.is_file()).then_some(device_bytes)
     }

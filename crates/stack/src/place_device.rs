@@ -33,7 +33,8 @@ impl PlaceKind {
         }
     }
 
-    /// Whether applications wait for each durable write to it: then it is not handed from thread to thread while the disk is fast.
+    /// Whether applications wait for each durable write to it: then it is not handed from thread to thread while the
+    /// disk is fast.
     fn waits_for_fast_writes(self) -> bool {
         self == Self::Log
     }
@@ -57,8 +58,8 @@ impl Space {
     }
 }
 
-/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as long as it was said to be, or
-/// not there.
+/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as
+/// long as it was said to be, or not there.
 ///
 /// # Errors
 /// None, of nothing.
@@ -118,8 +119,8 @@ fn in_small_blocks(device: SharedDevice) -> SharedDevice {
     Arc::new(layer)
 }
 
-/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full disk does not keep anybody
-/// from that.
+/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full
+/// disk does not keep anybody from that.
 pub(crate) fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
     match open_as(kind, path, space) {
         Err(error) if error.failure() == Failure::NoSpace => {

@@ -1,11 +1,12 @@
 //! A session that moves between the portals of one portal group.
 //!
-//! Within a group a login by the same initiator name and ISID is *the same* session, reinstated (RFC 7143 6.3.5): the target ends the old
-//! one and its tasks, through whichever portal it came, before it answers. So a session whose portal is lost may go on through another one,
-//! and nothing that was sent before can land after what is sent then. Between groups that is not so; they are never mixed here.
+//! Within a group a login by the same initiator name and ISID is *the same* session, reinstated (RFC 7143 6.3.5): the
+//! target ends the old one and its tasks, through whichever portal it came, before it answers. So a session whose
+//! portal is lost may go on through another one, and nothing that was sent before can land after what is sent then.
+//! Between groups that is not so; they are never mixed here.
 //!
-//! Each attempt to connect begins one portal further, so that one that takes connections and never answers is passed by; portals that
-//! refuse are passed by at once.
+//! Each attempt to connect begins one portal further, so that one that takes connections and never answers is passed
+//! by; portals that refuse are passed by at once.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

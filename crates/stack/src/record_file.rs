@@ -1,4 +1,5 @@
-//! Small files of JSON, each one record that is replaced whole: after a crash either the old one is there, or the new one.
+//! Small files of JSON, each one record that is replaced whole: after a crash either the old one is there, or the new
+//! one.
 //!
 //! A new one is written beside the old one, made durable, and renamed; then the folder is made durable.
 

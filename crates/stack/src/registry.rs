@@ -1,10 +1,12 @@
 //! The registry of dirty caches, and the lock on logical units in use.
 //!
-//! A LUN whose newest data lies in a cache on this host must not be attached without that cache: it would show old data, and
-//! the cache would later be written over newer data. So before a write-back cache takes its first write, an entry with the LUN's
-//! identity and the cache's path is made durable here; it is removed only after everything dirty has reached the LUN.
+//! A LUN whose newest data lies in a cache on this host must not be attached without that cache: it would show old
+//! data, and the cache would later be written over newer data. So before a write-back cache takes its first write, an
+//! entry with the LUN's identity and the cache's path is made durable here; it is removed only after everything dirty
+//! has reached the LUN.
 //!
-//! Two attaches of one LUN on one host, by whatever target name, are refused by a lock file a LUN, held as long as the process lives.
+//! Two attaches of one LUN on one host, by whatever target name, are refused by a lock file a LUN, held as long as the
+//! process lives.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fs::{self, File, OpenOptions};
@@ -49,7 +51,8 @@ pub struct Entry {
     /// Whether the log's device failed in use, so that the LUN has newer data than the log.
     #[serde(default)]
     pub has_failed: bool,
-    /// Who the log is; `None` of a cache, which another may succeed at its place, and in entries from before it was noted.
+    /// Who the log is; `None` of a cache, which another may succeed at its place, and in entries from before it was
+    /// noted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
 }
@@ -165,8 +168,8 @@ impl Registry {
             }
             let what = store.as_str();
             let message = format!(
-                "the newest data of {identity} may be in the {what} {place}: attach it with --{what} {argument} (and detach it to write it back), \
-                 or give that data up with `forebay {what} discard {argument}`",
+                "the newest data of {identity} may be in the {what} {place}: attach it with --{what} {argument} (and \
+                 detach it to write it back), or give that data up with `forebay {what} discard {argument}`",
                 argument = place.argument(what)
             );
             return Err(Error::new(Failure::WouldLoseData, message));
@@ -174,7 +177,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Makes `entry` durable. That a log has failed stays noted, whenever that came, as long as there is an entry of it.
+    /// Makes `entry` durable. That a log has failed stays noted, whenever that came, as long as there is an entry of
+    /// it.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -262,8 +266,8 @@ fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bo
     }
 }
 
-/// Held while this process uses a device and the LUNs it is of; the locks go with the process, whatever way it ends. A LUN is the same one under
-/// whatever target name it is reached, as its designator and serial number say.
+/// Held while this process uses a device and the LUNs it is of; the locks go with the process, whatever way it ends. A
+/// LUN is the same one under whatever target name it is reached, as its designator and serial number say.
 pub struct UnitLock {
     _files: Vec<File>,
 }
@@ -312,8 +316,8 @@ impl UnitLock {
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
             let holder = fs::read_to_string(path).unwrap_or_default();
             let message = format!(
-                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it first, or \
-                 use that attachment, which may have several fronts (--as)",
+                "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it \
+                 first, or use that attachment, which may have several fronts (--as)",
                 holder.trim()
             );
             return Err(Error::new(Failure::InUse, message));
@@ -332,7 +336,8 @@ pub(crate) fn file_stem(identity: &Identity) -> String {
     stem_of(&format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial))
 }
 
-/// The same for all target names of a LUN that says who it is: of one without a designator the initiator makes the name out of its number.
+/// The same for all target names of a LUN that says who it is: of one without a designator the initiator makes the name
+/// out of its number.
 fn lock_stem(identity: &Identity) -> String {
     if identity.serial.is_empty() || identity.unit.starts_with("lun ") {
         return file_stem(identity);

@@ -4,24 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
-use base::sizes::SizeHistogram;
 use initiator::{
     BoxedStream, ChapCredentials, Connecting, Connector, DiscoveredTarget, InitiatorOptions, RemoteLun, SharingStatus,
-    Status, TcpConnector,
+    State, Status, TcpConnector,
 };
 use iscsi::chap::Credentials;
 use iscsi::framing::PduSizes;
 use iscsi::pdu::Isid;
 use iscsi::url::{Portal, Url};
-use serde_json::{Value, json};
 use target::NegotiatedStatus;
 
-use crate::busy_polling::{BusyPolling, counts_json};
+use crate::busy_polling::BusyPolling;
 use crate::error::{Error, Failure, Result};
 use crate::link::{DelayedStream, LinkModel};
 use crate::login::Account;
-use crate::segments::{SegmentMeter, Segments};
+use crate::segments::SegmentMeter;
 use crate::settings::Settings;
+use crate::status::remote::{self, RemoteStatus, Sharing};
 
 /// How long a target is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +116,8 @@ impl RemoteConfig {
         self.connect_by(clock, false, &Traffic::default(), |connector| connector).await
     }
 
-    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in `traffic`. `has_other_paths`
-    /// as in [`InitiatorOptions`].
+    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in
+    /// `traffic`. `has_other_paths` as in [`InitiatorOptions`].
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,
@@ -202,28 +201,23 @@ impl Connector for DelayedConnector {
     }
 }
 
-/// What goes over the wire for a remote LUN, piece by piece. Counts are since it was attached, over all its connections.
+/// What goes over the wire for a remote LUN, piece by piece. Counts are since it was attached, over all its
+/// connections.
 #[derive(Clone, Default)]
 pub(crate) struct Traffic {
     pdus: Arc<PduSizes>,
     segments: Arc<SegmentMeter>,
 }
 
-/// How many pieces there were, and how many of them not above each size.
-fn sizes_json(sizes: &SizeHistogram) -> Value {
-    let class = |(bytes, count)| json!({ "le_bytes": bytes, "count": count });
-    json!({ "count": sizes.count(), "histogram": sizes.classes().into_iter().map(class).collect::<Vec<_>>() })
-}
-
 /// How it stands as one of several hosts.
-fn sharing_json(sharing: &SharingStatus) -> Value {
-    json!({
-        "client": sharing.client.map(client_name),
-        "is_alive": sharing.is_alive,
-        "lease_left_ms": sharing.lease_left.as_millis() as u64,
-        "purges": sharing.purges,
-        "lives": sharing.lives,
-    })
+fn sharing(sharing: &SharingStatus) -> Sharing {
+    Sharing {
+        client: sharing.client.map(client_name),
+        is_alive: sharing.is_alive,
+        lease_left_ms: sharing.lease_left.as_millis() as u64,
+        purges: sharing.purges,
+        lives: sharing.lives,
+    }
 }
 
 /// A client as people write it: the target's start, and the registration in it.
@@ -231,34 +225,41 @@ pub fn client_name(client: u64) -> String {
     format!("{}.{}", client >> 32, client & u64::from(u32::MAX))
 }
 
+/// The state of a session in a word.
+pub(crate) fn in_a_word(state: State) -> String {
+    format!("{state:?}").to_lowercase()
+}
+
 /// The state of a remote LUN as `forebay status` shows it.
-pub(crate) fn status_json(status: &Status, traffic: &Traffic) -> Value {
-    json!({
-        "pdu_sizes": { "sent": sizes_json(&traffic.pdus.sent()), "received": sizes_json(&traffic.pdus.received()) },
-        "tcp_segments": traffic.segments.read().as_ref().map(Segments::json),
-        "state": format!("{:?}", status.state).to_lowercase(),
-        "portal": status.portal,
-        "isid": status.isid.map(|isid| isid.to_string()),
-        "portal_group": status.portal_group_tag,
-        "last_error": status.last_error,
-        "sessions": status.session_count,
-        "reconnect_attempts": status.reconnect_attempts,
-        "reconnect_wait_ms": status.reconnect_wait.map(|wait| wait.as_millis() as u64),
-        "pdus_sent": status.pdus_sent,
-        "pdus_received": status.pdus_received,
-        "bytes_sent": status.bytes_sent,
-        "bytes_received": status.bytes_received,
-        "commands_sent": status.commands_sent,
-        "commands_retried": status.commands_retried,
-        "connections_recovered": status.connections_recovered,
-        "writes_replayed": status.writes_replayed,
-        "connections": status.connections,
-        "split_connections": status.split_connections,
-        "in_flight": status.in_flight,
-        "waiting": status.waiting,
-        "retained_bytes": status.retained_bytes,
-        "sharing": status.sharing.as_ref().map(sharing_json),
-        "negotiated": status.negotiated.map(NegotiatedStatus),
-        "busy_poll": counts_json(status.busy_poll),
-    })
+pub(crate) fn remote_status(status: &Status, traffic: &Traffic) -> RemoteStatus {
+    let pdus = &traffic.pdus;
+    let pdu_sizes = remote::PduSizes { sent: (&pdus.sent()).into(), received: (&pdus.received()).into() };
+    RemoteStatus {
+        state: in_a_word(status.state),
+        portal: status.portal.clone(),
+        isid: status.isid.map(|isid| isid.to_string()),
+        portal_group: status.portal_group_tag,
+        last_error: status.last_error.clone(),
+        sessions: status.session_count,
+        reconnect_attempts: status.reconnect_attempts,
+        reconnect_wait_ms: status.reconnect_wait.map(|wait| wait.as_millis() as u64),
+        pdus_sent: status.pdus_sent,
+        pdus_received: status.pdus_received,
+        bytes_sent: status.bytes_sent,
+        bytes_received: status.bytes_received,
+        pdu_sizes: Some(pdu_sizes),
+        tcp_segments: traffic.segments.read(),
+        commands_sent: status.commands_sent,
+        commands_retried: status.commands_retried,
+        connections_recovered: status.connections_recovered,
+        writes_replayed: status.writes_replayed,
+        connections: status.connections,
+        split_connections: status.split_connections,
+        in_flight: status.in_flight,
+        waiting: status.waiting,
+        retained_bytes: status.retained_bytes,
+        sharing: status.sharing.as_ref().map(sharing),
+        negotiated: status.negotiated.map(NegotiatedStatus),
+        busy_poll: status.busy_poll.into(),
+    }
 }

@@ -1,7 +1,8 @@
 //! The far side of a stack: one remote LUN, or several that are one device.
 //!
-//! Whatever they make together, each of them is a LUN of its own: it is locked on this host, and the registry of dirty caches knows it
-//! by its own name, too. So a member of a striped set with a dirty cache in front is refused alone, as any LUN with a dirty cache is.
+//! Whatever they make together, each of them is a LUN of its own: it is locked on this host, and the registry of dirty
+//! caches knows it by its own name, too. So a member of a striped set with a dirty cache in front is refused alone, as
+//! any LUN with a dirty cache is.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,14 +16,15 @@ use initiator::{Connector, RemoteLun, State};
 use iscsi::name;
 use iscsi::pdu::Isid;
 use iscsi::url::Portal;
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::access_watch;
 use crate::error::{Error, Failure, Result};
 use crate::portal_group::GroupConnector;
-use crate::remote::{RemoteConfig, Traffic, status_json};
+use crate::remote::{RemoteConfig, Traffic, in_a_word, remote_status};
 use crate::settings::Settings;
+use crate::status::members::{MemberStatus, MultipathStatus, PathStatus, StripeStatus};
+use crate::status::remote::RemoteStatus;
 
 /// How several LUNs are one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,8 +156,8 @@ impl Connected {
         Some((self.target.clone(), self.lun.status().portal_group_tag?))
     }
 
-    fn status(&self) -> Value {
-        status_json(&self.lun.status(), &self.traffic)
+    fn status(&self) -> RemoteStatus {
+        remote_status(&self.lun.status(), &self.traffic)
     }
 }
 
@@ -171,15 +173,16 @@ fn check_one_unit(connected: &[Connected]) -> Result<()> {
         None => Ok(()),
         Some(other) => {
             let words = format!(
-                "these are different logical units, not paths to one: {first}; {other}; --stripe 64KiB makes one device of several"
+                "these are different logical units, not paths to one: {first}; {other}; --stripe 64KiB makes one \
+                 device of several"
             );
             Err(Error::new(Failure::Usage, words))
         }
     }
 }
 
-/// Tells each session the portals of its group. With failover a group is one path: the session of its first portal; the others'
-/// are closed.
+/// Tells each session the portals of its group. With failover a group is one path: the session of its first portal; the
+/// others' are closed.
 async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
     let places: Vec<_> = connected.iter().map(|each| (each.group(), each.portal.clone())).collect();
     for each in connected.iter() {
@@ -262,6 +265,17 @@ async fn connect_each(
         connected.push(Connected { lun, connector, traffic, portal, target });
     }
     Ok(())
+}
+
+/// How a session is, in words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Session {
+    /// In a word.
+    pub(crate) state: String,
+    /// Where the target is.
+    pub(crate) portal: String,
+    /// What went wrong last.
+    pub(crate) last_error: Option<String>,
 }
 
 /// One LUN of a device, by all its paths.
@@ -347,8 +361,8 @@ impl Remotes {
         closed
     }
 
-    /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer is; of a LUN with several paths, one
-    /// of them.
+    /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer
+    /// is; of a LUN with several paths, one of them.
     pub(crate) async fn answer(&self) {
         for member in self.member_luns() {
             let asked = member.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));
@@ -369,51 +383,51 @@ impl Remotes {
         Err(block::Error::new(block::ErrorKind::OutcomeUnknown, words))
     }
 
-    /// The state of the LUN that is worst off: what the whole can be relied on for.
-    pub fn status(&self) -> Value {
+    /// The LUN that is worst off: what the whole can be relied on for.
+    fn worst(&self) -> Option<&Connected> {
         let worst = self.connected.iter().find(|each| each.lun.status().state != State::Online);
-        worst.or_else(|| self.connected.first()).map_or(Value::Null, Connected::status)
+        worst.or_else(|| self.connected.first())
     }
 
-    /// The paths to a LUN with several; `null` without.
-    pub fn multipath_status(&self) -> Value {
-        let Whole::Paths(multipath) = &self.whole else { return Value::Null };
-        let paths: Vec<Value> = multipath
-            .paths()
-            .iter()
-            .zip(&self.connected)
-            .map(|(path, each)| {
-                json!({
-                    "portal": each.connector.current().to_string(),
-                    "is_online": path.is_online,
-                    "access": path.access.as_str(),
-                    "requests": path.request_count,
-                    "changes_in_doubt": path.doubt_count,
-                    "remote": each.status(),
-                })
-            })
-            .collect();
-        json!({ "policy": multipath.policy().as_str(), "paths": paths })
+    /// How the LUN that is worst off is.
+    pub(crate) fn session(&self) -> Session {
+        let worst = self.worst().map(|each| each.lun.status());
+        worst.map_or_else(Session::default, |status| Session {
+            state: in_a_word(status.state),
+            portal: status.portal,
+            last_error: status.last_error,
+        })
     }
 
-    /// The members of a stripe; `null` without.
-    pub fn stripe_status(&self) -> Value {
-        let Whole::Stripe(stripe) = &self.whole else { return Value::Null };
-        let members: Vec<Value> = stripe
-            .members()
-            .iter()
-            .zip(&self.connected)
-            .map(|(member, each)| {
-                let Identity { target, unit, serial } = &member.identity;
-                json!({
-                    "lun": { "target": target, "unit": unit, "serial": serial },
-                    "size_bytes": member.size_bytes,
-                    "unused_bytes": member.unused_bytes,
-                    "is_online": member.is_online,
-                    "remote": each.status(),
-                })
-            })
-            .collect();
-        json!({ "unit_bytes": stripe.layout().unit_bytes, "members": members })
+    /// The state of the LUN that is worst off.
+    pub fn status(&self) -> Option<RemoteStatus> {
+        self.worst().map(Connected::status)
+    }
+
+    /// The paths to a LUN with several.
+    pub fn multipath_status(&self) -> Option<MultipathStatus> {
+        let Whole::Paths(multipath) = &self.whole else { return None };
+        let paths = multipath.paths().into_iter().zip(&self.connected).map(|(path, each)| PathStatus {
+            portal: each.connector.current().to_string(),
+            is_online: path.is_online,
+            access: path.access.as_str().to_owned(),
+            requests: path.request_count,
+            changes_in_doubt: path.doubt_count,
+            remote: each.status(),
+        });
+        Some(MultipathStatus { policy: multipath.policy().as_str().to_owned(), paths: paths.collect() })
+    }
+
+    /// The members of a stripe.
+    pub fn stripe_status(&self) -> Option<StripeStatus> {
+        let Whole::Stripe(stripe) = &self.whole else { return None };
+        let members = stripe.members().into_iter().zip(&self.connected).map(|(member, each)| MemberStatus {
+            lun: (&member.identity).into(),
+            size_bytes: member.size_bytes,
+            unused_bytes: member.unused_bytes,
+            is_online: member.is_online,
+            remote: each.status(),
+        });
+        Some(StripeStatus { unit_bytes: stripe.layout().unit_bytes, members: members.collect() })
     }
 }

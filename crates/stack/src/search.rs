@@ -1,4 +1,5 @@
-//! The search for a target that is not there yet, and what is answered meanwhile: an attachment or a mount waits for it.
+//! The search for a target that is not there yet, and what is answered meanwhile: an attachment or a mount waits for
+//! it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -8,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::Clock;
-use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use crate::control::{ControlServer, Handler, Progress, Request};
@@ -18,6 +18,8 @@ use crate::fronts::Fronts;
 use crate::limits::{SEARCH_WAIT_MAX, SEARCH_WAIT_MIN};
 use crate::remotes::{Remotes, RemotesConfig};
 use crate::settings::Settings;
+use crate::status::Answer;
+use crate::status::sought::{Reached, SoughtRemote, SoughtStatus};
 use crate::systemd;
 
 /// What is begun when the target is there.
@@ -72,7 +74,8 @@ impl Search {
         Self { may_have_dirty_data, ..self }
     }
 
-    /// Searches, and answers at `control`, until the target is there. `None` when it was detached, or `signal` came, before that.
+    /// Searches, and answers at `control`, until the target is there. `None` when it was detached, or `signal` came,
+    /// before that.
     ///
     /// # Errors
     /// What waiting does not help with.
@@ -142,31 +145,31 @@ impl Search {
     }
 
     /// As that of what is sought for, as far as it is known.
-    fn status(&self) -> Value {
+    fn status(&self) -> SoughtStatus {
         let state = self.state.borrow();
-        let mut status = json!({
-            "kind": self.kind(),
-            "name": self.name,
-            "pid": std::process::id(),
-            "lun": null,
-            "size_bytes": null,
-            "remote": {
-                "state": self.state_in_a_word(),
-                "portal": self.portal,
-                "last_error": state.last_error,
-                "sessions": 0,
-                "connections": 0,
-                "reconnect_attempts": state.attempts,
-                "reconnect_wait_ms": state.wait.map(|wait| wait.as_millis() as u64),
+        let reached = match &self.sought {
+            Sought::Attachment(fronts) => Reached::Fronts(fronts.status()),
+            Sought::Mount(directory) => Reached::Directory { address: directory.clone() },
+        };
+        SoughtStatus {
+            kind: self.kind(),
+            name: self.name.clone(),
+            pid: std::process::id(),
+            reached,
+            lun: (),
+            size_bytes: (),
+            remote: SoughtRemote {
+                state: self.state_in_a_word(),
+                portal: self.portal.clone(),
+                last_error: state.last_error.clone(),
+                sessions: 0,
+                connections: 0,
+                reconnect_attempts: state.attempts,
+                reconnect_wait_ms: state.wait.map(|wait| wait.as_millis() as u64),
             },
-            "cache": null,
-            "log": null,
-        });
-        match &self.sought {
-            Sought::Attachment(fronts) => fronts.add_to(&mut status),
-            Sought::Mount(directory) => status["address"] = json!(directory),
+            cache: (),
+            log: (),
         }
-        status
     }
 
     fn kind(&self) -> &'static str {
@@ -176,23 +179,23 @@ impl Search {
         }
     }
 
-    fn detach(&self, keep_dirty: bool) -> Result<Value> {
+    fn detach(&self, keep_dirty: bool) -> Result<Answer> {
         if self.may_have_dirty_data && !keep_dirty {
             let message =
                 format!("{}: what may be dirty cannot be written back; --keep-dirty leaves it", self.summary());
             return Err(Error::new(Failure::Unreachable, message));
         }
         self.stopping.send_replace(true);
-        Ok(json!({ "name": self.name }))
+        Ok(Answer::ends(&self.name))
     }
 
-    fn set(&self, key: &str, value: &str) -> Result<Value> {
+    fn set(&self, key: &str, value: &str) -> Result<Answer> {
         if key != "reconnect" {
             return Err(self.refusal());
         }
         Settings::of_running(key, value)?;
         self.search_now.notify_one();
-        Ok(json!({ key: value }))
+        Ok(Answer::set(key, value))
     }
 
     fn refusal(&self) -> Error {
@@ -206,9 +209,9 @@ fn may_pass(error: &Error) -> bool {
 }
 
 impl Handler for Search {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
+    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(self.status()),
+            Request::Status => Ok(Answer::Sought(Box::new(self.status()))),
             Request::Clean | Request::Reload => Err(self.refusal()),
             Request::Set { key, value } => self.set(&key, &value),
             // A cache that was not opened is not removed either: it may hold dirty data.

@@ -1,11 +1,12 @@
 //! TCP segments of our connections, as the kernel counts them (RFC 4898: SegsOut, DataSegsOut and their like).
 //!
-//! Nothing is counted here: whoever asks for a status has the kernel asked, over a netlink socket, for `tcp_info` of each connection
-//! (sock_diag(7)). So a segment costs nothing. Of a connection that is closed the last answer is kept, and it is asked for once more before it
-//! is closed; what a connection did after its last answer and before its peer ended it is not counted.
+//! Nothing is counted here: whoever asks for a status has the kernel asked, over a netlink socket, for `tcp_info` of
+//! each connection (sock_diag(7)). So a segment costs nothing. Of a connection that is closed the last answer is kept,
+//! and it is asked for once more before it is closed; what a connection did after its last answer and before its peer
+//! ended it is not counted.
 //!
-//! A segment that carries no data is an acknowledgement: 40 to 80 bytes of headers. Those with data can be small or large; the kernel
-//! counts them and their bytes, not each one's size.
+//! A segment that carries no data is an acknowledgement: 40 to 80 bytes of headers. Those with data can be small or
+//! large; the kernel counts them and their bytes, not each one's size.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
@@ -23,14 +24,15 @@ use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::limits::SOCK_DIAG_ANSWER_BYTES;
 
 /// Segments and bytes of TCP connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Segments {
     /// Sent, acknowledgements and repetitions included.
     pub sent: u64,
@@ -54,21 +56,8 @@ impl AddAssign for Segments {
     }
 }
 
-impl Segments {
-    /// As `status` shows it.
-    pub fn json(&self) -> Value {
-        json!({
-            "sent": self.sent,
-            "sent_with_data": self.sent_with_data,
-            "received": self.received,
-            "received_with_data": self.received_with_data,
-            "retransmitted": self.retransmitted,
-        })
-    }
-}
-
-/// What the kernel says of the TCP connection between these addresses of this host and its peer; `None` when it does not know it, or does not
-/// tell.
+/// What the kernel says of the TCP connection between these addresses of this host and its peer; `None` when it does
+/// not know it, or does not tell.
 pub fn of_connection(local: SocketAddr, peer: SocketAddr) -> Option<Segments> {
     ask(local, peer).inspect_err(|error| tracing::debug!(%error, %peer, "no word of a connection's segments")).ok()?
 }

@@ -1,7 +1,7 @@
 //! Serving: targets and their logical units, from flags or a configuration file, until a signal.
 //!
-//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no cache is ever matched with
-//! data that is gone.
+//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no
+//! cache is ever matched with data that is gone.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,7 +11,6 @@ use std::rc::Rc;
 
 use iscsi::chap::Credentials;
 use iscsi::target::{Authentication, TargetPortal};
-use serde_json::{Value, json};
 use target::{BoundServer, Quota, TargetServer, TargetServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -28,6 +27,8 @@ use crate::metrics::{MetricsServer, Reach};
 use crate::own_stores::OwnStores;
 use crate::paths::{Paths, check_name};
 use crate::settings::kind::switch;
+use crate::status::target::{ServedTarget, TargetStatus};
+use crate::status::{Answer, ProcessStatus, Reloaded};
 use crate::systemd;
 use crate::target_config::TargetConfig;
 use crate::time::system_clock;
@@ -95,8 +96,8 @@ impl ServeConfig {
         self.check_files()
     }
 
-    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each: also for the stores of this host, if it has any in
-    /// `paths`.
+    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each: also for the stores of
+    /// this host, if it has any in `paths`.
     ///
     /// # Errors
     /// What cannot be served first.
@@ -268,30 +269,24 @@ impl ServeHandler {
         format!("{}, {}", counted(status.sessions.len(), "session"), counted(status.connections.len(), "connection"))
     }
 
-    async fn status(&self) -> Value {
-        let mut status = json!(self.server.status().await);
-        status["kind"] = json!("target");
-        status["name"] = json!(self.name);
-        status["pid"] = json!(std::process::id());
-        status["address"] =
-            json!(self.server.addresses().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "));
-        status["targets"] = self
-            .server
-            .targets()
-            .iter()
-            .map(|target| json!({ "name": target.name, "luns": target.luns.luns() }))
-            .collect();
-        status["settings"] = self
-            .units
-            .borrow()
-            .disks()
-            .into_iter()
-            .map(|(setting, disk)| (setting, json!(on_or_off(disk.is_enabled()))))
-            .collect();
-        status
+    async fn status(&self) -> ProcessStatus {
+        let server = self.server.status().await;
+        let addresses: Vec<String> = self.server.addresses().iter().map(SocketAddr::to_string).collect();
+        let targets = self.server.targets();
+        let targets = targets.iter().map(|it| ServedTarget { name: it.name.clone(), luns: it.luns.luns() }).collect();
+        let disks = self.units.borrow().disks();
+        let settings = disks.into_iter().map(|(key, disk)| (key, on_or_off(disk.is_enabled()).to_owned())).collect();
+        ProcessStatus::Target(Box::new(TargetStatus {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            address: addresses.join(" "),
+            targets,
+            settings,
+            server,
+        }))
     }
 
-    fn set(&self, key: &str, value: &str) -> Result<Value> {
+    fn set(&self, key: &str, value: &str) -> Result<Answer> {
         let disks = self.units.borrow().disks();
         let Some((_, disk)) = disks.iter().find(|(setting, _)| setting == key) else {
             let known: Vec<&str> = disks.iter().map(|(setting, _)| setting.as_str()).collect();
@@ -301,13 +296,13 @@ impl ServeHandler {
         };
         let refused = |why: String| Error::new(Failure::Usage, format!("{key} {value}: {why}"));
         disk.set_enabled(switch(value).map_err(refused)?);
-        Ok(json!({ key: value }))
+        Ok(Answer::set(key, value))
     }
 }
 
 impl ServeHandler {
     /// Reads the configuration again and takes over what it says; sessions go on. All of it or nothing.
-    async fn reload(&self) -> Result<Value> {
+    async fn reload(&self) -> Result<Reloaded> {
         let _one = self.reloading.lock().await;
         systemd::reloading();
         let reloaded = self.take_over().await;
@@ -324,15 +319,15 @@ impl ServeHandler {
                     sessions_ended,
                     "the configuration was read again"
                 );
-                Ok(json!({
-                    "name": self.name,
-                    "luns_added": added,
-                    "luns_removed": removed,
-                    "luns_resized": resized,
-                    "portals_added": portals_added,
-                    "portals_removed": portals_removed,
-                    "sessions_ended": sessions_ended,
-                }))
+                Ok(Reloaded {
+                    name: self.name.clone(),
+                    luns_added: added,
+                    luns_removed: removed,
+                    luns_resized: resized,
+                    portals_added,
+                    portals_removed,
+                    sessions_ended,
+                })
             }
             Err(error) => {
                 tracing::error!(%error, "the configuration could not be taken over; everything goes on as before");
@@ -342,7 +337,7 @@ impl ServeHandler {
     }
 
     async fn take_over(&self) -> Result<TakenOver> {
-        let Reloaded { portals, targets, discovery, quota } = self.reload.read(self.server.portals())?;
+        let Reread { portals, targets, discovery, quota } = self.reload.read(self.server.portals())?;
         self.wait_for_retiring().await;
         let portals = portals.map(|portals| self.server.bind_portals(&portals)).transpose();
         let portals = portals.map_err(|error| Error::io("cannot serve", &error))?;
@@ -395,7 +390,7 @@ struct ReloadSource {
 }
 
 /// What a file has now, of what can change.
-struct Reloaded {
+struct Reread {
     /// `None` for those there are.
     portals: Option<Vec<TargetPortal>>,
     targets: Vec<TargetConfig>,
@@ -413,7 +408,7 @@ impl ReloadSource {
         }
     }
 
-    fn read(&self, current: Vec<TargetPortal>) -> Result<Reloaded> {
+    fn read(&self, current: Vec<TargetPortal>) -> Result<Reread> {
         let Some(path) = &self.path else {
             let message = format!("\"{}\" was started without --config: there is no file to read again", self.name);
             return Err(Error::new(Failure::Usage, message));
@@ -434,7 +429,7 @@ impl ReloadSource {
             source: None,
         };
         config.check()?;
-        Ok(Reloaded { portals, targets: config.targets, discovery: config.discovery, quota })
+        Ok(Reread { portals, targets: config.targets, discovery: config.discovery, quota })
     }
 }
 
@@ -443,15 +438,15 @@ fn on_or_off(flag: bool) -> &'static str {
 }
 
 impl Handler for ServeHandler {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Value> {
+    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(self.status().await),
+            Request::Status => Ok(Answer::Status(Box::new(self.status().await))),
             Request::Set { key, value } => self.set(&key, &value),
             Request::Detach { keep_dirty: false, remove_cache: false } => {
                 self.stopping.send_replace(true);
-                Ok(json!({ "name": self.name }))
+                Ok(Answer::ends(&self.name))
             }
-            Request::Reload => self.reload().await,
+            Request::Reload => self.reload().await.map(Answer::Reloaded),
             Request::Clean | Request::Detach { .. } => {
                 let message = format!("\"{}\" is a target: it has no cache to clean, to keep or to remove", self.name);
                 Err(Error::new(Failure::Usage, message))

@@ -1,5 +1,5 @@
-//! What a person chooses for an attachment, wherever it is said: options of the command line, `--set KEY=VALUE`, a file, the environment, and
-//! `forebay set` while it runs.
+//! What a person chooses for an attachment, wherever it is said: options of the command line, `--set KEY=VALUE`, a
+//! file, the environment, and `forebay set` while it runs.
 //!
 //! | module | holds |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | [`file`] | the file of `attach --config` |
 //! | here | what was chosen |
 //!
-//! The command line wins over the environment, that over a file, and that over the default. What is said twice in the same place is an error: nobody
-//! can tell which was meant.
+//! The command line wins over the environment, that over a file, and that over the default. What is said twice in the
+//! same place is an error: nobody can tell which was meant.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -99,7 +99,8 @@ pub fn find(key: &str) -> Result<&'static Setting> {
     })
 }
 
-/// Keys that somebody who wrote `key` may have meant, the likeliest first: those with nearly the same letters, and those that end like it.
+/// Keys that somebody who wrote `key` may have meant, the likeliest first: those with nearly the same letters, and
+/// those that end like it.
 fn near(key: &str) -> Vec<&'static str> {
     let last = |key: &'_ str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |setting: &Setting| {
@@ -159,7 +160,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses what makes no sense without something else that is not there, and what only a running attachment can be asked for.
+    /// Refuses what makes no sense without something else that is not there, and what only a running attachment can be
+    /// asked for.
     ///
     /// # Errors
     /// `Usage`, naming both.
@@ -297,8 +299,8 @@ impl Settings {
         self.parsed(key)?.ok_or_else(missing)
     }
 
-    /// Every setting with what holds for it, as a text that says it; without those of stores that are made, which say themselves what they
-    /// were made with.
+    /// Every setting with what holds for it, as a text that says it; without those of stores that are made, which say
+    /// themselves what they were made with.
     pub fn in_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
         let is_said = |setting: &&Setting| matches!(setting.changes, table::Changes::AtStart | table::Changes::Live);
         TABLE.iter().filter(is_said).filter_map(|setting| {

@@ -1,7 +1,8 @@
-//! What a start has to know of the hosts that share a LUN: beside the sidecar, under its name with `-sharing` behind it.
+//! What a start has to know of the hosts that share a LUN: beside the sidecar, under its name with `-sharing` behind
+//! it.
 //!
-//! It is replaced whole, as the sidecar is, and is of the LUN with that serial number alone. The number of the start is durable before a host can register:
-//! numbers of clients are never given twice.
+//! It is replaced whole, as the sidecar is, and is of the LUN with that serial number alone. The number of the start is
+//! durable before a host can register: numbers of clients are never given twice.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,12 +1,14 @@
 //! The sidecar of a file or block device LUN, which gives it a serial number that stays with it.
 //!
-//! A file's is `PATH.forebay` beside it and goes where it goes: copying a disk image without its sidecar makes another LUN, as it should.
-//! A block device's is in the state directory, under the name that stays with the device ([`device_name`]): `/dev` is made anew at every
-//! start, and the nodes in it change places.
+//! A file's is `PATH.forebay` beside it and goes where it goes: copying a disk image without its sidecar makes another
+//! LUN, as it should. A block device's is in the state directory, under the name that stays with the device
+//! ([`device_name`]): `/dev` is made anew at every start, and the nodes in it change places.
 //!
-//! A cache is bound to this serial number. It is made at random when the LUN is first served, and made durable before anybody can see it.
+//! A cache is bound to this serial number. It is made at random when the LUN is first served, and made durable before
+//! anybody can see it.
 //!
-//! Persistent reservations that are to outlive power loss (APTPL) are kept here, too: the record is replaced whole ([`record_file`]).
+//! Persistent reservations that are to outlive power loss (APTPL) are kept here, too: the record is replaced whole
+//! ([`record_file`]).
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -25,7 +27,8 @@ use crate::limits::SIDECAR_NAME_BYTES_MAX;
 use crate::paths::make_private;
 use crate::record_file;
 
-/// Version 1; `reservations` came later and is left out when there are none, so that records without it stay what they were.
+/// Version 1; `reservations` came later and is left out when there are none, so that records without it stay what they
+/// were.
 #[derive(Serialize, Deserialize)]
 struct Record {
     /// Version of this record; this is 1.
@@ -55,7 +58,8 @@ struct HeldRecord {
     kind: u8,
 }
 
-/// The reservations of one LUN. They are saved on a thread for blocking calls, since the one that asks serves other LUNs, too.
+/// The reservations of one LUN. They are saved on a thread for blocking calls, since the one that asks serves other
+/// LUNs, too.
 pub struct SidecarReservations {
     sidecar: PathBuf,
     serial: String,
@@ -90,7 +94,8 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// That of the file or block device at `path`. Those of block devices are in `folder`, which is made with the first of them.
+    /// That of the file or block device at `path`. Those of block devices are in `folder`, which is made with the first
+    /// of them.
     ///
     /// # Errors
     /// When the folder cannot be made, or the name of a device is too long for a file.
@@ -179,7 +184,8 @@ impl Sidecar {
             record_file::sync_directory_of(&self.path)
         };
         let advice = if self.is_beside {
-            ", where the serial number of the LUN is kept: make the folder writable, or serve a link to the file from one that is"
+            ", where the serial number of the LUN is kept: make the folder writable, or serve a link to the file from \
+             one that is"
         } else {
             ""
         };
@@ -190,7 +196,8 @@ impl Sidecar {
 
 fn damaged(sidecar: &Path, why: &dyn std::fmt::Display) -> Error {
     let message = format!(
-        "{} is damaged ({why}): restore it, or remove it to give the LUN a new serial number (caches of it will not match any more)",
+        "{} is damaged ({why}): restore it, or remove it to give the LUN a new serial number (caches of it will not \
+         match any more)",
         sidecar.display()
     );
     Error::new(Failure::Mismatch, message)

@@ -4,14 +4,15 @@
 //! difference  ->  write log, cache, both or none  ->  remote LUN, or several as one
 //! ```
 //!
-//! Order of the beginning: connect (errors show at once), then what [`opening`] says. Order of the end: whoever uses the device finishes what is under
-//! way, then the log is closed, then the cache below it (bringing down what is dirty unless it is to be kept), log out; each is struck from the registry
-//! if nothing dirty is left in it.
+//! Order of the beginning: connect (errors show at once), then what [`opening`] says. Order of the end: whoever uses
+//! the device finishes what is under way, then the log is closed, then the cache below it (bringing down what is dirty
+//! unless it is to be kept), log out; each is struck from the registry if nothing dirty is left in it.
 //!
-//! `opening` is the beginning, `ending` the end, `settings` what can be changed meanwhile, `status` what it says of itself.
+//! `opening` is the beginning, `ending` the end, `settings` what can be changed meanwhile, `status` what it says of
+//! itself.
 //!
-//! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either, and the LUN is refused
-//! without the one that holds any.
+//! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either,
+//! and the LUN is refused without the one that holds any.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -22,7 +23,6 @@ use block::SharedDevice;
 use block::range_lock::RangeLock;
 use cache::Cache;
 use difference::Difference;
-use serde_json::Value;
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -38,6 +38,7 @@ use crate::place::Place;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
 use crate::settings::Settings;
+use crate::status::stores::Freshness;
 use crate::watch;
 use crate::worker_thread::WorkerThread;
 
@@ -67,7 +68,7 @@ pub struct Stack {
     successor: RefCell<Option<Arc<Cache>>>,
     log: Option<Arc<WriteLog>>,
     /// What others did to the LUN before it was attached, as far as it is known: for the cache, and for the log.
-    freshness: Value,
+    freshness: Freshness,
     /// Gives the marks other tokens; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,
@@ -79,7 +80,8 @@ pub struct Stack {
     background: RefCell<JoinSet<()>>,
     /// Level 2 of the log.
     destaging: RefCell<Option<WorkerThread>>,
-    /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is made of.
+    /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is
+    /// made of.
     entries: Vec<Entry>,
     registry: Registry,
     caches: Caches,
@@ -105,7 +107,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Connects and opens. `None` when `interrupted` was raised before that was done, wherever it waited: what was opened is closed then.
+    /// Connects and opens. `None` when `interrupted` was raised before that was done, wherever it waited: what was
+    /// opened is closed then.
     ///
     /// # Errors
     /// Whatever stands in the way, with nothing changed.
@@ -230,7 +233,8 @@ impl Stack {
         drop(self.destaging.take());
     }
 
-    /// The registry names the cache or the log as long as it may hold what is below lacks: in write-back, and while anything is dirty.
+    /// The registry names the cache or the log as long as it may hold what is below lacks: in write-back, and while
+    /// anything is dirty.
     fn update_registry(&self, store: Store, may_become_dirty: bool) -> Result<()> {
         let mut entries = self.entries.iter().filter(|entry| entry.store == store);
         if may_become_dirty || self.dirty_bytes_in(store) > 0 {

@@ -1,9 +1,11 @@
 //! The file, block device, or part of one that a cache, a log or a difference lies in: how it is made and opened.
 //!
-//! One that does not exist is made beside its place, and moved there when it is whole: see [`unfinished`](crate::unfinished).
+//! One that does not exist is made beside its place, and moved there when it is whole: see
+//! [`unfinished`](crate::unfinished).
 //!
-//! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in place, where nothing is yet.
-//! Neither it nor one that takes everything is made, or opened, where another cache of this host lies.
+//! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in
+//! place, where nothing is yet. Neither it nor one that takes everything is made, or opened, where another cache of
+//! this host lies.
 
 use std::fs;
 
@@ -96,7 +98,8 @@ async fn make_file(
     unfinished.put_in_free_place()
 }
 
-/// Refuses what could not be made at `place` for its size, where nothing is: before anything else is made that would be beside it.
+/// Refuses what could not be made at `place` for its size, where nothing is: before anything else is made that would be
+/// beside it.
 ///
 /// # Errors
 /// `NotFound` without a size, `Usage` with one that cannot be.
@@ -143,7 +146,8 @@ fn part(kind: PlaceKind, place: &Place, offset: u64, length: Option<u64>) -> Res
     })
 }
 
-/// Refuses a file that is too small for a store, before anything else is said of it: somebody's, or what is left of a store.
+/// Refuses a file that is too small for a store, before anything else is said of it: somebody's, or what is left of a
+/// store.
 fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     let Ok(file) = fs::metadata(&place.path) else { return Ok(()) };
     if !file.is_file() || file.len() >= STORE_BYTES_MIN || place.offset.is_some() {
@@ -153,7 +157,8 @@ fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     let message = match made_with {
         Some(bytes) => {
             format!(
-                "{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left: bring back what was cut off, or discard it",
+                "{place} was cut: the {what} in it was made on {bytes} bytes, and {} are left: bring back what was cut \
+                 off, or discard it",
                 file.len()
             )
         }
@@ -162,8 +167,9 @@ fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     Err(Error::new(Failure::Mismatch, message))
 }
 
-/// What to say of a size that a store is given which has another: that is for one that is made, and one that was changed while it was used keeps
-/// what it was changed to. `None` of what is no store of this kind, which is refused for that.
+/// What to say of a size that a store is given which has another: that is for one that is made, and one that was
+/// changed while it was used keeps what it was changed to. `None` of what is no store of this kind, which is refused
+/// for that.
 async fn other_size(kind: PlaceKind, place: &Place, device: &SharedDevice, asked: Option<u64>) -> Option<String> {
     let device_bytes = device.geometry().size_bytes;
     let asked = asked.filter(|asked| asked - asked % PLACE_UNIT_BYTES != device_bytes)?;
@@ -187,7 +193,8 @@ async fn copies_of(kind: PlaceKind, device: &SharedDevice) -> Option<Copies> {
     Superblock::<[u8; 0]>::read(device, store).await.ok().map(|superblock| superblock.copies())
 }
 
-/// What to say of a store of whose two superblocks only one is left, as `cache check` and `log check` do; `None` of one that is not there yet, too.
+/// What to say of a store of whose two superblocks only one is left, as `cache check` and `log check` do; `None` of one
+/// that is not there yet, too.
 async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Option<String> {
     if kind == PlaceKind::Difference {
         return None;
@@ -196,22 +203,25 @@ async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Opt
     let what = kind.name();
     copies.is_one_damaged().then(|| {
         format!(
-            "the {what} {place}: one of the two copies of its superblock is damaged ({copies}). A crash while it was written leaves that; so does a device \
-             that was cut or written over, and then what was written last may be gone without a trace: compare with what you expect to be there, or \
-             give it up with `forebay {what} discard {}`",
+            "the {what} {place}: one of the two copies of its superblock is damaged ({copies}). A crash while it was \
+             written leaves that; so does a device that was cut or written over, and then what was written last may be \
+             gone without a trace: compare with what you expect to be there, or give it up with `forebay {what} \
+             discard {}`",
             place.argument(what)
         )
     })
 }
 
-/// Refuses an offset within a store that begins with its file or block device: a log, or a cache that the list does not know, of another user.
+/// Refuses an offset within a store that begins with its file or block device: a log, or a cache that the list does not
+/// know, of another user.
 fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
     let head = head_at(&place.path, 0).map_err(|error| Error::io(place.path.display(), &error))?;
     match superblock::device_bytes(&head).filter(|&bytes| bytes > offset) {
         None => Ok(()),
         Some(bytes) => {
             let message = format!(
-                "{place} is within the cache or write log that takes the first {} of {}: choose another place, or discard that one",
+                "{place} is within the cache or write log that takes the first {} of {}: choose another place, or \
+                 discard that one",
                 ByteSize(bytes),
                 place.path.display()
             );
@@ -220,8 +230,8 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
     }
 }
 
-/// Opens the file or block device of the cache or log that lies at `place`, or its part of one, for this process alone; past the page cache where the
-/// file system can do that.
+/// Opens the file or block device of the cache or log that lies at `place`, or its part of one, for this process alone;
+/// past the page cache where the file system can do that.
 ///
 /// # Errors
 /// `NotFound` where nothing is, or no one knows how long it is; in use; one of `caches` in the way.
@@ -231,7 +241,8 @@ pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
         Some(offset) => {
             let length = known_length(place, caches)?.ok_or_else(|| {
                 let message = format!(
-                    "no cache or write log begins at {place}, as far as its bytes and this host's list say: name the offset that it was made with"
+                    "no cache or write log begins at {place}, as far as its bytes and this host's list say: name the \
+                     offset that it was made with"
                 );
                 Error::new(Failure::NotFound, message)
             })?;
@@ -252,8 +263,8 @@ fn known_length(place: &Place, caches: &Caches) -> Result<Option<u64>> {
     }
 }
 
-/// Whether two stores that are opened together, each made with such a size if it is not there, would have bytes in common, as far as that is known: it does
-/// not matter whether they are in use.
+/// Whether two stores that are opened together, each made with such a size if it is not there, would have bytes in
+/// common, as far as that is known: it does not matter whether they are in use.
 ///
 /// # Errors
 /// Whatever reading meets.
@@ -341,11 +352,13 @@ mod tests {
         for (bytes, what) in [
             (
                 8191,
-                "was cut: the cache in it was made on 4194304 bytes, and 8191 are left: bring back what was cut off, or discard it",
+                "was cut: the cache in it was made on 4194304 bytes, and 8191 are left: bring back what was cut off, \
+                 or discard it",
             ),
             (
                 4096,
-                "was cut: the cache in it was made on 4194304 bytes, and 4096 are left: bring back what was cut off, or discard it",
+                "was cut: the cache in it was made on 4194304 bytes, and 4096 are left: bring back what was cut off, \
+                 or discard it",
             ),
             (4095, "has 4095 bytes, and is no cache"),
         ] {
@@ -383,7 +396,8 @@ mod tests {
         opened.await.unwrap();
     }
 
-    /// Whoever was second removed what the first had begun, and the first then moved the second's: one of them served from a file without a name.
+    /// Whoever was second removed what the first had begun, and the first then moved the second's: one of them served
+    /// from a file without a name.
     #[tokio::test]
     async fn of_two_who_make_a_store_at_one_place_at_once_one_has_it_and_the_other_is_told() {
         for is_empty_file_there in [false, true] {

@@ -1,7 +1,7 @@
 //! The service manager's side: sockets it passes, and what it is told.
 //!
-//! Sockets come as descriptors from 3 on (`LISTEN_FDS`, sd_listen_fds(3)); messages go to `NOTIFY_SOCKET` (sd_notify(3)). Without these
-//! variables nothing happens.
+//! Sockets come as descriptors from 3 on (`LISTEN_FDS`, sd_listen_fds(3)); messages go to `NOTIFY_SOCKET`
+//! (sd_notify(3)). Without these variables nothing happens.
 
 use std::future::Future;
 use std::net::TcpListener;
@@ -36,8 +36,8 @@ pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// It reads its configuration again; [`ready`] says when it has. The time lets the service manager tell this from an older reload
-/// (`Type=notify-reload`, sd_notify(3)).
+/// It reads its configuration again; [`ready`] says when it has. The time lets the service manager tell this from an
+/// older reload (`Type=notify-reload`, sd_notify(3)).
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),

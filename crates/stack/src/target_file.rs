@@ -22,8 +22,8 @@
 //! sessions = 64
 //! ```
 //!
-//! Relative paths in it are relative to the directory the command runs in, as on the command line. Nothing is opened here, so that
-//! any text can be tried.
+//! Relative paths in it are relative to the directory the command runs in, as on the command line. Nothing is opened
+//! here, so that any text can be tried.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

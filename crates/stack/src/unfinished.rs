@@ -1,8 +1,9 @@
-//! A store that is made beside its place, and moved there when it is whole: whatever happens in between, the place holds a whole one or none.
+//! A store that is made beside its place, and moved there when it is whole: whatever happens in between, the place
+//! holds a whole one or none.
 //!
-//! Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so that who makes another at the same moment neither
-//! takes it for a left-over nor moves it. One of them comes to the place, and the others find it taken: nothing is replaced but an empty file, and the
-//! store of who replaces it himself.
+//! Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so that who makes
+//! another at the same moment neither takes it for a left-over nor moves it. One of them comes to the place, and the
+//! others find it taken: nothing is replaced but an empty file, and the store of who replaces it himself.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -111,7 +112,8 @@ impl Unfinished {
     /// Makes it what the next start finds at its place, instead of what is there, which is the caller's.
     ///
     /// # Errors
-    /// When its directory takes no change: what was there is there again, and what was to take its place is nothing any more.
+    /// When its directory takes no change: what was there is there again, and what was to take its place is nothing any
+    /// more.
     pub(crate) fn replace(self) -> Result<SharedDevice> {
         self.replace_with(&sync_directory_of)
     }
@@ -126,12 +128,14 @@ impl Unfinished {
             sync(&self.place)
         });
         if let Err(error) = replaced {
-            // Nobody knows which of the two the next start finds. So the new one, which has nothing of what is written from now on, must not be one.
+            // Nobody knows which of the two the next start finds. So the new one, which has nothing of what is written
+            // from now on, must not be one.
             if self.is_in_place {
                 let undone = empty(&self.place).and_then(|()| fs::rename(&old, &self.place));
                 let undone = undone.and_then(|()| sync(&self.place));
                 if let Err(error) = undone {
-                    tracing::error!(%error, "what was at {} may not be found there after a crash", self.place.display());
+                    let place = self.place.display();
+                    tracing::error!(%error, "what was at {place} may not be found there after a crash");
                 }
             } else {
                 let _ = fs::remove_file(&old);
@@ -202,7 +206,8 @@ fn lock_empty(place: &Path) -> io::Result<Taken> {
 /// What follows the name of a place in the name of what is made beside it.
 const UNFINISHED: &str = ".unfinished";
 
-/// Removes what was begun beside `place` and never finished, and what a replacement that was interrupted left of the names of what is there.
+/// Removes what was begun beside `place` and never finished, and what a replacement that was interrupted left of the
+/// names of what is there.
 pub(crate) fn remove_unfinished(place: &Path) -> Result<()> {
     let Some(name) = place.file_name() else { return Ok(()) };
     let prefix = [name.as_encoded_bytes(), UNFINISHED.as_bytes()].concat();

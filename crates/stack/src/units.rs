@@ -1,8 +1,9 @@
 //! The logical units that are served, and how they change with the configuration.
 //!
-//! A unit goes on as long as its line in the configuration says the same; only its size may change under it. What a new configuration asks for is
-//! checked, and what it brings is opened, before anything else happens, so that one that cannot be had changes nothing. A unit that is
-//! gone is closed when no session sees it any more and the last command that it was asked is answered; its file is free for another one then.
+//! A unit goes on as long as its line in the configuration says the same; only its size may change under it. What a new
+//! configuration asks for is checked, and what it brings is opened, before anything else happens, so that one that
+//! cannot be had changes nothing. A unit that is gone is closed when no session sees it any more and the last command
+//! that it was asked is answered; its file is free for another one then.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -96,8 +97,8 @@ impl Units {
     /// Makes the units of `targets`, and the targets with them.
     ///
     /// # Errors
-    /// Whatever stands in the way of one of them; then nothing has changed. Only a file system that cannot let a file grow is found out
-    /// later, when some may have grown.
+    /// Whatever stands in the way of one of them; then nothing has changed. Only a file system that cannot let a file
+    /// grow is found out later, when some may have grown.
     pub(crate) fn apply(&mut self, targets: &[TargetConfig]) -> Result<(Vec<Target>, Changes)> {
         let own_stores = OwnStores::find(&self.paths)?;
         let mut opened: BTreeMap<Place, Served> = BTreeMap::new();
@@ -142,8 +143,8 @@ impl Units {
         Ok((targets.iter().map(|config| self.target(config)).collect(), changes))
     }
 
-    /// A file that is served already cannot be opened once more. Under another number or in another target it is another unit, with another
-    /// identity; the old one must end before that one begins.
+    /// A file that is served already cannot be opened once more. Under another number or in another target it is
+    /// another unit, with another identity; the old one must end before that one begins.
     fn check_free(&self, spec: &LunSpec) -> Result<()> {
         let file = spec.file();
         let is_same = |(_, served): &(&Place, &Served)| file.is_some() && served.spec.file() == file;
@@ -262,8 +263,8 @@ impl Units {
         Ok(Marks { file: Some(Arc::new(file)), store, saved })
     }
 
-    /// Where hosts may share the unit, a file keeps beside its sidecar what a start has to know of them. One in RAM is another unit at each start, and its
-    /// clients are none of before.
+    /// Where hosts may share the unit, a file keeps beside its sidecar what a start has to know of them. One in RAM is
+    /// another unit at each start, and its clients are none of before.
     fn sharing(&self, spec: &LunSpec) -> Result<Option<SharingOptions>> {
         if !spec.is_shared {
             return Ok(None);
@@ -371,8 +372,8 @@ fn without_size(spec: &LunSpec) -> LunSpec {
     LunSpec { backend, ..spec.clone() }
 }
 
-/// RAM loses everything or nothing, so every write of it is atomic; of a file nothing is known but its sectors, which are less than
-/// initiators ask WRITE ATOMIC for.
+/// RAM loses everything or nothing, so every write of it is atomic; of a file nothing is known but its sectors, which
+/// are less than initiators ask WRITE ATOMIC for.
 fn atomic_bytes_max(backend: &Backend) -> u32 {
     match backend {
         Backend::Ram { .. } => u32::MAX,
@@ -380,7 +381,8 @@ fn atomic_bytes_max(backend: &Backend) -> u32 {
     }
 }
 
-/// What a block device says of its medium. Of a file nothing is known: what the file system writes at once is no property of a medium.
+/// What a block device says of its medium. Of a file nothing is known: what the file system writes at once is no
+/// property of a medium.
 fn physical_block_bytes(backend: &Backend, device: &SharedDevice) -> Option<u32> {
     let Backend::File { path, .. } = backend else { return None };
     let is_block_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());

@@ -1,5 +1,6 @@
-//! What the log of an attachment says without being asked: that its target is away or back, and that the file of a cache or log with the LUN's newest
-//! data was removed or cut under it. What was removed goes with the process, and nobody notices before; what was cut is gone.
+//! What the log of an attachment says without being asked: that its target is away or back, and that the file of a
+//! cache or log with the LUN's newest data was removed or cut under it. What was removed goes with the process, and
+//! nobody notices before; what was cut is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
@@ -84,7 +85,8 @@ enum News {
 
 fn gone_in_use(place: &Place) -> String {
     format!(
-        "{place} was removed while it is in use, and holds data that the logical unit does not have: clean or detach now, it goes with this process"
+        "{place} was removed while it is in use, and holds data that the logical unit does not have: clean or detach \
+         now, it goes with this process"
     )
 }
 
@@ -101,7 +103,8 @@ fn find(place: &Place) -> Option<Found> {
     (!is_gone(place)).then(|| fs::metadata(&place.path).map_or(Found { inode: 0, length: 0 }, found))
 }
 
-/// Whether the file of a store that is in use is not at its place any more, or was emptied there. What is in it ends with who has it open.
+/// Whether the file of a store that is in use is not at its place any more, or was emptied there. What is in it ends
+/// with who has it open.
 pub(crate) fn is_gone(place: &Place) -> bool {
     matches!(content(place), Ok(Content::Nothing))
 }

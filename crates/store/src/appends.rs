@@ -1,5 +1,5 @@
-//! What waits for a record of a log, and the records on their way: which may start, and what becomes of them. No I/O: what starts, lands and fails is
-//! told here, and whoever is to be told comes out.
+//! What waits for a record of a log, and the records on their way: which may start, and what becomes of them. No I/O:
+//! what starts, lands and fails is told here, and whoever is to be told comes out.
 //!
 //! ```text
 //!   waiting ──(the rule allows it)──► on its way ──► landed ──(all before it, too)──► settled: all it stands for is acknowledged
@@ -8,8 +8,8 @@
 //! ```
 //! - Records start in their order, and count in that order: one that landed waits for those before it.
 //! - When one start is allowed is [`Gathering`]'s to say.
-//! - After a failure nothing starts. What is refused while its record is on its way is told so only when that has ended, so that nothing lands later
-//!   than its writers were told.
+//! - After a failure nothing starts. What is refused while its record is on its way is told so only when that has
+//!   ended, so that nothing lands later than its writers were told.
 
 use std::collections::VecDeque;
 
@@ -157,7 +157,8 @@ impl<W: Weighed, R> Appends<W, R> {
         }
     }
 
-    /// The log failed: what is in no record that settled, and in none before `sequence`, counts no more, even if it lands.
+    /// The log failed: what is in no record that settled, and in none before `sequence`, counts no more, even if it
+    /// lands.
     pub fn refuse_from(&mut self, sequence: u64, error: Error) {
         match &mut self.failure {
             Some((from, _)) => *from = (*from).min(sequence),
@@ -170,7 +171,8 @@ impl<W: Weighed, R> Appends<W, R> {
         self.failure.as_ref().map(|(_, error)| error)
     }
 
-    /// The next record of which it is known by now what becomes of it: durable, with all before it, or refused. Ask until there is none.
+    /// The next record of which it is known by now what becomes of it: durable, with all before it, or refused. Ask
+    /// until there is none.
     pub fn settle(&mut self) -> Option<(R, Result<(), Error>)> {
         let refused_from = self.failure.as_ref().map_or(u64::MAX, |(from, _)| *from);
         if self.first < refused_from && self.records.front().is_some_and(|front| front.has_ended) {
@@ -284,7 +286,9 @@ mod tests {
     proptest! {
         /// Beside a table of what became of each record.
         #[test]
-        fn records_settle_in_order_up_to_the_first_failure(steps in proptest::collection::vec((0..6u8, 0..3usize), 0..80)) {
+        fn records_settle_in_order_up_to_the_first_failure(
+            steps in proptest::collection::vec((0..6u8, 0..3usize), 0..80),
+        ) {
             let mut appends = appends();
             let (mut under_way, mut landed, mut told) = (Vec::new(), Vec::new(), BTreeMap::new());
             let mut refused_from = u64::MAX;

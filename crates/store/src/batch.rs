@@ -1,7 +1,8 @@
 //! The appends of a record log by the record that they share, who waits for them, and whose write is to be looked at.
 //!
-//! A batch gathers appends until it becomes a record or is *closed*, since the next append does not fit; which may become one, and what becomes of
-//! it, is [`Appends`]' to say. Nothing here writes or wakes anybody: [`RecordLog`](crate::RecordLog) does, with what it is told here.
+//! A batch gathers appends until it becomes a record or is *closed*, since the next append does not fit; which may
+//! become one, and what becomes of it, is [`Appends`]' to say. Nothing here writes or wakes anybody:
+//! [`RecordLog`](crate::RecordLog) does, with what it is told here.
 
 use std::task::Waker;
 
@@ -137,7 +138,8 @@ impl Batches {
         self.spare = payload;
     }
 
-    /// A write to be looked at, and its sequence. It comes back by [`Batches::put_back`] or ends in [`Batches::finish`].
+    /// A write to be looked at, and its sequence. It comes back by [`Batches::put_back`] or ends in
+    /// [`Batches::finish`].
     pub(crate) fn take_ready(&mut self) -> Option<(u64, Completion)> {
         let (sequence, writing) = self.appends.records_mut().find(|(_, writing)| writing.needs_poll())?;
         writing.is_ready = false;

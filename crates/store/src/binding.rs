@@ -1,7 +1,8 @@
 //! Which origin a store belongs to.
 //!
-//! Data cached or logged for one LUN must never be joined with another. A store keeps the origin's identity and geometry in its superblock
-//! and compares them at every open; the error names both, so that a person sees which cable is in the wrong socket.
+//! Data cached or logged for one LUN must never be joined with another. A store keeps the origin's identity and
+//! geometry in its superblock and compares them at every open; the error names both, so that a person sees which cable
+//! is in the wrong socket.
 
 use block::{Device, Error, ErrorKind, Identity};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -23,7 +24,8 @@ pub struct BindingRaw {
     pub serial_bytes: U16,
     /// Zero.
     pub reserved: [u8; 14],
-    /// UTF-8, zero behind `target_bytes`. An iSCSI name has at most 223 bytes (RFC 7143 4.2.7.1); a stripe joins several.
+    /// UTF-8, zero behind `target_bytes`. An iSCSI name has at most 223 bytes (RFC 7143 4.2.7.1); a stripe joins
+    /// several.
     pub target: [u8; 1024],
     /// UTF-8, zero behind `unit_bytes`. A designator (VPD 83h) or a path.
     pub unit: [u8; 1024],
@@ -81,7 +83,8 @@ impl Binding {
     /// The bytes on disk.
     ///
     /// # Errors
-    /// `Unsupported` when a name is longer than its field: it must not be cut, since names that differ only at their ends would then match.
+    /// `Unsupported` when a name is longer than its field: it must not be cut, since names that differ only at their
+    /// ends would then match.
     pub fn to_raw(&self) -> Result<BindingRaw, Error> {
         let (target, target_bytes) = put("target name", &self.identity.target)?;
         let (unit, unit_bytes) = put("unit designator", &self.identity.unit)?;

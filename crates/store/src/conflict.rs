@@ -29,7 +29,8 @@ impl std::error::Error for ConflictingChanges {}
 impl From<ConflictingChanges> for Error {
     fn from(conflict: ConflictingChanges) -> Self {
         let context = format!(
-            "{} bytes that are dirty here were changed on the disk by others since: discard what is dirty, or let it overwrite their changes",
+            "{} bytes that are dirty here were changed on the disk by others since: discard what is dirty, or let it \
+             overwrite their changes",
             conflict.bytes
         );
         Self::with_source(ErrorKind::Unsupported, context, conflict)

@@ -6,8 +6,8 @@
 //! | some, but fewer than may be | what waits is worth a record ([`Worth`]), or no more can be added to it |
 //! | as many as may be | one has landed |
 //!
-//! One that may start does so after some *turns* of whoever drives the log: whoever was just told of the record before appends again in these, to this
-//! one. There is no timer.
+//! One that may start does so after some *turns* of whoever drives the log: whoever was just told of the record before
+//! appends again in these, to this one. There is no timer.
 
 /// The rule by which a log makes records of what waits.
 #[derive(Clone, Copy, Debug)]
@@ -23,17 +23,17 @@ pub struct Gathering {
 /// How much must wait for a record to go on its way beside another one.
 #[derive(Clone, Copy, Debug)]
 pub enum Worth {
-    /// Its share of all that is not settled. For appends of a few bytes, which cost what their records do: the medium works on some while as many
-    /// gather, however many there are.
+    /// Its share of all that is not settled. For appends of a few bytes, which cost what their records do: the medium
+    /// works on some while as many gather, however many there are.
     Share,
-    /// This weight. For appends of data, of which a few fill a record: smaller ones wait for one more record, which costs the medium less than
-    /// another flush.
+    /// This weight. For appends of data, of which a few fill a record: smaller ones wait for one more record, which
+    /// costs the medium less than another flush.
     Weight(u64),
 }
 
 impl Gathering {
-    /// Whether what weighs `waiting` may become a record while `in_flight` others, of what weighs `on_their_way`, are not settled. `is_full` when
-    /// nothing more is added to it.
+    /// Whether what weighs `waiting` may become a record while `in_flight` others, of what weighs `on_their_way`, are
+    /// not settled. `is_full` when nothing more is added to it.
     pub fn allows(&self, in_flight: usize, on_their_way: u64, waiting: u64, is_full: bool) -> bool {
         let is_worth_it = match self.worth {
             Worth::Share => waiting.saturating_mul(self.in_flight_max as u64) >= waiting + on_their_way,

@@ -6,8 +6,8 @@
 //! | stopped | the origin has all that it is to get | background work ends, and nothing is sent to the origin any more |
 //! | ended | all that was here is stored, or somebody else's | nothing is done with the devices any more |
 //!
-//! All of it is sequentially consistent: who changes something looks then who is still at work, and who begins looks behind saying so. One of the two
-//! sees the other.
+//! All of it is sequentially consistent: who changes something looks then who is still at work, and who begins looks
+//! behind saying so. One of the two sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -11,8 +11,9 @@ pub const RECORD_UNIT_BYTES: usize = 512;
 /// Largest record, in bytes, with its header: what half of a deep queue of small writes takes whose data goes along.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
 
-/// Records of a log on their way to the medium at a time; more wait and gather appends. One keeps the disk busy while the owner's thread makes the
-/// other; with more of them each carries fewer appends, which costs the thread and brings nothing.
+/// Records of a log on their way to the medium at a time; more wait and gather appends. One keeps the disk busy while
+/// the owner's thread makes the other; with more of them each carries fewer appends, which costs the thread and brings
+/// nothing.
 pub const RECORDS_IN_FLIGHT_MAX: usize = 2;
 
 /// Smallest log region in bytes: four of the records it allows (a quarter of the region each).
@@ -32,7 +33,8 @@ const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));
 
-/// Turns of those who wait for an append between a record that may start and its start: a writer that was told hands its answer to a client's task, which
-/// sends the next request, which becomes a task that appends. With none the first to come back had a record to itself, the others wrote their data in vain
-/// meanwhile, and 32 writers took half again as long.
+/// Turns of those who wait for an append between a record that may start and its start: a writer that was told hands
+/// its answer to a client's task, which sends the next request, which becomes a task that appends. With none the first
+/// to come back had a record to itself, the others wrote their data in vain meanwhile, and 32 writers took half again
+/// as long.
 pub const TURNS_BEFORE_RECORD: u32 = 2;

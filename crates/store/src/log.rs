@@ -1,22 +1,24 @@
 //! The record log: a circular region of records, appended in order.
 //!
 //! What it keeps true:
-//! - Up to [`RECORDS_IN_FLIGHT_MAX`](crate::limits::RECORDS_IN_FLIGHT_MAX) records are on their way to the medium at a time, with force unit access. An
-//!   append is acknowledged when its record *and all before it* are durable: then a replay finds it. What landed behind a hole when the power
-//!   failed was never acknowledged, and does not count.
-//! - A record says how many before it were on their way when it was made. All others before it were durable, so it proves as much.
-//! - While as many are on their way as may be, or while less has gathered than is worth a record, appends share the next one (*group commit*). There is no
-//!   timer: a record that may start does so after a few turns of the runtime, in which whoever was just told about the one before may append again.
-//! - The space of a record is reused only after [`RecordLog::release_until`], which the owner calls when a durable checkpoint no longer
-//!   needs it. Until then appends find the log full, and [`RecordLog::append`] waits.
-//! - An error of the medium fails the log for good, and with that record all behind it, whether they landed or not: nothing may follow one that may
-//!   be missing.
+//! - Up to [`RECORDS_IN_FLIGHT_MAX`](crate::limits::RECORDS_IN_FLIGHT_MAX) records are on their way to the medium at a
+//!   time, with force unit access. An append is acknowledged when its record *and all before it* are durable: then a
+//!   replay finds it. What landed behind a hole when the power failed was never acknowledged, and does not count.
+//! - A record says how many before it were on their way when it was made. All others before it were durable, so it
+//!   proves as much.
+//! - While as many are on their way as may be, or while less has gathered than is worth a record, appends share the
+//!   next one (*group commit*). There is no timer: a record that may start does so after a few turns of the runtime, in
+//!   which whoever was just told about the one before may append again.
+//! - The space of a record is reused only after [`RecordLog::release_until`], which the owner calls when a durable
+//!   checkpoint no longer needs it. Until then appends find the log full, and [`RecordLog::append`] waits.
+//! - An error of the medium fails the log for good, and with that record all behind it, whether they landed or not:
+//!   nothing may follow one that may be missing.
 //!
-//! An append returns a [`Hold`] when it is durable. The oldest hold is how far a checkpoint may release, and what later records call
-//! *settled*: the owner drops it when all that the append announced is done.
+//! An append returns a [`Hold`] when it is durable. The oldest hold is how far a checkpoint may release, and what later
+//! records call *settled*: the owner drops it when all that the append announced is done.
 //!
-//! Several appends share one write, and whoever polls drives them all; an [`Append`] must be awaited to its end. A write that is over wakes one of
-//! those who wait, who finds out what that means and wakes whom it concerns.
+//! Several appends share one write, and whoever polls drives them all; an [`Append`] must be awaited to its end. A
+//! write that is over wakes one of those who wait, who finds out what that means and wakes whom it concerns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -145,8 +147,8 @@ impl RecordLog {
         payload_bytes_max(self.shared.region.length)
     }
 
-    /// Adds `payload` to the next record. Payloads of one record stand one behind the other in the order of the calls; they must say
-    /// themselves where they end.
+    /// Adds `payload` to the next record. Payloads of one record stand one behind the other in the order of the calls;
+    /// they must say themselves where they end.
     ///
     /// # Errors
     /// See [`AppendRefused`]. Nothing was appended then.
@@ -187,8 +189,8 @@ impl RecordLog {
         }
     }
 
-    /// The oldest position that is still needed: that of the oldest hold, or behind everything. A checkpoint takes this *first*,
-    /// then stores all that was done before, and then releases up to here.
+    /// The oldest position that is still needed: that of the oldest hold, or behind everything. A checkpoint takes
+    /// this *first*, then stores all that was done before, and then releases up to here.
     pub fn position_needed(&self) -> LogPosition {
         let state = self.shared.lock();
         let next = state.next_to_write;
@@ -201,8 +203,8 @@ impl RecordLog {
         LogPosition { offset: place % self.shared.region.length, epoch: self.shared.epoch, sequence, link }
     }
 
-    /// Gives back the space of all records before `position`, which [`RecordLog::position_needed`] returned and which is now durable
-    /// as the place where a replay starts.
+    /// Gives back the space of all records before `position`, which [`RecordLog::position_needed`] returned and which
+    /// is now durable as the place where a replay starts.
     pub fn release_until(&self, position: LogPosition) {
         {
             let mut state = self.shared.lock();
@@ -214,7 +216,8 @@ impl RecordLog {
         self.shared.room.notify();
     }
 
-    /// Sequence of the first record that may not be durable: a replay from a position that was needed meanwhile reaches it.
+    /// Sequence of the first record that may not be durable: a replay from a position that was needed meanwhile reaches
+    /// it.
     pub fn durable_end(&self) -> u64 {
         self.shared.lock().batches.durable_end()
     }
@@ -277,7 +280,8 @@ impl LogShared {
         self.place_for(state.head, bytes) + bytes <= state.tail + self.region.length
     }
 
-    /// Sees to it that there is a batch to which `payload_bytes` can be added, or room for a new one. Whether that can be.
+    /// Sees to it that there is a batch to which `payload_bytes` can be added, or room for a new one. Whether that can
+    /// be.
     fn make_room(&self, state: &mut State, payload_bytes: usize, payload_bytes_max: usize) -> bool {
         let Some(gathered) = state.batches.gathered_bytes() else { return self.has_room(state, payload_bytes) };
         let total = gathered + payload_bytes;
@@ -398,7 +402,8 @@ impl Append {
     /// Completes when the record and all before it are durable.
     ///
     /// # Errors
-    /// The medium's, of this record or one before it. Whether the record landed is then unknown, and the log has failed.
+    /// The medium's, of this record or one before it. Whether the record landed is then unknown, and the log has
+    /// failed.
     pub async fn durable(self) -> Result<Hold, Error> {
         let Self { mut waiting, hold } = self;
         poll_fn(|context| waiting.poll(context)).await?;
@@ -480,7 +485,8 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// All that the append announced is on stable storage, and be it in the record itself: it may be called settled, and stays needed.
+    /// All that the append announced is on stable storage, and be it in the record itself: it may be called settled,
+    /// and stays needed.
     pub fn settle(mut self) -> Self {
         {
             let state = &mut *self.shared.lock();

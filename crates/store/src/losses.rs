@@ -1,7 +1,8 @@
 //! How often an origin lost what it had not flushed, and what a loss means for copies of that.
 //!
-//! A loss is counted first, and then copies are looked at. So who took the count, read or wrote something, and finds the same count where copies are
-//! kept, has something that was not lost; and a loss that comes behind that finds the copy.
+//! A loss is counted first, and then copies are looked at. So who took the count, read or wrote something, and finds
+//! the same count where copies are kept, has something that was not lost; and a loss that comes behind that finds the
+//! copy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,9 +3,9 @@
 //! ```text
 //! | header 64 bytes | payload | zeroes up to a multiple of 512 bytes |
 //! ```
-//! A record says everything needed to know whether it belongs where it stands: whose log it is in, in which epoch (one opening of
-//! the store) it was written, its number, and the checksum of the record before it. What an earlier lap or an earlier epoch left
-//! in the region fails one of these, however whole it is.
+//! A record says everything needed to know whether it belongs where it stands: whose log it is in, in which epoch (one
+//! opening of the store) it was written, its number, and the checksum of the record before it. What an earlier lap or
+//! an earlier epoch left in the region fails one of these, however whole it is.
 
 use base::buffer::Buffer;
 use base::checksum::crc32c;
@@ -47,7 +47,8 @@ const _: () = assert!(std::mem::offset_of!(RecordHeaderRaw, settled) == 48);
 const _: () = assert!(std::mem::offset_of!(RecordHeaderRaw, in_flight) == 56);
 
 impl RecordHeaderRaw {
-    /// First sequence whose record this one does not prove to have been durable: that of the oldest one on its way when this was made.
+    /// First sequence whose record this one does not prove to have been durable: that of the oldest one on its way when
+    /// this was made.
     pub fn proves_before(&self) -> u64 {
         self.sequence.get().saturating_sub(self.in_flight.get())
     }
@@ -64,7 +65,8 @@ pub const RECORD_PAYLOAD_BYTES_MAX: usize = RECORD_BYTES_MAX - HEADER_BYTES;
 /// A place in a log, between two records, with what the next one must carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogPosition {
-    /// Bytes from the start of the region to where the next record is looked for (and if it is not there, at the start).
+    /// Bytes from the start of the region to where the next record is looked for (and if it is not there, at the
+    /// start).
     pub offset: u64,
     /// Epoch of the next record.
     pub epoch: u64,
@@ -135,8 +137,8 @@ pub fn emit(log_id: Uuid, position: LogPosition, claims: Claims, payload: &[u8])
     (buffer, checksum)
 }
 
-/// Makes bytes a record whose payload stands in its place already, and returns the checksum. What is behind the payload is the caller's
-/// to clear.
+/// Makes bytes a record whose payload stands in its place already, and returns the checksum. What is behind the payload
+/// is the caller's to clear.
 pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, claims: Claims, payload_bytes: usize) -> u32 {
     let header = RecordHeaderRaw {
         checksum: U32::ZERO,
@@ -155,8 +157,8 @@ pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, claims: Claim
     checksum
 }
 
-/// The header of the record that starts at `bytes`, if there is one of this log, and the length of its payload. The checksum is
-/// not looked at yet, since the payload may not be there.
+/// The header of the record that starts at `bytes`, if there is one of this log, and the length of its payload. The
+/// checksum is not looked at yet, since the payload may not be there.
 pub fn parse_header(bytes: &[u8], log_id: Uuid) -> Option<(RecordHeaderRaw, usize)> {
     let (header, _) = RecordHeaderRaw::read_from_prefix(bytes).ok()?;
     let payload_bytes = header.payload_bytes.get() as usize;
@@ -210,7 +212,8 @@ mod tests {
         fn a_changed_byte_is_noticed(at in 0usize..71, flip in 1u8..) {
             let (mut buffer, _) = emit(ID, POSITION, CLAIMS, b"payload");
             buffer[at] ^= flip;
-            let parsed = parse_header(&buffer, ID).and_then(|(header, _)| parse_payload(&buffer, &header).map(<[u8]>::len));
+            let parsed = parse_header(&buffer, ID)
+                .and_then(|(header, _)| parse_payload(&buffer, &header).map(<[u8]>::len));
             prop_assert_eq!(parsed, None);
         }
 

@@ -1,19 +1,20 @@
 //! Reads a log again after its program stopped.
 //!
-//! From a position on, each record must be the *successor* of the one before: same log, same epoch, next sequence, right link, right
-//! checksum. It stands where the one before ended or, when it did not fit there, at the start of the region. The first that is
-//! not ends the replay; it is one of these:
+//! From a position on, each record must be the *successor* of the one before: same log, same epoch, next sequence,
+//! right link, right checksum. It stands where the one before ended or, when it did not fit there, at the start of the
+//! region. The first that is not ends the replay; it is one of these:
 //!
 //! | found | means |
 //! |---|---|
 //! | anything else, and no later record of this epoch proves that it was there | the end: never written, left from an earlier lap, or torn by the power loss |
 //! | anything else, but a record of this epoch says that it was made when all up to here were durable | damage |
 //!
-//! Records behind the end may be whole: they were on their way together with the missing one, and were never acknowledged. They count no more, and the next
-//! opening begins a new epoch, so they never will.
+//! Records behind the end may be whole: they were on their way together with the missing one, and were never
+//! acknowledged. They count no more, and the next opening begins a new epoch, so they never will.
 //!
-//! The second is an error and never a shorter log: what was acknowledged would be silently gone. (Damage to the *last* record, or to one of those that were
-//! on their way together with it, cannot be told from a torn write; a checkpoint bounds what this can cost, and media that rot need their own redundancy.)
+//! The second is an error and never a shorter log: what was acknowledged would be silently gone. (Damage to the *last*
+//! record, or to one of those that were on their way together with it, cannot be told from a torn write; a checkpoint
+//! bounds what this can cost, and media that rot need their own redundancy.)
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -51,7 +52,8 @@ pub struct Replayed {
 /// Visits all records from `from` on, oldest first.
 ///
 /// # Errors
-/// `Corrupt` when a record is missing or damaged although a later one proves that it was durable; the device's own; the visitor's.
+/// `Corrupt` when a record is missing or damaged although a later one proves that it was durable; the device's own; the
+/// visitor's.
 pub async fn replay(
     device: &SharedDevice,
     region: ByteRange,

@@ -1,8 +1,10 @@
-//! What the origin of a store says happened to it: how often it lost what it had not flushed, and whether it is still the same disk.
+//! What the origin of a store says happened to it: how often it lost what it had not flushed, and whether it is still
+//! the same disk.
 //!
-//! A loss is counted when the event that tells of it is taken, while others still wait to take one, or before, by whoever hears of it. So who took the
-//! count, sent something, and finds no event and the same count, has sent something that was not lost. What a loss means for copies is done at the same
-//! moment. That one counts twice costs no more than that something is sent again.
+//! A loss is counted when the event that tells of it is taken, while others still wait to take one, or before, by
+//! whoever hears of it. So who took the count, sent something, and finds no event and the same count, has sent
+//! something that was not lost. What a loss means for copies is done at the same moment. That one counts twice costs no
+//! more than that something is sent again.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,8 +29,8 @@ pub struct OriginReports {
 }
 
 impl OriginReports {
-    /// Of an `origin` that had this `identity`, and has told `events` since before anything of it was read. Each loss is noted in `losses` while nobody
-    /// takes another event.
+    /// Of an `origin` that had this `identity`, and has told `events` since before anything of it was read. Each loss
+    /// is noted in `losses` while nobody takes another event.
     pub fn new(origin: SharedDevice, identity: Identity, events: EventReceiver, losses: Arc<Losses>) -> Self {
         Self { origin, identity, events: Mutex::new(events), losses, is_refused: AtomicBool::new(false) }
     }
@@ -81,8 +83,9 @@ impl OriginReports {
         receiver.try_receive().map(|event| self.note_loss(event))
     }
 
-    /// Notes a loss where it has told of one, though nobody has taken that event yet; who takes it notes it once more. Whoever has read or written
-    /// something meanwhile, and has not said so where copies are kept, must not take it for safe because nothing is left to flush.
+    /// Notes a loss where it has told of one, though nobody has taken that event yet; who takes it notes it once more.
+    /// Whoever has read or written something meanwhile, and has not said so where copies are kept, must not take it for
+    /// safe because nothing is left to flush.
     pub fn note_unread_losses(&self) {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if receiver.has_unread(is_loss) {
@@ -90,7 +93,8 @@ impl OriginReports {
         }
     }
 
-    /// Notes what may be lost while the receiver is still locked: who finds it empty then knows of all losses until now.
+    /// Notes what may be lost while the receiver is still locked: who finds it empty then knows of all losses until
+    /// now.
     fn note_loss(&self, event: Event) -> Event {
         if is_loss(&event) {
             self.losses.note();
@@ -123,7 +127,8 @@ mod tests {
         (OriginReports::new(device, origin.identity(), origin.subscribe(), Arc::new(losses)), forgotten)
     }
 
-    /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks whether what it sent may be lost.
+    /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks whether
+    /// what it sent may be lost.
     #[test]
     fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {
         let origin = CrashLayer::new(1 << 20, 1);

@@ -1,11 +1,13 @@
 //! The superblock: what a store is and where everything else in it lies.
 //!
 //! What it keeps true:
-//! - There are two copies, in the first and in the last 4 KiB of the device. Whatever write the power fails at, at least one is whole.
-//! - A write goes to the copy that is older (or damaged) first, then to the other, each with force unit access. So a power loss leaves the
-//!   state before or the state after, and afterwards both copies are the newest: one of them may rot without harm.
-//! - The newest valid copy counts. The place each copy was written to is inside its checksum, so that a write or a read that the
-//!   disk misdirected is not taken for the copy.
+//! - There are two copies, in the first and in the last 4 KiB of the device. Whatever write the power fails at, at
+//!   least one is whole.
+//! - A write goes to the copy that is older (or damaged) first, then to the other, each with force unit access. So a
+//!   power loss leaves the state before or the state after, and afterwards both copies are the newest: one of them may
+//!   rot without harm.
+//! - The newest valid copy counts. The place each copy was written to is inside its checksum, so that a write or a read
+//!   that the disk misdirected is not taken for the copy.
 //! - A device whose size differs from what was formatted is refused: the end would be somewhere else.
 //!
 //! Everything specific to one kind of store is its *payload*, a zerocopy struct of at most [`PAYLOAD_BYTES_MAX`] bytes.
@@ -86,8 +88,8 @@ pub struct Kind {
     pub name: &'static str,
 }
 
-/// By what a host tells a store from other copies of it: random numbers, drawn for each opening, which the host remembers. A copy from before that
-/// opening has another one, and so has a copy that another host used since.
+/// By what a host tells a store from other copies of it: random numbers, drawn for each opening, which the host
+/// remembers. A copy from before that opening has another one, and so has a copy that another host used since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     /// From the opening on.
@@ -227,8 +229,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     /// Reads the newest valid copy.
     ///
     /// # Errors
-    /// `Corrupt` when there is none, or when it is of another kind, version or device size, and the message says which; the
-    /// device's own when neither copy could be read.
+    /// `Corrupt` when there is none, or when it is of another kind, version or device size, and the message says which;
+    /// the device's own when neither copy could be read.
     pub async fn read(device: &SharedDevice, kind: Kind) -> Result<Self, Error> {
         let device_bytes = device.geometry().size_bytes;
         let [first, last] = places(device_bytes)?;
@@ -254,7 +256,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         }
     }
 
-    /// Makes the payload durable: on return both copies hold it, and the store is of the version that this program writes.
+    /// Makes the payload durable: on return both copies hold it, and the store is of the version that this program
+    /// writes.
     ///
     /// # Errors
     /// The device's own; the store then holds the state before or the state after.
@@ -277,8 +280,9 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         Ok(())
     }
 
-    /// Whether the last [`Superblock::write`] failed before a copy was known to be durable: after a crash it is the state before that is found, or the one
-    /// that was to be written. What either of them names must stay what it is until another write has not failed.
+    /// Whether the last [`Superblock::write`] failed before a copy was known to be durable: after a crash it is the
+    /// state before that is found, or the one that was to be written. What either of them names must stay what it is
+    /// until another write has not failed.
     pub fn is_undecided(&self) -> bool {
         self.is_undecided
     }
@@ -356,7 +360,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     }
 }
 
-/// Whether a copy calls itself one of this kind, in whatever version and however damaged: for who is about to give it up.
+/// Whether a copy calls itself one of this kind, in whatever version and however damaged: for who is about to give it
+/// up.
 pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
     let Ok(places) = places(device.geometry().size_bytes) else { return false };
     for place in places {
@@ -369,8 +374,8 @@ pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
     false
 }
 
-/// On how many bytes the store was made whose first copy `head` is; `None` when it is none, or damaged. For who has to know where the store ends to
-/// open it.
+/// On how many bytes the store was made whose first copy `head` is; `None` when it is none, or damaged. For who has to
+/// know where the store ends to open it.
 pub fn device_bytes(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
     header_for(head, 0).map(|header| header.device_bytes.get())
 }
@@ -397,7 +402,8 @@ fn header_for(copy: &[u8], place: u64) -> Option<HeaderRaw> {
     (is_whole && header.place.get() == place).then_some(header)
 }
 
-/// Whether the last copy is whole that a store over all of `device` has. It is one even where its first bytes have become zeroes.
+/// Whether the last copy is whole that a store over all of `device` has. It is one even where its first bytes have
+/// become zeroes.
 ///
 /// # Errors
 /// `NoSpace` for a device that is too small for a store, and the device's own.
@@ -450,7 +456,8 @@ fn beside_another(error: &Error) -> Error {
 fn check_kind(header: &HeaderRaw, kind: Kind) -> Result<(), Error> {
     if header.envelope_version.get() != ENVELOPE_VERSION {
         let context = format!(
-            "this store was written by another version of forebay: envelope version {}, this program reads {ENVELOPE_VERSION}",
+            "this store was written by another version of forebay: envelope version {}, this program reads \
+             {ENVELOPE_VERSION}",
             header.envelope_version
         );
         return Err(Error::new(ErrorKind::Corrupt, context));
@@ -482,7 +489,8 @@ fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), E
         false => ("grew", "bring the device back to that size"),
     };
     let context = format!(
-        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}: {advice}, or discard what is left",
+        "the forebay {} {what}: it was made on {formatted} bytes and the device now has {device_bytes}: {advice}, or \
+         discard what is left",
         kind.name
     );
     Err(Error::new(ErrorKind::Corrupt, context))

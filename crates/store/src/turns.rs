@@ -1,11 +1,13 @@
-//! Who starts the next record of a log, and when: one of those who drive it, some turns after it may be started ([`Gathering`](crate::Gathering)).
+//! Who starts the next record of a log, and when: one of those who drive it, some turns after it may be started
+//! ([`Gathering`](crate::Gathering)).
 //!
 //! ```text
 //!   nobody ──(polled, and a record may start)──► starter ──(polled again, turn after turn)──► starts it
 //!      ▲                                            │
 //!      └─────(over or gone, or none may start)──────┘
 //! ```
-//! A turn is over when whoever drives the log is polled again. What that is depends on who it is, so how many there are is up to the log.
+//! A turn is over when whoever drives the log is polled again. What that is depends on who it is, so how many there are
+//! is up to the log.
 
 /// What one who drives a log and was polled has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
-//! Several records on their way at once, against a slow obvious model: the list of all appends with what became of each.
+//! Several records on their way at once, against a slow obvious model: the list of all appends with what became of
+//! each.
 //!
-//! A store as the cache has one: a superblock that says where replay starts, and a log. Several tasks append, hold what they appended for a while and
-//! let it go; a checkpoint moves the start now and then. The power fails at every write, of log and superblock, and then again at every write of
-//! the recovery. Whatever lands of the records on their way (each whole, in part or not at all, in any order), replay finds one piece of the list,
-//! without holes, with everything that was acknowledged and not let go.
+//! A store as the cache has one: a superblock that says where replay starts, and a log. Several tasks append, hold what
+//! they appended for a while and let it go; a checkpoint moves the start now and then. The power fails at every write,
+//! of log and superblock, and then again at every write of the recovery. Whatever lands of the records on their way
+//! (each whole, in part or not at all, in any order), replay finds one piece of the list, without holes, with
+//! everything that was acknowledged and not let go.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -204,7 +206,8 @@ fn new_medium(power: &Power, seed: u64) -> CrashLayer {
     medium
 }
 
-/// A life that ends at write `nth`, crashes in the recovery at each of its writes, and a second life. Whether the power failed.
+/// A life that ends at write `nth`, crashes in the recovery at each of its writes, and a second life. Whether the power
+/// failed.
 fn lose_power(seed: u64, nth: u64) -> bool {
     let context = format!("seed {seed}, power lost at write {nth}");
     let (power, model) = (Power::new(), Arc::new(Mutex::new(Model::default())));

@@ -1,5 +1,5 @@
-//! The record log against an obvious model: a list of what was appended. Laps around the region, group commit, releases, and the power
-//! failing at every write.
+//! The record log against an obvious model: a list of what was appended. Laps around the region, group commit,
+//! releases, and the power failing at every write.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -192,7 +192,8 @@ fn append_one(executor: &mut Executor, device: &SharedDevice, start: LogPosition
 fn records_of_an_earlier_epoch_are_never_replayed() {
     let mut executor = Executor::in_order();
     let device: SharedDevice = Arc::new(CrashLayer::new(64 << 10, 1));
-    // The first epoch leaves three records; the second starts over the first of them, after a program that did not see any.
+    // The first epoch leaves three records; the second starts over the first of them, after a program that did not see
+    // any.
     for number in 0..3 {
         let (_, end) = replayed(&mut executor, &device, START);
         append_one(&mut executor, &device, end, number);
@@ -204,7 +205,8 @@ fn records_of_an_earlier_epoch_are_never_replayed() {
     assert_eq!(end.sequence, 2);
 }
 
-/// One that a program before wrote landed only after the next one had looked: nobody was told of it, and the next one has said that it is not there.
+/// One that a program before wrote landed only after the next one had looked: nobody was told of it, and the next one
+/// has said that it is not there.
 #[test]
 fn a_record_of_an_earlier_epoch_that_follows_the_last_one_is_not_replayed() {
     let mut executor = Executor::in_order();
@@ -322,7 +324,8 @@ fn a_full_log_waits_for_a_release_and_refuses_what_never_fits() {
     assert!(*is_done.lock().unwrap());
 }
 
-/// What an append announced may be durable in its record alone: others may count on it, and a replay still needs the record.
+/// What an append announced may be durable in its record alone: others may count on it, and a replay still needs the
+/// record.
 #[test]
 fn a_settled_hold_lets_later_records_call_its_own_settled_and_keeps_it() {
     let mut executor = Executor::in_order();

@@ -1,6 +1,7 @@
 //! The table of connections: who is there, since when, and how many of whom.
 //!
-//! Who connects and does not log in must not keep others of its address out: where there are too many of them, the oldest gives way.
+//! Who connects and does not log in must not keep others of its address out: where there are too many of them, the
+//! oldest gives way.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

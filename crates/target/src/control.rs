@@ -1,7 +1,8 @@
 //! How a connection is told to stop, and how others learn that it has.
 //!
-//! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the directive. The end is a fact that
-//! others wait for: a session is reinstated only after the old one is gone. A session that is asked how it is answers at its next turn.
+//! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the directive. The end
+//! is a fact that others wait for: a session is reinstated only after the old one is gone. A session that is asked how
+//! it is answers at its next turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,7 +5,8 @@
 //! | has nothing queued or being read | up to `DATA_IN_FIRST_BYTES` always; more, when there is room for it among all |
 //! | has something | within its share, and when there is room among all and nobody waits for it |
 //!
-//! Buffers count as large as they are. Sessions tell of what they have in steps, so that the shards do not meet here for each command.
+//! Buffers count as large as they are. Sessions tell of what they have in steps, so that the shards do not meet here
+//! for each command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! The iSCSI target on tokio: portals, sessions and logical units.
 //!
-//! The protocol is [`iscsi::target`], the commands are `logical_unit`; here are the sockets, the clock, and what connections
-//! share.
+//! The protocol is [`iscsi::target`], the commands are `logical_unit`; here are the sockets, the clock, and what
+//! connections share.
 //!
 //! | module | holds |
 //! |---|---|
@@ -28,9 +28,9 @@
 //!          ──► shard 1: ...                          (whichever shard has the fewest)
 //! ```
 //!
-//! A session is one future without tasks of its own: it reads into where the data belongs, executes commands in place when they
-//! are answered in place, polls the others, and writes what gathered with one call per connection. It lives and dies on the shard of
-//! its first connection; others are handed there after their login.
+//! A session is one future without tasks of its own: it reads into where the data belongs, executes commands in place
+//! when they are answered in place, polls the others, and writes what gathered with one call per connection. It lives
+//! and dies on the shard of its first connection; others are handed there after their login.
 //!
 //! Whoever assembles a target polls `LogicalUnit::run` of its units; this crate does not.
 
@@ -64,5 +64,8 @@ pub use portals::{BoundPortals, PORTAL_GROUP_DEFAULT};
 pub use quota::Quota;
 pub use server::{BoundServer, TargetServer};
 pub use shared::TargetServerOptions;
-pub use status::{ConnectionStatus, LunStatus, NegotiatedStatus, SessionStatus, Status};
+pub use status::{
+    BusyPollStatus, ConnectionState, ConnectionStatus, LatencyStatus, LunStatus, NegotiatedStatus, SessionActivity,
+    SessionStatus, Status,
+};
 pub use target::{LunMask, MaskedLun, Target};

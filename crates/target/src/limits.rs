@@ -9,31 +9,34 @@ pub const CONNECTIONS_MAX: usize = 1024;
 pub const SESSIONS_MAX: usize = 1024;
 const _: () = assert!(SESSIONS_MAX < u16::MAX as usize);
 
-/// Connections of one initiator name. A host has one session of eight connections to each of some targets; one with more names more.
+/// Connections of one initiator name. A host has one session of eight connections to each of some targets; one with
+/// more names more.
 pub const INITIATOR_CONNECTIONS_MAX: usize = 512;
 
-/// Connections of one address that have not logged in. A host that comes back logs in to everything at once; a rack behind one address
-/// does, too. With more, the oldest is closed: it had longest to log in, and who comes new may be another one.
+/// Connections of one address that have not logged in. A host that comes back logs in to everything at once; a rack
+/// behind one address does, too. With more, the oldest is closed: it had longest to log in, and who comes new may be
+/// another one.
 pub const UNAUTHENTICATED_MAX: usize = 256;
 const _: () = assert!(UNAUTHENTICATED_MAX < CONNECTIONS_MAX);
 
 /// Connections on their way to one session at once. More wait for nobody: they are refused.
 pub const JOINING_MAX: usize = 8;
 
-/// Bytes of data-in that one session may have queued or being read at once, over all its connections. A slow peer holds no more buffers than this
-/// (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
-pub const DATA_IN_BYTES_MAX: usize = 16 << 20;
+/// Bytes of data-in that one session may have queued or being read at once, over all its connections. A slow peer holds
+/// no more buffers than this (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10
+/// ms needs 12 MB.
+pub const SESSION_DATA_IN_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of data-in that all sessions may have queued or being read at once, beyond the one command of [`DATA_IN_FIRST_BYTES`] that each may
-/// always run.
+/// Bytes of data-in that all sessions may have queued or being read at once, beyond the one command of
+/// [`DATA_IN_FIRST_BYTES`] that each may always run.
 pub const DATA_IN_TOTAL_BYTES_MAX: usize = 1 << 30;
 
-/// Data-in of a command that a session with nothing else queued or being read may always run, whatever others hold: the transfer that logical
-/// units announce as optimal. A larger one waits until there is room.
+/// Data-in of a command that a session with nothing else queued or being read may always run, whatever others hold: the
+/// transfer that logical units announce as optimal. A larger one waits until there is room.
 pub const DATA_IN_FIRST_BYTES: usize = 1 << 20;
 
-/// Time that a peer has to take [`UNREAD_PROGRESS_BYTES`] of what is queued for it, once others wait for room. A host that is alive and reads
-/// takes them in a millisecond.
+/// Time that a peer has to take [`UNREAD_PROGRESS_BYTES`] of what is queued for it, once others wait for room. A host
+/// that is alive and reads takes them in a millisecond.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes that count as taking something: half a Mbit/s at least.
@@ -42,15 +45,16 @@ pub const UNREAD_PROGRESS_BYTES: u64 = 512 << 10;
 /// Time between two looks at whether others wait, of a session whose peer is late.
 pub const UNREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A session tells of its data-in when it has changed by this much: often enough to keep the sum within reason, rarely enough that the
-/// shards do not meet at the counter.
+/// A session tells of its data-in when it has changed by this much: often enough to keep the sum within reason, rarely
+/// enough that the shards do not meet at the counter.
 pub const DATA_IN_STEP_BYTES: usize = 256 << 10;
 
 /// Bytes of data-out buffers of all connections together.
 pub const DATA_OUT_POOL_BYTES: usize = 256 << 20;
 const _: () = assert!(iscsi::limits::SESSION_DATA_OUT_BYTES <= DATA_OUT_POOL_BYTES / 4);
 
-/// Sessions without a connection that are kept for their initiators (ErrorRecoveryLevel 2). Beyond, the oldest gives way.
+/// Sessions without a connection that are kept for their initiators (ErrorRecoveryLevel 2). Beyond, the oldest gives
+/// way.
 pub const UNCONNECTED_MAX: usize = 128;
 
 /// Of these, those of one initiator name. A host has a session or two to each of some targets.
@@ -60,7 +64,8 @@ pub const UNCONNECTED_PER_INITIATOR_MAX: usize = 16;
 pub const UNCONNECTED_PER_ADDRESS_MAX: usize = 32;
 const _: () = assert!(UNCONNECTED_PER_ADDRESS_MAX < UNCONNECTED_MAX);
 
-/// Slices of one vectored write: 32 reads' headers and data. Far below IOV_MAX (1024), so that the array stays on the stack.
+/// Slices of one vectored write: 32 reads' headers and data. Far below IOV_MAX (1024), so that the array stays on the
+/// stack.
 pub const WRITE_SLICES_MAX: usize = 64;
 
 /// Connections the kernel completes before we accept them.
@@ -69,13 +74,13 @@ pub const LISTEN_BACKLOG: i32 = 128;
 /// Time a connection has to end by itself after it was asked to log out, when the server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64);
 
-/// Time a peer has to take the last words of a connection that is over, before it is closed without them. With [`DRAIN_TIMEOUT`] before it, a
-/// server that stops is rid of any peer within five seconds.
+/// Time a peer has to take the last words of a connection that is over, before it is closed without them. With
+/// [`DRAIN_TIMEOUT`] before it, a server that stops is rid of any peer within five seconds.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const _: () = assert!(DRAIN_TIMEOUT.as_secs() + LINGER_TIMEOUT.as_secs() < 5);
 
-/// Time a session that is over waits for its I/O with the backends. Disks give up within 30 s; after a minute a backend is stuck, and neither
-/// the initiator's next session nor the end of the server waits for it any longer.
+/// Time a session that is over waits for its I/O with the backends. Disks give up within 30 s; after a minute a backend
+/// is stuck, and neither the initiator's next session nor the end of the server waits for it any longer.
 pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
@@ -96,31 +101,33 @@ pub const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Turns of a session's loop in one poll before it lets the others of its shard run.
 pub const TURNS_PER_POLL_MAX: usize = 32;
 
-/// Time after which a poll begins no further turn, where a session has its thread for itself: short enough that whoever comes waits for about as long
-/// as a small command takes with its round trip.
+/// Time after which a poll begins no further turn, where a session has its thread for itself: short enough that whoever
+/// comes waits for about as long as a small command takes with its round trip.
 pub const POLL_BUDGET: Duration = Duration::from_micros(100);
 
-/// The same where several sessions work on the thread, one of them for little. With what a turn takes it is the time between two answers to who asks for one small block at a
-/// time, and half of that is its own.
+/// The same where several sessions work on the thread, one of them for little. With what a turn takes it is the time
+/// between two answers to who asks for one small block at a time, and half of that is its own.
 pub const POLL_BUDGET_SHARED: Duration = Duration::from_micros(30);
 const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < POLL_BUDGET.as_nanos());
 
-/// Bytes that commands may move in one turn, the last one excepted: as much as memory moves in [`POLL_BUDGET`]. As many bytes are received and
-/// sent at once.
+/// Bytes that commands may move in one turn, the last one excepted: as much as memory moves in [`POLL_BUDGET`]. As many
+/// bytes are received and sent at once.
 pub const TURN_BYTES: usize = 256 << 10;
 
-/// The same where several sessions work on the thread, one of them for little: a read of 128 KiB with its header is sent at once.
+/// The same where several sessions work on the thread, one of them for little: a read of 128 KiB with its header is
+/// sent at once.
 pub const TURN_BYTES_SHARED: usize = 132 << 10;
 
-/// Polls in which something was done, all by the same session, after which it counts as alone on its thread; and polls after which nobody counts as
-/// one who asks for little.
+/// Polls in which something was done, all by the same session, after which it counts as alone on its thread; and polls
+/// after which nobody counts as one who asks for little.
 pub const SHARED_POLLS: u32 = 64;
 
-/// Polls of sessions of one host between two looks at the sockets, where several sessions work on the thread: one that asks for little beside
-/// one that has just become heavy.
+/// Polls of sessions of one host between two looks at the sockets, where several sessions work on the thread: one that
+/// asks for little beside one that has just become heavy.
 pub const FREE_POLLS: u32 = 2;
 
-/// Turns of a poll that is not over yet, whatever the time says: one command and its answer take two, and the system may have run others meanwhile.
+/// Turns of a poll that is not over yet, whatever the time says: one command and its answer take two, and the system
+/// may have run others meanwhile.
 pub const LIGHT_TURNS: usize = 3;
 
 /// Bytes received and sent up to which that holds, and of commands that count as little.
@@ -129,6 +136,6 @@ pub const LIGHT_BYTES: u64 = 16 << 10;
 /// Commands after which a turn looks at the time: those that bring no bytes take a microsecond, or as long as an UNMAP.
 pub const COMMANDS_PER_LOOK: usize = 4;
 
-/// Time after an accepted connection before the next one is, while sessions work: a host that comes back with all its sessions is there within
-/// seconds.
+/// Time after an accepted connection before the next one is, while sessions work: a host that comes back with all its
+/// sessions is there within seconds.
 pub const ACCEPT_INTERVAL: Duration = Duration::from_millis(1);

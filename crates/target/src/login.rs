@@ -1,7 +1,7 @@
 //! The loop that drives one connection from its first byte to the end of its login.
 //!
-//! What comes of a login is a session of its own, a place in another connection's session, which is then driven by that session's
-//! loop on its shard, or the end.
+//! What comes of a login is a session of its own, a place in another connection's session, which is then driven by that
+//! session's loop on its shard, or the end.
 
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
@@ -28,8 +28,8 @@ use crate::shared::Shared;
 use crate::transport::Transport;
 use crate::turns::Turns;
 
-/// Drives a connection: through its login, and, when it begins a session, the session to its end. A connection that joins a
-/// session is waited for.
+/// Drives a connection: through its login, and, when it begins a session, the session to its end. A connection that
+/// joins a session is waited for.
 pub(crate) async fn drive(
     server: Arc<Shared>,
     stream: Box<dyn Transport>,

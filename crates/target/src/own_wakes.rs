@@ -1,7 +1,8 @@
-//! Whether what a session polls wakes it in the middle of that very poll: it could go on at once, and gives others their turn first.
+//! Whether what a session polls wakes it in the middle of that very poll: it could go on at once, and gives others
+//! their turn first.
 //!
-//! Such a wake-up is not passed on. The session stands in line for its next turn instead; the runtime would poll it again before it looks at any
-//! socket.
+//! Such a wake-up is not passed on. The session stands in line for its next turn instead; the runtime would poll it
+//! again before it looks at any socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

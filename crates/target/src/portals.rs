@@ -1,7 +1,8 @@
 //! The portals: addresses that a server listens on.
 //!
-//! They may change while it runs. A portal that stays goes on listening on the same socket, so that nobody who connects meanwhile is
-//! turned away; new ones are bound before anything changes, so that a change that cannot be made leaves all as it was.
+//! They may change while it runs. A portal that stays goes on listening on the same socket, so that nobody who connects
+//! meanwhile is turned away; new ones are bound before anything changes, so that a change that cannot be made leaves
+//! all as it was.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

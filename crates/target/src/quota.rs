@@ -19,8 +19,8 @@ use iscsi::limits::{
 };
 
 use crate::limits::{
-    CONNECTIONS_MAX, DATA_IN_BYTES_MAX, DATA_IN_TOTAL_BYTES_MAX, DATA_OUT_POOL_BYTES, INITIATOR_CONNECTIONS_MAX,
-    SESSIONS_MAX, UNAUTHENTICATED_MAX,
+    CONNECTIONS_MAX, DATA_IN_TOTAL_BYTES_MAX, DATA_OUT_POOL_BYTES, INITIATOR_CONNECTIONS_MAX,
+    SESSION_DATA_IN_BYTES_MAX, SESSIONS_MAX, UNAUTHENTICATED_MAX,
 };
 
 /// The bounds of a server. See the module.
@@ -67,7 +67,7 @@ impl Default for Quota {
             connections_per_session: SESSION_CONNECTIONS_MAX,
             connections_per_initiator: INITIATOR_CONNECTIONS_MAX,
             unauthenticated_per_address: UNAUTHENTICATED_MAX,
-            session_data_in_bytes: DATA_IN_BYTES_MAX,
+            session_data_in_bytes: SESSION_DATA_IN_BYTES_MAX,
             data_in_bytes: DATA_IN_TOTAL_BYTES_MAX,
             session_data_out_bytes: SESSION_DATA_OUT_BYTES,
             data_out_bytes: DATA_OUT_POOL_BYTES,

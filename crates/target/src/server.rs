@@ -75,8 +75,9 @@ impl TargetServer {
         Self { shared }
     }
 
-    /// The targets served from now on. Sessions go on and see their LUNs as they are now; those of targets that are gone, and of
-    /// initiators no longer allowed, are asked to log out, and dropped if they do not. Gives how many those are.
+    /// The targets served from now on. Sessions go on and see their LUNs as they are now; those of targets that are
+    /// gone, and of initiators no longer allowed, are asked to log out, and dropped if they do not. Gives how many
+    /// those are.
     pub fn set_targets(&self, targets: Vec<Target>) -> usize {
         *self.shared.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
         self.shared.rebuild();
@@ -91,8 +92,8 @@ impl TargetServer {
         self.shared.rebuild();
     }
 
-    /// What peers may hold from now on. Sessions and connections that are there stay, however many: what was negotiated with them, and the
-    /// window of their commands, are as they were; all other bounds count for them, too.
+    /// What peers may hold from now on. Sessions and connections that are there stay, however many: what was negotiated
+    /// with them, and the window of their commands, are as they were; all other bounds count for them, too.
     pub fn set_quota(&self, quota: Quota) {
         let quota = quota.bounded();
         *self.shared.quota.write().unwrap_or_else(PoisonError::into_inner) = quota;
@@ -106,8 +107,8 @@ impl TargetServer {
         self.shared.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves one connection over any stream until its end. `local` should be an IP address and port where there is one, so
-    /// that discovery can name it.
+    /// Serves one connection over any stream until its end. `local` should be an IP address and port where there is
+    /// one, so that discovery can name it.
     pub async fn serve_connection(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -173,8 +174,8 @@ impl TargetServer {
         self.shared.portals.bind(portals)
     }
 
-    /// The portals from now on. Connections that came through one that is gone stay; no other comes through it. Gives how many are new, and
-    /// how many are gone.
+    /// The portals from now on. Connections that came through one that is gone stay; no other comes through it. Gives
+    /// how many are new, and how many are gone.
     pub fn set_portals(&self, portals: BoundPortals) -> (usize, usize) {
         let changes = self.shared.portals.set(portals);
         self.shared.rebuild();
@@ -191,8 +192,8 @@ impl TargetServer {
         self.shared.portals.bound().iter().map(|portal| portal.address).collect()
     }
 
-    /// Asks every initiator to log out, and ends connections that have not after a while. Takes no new ones. Completes when
-    /// all are gone.
+    /// Asks every initiator to log out, and ends connections that have not after a while. Takes no new ones. Completes
+    /// when all are gone.
     pub async fn drain(&self) {
         let handles = self.shared.connections.drain();
         handles.iter().for_each(|handle| handle.ask(Directive::Drain));
@@ -264,8 +265,8 @@ impl BoundServer {
         &self.addresses
     }
 
-    /// Serves until `shutdown` completes, then drains. Accepts on the runtime this runs on; connections live on threads of
-    /// their own.
+    /// Serves until `shutdown` completes, then drains. Accepts on the runtime this runs on; connections live on threads
+    /// of their own.
     ///
     /// # Errors
     /// When threads or listeners cannot be set up. Failing connections are logged, not returned.

@@ -9,12 +9,12 @@
 //! each connection: what gathered ──► one vectored write; socket ──► where the protocol says
 //! ```
 //!
-//! A slow initiator is not read from, and its next commands are not started, while it has as many bytes queued or being read as
-//! its quota says: it holds no more buffers than that, whoever does not read. When others wait for room, it takes some of what is queued within
-//! a time, or its session ends.
+//! A slow initiator is not read from, and its next commands are not started, while it has as many bytes queued or being
+//! read as its quota says: it holds no more buffers than that, whoever does not read. When others wait for room, it
+//! takes some of what is queued within a time, or its session ends.
 //!
-//! What one session has to do is done in portions: a turn moves a bounded count of bytes, a poll ends after a bounded time, and then the runtime looks
-//! at all sockets and at all other sessions before this one goes on.
+//! What one session has to do is done in portions: a turn moves a bounded count of bytes, a poll ends after a bounded
+//! time, and then the runtime looks at all sockets and at all other sessions before this one goes on.
 
 mod sharing;
 mod units;
@@ -237,7 +237,8 @@ impl Session {
             if turn == 0 {
                 self.place.note_work();
             }
-            // What one turn receives the next one carries out: a small command is answered in one poll, however long the system lets it wait.
+            // What one turn receives the next one carries out: a small command is answered in one poll, however long
+            // the system lets it wait.
             let is_light =
                 turn < LIGHT_TURNS && !self.can_go_on && self.transferred_bytes().saturating_sub(before) <= LIGHT_BYTES;
             if !is_light && self.server.clock.now() >= until {
@@ -248,7 +249,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// Nothing moves: waits for something that wakes this, or looks again as soon as the others of the shard have had their turn.
+    /// Nothing moves: waits for something that wakes this, or looks again as soon as the others of the shard have had
+    /// their turn.
     fn pause(&mut self, context: &Context<'_>) -> Poll<CloseReason> {
         let depth = self.awaited_depth();
         let server = &self.server;
@@ -260,8 +262,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// How many commands the initiator seems to keep under way; none unless it is the only one to move next. What it has not acknowledged it
-    /// has, at most, just seen.
+    /// How many commands the initiator seems to keep under way; none unless it is the only one to move next. What it
+    /// has not acknowledged it has, at most, just seen.
     fn awaited_depth(&mut self) -> usize {
         let unacknowledged: u32 = self.wires.iter().map(|wire| self.protocol.unacknowledged_responses(wire.link)).sum();
         let can_look = self.wires.iter().all(|wire| wire.stream.can_receive_now() && wire.closed.is_none());
@@ -343,8 +345,8 @@ impl Session {
         self.delayed.take().or_else(|| postponed(self)).or_else(|| self.protocol.poll_event())
     }
 
-    /// Whether a session that is over has nothing with its backends any more. Whoever replaces it waits for this (RFC 7143 6.3.5): no write of
-    /// the old session lands after the new one began.
+    /// Whether a session that is over has nothing with its backends any more. Whoever replaces it waits for this (RFC
+    /// 7143 6.3.5): no write of the old session lands after the new one began.
     fn is_settled(&self) -> bool {
         let is_late = || self.settling_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
         if !self.running.is_empty() && is_late() {
@@ -358,7 +360,8 @@ impl Session {
         self.running.is_empty()
     }
 
-    /// Whether a command that may bring so many bytes can start now. One that waits for others is woken when they have made room.
+    /// Whether a command that may bring so many bytes can start now. One that waits for others is woken when they have
+    /// made room.
     fn has_room_for(&mut self, data_in_bytes_max: u32, context: &Context<'_>) -> bool {
         let bytes = buffer_bytes(data_in_bytes_max);
         let used = self.used_bytes();
@@ -693,9 +696,9 @@ impl Session {
         has_moved
     }
 
-    /// The nexus is lost, with its reservations and unit attentions. At a logout that comes before the Logout Response is written, which says
-    /// that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in another session, must not meet it.
-    /// Commands under way finish, and nobody hears of it.
+    /// The nexus is lost, with its reservations and unit attentions. At a logout that comes before the Logout Response
+    /// is written, which says that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in
+    /// another session, must not meet it. Commands under way finish, and nobody hears of it.
     fn leave_units(&mut self) {
         self.held.clear();
         if let Some(units) = self.units.take() {

@@ -9,8 +9,9 @@
 //!
 //! A discovery session has no port to be lost, so that several with one ISID may run side by side.
 //!
-//! A session whose last connection is lost may be kept for its initiator (ErrorRecoveryLevel 2). Such ones are few for each initiator and address, and
-//! the oldest makes room for a login when the table is full: nobody is refused for the sake of who is gone.
+//! A session whose last connection is lost may be kept for its initiator (ErrorRecoveryLevel 2). Such ones are few for
+//! each initiator and address, and the oldest makes room for a login when the table is full: nobody is refused for the
+//! sake of who is gone.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,8 +71,9 @@ pub(crate) struct Sessions {
 struct State {
     entries: BTreeMap<u16, Entry>,
     tsih_last: u16,
-    /// Sessions that were taken out of the table, or logins that waited for one, until they have ended, I/O with the backends and all. Whoever comes
-    /// through the same port waits for them, however many logins have given up waiting before: they all are the same nexus.
+    /// Sessions that were taken out of the table, or logins that waited for one, until they have ended, I/O with the
+    /// backends and all. Whoever comes through the same port waits for them, however many logins have given up waiting
+    /// before: they all are the same nexus.
     leaving: Vec<(Port, Handle)>,
     /// Sessions that have ever lost their last connection.
     disconnections: u64,
@@ -132,8 +134,8 @@ impl Sessions {
         Decision::Admit { tsih, previous }
     }
 
-    /// A session that was admitted has begun: connections may join it, and `luns` become what it sees, now and whenever the targets
-    /// change. The target is looked up under the lock, so that no change is missed.
+    /// A session that was admitted has begun: connections may join it, and `luns` become what it sees, now and whenever
+    /// the targets change. The target is looked up under the lock, so that no change is missed.
     pub(crate) fn begin(
         &self,
         tsih: u16,
@@ -155,7 +157,8 @@ impl Sessions {
         self.lock().entries.values().filter(|entry| !entry.review(&find)).count()
     }
 
-    /// A session has lost its last connection, or has one again. Of those without, each initiator, each address and all have a bound.
+    /// A session has lost its last connection, or has one again. Of those without, each initiator, each address and all
+    /// have a bound.
     pub(crate) fn set_unconnected(&self, tsih: u16, handle: &Handle, is_unconnected: bool) {
         let mut state = self.lock();
         state.disconnections += 1;
@@ -215,7 +218,7 @@ impl Entry {
             initiator_name: request.initiator_name.clone(),
             authenticated_name: request.authenticated_name.clone(),
             target_name: request.target_name.clone(),
-            session_type: request.session_type.as_str(),
+            session_type: request.session_type.as_str().into(),
             error_recovery_level: request.negotiated.error_recovery_level,
             negotiated: NegotiatedStatus(request.negotiated),
             activity: None,
@@ -277,7 +280,8 @@ impl State {
     }
 }
 
-/// Whether a login may be for the session of an entry: only its own initiator port may join it. Through which portal group, the session judges.
+/// Whether a login may be for the session of an entry: only its own initiator port may join it. Through which portal
+/// group, the session judges.
 fn is_for(entry: &Entry, request: &SessionRequest) -> bool {
     let in_its_group = SessionRequest { portal_group_tag: entry.request.portal_group_tag, ..request.clone() };
     entry.port.is_some() && entry.port == port_of(&in_its_group)

@@ -33,7 +33,8 @@ pub struct TargetServerOptions {
     pub offer: Option<iscsi::negotiation::Offer>,
     /// What peers may hold.
     pub quota: Quota,
-    /// How long a session at most looks at its sockets before it sleeps, where that pays: about what a wake-up takes. Zero for never.
+    /// How long a session at most looks at its sockets before it sleeps, where that pays: about what a wake-up takes.
+    /// Zero for never.
     pub busy_poll: Duration,
 }
 
@@ -52,7 +53,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
-    /// How long sessions look at their sockets before they sleep: not at all when shards would take processors from each other.
+    /// How long sessions look at their sockets before they sleep: not at all when shards would take processors from
+    /// each other.
     pub(crate) busy_poll: Duration,
     /// The turns of connections that are not on one of our threads.
     pub(crate) turns: Arc<Turns>,

@@ -1,7 +1,9 @@
 //! The snapshot of everything that people look at.
 //!
-//! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is listed without.
+//! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is
+//! listed without.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,10 +11,12 @@ use base::busy_poll::BusyPollCounts;
 use base::histogram::LatencyHistogram;
 use iscsi::negotiation::{NamedValue, Negotiated};
 use iscsi::target::LinkReport;
+use serde::Deserialize;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 /// Everything at one moment.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
     /// Sessions, by TSIH.
     pub sessions: Vec<SessionStatus>,
@@ -41,7 +45,8 @@ pub struct Status {
 }
 
 /// What looking at sockets instead of sleeping came to, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct BusyPollStatus {
     /// Pauses in which a session looked again.
     pub begun: u64,
@@ -65,7 +70,8 @@ impl From<BusyPollCounts> for BusyPollStatus {
 }
 
 /// One session.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct SessionStatus {
     /// Its handle.
     pub tsih: u16,
@@ -78,10 +84,11 @@ pub struct SessionStatus {
     /// TargetName; `None` for a discovery session.
     pub target_name: Option<String>,
     /// `Normal` or `Discovery`.
-    pub session_type: &'static str,
+    pub session_type: Cow<'static, str>,
     /// Recovery level agreed on.
     pub error_recovery_level: u8,
     /// The values in force.
+    #[serde(skip_deserializing)]
     pub negotiated: NegotiatedStatus,
     /// What it does; `None` when it did not answer in time.
     #[serde(flatten)]
@@ -89,7 +96,8 @@ pub struct SessionStatus {
 }
 
 /// What a session does at this moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct SessionActivity {
     /// Commands at the logical units.
     pub commands_under_way: usize,
@@ -136,7 +144,7 @@ impl Serialize for NegotiatedStatus {
 }
 
 /// Where a connection is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionState {
     /// It has not logged in yet, or its session did not answer.
@@ -148,8 +156,20 @@ pub enum ConnectionState {
     Closing,
 }
 
+impl ConnectionState {
+    /// As the status has it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Login => "login",
+            Self::FullFeature => "full-feature",
+            Self::Closing => "closing",
+        }
+    }
+}
+
 /// One connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct ConnectionStatus {
     /// TSIH of its session, once it has one.
     pub tsih: Option<u16>,
@@ -164,9 +184,9 @@ pub struct ConnectionStatus {
     /// Where it is.
     pub state: ConnectionState,
     /// Digest of headers in force.
-    pub header_digest: Option<&'static str>,
+    pub header_digest: Option<Cow<'static, str>>,
     /// Digest of data in force.
-    pub data_digest: Option<&'static str>,
+    pub data_digest: Option<Cow<'static, str>>,
     /// PDUs received; known in the full feature phase, as what follows.
     pub pdus_received: u64,
     /// PDUs queued to be sent.
@@ -188,8 +208,8 @@ impl ConnectionStatus {
         self.tsih = Some(tsih);
         self.cid = Some(link.cid);
         self.state = if link.is_closed { ConnectionState::Closing } else { ConnectionState::FullFeature };
-        self.header_digest = Some(negotiated.header_digest.as_str());
-        self.data_digest = Some(negotiated.data_digest.as_str());
+        self.header_digest = Some(negotiated.header_digest.as_str().into());
+        self.data_digest = Some(negotiated.data_digest.as_str().into());
         (self.pdus_received, self.pdus_sent) = (link.pdus_received, link.pdus_sent);
         (self.bytes_received, self.bytes_sent) = (*bytes_received, *bytes_sent);
         self.digest_errors = link.digest_errors;
@@ -197,7 +217,8 @@ impl ConnectionStatus {
 }
 
 /// One logical unit's use.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct LunStatus {
     /// TargetName.
     pub target_name: String,
@@ -216,7 +237,7 @@ pub struct LunStatus {
     /// Commands that did not end with GOOD.
     pub failures: u64,
     /// These by kind: the sense key of a CHECK CONDITION, or the status.
-    pub errors: BTreeMap<&'static str, u64>,
+    pub errors: BTreeMap<Cow<'static, str>, u64>,
     /// What it did of late; `None` where nobody samples.
     pub rates: Option<RateStatus>,
     /// Latencies of READ commands; `None` before the first.
@@ -228,7 +249,8 @@ pub struct LunStatus {
 }
 
 /// What a logical unit did over a short window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct RateStatus {
     /// The window, milliseconds.
     pub window_ms: u64,
@@ -239,7 +261,8 @@ pub struct RateStatus {
 }
 
 /// Latencies, from a command with its data to the end of it, without the network.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct LatencyStatus {
     /// Samples.
     pub count: u64,
@@ -258,7 +281,8 @@ pub struct LatencyStatus {
 }
 
 /// How many samples were not above a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
+#[serde(default)]
 pub struct LatencyBucket {
     /// The bound, nanoseconds.
     pub le_ns: u64,

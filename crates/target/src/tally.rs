@@ -1,7 +1,8 @@
 //! What was done to one logical unit: operations, bytes, latencies, errors.
 //!
-//! A thread that serves sessions writes into a slot of its own, so that no two of them meet on the way of an I/O; readers add the slots
-//! up. A slot's lock is taken once per command, by its own thread, and for a moment by whoever reads.
+//! A thread that serves sessions writes into a slot of its own, so that no two of them meet on the way of an I/O;
+//! readers add the slots up. A slot's lock is taken once per command, by its own thread, and for a moment by whoever
+//! reads.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -100,7 +101,7 @@ impl Tally {
             written_bytes: sum.writes.bytes,
             others: sum.others.count,
             failures: sum.failures,
-            errors: sum.errors,
+            errors: sum.errors.into_iter().map(|(kind, count)| (kind.into(), count)).collect(),
             rates: None,
             read_latency: latencies(&sum.reads),
             write_latency: latencies(&sum.writes),

@@ -93,8 +93,8 @@ impl Target {
     }
 }
 
-/// The data-out that CDBs to these logical units ask for: none by one that is not understood, which ends in CHECK CONDITION anyway. Connections have this until they end: it must not keep units that a reload
-/// removes.
+/// The data-out that CDBs to these logical units ask for: none by one that is not understood, which ends in CHECK
+/// CONDITION anyway. Connections have this until they end: it must not keep units that a reload removes.
 pub(crate) fn data_out_of(luns: &LunMap) -> DataOutOf {
     let luns = luns.downgrade();
     Arc::new(move |lun, cdb| {

@@ -19,7 +19,8 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {
     /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to look again and again.
     fn can_receive_now(&self) -> bool;
 
-    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between many polls.
+    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between
+    /// many polls.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there, else what the operating system says.

@@ -1,20 +1,21 @@
 //! Turns of the sessions of one thread.
 //!
-//! A session works in portions. After one it stands in line if it has more to do; before the first in line goes on, the runtime looks at all
-//! sockets, and everybody who has waited for one has a poll. So who asks for little waits for one portion of one other session, however many ask
-//! for all they can get.
+//! A session works in portions. After one it stands in line if it has more to do; before the first in line goes on, the
+//! runtime looks at all sockets, and everybody who has waited for one has a poll. So who asks for little waits for one
+//! portion of one other session, however many ask for all they can get.
 //!
 //! ```text
 //!           a portion, and there is more           called: the runtime has looked at the sockets
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Sessions of one host, as its address tells, have few polls between two looks at the sockets, but for the one that is called: the others stand in line as
-//! if they had more to do. In line hosts take turns, and of a host its initiator names. So a host has no more of the thread for having many sessions or
-//! names, and a name no more of its host's turns for having many sessions.
+//! Sessions of one host, as its address tells, have few polls between two looks at the sockets, but for the one that is
+//! called: the others stand in line as if they had more to do. In line hosts take turns, and of a host its initiator
+//! names. So a host has no more of the thread for having many sessions or names, and a name no more of its host's turns
+//! for having many sessions.
 //!
-//! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it for itself or where all move
-//! much: small ones cost system calls, which nobody's wait is shortened by there.
+//! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it
+//! for itself or where all move much: small ones cost system calls, which nobody's wait is shortened by there.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -93,7 +94,8 @@ impl Turns {
 }
 
 impl Line {
-    /// It is the turn of whoever is first, after the runtime has looked at the sockets. Whether there is somebody, for whom a look is needed.
+    /// It is the turn of whoever is first, after the runtime has looked at the sockets. Whether there is somebody, for
+    /// whom a look is needed.
     fn call_first(&mut self) -> bool {
         self.called = self.waiting.first().map(|(number, _)| *number);
         self.may_begin = false;
@@ -154,7 +156,8 @@ impl Place {
         false
     }
 
-    /// Whether its host has not had all its polls yet since the last look at the sockets. Who is alone on the thread needs no such look.
+    /// Whether its host has not had all its polls yet since the last look at the sockets. Who is alone on the thread
+    /// needs no such look.
     fn has_free_poll(&self) -> bool {
         if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
             return true;

@@ -1,4 +1,5 @@
-//! Sessions that wait for their turns: hosts one after the other, of each its initiator names, and of each name its sessions in their order.
+//! Sessions that wait for their turns: hosts one after the other, of each its initiator names, and of each name its
+//! sessions in their order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ pub(crate) struct Initiator {
 /// Sessions of one initiator name.
 type Sessions = VecDeque<(u64, Waker)>;
 
-/// Who waits. A host with many sessions waits no less long than one with a single session, whatever names it gives them.
+/// Who waits. A host with many sessions waits no less long than one with a single session, whatever names it gives
+/// them.
 #[derive(Default)]
 pub(crate) struct Waiting(Round<Round<Sessions>>);
 
@@ -30,8 +32,8 @@ impl Waiting {
         self.0.first()?.first()?.front()
     }
 
-    /// The first one waits no more. The next session of its initiator has its turn after all other names of the host, the next one of the host after all
-    /// other hosts.
+    /// The first one waits no more. The next session of its initiator has its turn after all other names of the host,
+    /// the next one of the host after all other hosts.
     pub(crate) fn pop_first(&mut self) {
         self.0.pop_first();
     }

@@ -106,7 +106,8 @@ async fn a_read_of_which_little_is_wanted_holds_little() {
     }
 }
 
-/// What a session may always have is one read of a MiB; more of it waits for room, and who holds the room and does not read loses it.
+/// What a session may always have is one read of a MiB; more of it waits for room, and who holds the room and does not
+/// read loses it.
 #[tokio::test(start_paused = true)]
 async fn large_reads_of_all_sessions_wait_until_there_is_room() {
     const SESSIONS: u32 = 8;
@@ -430,7 +431,8 @@ fn cdb16(operation_code: u8, flags: u8, length: u32) -> [u8; 16] {
     cdb
 }
 
-/// A light session asks again and again beside a peer that sends a PDU without end: PDUs that are taken between two of its answers, on the average.
+/// A light session asks again and again beside a peer that sends a PDU without end: PDUs that are taken between two of
+/// its answers, on the average.
 async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>) -> u64 {
     const ROUNDS: u64 = 100;
     let pool = BufferPool::new(READ_BUFFERS_BYTES);

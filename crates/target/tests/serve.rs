@@ -13,7 +13,7 @@ use iscsi::pdu::*;
 use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{Cdb, Status};
-use target::limits::{DATA_IN_BYTES_MAX, SETTLING_TIMEOUT};
+use target::limits::{SESSION_DATA_IN_BYTES_MAX, SETTLING_TIMEOUT};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -83,8 +83,8 @@ impl<S: AsyncWrite + Unpin, W: FnMut(&[u8]) + Unpin> AsyncWrite for Witness<S, W
     }
 }
 
-/// libiscsi's Sanitize.Reset failed now and then: the test before it logs a second session out that holds a RESERVE(6), and the SANITIZE of
-/// the first one still met the reservation.
+/// libiscsi's Sanitize.Reset failed now and then: the test before it logs a second session out that holds a RESERVE(6),
+/// and the SANITIZE of the first one still met the reservation.
 #[tokio::test]
 async fn a_reservation_is_gone_before_the_logout_is_answered() {
     let ram = ram_target(&BufferPool::new(READ_BUFFERS_BYTES));
@@ -159,8 +159,8 @@ async fn a_reinstatement_waits_for_io_of_the_session_it_replaces() {
     assert_eq!(pdu.data.bytes(), [7; 512], "and it did, before the new session began");
 }
 
-/// A backend that never answers does not keep its initiator out for ever: each login waits as long as one may take, and the first that comes or
-/// waits when a minute is over is let in.
+/// A backend that never answers does not keep its initiator out for ever: each login waits as long as one may take, and
+/// the first that comes or waits when a minute is over is let in.
 #[tokio::test(start_paused = true)]
 async fn an_initiator_that_tries_again_is_let_in_after_a_minute_whatever_the_backend_does() {
     let (_device, server, mut old) = with_a_held_write().await;
@@ -337,7 +337,7 @@ async fn a_slow_peer_holds_no_more_buffers_than_its_share() {
     }
     tokio::task::yield_now().await;
     assert!(pool.bytes_out() > 0);
-    assert!(pool.bytes_out() <= DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
+    assert!(pool.bytes_out() <= SESSION_DATA_IN_BYTES_MAX + (1 << 20), "{} bytes are out", pool.bytes_out());
     for _ in 0..64 {
         let pdu = client.receive().await.expect("all come in the end");
         assert_eq!(pdu.data.bytes().len(), 1 << 20);
@@ -387,8 +387,9 @@ async fn portals_of_both_families_serve_until_the_shutdown() {
     assert!(TcpStream::connect(addresses[0]).await.is_err(), "it does not listen any more");
 }
 
-/// An initiator that waits for each answer and acknowledges it: the session looks in between, and reads past the runtime. Some
-/// rounds begin with a rest longer than any look, after which the session must be found asleep and be woken.
+/// An initiator that waits for each answer and acknowledges it: the session looks in between, and reads past the
+/// runtime. Some rounds begin with a rest longer than any look, after which the session must be found asleep and be
+/// woken.
 #[tokio::test]
 async fn a_session_that_looks_at_its_socket_loses_nothing() {
     let busy_poll = Duration::from_micros(50);

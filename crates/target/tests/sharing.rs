@@ -1,5 +1,5 @@
-//! A shared unit by its bytes: hosts that are no more than framing and a script register, are called back and answer, beside stock
-//! initiators. The clock of the unit is turned by hand.
+//! A shared unit by its bytes: hosts that are no more than framing and a script register, are called back and answer,
+//! beside stock initiators. The clock of the unit is turned by hand.
 
 use std::sync::Arc;
 use std::time::Duration;

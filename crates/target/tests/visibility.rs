@@ -1,4 +1,5 @@
-//! What an initiator can find and reach: portal groups, discovery, LUN masks, and the commands that could lead around them.
+//! What an initiator can find and reach: portal groups, discovery, LUN masks, and the commands that could lead around
+//! them.
 
 use std::sync::Arc;
 
@@ -47,7 +48,8 @@ async fn a_connection_through_another_portal_group_cannot_be_included() {
     (stranger.cid, stranger.initiator_name) = (3, "iqn.2026-01.io.example:stranger");
     let status = stranger.try_log_in(1, tsih, &keys).await.status;
     assert_eq!(status, LoginStatus::SESSION_DOES_NOT_EXIST, "to others it is not there");
-    // Without the TSIH it is another session of its own, and the first goes on: the same ISID in another group is another nexus.
+    // Without the TSIH it is another session of its own, and the first goes on: the same ISID in another group is
+    // another nexus.
     let mut fourth = listening.connect(2).await;
     assert_ne!(fourth.log_in(1).await.tsih, tsih);
     first.settle().await;
@@ -74,8 +76,8 @@ async fn discovered<S: AsyncRead + AsyncWrite + Unpin>(client: &mut Client<S>, a
     text.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// RFC 7143 appendix C: each target with all portals of its groups and their tags, whichever portal was asked; a wildcard stands for the address that
-/// the initiator reached, where that has its family.
+/// RFC 7143 appendix C: each target with all portals of its groups and their tags, whichever portal was asked; a
+/// wildcard stands for the address that the initiator reached, where that has its family.
 #[tokio::test]
 async fn discovery_tells_the_portals_of_each_targets_groups() {
     let portals =

@@ -196,7 +196,8 @@ impl ClosedLoop {
         let mut round = Round { began: self.clock.now(), failure: None, is_stopped: false };
         self.began.get_or_insert(round.began);
         let mut tick = self.clock.sleep(PROGRESS_INTERVAL);
-        // What is issued because something came back is issued at that moment: to look at the clock again costs as much as the rest.
+        // What is issued because something came back is issued at that moment: to look at the clock again costs as much
+        // as the rest.
         let mut came_back = None;
         loop {
             self.issue(&mut engine, &round, came_back.take())?;

@@ -49,7 +49,8 @@ pub const TRACE_LINE_BYTES_MAX: usize = 4096;
 /// What is above is a damaged line.
 pub const TRACE_REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of what moves as one when a trace is rebased: large enough that what was near stays near, small enough that little comes along.
+/// Bytes of what moves as one when a trace is rebased: large enough that what was near stays near, small enough that
+/// little comes along.
 pub const REBASE_CHUNK_BYTES: u64 = 1 << 20;
 
 /// Most chunks that a trace may touch to be rebased, 4 TiB: their numbers are some 64 MiB of memory.

@@ -98,7 +98,8 @@ pub struct ReplayCounts {
     pub discards_left_out: u64,
     /// Bytes read.
     pub bytes_read: u64,
-    /// Bytes of these of which it was known what they are: written before, or zeroes where the device was empty at the start. All were right.
+    /// Bytes of these of which it was known what they are: written before, or zeroes where the device was empty at the
+    /// start. All were right.
     pub bytes_read_checked: u64,
     /// Bytes written.
     pub bytes_written: u64,

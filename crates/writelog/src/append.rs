@@ -1,12 +1,12 @@
 //! Records on their way to the log device: group commit.
 //!
-//! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once all others had their turn:
-//! whoever is ready to write when the first one queues, or was just answered and writes again, has queued by then. When the next one may go is the
-//! rule's to say ([`store::Gathering`]). A device may write while it is asked to, and keep its thread; so after each record the others get their turn
-//! first.
+//! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once
+//! all others had their turn: whoever is ready to write when the first one queues, or was just answered and writes
+//! again, has queued by then. When the next one may go is the rule's to say ([`store::Gathering`]). A device may write
+//! while it is asked to, and keep its thread; so after each record the others get their turn first.
 //!
-//! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only when all before it are
-//!   durable, as replay will see it.
+//! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only
+//!   when all before it are durable, as replay will see it.
 //! - A segment is opened only when another is at hand to be named as the next one, so that replay finds its way.
 //! - When the device refuses a record, nothing may follow it: the log has failed, and who waits is told.
 
@@ -43,7 +43,8 @@ struct Outgoing {
 type Finished = Vec<(Arc<Ticket>, Result<(), Error>)>;
 
 impl Core {
-    /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it failed.
+    /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it
+    /// failed.
     pub(crate) fn append(self: &Arc<Self>, entries: Vec<(u64, u64, Content)>) -> Completion {
         if entries.is_empty() {
             return Completion::ready(Response::done(Buffer::empty()));
@@ -283,7 +284,8 @@ impl Core {
             tracing::error!(
                 %error,
                 dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES,
-                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it can be read"
+                "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it \
+                 can be read"
             );
             state.failure = Some(error.clone());
             state.appender.refuse(error);
@@ -292,8 +294,9 @@ impl Core {
         self.background.notify();
     }
 
-    /// The log device refused a checkpoint: nothing may follow it, and who waits for a record is told, once it is not on its way any more. What is
-    /// on its way counts no more, even if it arrives: its writers go to the origin, and others after them.
+    /// The log device refused a checkpoint: nothing may follow it, and who waits for a record is told, once it is not
+    /// on its way any more. What is on its way counts no more, even if it arrives: its writers go to the origin, and
+    /// others after them.
     pub(crate) fn give_up_log(self: &Arc<Self>, error: &Error) {
         let mut finished = Vec::new();
         {

@@ -1,7 +1,8 @@
 //! What waits for a record of the log, the records on their way, and where in the segments the next one goes.
 //!
-//! Which record may start, and in which order they count, is [`Appends`]' to say. When the log device refuses one, all that is not settled is refused,
-//! those before it, too: what a later start finds of the log is written down from then on, and a record that lands after that does not count.
+//! Which record may start, and in which order they count, is [`Appends`]' to say. When the log device refuses one, all
+//! that is not settled is refused, those before it, too: what a later start finds of the log is written down from then
+//! on, and a record that lands after that does not count.
 
 use std::sync::Arc;
 

@@ -44,8 +44,8 @@ impl Batch {
 }
 
 impl Core {
-    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more pieces are adjacent. But its room
-    /// comes back all at once, and who waits for room waits for the whole batch.
+    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more
+    /// pieces are adjacent. But its room comes back all at once, and who waits for room waits for the whole batch.
     pub(crate) fn batch_bytes(&self, state: &State) -> u64 {
         let most = self.level2().batch_bytes;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;

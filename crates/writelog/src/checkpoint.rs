@@ -6,12 +6,14 @@
 //! ```
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.
 //!
-//! Extents change while they are collected, which does no harm. What a later record brings is left out, since replay finds it behind the place where it
-//! begins; what it supersedes may be there or not, since replay puts the record over it; and what is clean by then is on the origin, flushed. In
-//! order `log` the place up to which all is on the origin is asked for last: what became clean meanwhile lies before it.
+//! Extents change while they are collected, which does no harm. What a later record brings is left out, since replay
+//! finds it behind the place where it begins; what it supersedes may be there or not, since replay puts the record over
+//! it; and what is clean by then is on the origin, flushed. In order `log` the place up to which all is on the origin
+//! is asked for last: what became clean meanwhile lies before it.
 //!
-//! A checkpoint costs about as much as the log has extents, however few segments it frees. So while room is short one waits until it frees many times
-//! what it writes, or, when records have to wait, until it has rested for some times as long as the last one took.
+//! A checkpoint costs about as much as the log has extents, however few segments it frees. So while room is short one
+//! waits until it frees many times what it writes, or, when records have to wait, until it has rested for some times as
+//! long as the last one took.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -168,7 +170,8 @@ impl Core {
             payload.dirty_bytes = snapshot.dirty_bytes.into();
             let has_leftovers = self.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
             payload.order = match (snapshot.has_failed, has_leftovers) {
-                // After a failure newer data went to the origin in no order, so that what is left is no part of any epoch.
+                // After a failure newer data went to the origin in no order, so that what is left is no part of any
+                // epoch.
                 (true, _) => DestageOrder::Lba.code(),
                 (false, true) => payload.order,
                 (false, false) => self.options.order.code(),
@@ -262,7 +265,8 @@ impl Core {
         }
     }
 
-    /// Adds the next extents that the origin lacks, so many under one lock, but for what came behind the snapshot's place. Whether these were all.
+    /// Adds the next extents that the origin lacks, so many under one lock, but for what came behind the snapshot's
+    /// place. Whether these were all.
     fn collect(&self, snapshot: &mut Snapshot, count: usize) -> bool {
         let mut found = Vec::with_capacity(count);
         {
@@ -276,7 +280,8 @@ impl Core {
         false
     }
 
-    /// Whether the record that brought a piece was applied before `place`. Zeroes, which do not say, count as if: replay makes them once more.
+    /// Whether the record that brought a piece was applied before `place`. Zeroes, which do not say, count as if:
+    /// replay makes them once more.
     fn was_before(&self, state: &State, place: &LogPlace, piece: &Piece) -> bool {
         let PlaceView::Segment(unit) = piece.place.view() else { return true };
         let segment = self.layout.segment_of(unit);
@@ -343,7 +348,8 @@ mod tests {
         executor: Executor,
         random: Random,
         core: Arc<Core>,
-        /// The bytes that each block may hold after a power loss: as of the last flush, and what was written since. The last is what it holds now.
+        /// The bytes that each block may hold after a power loss: as of the last flush, and what was written since. The
+        /// last is what it holds now.
         blocks: Vec<Vec<u8>>,
     }
 
@@ -421,8 +427,8 @@ mod tests {
         }
     }
 
-    /// Extents are collected a few at a time, and between them anything happens. Whatever the checkpoint names then, with the records behind it
-    /// every block is as it was acknowledged.
+    /// Extents are collected a few at a time, and between them anything happens. Whatever the checkpoint names then,
+    /// with the records behind it every block is as it was acknowledged.
     #[test]
     fn a_checkpoint_of_extents_that_change_meanwhile_is_whole() {
         let test = block::crash_test!();
@@ -493,7 +499,8 @@ mod tests {
         assert_eq!(dirty, [20 * BLOCK_BYTES / UNIT_BYTES], "what was written last is all that the origin lacks");
     }
 
-    /// What a slot covers goes from the map to the shadow, where it joins what was collected before: its rest begins in the middle of an extent.
+    /// What a slot covers goes from the map to the shadow, where it joins what was collected before: its rest begins in
+    /// the middle of an extent.
     #[test]
     fn an_extent_that_grew_behind_what_was_collected_is_collected() {
         const VOLATILE_SEED: u64 = 3;

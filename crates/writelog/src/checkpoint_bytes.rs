@@ -1,7 +1,7 @@
 //! A checkpoint's bytes, a piece at a time: neither writing nor reading one needs all of them twice.
 //!
-//! The checksum is at the front and covers what follows, so writing goes over the pieces once before the first is sent, and what is read counts
-//! only when [`CheckpointReader::finish`] says so.
+//! The checksum is at the front and covers what follows, so writing goes over the pieces once before the first is sent,
+//! and what is read counts only when [`CheckpointReader::finish`] says so.
 
 use base::buffer::Buffer;
 use base::checksum::Crc32c;

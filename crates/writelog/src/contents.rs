@@ -1,7 +1,8 @@
-//! What of the origin's sectors is where in the log: the map, and all that follows from a change of it for segments, slots and what RAM has of the log.
+//! What of the origin's sectors is where in the log: the map, and all that follows from a change of it for segments,
+//! slots and what RAM has of the log.
 //!
-//! Whatever takes part of a sector's newest copy away, or makes it clean, does so here: so what a segment says that it has dirty, and a slot that it has
-//! live, is what the map says of them.
+//! Whatever takes part of a sector's newest copy away, or makes it clean, does so here: so what a segment says that it
+//! has dirty, and a slot that it has live, is what the map says of them.
 
 use base::clock::Instant;
 
@@ -32,8 +33,8 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors that it supersedes in
-    /// the log.
+    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors
+    /// that it supersedes in the log.
     pub(crate) fn index(&mut self, piece: Piece) -> u64 {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let mut superseded = 0;
@@ -123,7 +124,8 @@ impl Contents {
         self.map.dirty_extents() - self.map.staged_extents() + self.shadow.len()
     }
 
-    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in slots, a sector each.
+    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in
+    /// slots, a sector each.
     pub(crate) fn map_extents_max(&self) -> usize {
         let slots = self.stage.as_ref().map_or(0, |stage| stage.slot_count() * stage.slot_sectors() as usize);
         2 * self.layout.extents_max() + slots
@@ -174,7 +176,8 @@ impl Contents {
         stage.finish_move(slot);
     }
 
-    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too many are left.
+    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too
+    /// many are left.
     pub(crate) fn sweep_if_large(&mut self) {
         if self.map.len() <= 2 * self.map.dirty_extents() + self.layout.extents_max() / 2 {
             return;

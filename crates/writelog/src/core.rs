@@ -12,8 +12,9 @@
 //! | `below` | reads that wait for a device (shared), what changes the origin | what a read finds on the origin as it was when it began |
 //! | `state`, a mutex | nobody across an await | map, segments, slots, records under way |
 //!
-//! Neither level needs `ranges`, so requests that wait for room never stand in the way of what makes it. A sector in the map is never read
-//! from the origin, and only batches write there, one at a time; so what a read finds on the origin is not older than what it must see.
+//! Neither level needs `ranges`, so requests that wait for room never stand in the way of what makes it. A sector in
+//! the map is never read from the origin, and only batches write there, one at a time; so what a read finds on the
+//! origin is not older than what it must see.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +65,8 @@ pub(crate) struct Core {
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
     pub(crate) workers: Workers,
-    /// Memory of records and of segments that level 2 reads, used again and again: new pages would cost more than what is done with them.
+    /// Memory of records and of segments that level 2 reads, used again and again: new pages would cost more than what
+    /// is done with them.
     pub(crate) buffers: BufferPool,
     /// Notified when room was made or something came to rest: whoever waits looks again.
     pub(crate) changed: Signal,
@@ -87,8 +89,8 @@ pub(crate) struct Core {
 pub(crate) enum FailureNote {
     /// Nobody has tried to note it.
     Untried,
-    /// A checkpoint of what the log has and the origin lacks, made after the failure: the next start goes on from it. What goes past the log to the
-    /// origin is left out of another one before it is acknowledged.
+    /// A checkpoint of what the log has and the origin lacks, made after the failure: the next start goes on from it.
+    /// What goes past the log to the origin is left out of another one before it is acknowledged.
     Kept,
     /// Likewise, and that checkpoint holds nothing: whatever goes past the log needs no other.
     Empty,
@@ -116,7 +118,8 @@ pub(crate) struct State {
     pub(crate) checkpointed_at: Instant,
     /// How long that took.
     pub(crate) checkpoint_took: Duration,
-    /// Whether the log was full, and level 2 has not made [`ROOM_SHARE_AFTER_FULL`](crate::limits::ROOM_SHARE_AFTER_FULL) of it free since.
+    /// Whether the log was full, and level 2 has not made
+    /// [`ROOM_SHARE_AFTER_FULL`](crate::limits::ROOM_SHARE_AFTER_FULL) of it free since.
     pub(crate) was_full: bool,
     /// Whether records wait for a segment or for room in the checkpoint.
     pub(crate) wants_room: bool,
@@ -140,7 +143,8 @@ impl State {
         layout.extents_max().saturating_sub(self.contents.owed_extents_max() + self.appender.extents_in_flight())
     }
 
-    /// Share of the log that the origin must take before new records can (0.0 to 1.0): of its segments, or of the extents of a checkpoint.
+    /// Share of the log that the origin must take before new records can (0.0 to 1.0): of its segments, or of the
+    /// extents of a checkpoint.
     pub(crate) fn share_used(&self, layout: &Layout) -> f64 {
         let available = self.contents.segments.reusable_count() + self.releasable_count;
         let segments = 1.0 - f64::from(available) / f64::from(self.contents.segments.count());
@@ -191,7 +195,8 @@ impl Core {
         self.state().failure.is_some()
     }
 
-    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones go to the log at once.
+    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones
+    /// go to the log at once.
     pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
         if !self.is_staged() {
             return false;
@@ -211,7 +216,8 @@ impl Core {
         self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless both are in one epoch.
+    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless
+    /// both are in one epoch.
     pub(crate) fn count_superseded(&self, sectors: u64) {
         if !self.keeps_order() {
             self.counters.superseded(sectors);

@@ -1,15 +1,18 @@
-//! How far the origin is in the order of the log: where the next epoch begins ([`crate::epoch`]), and whether it may have an end.
+//! How far the origin is in the order of the log: where the next epoch begins ([`crate::epoch`]), and whether it may
+//! have an end.
 
 /// See the module. Sequences are those of records.
 pub(crate) struct Destaged {
-    /// Everything up to this record is on the origin, but for what is newer in the epoch that is under way, and nothing behind it is clean: a step of an
-    /// epoch becomes clean when all of it is there, and this says so first.
+    /// Everything up to this record is on the origin, but for what is newer in the epoch that is under way, and nothing
+    /// behind it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
     sequence: u64,
     /// The last record that was found when the log was opened: the program before sent nothing newer.
     found: u64,
-    /// The last record with what another order left: until it is destaged a checkpoint says that the log is in no order.
+    /// The last record with what another order left: until it is destaged a checkpoint says that the log is in no
+    /// order.
     leftovers_end: u64,
-    /// Whether an epoch may end behind `sequence`. With slots many records may come before one does: nobody looks for it until then.
+    /// Whether an epoch may end behind `sequence`. With slots many records may come before one does: nobody looks for
+    /// it until then.
     may_have_epoch: bool,
 }
 

@@ -52,7 +52,8 @@ impl Core {
         }
     }
 
-    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else writes.
+    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else
+    /// writes.
     fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
         if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
     }

@@ -8,10 +8,12 @@
 //! | to slots, while these or the log are nearly full | a pause is over, the longer the fuller they are |
 //! | during a round in the paper's profile | its end |
 //!
-//! Those who wait go in by turns of their submitters ([`block::fair_queue`]), so that one who sends much delays himself.
+//! Those who wait go in by turns of their submitters ([`block::fair_queue`]), so that one who sends much delays
+//! himself.
 //!
-//! A change takes its place among overlapping requests when it goes in, not before. So reads of a block whose write waits are answered, with what was
-//! there before: nobody was told of the write yet. Changes of one submitter go in in the order in which they came.
+//! A change takes its place among overlapping requests when it goes in, not before. So reads of a block whose write
+//! waits are answered, with what was there before: nobody was told of the write yet. Changes of one submitter go in in
+//! the order in which they came.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -81,8 +83,9 @@ impl Core {
         }
     }
 
-    /// How long a write to slots pauses: from nothing while there is room, in the log and in the slots, slowly and then steeply up to the longest when
-    /// there is none. What of it will reach the log nobody knows, so that there is no rate to go by.
+    /// How long a write to slots pauses: from nothing while there is room, in the log and in the slots, slowly and then
+    /// steeply up to the longest when there is none. What of it will reach the log nobody knows, so that there is no
+    /// rate to go by.
     fn slot_pause(&self, state: &State, stage: &Stage) -> Duration {
         let Level2 { share_slow, pause_max, .. } = self.level2();
         let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
@@ -175,8 +178,8 @@ impl Core {
         free_count as u64 * self.layout.slot_bytes
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped. Whoever waits for his turn goes on waiting: while
-    /// applications write more than the log takes in there is always one.
+    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped. Whoever waits for his turn
+    /// goes on waiting: while applications write more than the log takes in there is always one.
     pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
         let everything = ByteRange { offset: 0, length: u64::MAX };
         let requests = self.ranges.exclusive(everything).await;

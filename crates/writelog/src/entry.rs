@@ -78,8 +78,8 @@ impl Entry {
         EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, flags, reserved: [0; 2] }
     }
 
-    /// Cuts off as much as fits into `room` bytes. Each part is sent on its own, so it ends where a block of the origin does. Short ones and slots stay
-    /// whole.
+    /// Cuts off as much as fits into `room` bytes. Each part is sent on its own, so it ends where a block of the origin
+    /// does. Short ones and slots stay whole.
     pub(crate) fn split_off(&mut self, room: u64) -> Option<Self> {
         let part = ((self.sector + room / UNIT_BYTES) / SPLIT_SECTORS * SPLIT_SECTORS).saturating_sub(self.sector);
         if self.data_bytes() <= WHOLE_BYTES_MAX || part == 0 {
@@ -95,13 +95,14 @@ impl Entry {
     }
 }
 
-/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each sector is one.
+/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each
+/// sector is one.
 pub(crate) fn extents_of_slot(sectors: u64) -> usize {
     EXTENTS_OF_A_CHANGE + sectors as usize
 }
 
-/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way any more: the owner then lets
-/// others change the same sectors.
+/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way
+/// any more: the owner then lets others change the same sectors.
 pub(crate) struct Ticket {
     rest: AtomicU32,
     owner: Mutex<Owner>,

@@ -1,7 +1,7 @@
 //! Epochs: how destage order `log` keeps the origin as it was at some moment, plus part of one epoch.
 //!
-//! An epoch is all records from the end of the last one up to a record after which nothing acknowledged before is missing. Of each sector it has what
-//! is newest *inside* it, even when the log has newer.
+//! An epoch is all records from the end of the last one up to a record after which nothing acknowledged before is
+//! missing. Of each sector it has what is newest *inside* it, even when the log has newer.
 //!
 //! ```text
 //!   destaged_sequence ──► d                     e                    applied
@@ -9,16 +9,19 @@
 //!   on the origin    all  |  some, in any order |  nothing
 //!   clean            all  |  nothing            |  nothing
 //! ```
-//! - Where an epoch ends is decided once. If it is more than a batch it is sent in *steps*, in the order of the log: a step has what some segments
-//!   have of the epoch, but for what is newer in a later one. When it is on the origin, `destaged_sequence` moves to the end of these segments, and
-//!   only then its sectors become clean and make room. So whatever a crash forgets is dirty, and is sent again with all that came after it.
-//! - A step may be sent in several batches, since requests interrupt them; each goes on, in order of LBA, where the one before was flushed.
-//! - The first epoch of an opening has all records that were found then: of these a program that was killed may have sent any, and forgotten that it
-//!   did. So it does not matter which step of an epoch a crash comes after: the next opening's first epoch ends no earlier.
-//! - What another order left when the log was opened is the first epoch likewise. Until it is on the origin checkpoints keep the number of another
-//!   order, so that whoever opens the log after a crash begins with all that is there again.
-//! - Its bytes stay in RAM from when its end is looked for if they are no more than a batch; else those of a step are read when its turn comes. What
-//!   it takes besides is one entry for each write in it.
+//! - Where an epoch ends is decided once. If it is more than a batch it is sent in *steps*, in the order of the log: a
+//!   step has what some segments have of the epoch, but for what is newer in a later one. When it is on the origin,
+//!   `destaged_sequence` moves to the end of these segments, and only then its sectors become clean and make room. So
+//!   whatever a crash forgets is dirty, and is sent again with all that came after it.
+//! - A step may be sent in several batches, since requests interrupt them; each goes on, in order of LBA, where the one
+//!   before was flushed.
+//! - The first epoch of an opening has all records that were found then: of these a program that was killed may have
+//!   sent any, and forgotten that it did. So it does not matter which step of an epoch a crash comes after: the next
+//!   opening's first epoch ends no earlier.
+//! - What another order left when the log was opened is the first epoch likewise. Until it is on the origin checkpoints
+//!   keep the number of another order, so that whoever opens the log after a crash begins with all that is there again.
+//! - Its bytes stay in RAM from when its end is looked for if they are no more than a batch; else those of a step are
+//!   read when its turn comes. What it takes besides is one entry for each write in it.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +31,8 @@ use crate::map::Piece;
 pub(crate) struct Epoch {
     /// What is under way of it.
     step: Option<Step>,
-    /// What comes behind that, by the last record of the segment that it is in: of each sector what is newest in the epoch.
+    /// What comes behind that, by the last record of the segment that it is in: of each sector what is newest in the
+    /// epoch.
     rest: BTreeMap<u64, Vec<Piece>>,
 }
 

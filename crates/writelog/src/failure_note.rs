@@ -27,9 +27,10 @@ impl Core {
         }
     }
 
-    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of nothing would bring older data back.
-    /// A device that takes a checkpoint all the same keeps what it has, and a later start goes on from there. One that does not is noted as failed, on
-    /// it or where the user of the log keeps such notes, and must be discarded.
+    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of
+    /// nothing would bring older data back. A device that takes a checkpoint all the same keeps what it has, and a
+    /// later start goes on from there. One that does not is noted as failed, on it or where the user of the log keeps
+    /// such notes, and must be discarded.
     ///
     /// # Errors
     /// When nobody could note it.
@@ -76,7 +77,8 @@ impl Core {
         if self.state().failure_note != FailureNote::Nowhere {
             return Ok(());
         }
-        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by the next start";
+        let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by \
+                       the next start";
         Err(Error::new(ErrorKind::Media, context))
     }
 }

@@ -1,7 +1,8 @@
 //! Flush: the barrier.
 //!
-//! What `log` and `nvram` acknowledged is durable already, so there is nothing to do. With `unsafe-volatile` it is the moment at which slots
-//! must reach the log. When the log device has failed, writes went to the origin with force unit access.
+//! What `log` and `nvram` acknowledged is durable already, so there is nothing to do. With `unsafe-volatile` it is the
+//! moment at which slots must reach the log. When the log device has failed, writes went to the origin with force unit
+//! access.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ impl Core {
     /// Makes durable what the origin has taken since it had lost something so many times ([`Core::losses_until_now`]).
     ///
     /// # Errors
-    /// `OutcomeUnknown` when it lost something meanwhile, as it says with the answer to the flush at the latest: what it took may be gone.
+    /// `OutcomeUnknown` when it lost something meanwhile, as it says with the answer to the flush at the latest: what
+    /// it took may be gone.
     pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
         self.origin.device().flush().await?;
         match self.losses_until_now() == losses {

@@ -116,7 +116,8 @@ pub const ENTRY_DATA: u8 = 1;
 pub const ENTRY_ZEROES: u8 = 2;
 /// The bytes are zero and the origin may give their space back.
 pub const ENTRY_DISCARDED: u8 = 3;
-/// Flag of [`ENTRY_DISCARDED`]: nobody needs the bytes, so that the origin may keep what it has. Without it they are zero.
+/// Flag of [`ENTRY_DISCARDED`]: nobody needs the bytes, so that the origin may keep what it has. Without it they are
+/// zero.
 pub const ENTRY_FLAG_NOT_NEEDED: u8 = 1;
 
 /// The head of a checkpoint slot; then segments, then extents.
@@ -145,8 +146,8 @@ const _: () = assert!(size_of::<CheckpointRaw>() == 64);
 /// First bytes after the checksum of a checkpoint.
 pub const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"wckp");
 
-/// Flag of a checkpoint: the highest of the 25 low bits of a place of zeroes says that nobody needs the bytes. Without it, it is one more bit of the
-/// record's sequence.
+/// Flag of a checkpoint: the highest of the 25 low bits of a place of zeroes says that nobody needs the bytes. Without
+/// it, it is one more bit of the record's sequence.
 pub const CHECKPOINT_FLAG_DISCARDS: u32 = 1;
 
 /// A segment in use.

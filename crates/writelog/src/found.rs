@@ -26,8 +26,9 @@ pub(crate) struct Found {
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// The whole records of a segment's image with one of these sequences, in the order in which they stand: one of each, unless some are damaged or
-/// landed in the place of others. What an earlier lap left has smaller ones; behind a damaged record the next one begins at some unit.
+/// The whole records of a segment's image with one of these sequences, in the order in which they stand: one of each,
+/// unless some are damaged or landed in the place of others. What an earlier lap left has smaller ones; behind a
+/// damaged record the next one begins at some unit.
 pub(crate) fn records_in(
     image: &[u8],
     sequences: RangeInclusive<u64>,
@@ -63,7 +64,8 @@ pub(crate) fn find_record(
     record_at(bytes, offset, segment, log_id, segment_unit)
 }
 
-/// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their checksum is right.
+/// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their
+/// checksum is right.
 pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_unit: LogUnit) -> Option<Found> {
     let (header, payload_bytes) = parse_header(bytes, log_id)?;
     let (head, entries) = parse_payload(bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload_bytes)?)?;

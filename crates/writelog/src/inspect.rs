@@ -76,8 +76,8 @@ pub struct NvramInspection {
     pub slots_whole: u64,
     /// Bytes of these.
     pub bytes: u64,
-    /// Slots that are neither free nor whole. A power loss leaves one at most, of a write that nobody was told of or of a slot that was being cleared;
-    /// more are damage.
+    /// Slots that are neither free nor whole. A power loss leaves one at most, of a write that nobody was told of or of
+    /// a slot that was being cleared; more are damage.
     pub slots_torn: u64,
 }
 
@@ -118,8 +118,8 @@ pub async fn inspect(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Ins
     inspection(&superblock, &layout, &recovered)
 }
 
-/// Like [`inspect`], and holds everything dirty on the device against the checksums of the records it is in, and what is in `nvram`, if that is given,
-/// against those of its slots.
+/// Like [`inspect`], and holds everything dirty on the device against the checksums of the records it is in, and what
+/// is in `nvram`, if that is given, against those of its slots.
 ///
 /// # Errors
 /// See [`inspect`]; `Corrupt` when the NVRAM is another log's. Damage of what is dirty is named and is no error.

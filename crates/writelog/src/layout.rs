@@ -55,8 +55,8 @@ impl Layout {
             && options.slot_bytes.is_power_of_two();
         if !is_fit {
             let context = format!(
-                "segments of {segment_bytes} bytes with slots of {} bytes cannot be: segments are multiples of 4 KiB from 64 KiB to 4 MiB, \
-                 slots powers of two from 512 bytes to 16 KiB",
+                "segments of {segment_bytes} bytes with slots of {} bytes cannot be: segments are multiples of 4 KiB \
+                 from 64 KiB to 4 MiB, slots powers of two from 512 bytes to 16 KiB",
                 options.slot_bytes
             );
             return Err(Error::new(ErrorKind::Unsupported, context));
@@ -70,7 +70,8 @@ impl Layout {
         if count < u64::from(SEGMENTS_MIN) {
             let least = u64::from(SEGMENTS_MIN);
             let context = format!(
-                "a device of {device_bytes} bytes has no room for a log of {least} segments of {} KiB: it needs at least {} KiB, sensibly some MiB",
+                "a device of {device_bytes} bytes has no room for a log of {least} segments of {} KiB: it needs at \
+                 least {} KiB, sensibly some MiB",
                 segment_bytes >> 10,
                 (2 * PAGE + with_checkpoints(least)) >> 10
             );

@@ -1,10 +1,12 @@
 //! Level 1 destage: from slots to the log.
 //!
-//! A *round* moves the older half of the slots in use (all of them where the order is kept, for a flush and when idle) in records of the
-//! log, two on their way at most. Slots come free record by record, so a write that waits for one waits for one record, not for the
-//! round. In the paper's profile a round goes on until the RAM is empty, and requests wait until then: its peaks.
+//! A *round* moves the older half of the slots in use (all of them where the order is kept, for a flush and when idle)
+//! in records of the log, two on their way at most. Slots come free record by record, so a write that waits for one
+//! waits for one record, not for the round. In the paper's profile a round goes on until the RAM is empty, and requests
+//! wait until then: its peaks.
 //!
-//! A round begins when many slots are in use or one has been for long, in an idle moment, and when somebody needs the slots empty.
+//! A round begins when many slots are in use or one has been for long, in an idle moment, and when somebody needs the
+//! slots empty.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -68,7 +70,8 @@ impl Core {
                 }
             }
             match on_their_way.pop_front() {
-                // All are waited for: a slot that is still moving is not for the next round to take, nor for a flush to pass over.
+                // All are waited for: a slot that is still moving is not for the next round to take, nor for a flush to
+                // pass over.
                 Some(oldest) => result = result.and(oldest.await.result),
                 None => return result,
             }

@@ -3,12 +3,16 @@
 //! ```text
 //!   choose ─► read from the log ─► write to the origin, adjacent pieces as one ─► flush the origin ─► clean
 //! ```
-//! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever was sent.
-//! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it lost writes.
-//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, from when records had to wait for room
-//!   until a share of the log is free, and in an idle moment. Its writes in flight grow evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it
-//!   finds the rate at which as much leaves as comes, and never waits for idleness.
-//! - In an idle moment a batch stops when a request comes, and another goes on later: in order `log` with the same epoch, where this one stopped.
+//! - What is superseded before it is chosen is never sent. What is written again while it is sent stays dirty, whatever
+//!   was sent.
+//! - Clean means flushed: a piece is clean when the origin's flush has returned and no event said in between that it
+//!   lost writes.
+//! - A batch is due when the log is fuller than `share_start`, when data is nearly as old as it may become, from when
+//!   records had to wait for room until a share of the log is free, and in an idle moment. Its writes in flight grow
+//!   evenly from one at `share_start` to all at `share_slow`, and likewise with the age: under constant load it finds
+//!   the rate at which as much leaves as comes, and never waits for idleness.
+//! - In an idle moment a batch stops when a request comes, and another goes on later: in order `log` with the same
+//!   epoch, where this one stopped.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -90,7 +94,11 @@ impl Core {
             };
             let lost_before = self.lost_bytes_ever();
             let result = self.destage(Goal::Background, !is_due && self.level2().is_interruptible).await;
-            self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
+            if result.is_err() && self.life.is_stopped() {
+                // It was closed while this waited for its turn, which is no failure.
+                return;
+            }
+            self.note_destaged(&result);
             if !matches!(result, Ok(0)) {
                 self.changed.notify();
             }
@@ -239,8 +247,8 @@ impl Core {
         pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
     }
 
-    /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a step is nothing to go on from.
-    /// Returns the sectors that became clean.
+    /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a
+    /// step is nothing to go on from. Returns the sectors that became clean.
     fn advance(&self, epoch: &mut Option<Epoch>, sector: u64, is_all: bool) -> u64 {
         if !is_all {
             epoch.iter_mut().for_each(|epoch| epoch.sent_to(sector));
@@ -255,8 +263,8 @@ impl Core {
         self.mark_all_clean(&pieces)
     }
 
-    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent leaves the batch: all from
-    /// the sector on that is returned.
+    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent
+    /// leaves the batch: all from the sector on that is returned.
     async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<u64>, Error> {
         let runs = runs(&batch.pieces, &self.bounds(self.level2().seek_bytes));
         let mut in_flight = FuturesUnordered::new();
@@ -302,7 +310,8 @@ impl Core {
         Bounds { block_bytes, length_max: (length_max / block_bytes * block_bytes).max(block_bytes), seek_bytes }
     }
 
-    /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for room: the rate controller.
+    /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for
+    /// room: the rate controller.
     fn writes_in_flight(&self) -> usize {
         let level2 = &self.level2();
         let state = self.state();
@@ -332,7 +341,8 @@ impl Core {
         match self.origin.device().read(run.range.offset, buffer).await {
             Ok(buffer) => self.write_run(images, run, buffer).await,
             Err(error) => {
-                tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are sent one by one");
+                tracing::warn!(%error, range = %run.range, "what lies between destaged pieces cannot be read: they are \
+                                                            sent one by one");
                 let parts = joined(&run.pieces, &self.bounds(0));
                 if parts.iter().any(Run::has_gaps) {
                     return Err(error);
@@ -378,6 +388,11 @@ impl Core {
         Ok(())
     }
 
+    /// What the status says of destaging.
+    fn note_destaged(&self, result: &Result<usize, Error>) {
+        self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
+    }
+
     /// Destages all that is acknowledged now. `progress` is told after each batch.
     pub(crate) async fn destage_all(self: &Arc<Self>, mut progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
         if !self.has_failed() {
@@ -398,7 +413,9 @@ impl Core {
             };
             progress(DestageProgress { bytes_total, bytes_done: bytes_total.saturating_sub(dirty_bytes) });
             let lost_before = self.lost_bytes_ever();
-            match self.destage(Goal::Everything, false).await {
+            let result = self.destage(Goal::Everything, false).await;
+            self.note_destaged(&result);
+            match result {
                 // All of it was lost.
                 Ok(0) if self.lost_bytes_ever() > lost_before => {}
                 // What it found was superseded while it was read; or nothing can be sent.

@@ -1,5 +1,5 @@
-//! A crash-safe write log: small writes are acknowledged at the speed of one local append, survive power loss, and reach the origin as few
-//! large ones. Paper 000 (iCache), with the peaks it could not avoid removed.
+//! A crash-safe write log: small writes are acknowledged at the speed of one local append, survive power loss, and
+//! reach the origin as few large ones. Paper 000 (iCache), with the peaks it could not avoid removed.
 //!
 //! ```text
 //!   writes ──► slots of RAM or NVRAM ──level 1──► records in the segments of the log device ──level 2──► origin
@@ -27,9 +27,9 @@
 //! | `counters`, `report` | what is counted; how it becomes a status |
 //! | [`limits`] | the bounds of this crate |
 //!
-//! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or of the origin
-//! (`unsafe-volatile`: every write before the last completed flush). A read never returns less than the last acknowledged write. The format and
-//! what it assumes of the media are described in `docs/formats/writelog.md`.
+//! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or
+//! of the origin (`unsafe-volatile`: every write before the last completed flush). A read never returns less than the
+//! last acknowledged write. The format and what it assumes of the media are described in `docs/formats/writelog.md`.
 
 #![forbid(unsafe_code)]
 

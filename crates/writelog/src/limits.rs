@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-/// Bytes that one unit of a place stands for: the atomic unit of the media, in which records and their data are laid out.
+/// Bytes that one unit of a place stands for: the atomic unit of the media, in which records and their data are laid
+/// out.
 pub const UNIT_BYTES: u64 = 512;
 
-/// Size of a log segment in bytes, unless another is asked for: what gives [`SEGMENTS_WANTED`], within these bounds. At the least a few records of a
-/// moderate load; at the most several of the largest, since the last record of a segment is only as large as its rest.
+/// Size of a log segment in bytes, unless another is asked for: what gives [`SEGMENTS_WANTED`], within these bounds. At
+/// the least a few records of a moderate load; at the most several of the largest, since the last record of a segment
+/// is only as large as its rest.
 pub const SEGMENT_BYTES_AUTO: std::ops::RangeInclusive<u32> = 256 << 10..=1 << 20;
 
 /// Segments that a log should have at least: one of them is what is destaged at once, and what becomes free at once.
@@ -27,8 +29,9 @@ pub const SEGMENTS_MIN: u32 = 4;
 /// Most segments of the log in bytes of them: places have 31 bits.
 pub const LOG_BYTES_MAX: u64 = (1 << 31) * UNIT_BYTES;
 
-/// Bytes of checkpoints and segments that are written with zeroes when a log is made in a file: some ten seconds on a fast disk, minutes on a slow one. A larger
-/// log pays a commit of the file system for each record of its first pass over what is behind.
+/// Bytes of checkpoints and segments that are written with zeroes when a log is made in a file: some ten seconds on a
+/// fast disk, minutes on a slow one. A larger log pays a commit of the file system for each record of its first pass
+/// over what is behind.
 pub const DATA_BYTES_MAX: u64 = 16 << 30;
 
 /// Bytes of one write of these zeroes.
@@ -43,34 +46,40 @@ pub const SLOT_BYTES_MAX: u32 = 16 << 10;
 /// Slots that a power loss leaves neither whole nor free: they are written and cleared one at a time.
 pub const SLOTS_TORN_MAX: u64 = 1;
 
-/// One extent of a checkpoint for this many bytes of log. Extents beyond that make writes wait: the checkpoint would not have
-/// room. A log full of single 512-byte writes has one extent in 1024 bytes (its record takes as much as the data).
+/// One extent of a checkpoint for this many bytes of log. Extents beyond that make writes wait: the checkpoint would
+/// not have room. A log full of single 512-byte writes has one extent in 1024 bytes (its record takes as much as the
+/// data).
 pub const CHECKPOINT_BYTES_PER_EXTENT: u64 = 1024;
 
-/// Intervals of checkpoints that a fast medium may fill before the pause between two is over: 256 MiB by default, which are read in half a second.
+/// Intervals of checkpoints that a fast medium may fill before the pause between two is over: 256 MiB by default, which
+/// are read in half a second.
 pub const TAIL_INTERVALS_MAX: u64 = 4;
 
-/// Bytes of a checkpoint written or read at once. Large enough that a disk is busy with them, and small enough that an allocator gives them back.
+/// Bytes of a checkpoint written or read at once. Large enough that a disk is busy with them, and small enough that an
+/// allocator gives them back.
 pub const CHECKPOINT_IO_BYTES: usize = 256 << 10;
 
 /// Most entries of one record: with 16 bytes each they take at most a quarter of it.
 pub const RECORD_ENTRIES_MAX: usize = 1024;
 
-/// Most records on their way at once. Whoever looks for damage goes by it: a record further behind one that is missing proves that it was durable.
+/// Most records on their way at once. Whoever looks for damage goes by it: a record further behind one that is missing
+/// proves that it was durable.
 pub const RECORDS_IN_FLIGHT_MAX: usize = store::limits::RECORDS_IN_FLIGHT_MAX;
 
-/// Turns of the workers between a record that may start and its start. In one all tasks that are ready are polled, those of writers that were just told
-/// among them.
+/// Turns of the workers between a record that may start and its start. In one all tasks that are ready are polled,
+/// those of writers that were just told among them.
 pub const TURNS_BEFORE_RECORD: u32 = 1;
 
-/// A second record goes on its way beside the first only with this many bytes of data: smaller ones wait and share the next,
-/// since a medium that flushes for each gains nothing from two.
+/// A second record goes on its way beside the first only with this many bytes of data: smaller ones wait and share the
+/// next, since a medium that flushes for each gains nothing from two.
 pub const SECOND_RECORD_BYTES: u64 = 32 << 10;
 
-/// Bytes that may wait for a record, in the order in which they came: some records' worth. More waits before, where submitters take turns.
+/// Bytes that may wait for a record, in the order in which they came: some records' worth. More waits before, where
+/// submitters take turns.
 pub const QUEUE_BYTES_MAX: u64 = 4 * store::limits::RECORD_BYTES_MAX as u64;
 
-/// Likewise while there is no room for records: what shows that room is wanted, and no more than a moment's work when there is some.
+/// Likewise while there is no room for records: what shows that room is wanted, and no more than a moment's work when
+/// there is some.
 pub const QUEUE_BYTES_WHEN_FULL: u64 = 64 << 10;
 
 /// Sectors of one entry of zeroes or discarded bytes (1 TiB); a longer request makes several.
@@ -79,68 +88,74 @@ pub const ZERO_SECTORS_MAX: u64 = 1 << 31;
 /// Largest write that destaging sends to the origin, in bytes.
 pub const DESTAGE_WRITE_BYTES_MAX: u64 = 1 << 20;
 
-/// Largest range of the origin that is made zero with one request, in bytes: what a thick medium may write before a read of the range goes on.
+/// Largest range of the origin that is made zero with one request, in bytes: what a thick medium may write before a
+/// read of the range goes on.
 pub const DESTAGE_ZEROES_BYTES_MAX: u64 = 16 << 20;
 
-/// Largest range that is discarded with one request, in bytes. No medium writes for it, and each cut may cost a granule.
+/// Largest range that is discarded with one request, in bytes. No medium writes for it, and each cut may cost a
+/// granule.
 pub const DESTAGE_DISCARD_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes made zero or discarded that cost about as much as one byte sent, by guess: WRITE SAME and UNMAP carry no data, and a medium writes zeroes at
-/// its own pace. 32 MiB of a batch are 2 GiB of zeroes.
+/// Bytes made zero or discarded that cost about as much as one byte sent, by guess: WRITE SAME and UNMAP carry no data,
+/// and a medium writes zeroes at its own pace. 32 MiB of a batch are 2 GiB of zeroes.
 pub const ZERO_BYTES_A_BYTE: u64 = 64;
 
-/// How steeply the pause of a write to slots grows with what is in use: cubic, so that a little overload costs little, and the last tenth holds back
-/// more than any burst brings.
+/// How steeply the pause of a write to slots grows with what is in use: cubic, so that a little overload costs little,
+/// and the last tenth holds back more than any burst brings.
 pub const PAUSE_EXPONENT: i32 = 3;
 
-/// Lumps of room that are kept in reserve: what is used up while one is on its way, and as much again, since no two take the same time.
+/// Lumps of room that are kept in reserve: what is used up while one is on its way, and as much again, since no two
+/// take the same time.
 pub const LUMPS_RESERVED: f64 = 2.0;
 
 /// Share of the room made that becomes reserve again once it is used up: little, since writers wait for it meanwhile.
 pub const SHARE_FOR_RESERVE: f64 = 1.0 / 32.0;
 
-/// When less than this share of the reserve is left, ever less comes: what is there is to last until the next lump, even if that is late.
+/// When less than this share of the reserve is left, ever less comes: what is there is to last until the next lump,
+/// even if that is late.
 pub const SHARE_OF_RESERVE_LEFT: f64 = 0.25;
 
 /// Shorter waits for the pace are none: what comes later waits longer instead. Timers are not exact to less.
 pub const PAUSE_LEAST: Duration = Duration::from_millis(1);
 
-/// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the origin, at the third level 2 is at full
-/// speed. What is left then is time for what is under way: at the default of five seconds 1.25 s for the first batch.
+/// Shares of the largest age: from the first on slots leave for the log, from the second on the log's data for the
+/// origin, at the third level 2 is at full speed. What is left then is time for what is under way: at the default of
+/// five seconds 1.25 s for the first batch.
 pub const AGE_SHARES: [f64; 3] = [0.5, 0.75, 0.875];
 
-/// Segments whose first sector is read at once when a log is opened after a crash: a disk sorts them, and others are soon done.
+/// Segments whose first sector is read at once when a log is opened after a crash: a disk sorts them, and others are
+/// soon done.
 pub const SEGMENT_STARTS_AT_ONCE: usize = 32;
 
-/// Bytes of RAM for the newest records, unless another size is chosen; never more than the log has. What is destaged while it is there is not read
-/// back, so a fast origin costs the log device writes only.
+/// Bytes of RAM for the newest records, unless another size is chosen; never more than the log has. What is destaged
+/// while it is there is not read back, so a fast origin costs the log device writes only.
 pub const RECORD_CACHE_BYTES: usize = 64 << 20;
 
-/// Least count of batches that a log makes: what one takes has no room for new records until all of it is on the origin, and the other
-/// eighths take them.
+/// Least count of batches that a log makes: what one takes has no room for new records until all of it is on the
+/// origin, and the other eighths take them.
 pub const BATCHES_A_LOG: u64 = 8;
 
-/// What a batch takes at least, unless less was chosen, in bytes, however full the log is: a flush of the origin is a small part of it still, and who
-/// waits for room waits for it.
+/// What a batch takes at least, unless less was chosen, in bytes, however full the log is: a flush of the origin is a
+/// small part of it still, and who waits for room waits for it.
 pub const BATCH_BYTES_WHEN_FULL: u64 = 512 << 10;
 
-/// What a batch takes while records wait for room, as a time at the rate at which room is made lately, unless that is less than
-/// [`BATCH_BYTES_WHEN_FULL`]: so that the flush of a fast origin is a small part of it, too.
+/// What a batch takes while records wait for room, as a time at the rate at which room is made lately, unless that is
+/// less than [`BATCH_BYTES_WHEN_FULL`]: so that the flush of a fast origin is a small part of it, too.
 pub const BATCH_TIME_WHEN_FULL: Duration = Duration::from_millis(25);
 
-/// Writes to the origin in flight for each writer that waits for room: without a log there would be one, and level 2 has the flushes between its
-/// batches besides.
+/// Writes to the origin in flight for each writer that waits for room: without a log there would be one, and level 2
+/// has the flushes between its batches besides.
 pub const DESTAGE_WRITES_A_WRITER: usize = 2;
 
-/// Share of the log that level 2 makes free once it was full before it stops: enough that it is not full again at the next burst, and less than
-/// what the paper's profile leaves free (a tenth).
+/// Share of the log that level 2 makes free once it was full before it stops: enough that it is not full again at the
+/// next burst, and less than what the paper's profile leaves free (a tenth).
 pub const ROOM_SHARE_AFTER_FULL: f64 = 1.0 / 16.0;
 
 /// While room is short, times what it writes that a checkpoint frees: an eighth of the log device's time at most.
 pub const CHECKPOINT_WORTH_TIMES: u64 = 8;
 
-/// Times what the last checkpoint took for which the next one rests while records wait for room, unless it is worth it before: a fifth of the time
-/// at most.
+/// Times what the last checkpoint took for which the next one rests while records wait for room, unless it is worth it
+/// before: a fifth of the time at most.
 pub const CHECKPOINT_REST_TIMES: u32 = 4;
 
 /// Extents that one change adds at most to what a checkpoint names: in the middle of another it makes three of one.
@@ -149,17 +164,20 @@ pub const EXTENTS_OF_A_CHANGE: usize = 2;
 /// Extents that a checkpoint collects while requests wait: some 50 us.
 pub const EXTENTS_AT_ONCE: usize = 2048;
 
-/// About what is read from the log with one request when the order of destaging is not that of the log, in bytes. Large enough that on a disk the
-/// seek is the smaller part (26 ms at 20 MB/s against 13), small enough that a record of level 1 does not wait long behind a few.
+/// About what is read from the log with one request when the order of destaging is not that of the log, in bytes. Large
+/// enough that on a disk the seek is the smaller part (26 ms at 20 MB/s against 13), small enough that a record of
+/// level 1 does not wait long behind a few.
 pub const LOG_READ_BYTES: u64 = 512 << 10;
 
-/// Bytes of segments that are read from the log at once: enough that the next one is there when it is wanted, and what a record waits for behind them.
+/// Bytes of segments that are read from the log at once: enough that the next one is there when it is wanted, and what
+/// a record waits for behind them.
 pub const SEGMENT_READ_BYTES_MAX: u64 = 1 << 20;
 
 /// Pieces that are marked as clean while requests on other threads wait: some 20 us.
 pub const PIECES_AT_ONCE: usize = 64;
 
-/// Writes to the origin after which level 2 looks again how many may be in flight: more than enough to notice that the log fills.
+/// Writes to the origin after which level 2 looks again how many may be in flight: more than enough to notice that the
+/// log fills.
 pub const RUNS_A_LOOK: usize = 8;
 
 /// Pause after the origin refused what was destaged, in milliseconds.
@@ -168,14 +186,15 @@ pub const DESTAGE_RETRY_MS: u64 = 1000;
 /// Batches that the origin refuses one after the other before writes that wait for room in the log are refused, too.
 pub const FAILURES_BEFORE_GIVING_UP: u32 = 3;
 
-/// Batches without anything to send before a destage of everything says that it cannot go on: requests may supersede what one batch was about to
-/// take.
+/// Batches without anything to send before a destage of everything says that it cannot go on: requests may supersede
+/// what one batch was about to take.
 pub const EMPTY_BATCHES_MAX: u32 = 16;
 
 /// A gap between two pieces that the origin must give, up to which they are read in one request, in bytes.
 pub const READ_GAP_BYTES_MAX: u64 = 64 << 10;
 
-/// What is read at once of a segment that cannot be read as a whole, in bytes: a sector of most disks, which is what goes bad.
+/// What is read at once of a segment that cannot be read as a whole, in bytes: a sector of most disks, which is what
+/// goes bad.
 pub const VERIFY_READ_BYTES: usize = 4 << 10;
 
 /// Reads of the same bytes of the log that fail one after the other before they count as unreadable.

@@ -31,7 +31,8 @@ pub(crate) struct Loaded {
 }
 
 impl Core {
-    /// Reads of the log device at once: fewer the more slots are in use, since level 1 goes first on that device, unless it waits for room.
+    /// Reads of the log device at once: fewer the more slots are in use, since level 1 goes first on that device,
+    /// unless it waits for room.
     pub(crate) fn log_reads_in_flight(&self) -> usize {
         let state = self.state();
         let free =

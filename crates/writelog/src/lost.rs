@@ -12,7 +12,8 @@ use crate::sectors::range_of;
 impl Core {
     /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
     pub(crate) fn lose(&self, piece: &Piece, error: &Error) {
-        tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error until it is written again");
+        tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error \
+                                                           until it is written again");
         let state = &mut *self.state();
         state.contents.map.retag(piece, |tag| tag.is_dirty().then(|| tag.to_lost()), |_| {});
         state.contents.shadow.lose(piece);

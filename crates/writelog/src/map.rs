@@ -2,9 +2,9 @@
 //!
 //! An extent's bytes stand one behind the other from its [`Place`] on.
 //!
-//! Dirty extents are what the origin lacks. Clean ones serve reads until their segment is used again: a segment has a *generation*, and an
-//! extent of an older one counts for nothing. Such leftovers are swept out when they are many, so that using a segment again
-//! costs no search.
+//! Dirty extents are what the origin lacks. Clean ones serve reads until their segment is used again: a segment has
+//! a *generation*, and an extent of an older one counts for nothing. Such leftovers are swept out when they are many,
+//! so that using a segment again costs no search.
 //!
 //! What an extent takes is in [`crate::sorted`].
 
@@ -61,7 +61,8 @@ impl Piece {
         Self { sector: from, sectors: to - from, place: self.place.advance(from - self.sector), tag: self.tag }
     }
 
-    /// What sending it costs, in bytes of data sent: what is made zero or discarded is named, not sent, but takes the medium time, too.
+    /// What sending it costs, in bytes of data sent: what is made zero or discarded is named, not sent, but takes the
+    /// medium time, too.
     pub(crate) fn destage_bytes(&self) -> u64 {
         let bytes = self.sectors * UNIT_BYTES;
         if self.is_zero() { (bytes / ZERO_BYTES_A_BYTE).max(UNIT_BYTES) } else { bytes }
@@ -213,8 +214,8 @@ impl ExtentMap {
         }
     }
 
-    /// [`ExtentMap::retag`] where the range is one extent, which is the usual case and takes no searching; `None` where it is not. What lies beside
-    /// it stays apart even if it could be joined now.
+    /// [`ExtentMap::retag`] where the range is one extent, which is the usual case and takes no searching; `None` where
+    /// it is not. What lies beside it stays apart even if it could be joined now.
     fn retag_whole(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>) -> Option<Option<Piece>> {
         let extent = self.extents.get_mut(range.sector)?;
         if u64::from(extent.sectors) != range.sectors || extent.place != range.place {
@@ -311,7 +312,8 @@ mod tests {
                     Step::Insert { sector, sectors, place, is_zero } => {
                         let place = if is_zero { Place::zeroes(0, Zeroed::Kept) } else { in_log(place) };
                         let piece = Piece { sector, sectors, place, tag: Tag::dirty(1) };
-                        let expected = (sector..sector + sectors).filter(|sector| twin.contains_key(sector)).count() as u64;
+                        let held = (sector..sector + sectors).filter(|sector| twin.contains_key(sector));
+                        let expected = held.count() as u64;
                         map.insert(piece, |piece| removed_sectors += piece.sectors);
                         prop_assert_eq!(removed_sectors, expected);
                         for (index, sector) in (sector..sector + sectors).enumerate() {
@@ -327,7 +329,8 @@ mod tests {
                         let range = Piece { sector, sectors, place, tag: Tag::dirty(1) };
                         map.retag(&range, |tag| tag.is_dirty().then(|| tag.to_clean()), |_| {});
                         for (index, sector) in (sector..sector + sectors).enumerate() {
-                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place.advance(index as u64)) {
+                            let place = place.advance(index as u64);
+                            if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place) {
                                 entry.1 = false;
                             }
                         }

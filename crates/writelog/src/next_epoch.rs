@@ -41,8 +41,8 @@ impl Core {
         Batch { pieces, images, part: Some(part), _pins: pins }
     }
 
-    /// Begins with what was found when the log was opened, unless slots have kept more: the map has of each sector what is newest in it, and what
-    /// would have followed is gone with the RAM it was in.
+    /// Begins with what was found when the log was opened, unless slots have kept more: the map has of each sector what
+    /// is newest in it, and what would have followed is gone with the RAM it was in.
     pub(crate) async fn begin_with_found(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = self.state();
@@ -52,8 +52,8 @@ impl Core {
         }
     }
 
-    /// Begins with what another order left. It is part of no epoch, so all of it is one, and goes before anything newer. Its records are no guide to
-    /// what the origin lacks: segments with newer ones may have been used again.
+    /// Begins with what another order left. It is part of no epoch, so all of it is one, and goes before anything
+    /// newer. Its records are no guide to what the origin lacks: segments with newer ones may have been used again.
     pub(crate) async fn begin_with_leftovers(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = &mut *self.state();
@@ -101,8 +101,9 @@ impl Core {
         let (mut images, mut end) = (Some(Images::default()), None);
         // Oldest first; what waits is behind the last end of an epoch.
         let (mut pieces, mut waiting) = (Vec::new(), Vec::new());
-        // No more than is wanted is read ahead, but where an epoch is longer. The first one of this opening has all that the program before may have
-        // sent and forgotten that it did: sent again up to an earlier end, it would take the origin back there.
+        // No more than is wanted is read ahead, but where an epoch is longer. The first one of this opening has all
+        // that the program before may have sent and forgotten that it did: sent again up to an earlier end, it would
+        // take the origin back there.
         let mut seen = destaged;
         let rest = segments.split_off(count.min(segments.len()));
         let (mut loading, mut index) = (self.load_in_order(segments).chain(self.load_in_order(rest)), 0);
@@ -138,8 +139,8 @@ impl Core {
         (epoch, images)
     }
 
-    /// What is dirty in records up to `destaged_sequence` is on the origin: a checkpoint collects what is dirty first and asks for that number last,
-    /// so that nothing is missing behind it.
+    /// What is dirty in records up to `destaged_sequence` is on the origin: a checkpoint collects what is dirty first
+    /// and asks for that number last, so that nothing is missing behind it.
     pub(crate) async fn forget_destaged(&self) {
         let destaged = self.state().destaged.sequence();
         let across = {
@@ -201,8 +202,8 @@ fn intact(loaded: &Loaded, piece: &Piece) -> Vec<Piece> {
     })
 }
 
-/// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some are written again as they
-/// were is usual, and takes a sort; that they overlap otherwise takes a map.
+/// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some
+/// are written again as they were is usual, and takes a sort; that they overlap otherwise takes a map.
 fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut sorted = pieces.clone();
     sorted.sort_by_key(|piece| piece.sector);
@@ -234,21 +235,25 @@ mod tests {
     proptest! {
         /// Beside a table of sectors.
         #[test]
-        fn the_newest_piece_of_each_sector_is_left(writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40)) {
+        fn the_newest_piece_of_each_sector_is_left(
+            writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40),
+        ) {
             let pieces: Vec<Piece> = (0u64..).zip(writes).map(|(index, (at, count))| {
                 let place = Place::segment(LogUnit(index * 100));
                 Piece { sector: at * 4, sectors: count * 4, place, tag: Tag::dirty(0) }
             }).collect();
             let mut twin = vec![None; SECTORS as usize + 8];
             for piece in &pieces {
-                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(piece.clip(sector, sector + 1).place));
+                let place = |sector| piece.clip(sector, sector + 1).place;
+                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(place(sector)));
             }
             let mut found = vec![None; twin.len()];
             let mut last = 0;
             for piece in newest(pieces) {
                 prop_assert!(piece.sector >= last);
                 last = piece.end();
-                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(piece.clip(sector, sector + 1).place));
+                let place = |sector| piece.clip(sector, sector + 1).place;
+                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(place(sector)));
             }
             prop_assert_eq!(found, twin);
         }

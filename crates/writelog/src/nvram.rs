@@ -1,7 +1,8 @@
 //! Persistent memory as the log sees it.
 //!
-//! What is stored is there after a power loss once [`PersistentRegion::persist`] returned; before that any part of it may be, in units of
-//! one byte. The door to the operating system that maps such memory and flushes the processor's caches is in crate `file`.
+//! What is stored is there after a power loss once [`PersistentRegion::persist`] returned; before that any part of it
+//! may be, in units of one byte. The door to the operating system that maps such memory and flushes the processor's
+//! caches is in crate `file`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

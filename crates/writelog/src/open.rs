@@ -1,7 +1,9 @@
 //! Makes a device a write log, opens it, and closes it.
 //!
-//! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an earlier one left behind is
-//! ever replayed. Nothing is sent to the origin before [`WriteLog::run`](crate::WriteLog::run) is polled. Closing waits for all requests, empties the slots, destages unless told to keep what is dirty, and says *closed*.
+//! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an
+//! earlier one left behind is ever replayed. Nothing is sent to the origin before
+//! [`WriteLog::run`](crate::WriteLog::run) is polled. Closing waits for all requests, empties the slots, destages
+//! unless told to keep what is dirty, and says *closed*.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -120,8 +122,8 @@ pub(crate) async fn open(
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
-    // A program that was killed may have left what it wrote in the device's own cache: also this superblock, which must not be gone after all once the
-    // next checkpoint takes the slot that the one before it names.
+    // A program that was killed may have left what it wrote in the device's own cache: also this superblock, which must
+    // not be gone after all once the next checkpoint takes the slot that the one before it names.
     log_device.flush().await?;
     let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
     superblock.payload.binding = binding_now.to_raw()?;
@@ -149,8 +151,8 @@ fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
     if payload.state != STATE_FAILED {
         return Ok(());
     }
-    let context = "this log's device failed while it was in use, and the LUN has got newer data since: what the log holds may be older. \
-                   Discard it";
+    let context = "this log's device failed while it was in use, and the LUN has got newer data since: what the log \
+                   holds may be older. Discard it";
     Err(Error::new(ErrorKind::Corrupt, context))
 }
 
@@ -163,7 +165,8 @@ fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, o
         return Ok(());
     }
     let context = format!(
-        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it when it has its old size",
+        "\"{}\" had {} bytes and now has {origin_bytes}, and data in the log lies beyond; attach it when it has its \
+         old size",
         binding.identity, binding.size_bytes
     );
     Err(Error::new(ErrorKind::Corrupt, context))
@@ -292,7 +295,8 @@ fn assemble(
 }
 
 impl Core {
-    /// Refuses what is dirty where others changed the origin. A range counts in whole sectors; what lies in two of them counts twice.
+    /// Refuses what is dirty where others changed the origin. A range counts in whole sectors; what lies in two of them
+    /// counts twice.
     fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
         let state = self.state();
         let sectors = ranges.iter().flat_map(|&range| {
@@ -316,7 +320,8 @@ impl Core {
             self.check_kept_changes(ranges)?;
         }
         ranges.iter().for_each(|&range| self.forget_clean_in(whole_sectors(range)));
-        // What was destaged since the last one is replayed after a crash, and would be sent again, over what others wrote.
+        // What was destaged since the last one is replayed after a crash, and would be sent again, over what others
+        // wrote.
         self.checkpoint(STATE_IN_USE).await
     }
 
@@ -358,7 +363,8 @@ impl Core {
     ) -> Result<(), Error> {
         match keep_dirty {
             false => match self.destage_all(&mut progress).await {
-                // The origin may have had to tell of an earlier write still, which it does once. What is lost stays lost.
+                // The origin may have had to tell of an earlier write still, which it does once. What is lost stays
+                // lost.
                 Err(_) if self.lost_bytes_now() == 0 => self.destage_all(progress).await,
                 destaged => destaged,
             },

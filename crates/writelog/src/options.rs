@@ -28,8 +28,8 @@ pub enum Durability {
     UnsafeVolatile,
 }
 
-/// The order in which the origin gets what the log holds. Low space destages the oldest first whatever is chosen, but for `Log`, which
-/// always does, and `Lba` over a disk (`Level2::seek_bytes`).
+/// The order in which the origin gets what the log holds. Low space destages the oldest first whatever is chosen, but
+/// for `Log`, which always does, and `Lba` over a disk (`Level2::seek_bytes`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageOrder {
@@ -99,8 +99,9 @@ pub struct FormatOptions {
     pub slot_bytes: u32,
     /// Identifier of the log; `None` for a random one. Two logs never have the same.
     pub uuid: Option<Uuid>,
-    /// So many bytes of its checkpoints and segments, at most, are written with zeroes, as data, when it is made: a file system commits its journal for each
-    /// durable write to blocks that it has only reserved. None unless told otherwise; for a file, [`DATA_BYTES_MAX`](crate::limits::DATA_BYTES_MAX).
+    /// So many bytes of its checkpoints and segments, at most, are written with zeroes, as data, when it is made: a
+    /// file system commits its journal for each durable write to blocks that it has only reserved. None unless told
+    /// otherwise; for a file, [`DATA_BYTES_MAX`](crate::limits::DATA_BYTES_MAX).
     pub data_bytes_max: u64,
 }
 
@@ -133,26 +134,29 @@ pub struct Level1 {
 pub struct Level2 {
     /// Share of the log in use up to which it waits for an idle moment, unless data is too old.
     pub share_start: f64,
-    /// Share of the log in use from which level 2 is at full speed. What is free then is the most that is kept in reserve for what comes while a batch
-    /// is on its way: only below it writes are slowed down to less than what level 2 makes free.
+    /// Share of the log in use from which level 2 is at full speed. What is free then is the most that is kept in
+    /// reserve for what comes while a batch is on its way: only below it writes are slowed down to less than what level
+    /// 2 makes free.
     pub share_slow: f64,
     /// Time without a request that counts as idle.
     pub idle: Duration,
-    /// Age that data does not exceed on its way to the origin as long as that takes what comes: from three quarters of it on it is destaged under load. From
-    /// slots it goes to the log at half.
+    /// Age that data does not exceed on its way to the origin as long as that takes what comes: from three quarters of
+    /// it on it is destaged under load. From slots it goes to the log at half.
     pub age_max: Duration,
-    /// Bytes of log that one batch takes from at most: also the RAM it needs. It takes less where the log is small or full.
+    /// Bytes of log that one batch takes from at most: also the RAM it needs. It takes less where the log is small or
+    /// full.
     pub batch_bytes: u64,
-    /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a disk that serves first come, first
-    /// served, they are destaging's share.
+    /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a
+    /// disk that serves first come, first served, they are destaging's share.
     pub writes_in_flight: usize,
     /// Writes to the origin in flight at most while writers wait for room: some for each that waits.
     pub writes_when_full: usize,
-    /// Bytes that the origin would transfer in the time that one more request costs it (a disk: seek and half a turn). More than 0 lets destaging
-    /// read what lies between near pieces and write all in one: only where nobody else writes to the origin.
+    /// Bytes that the origin would transfer in the time that one more request costs it (a disk: seek and half a turn).
+    /// More than 0 lets destaging read what lies between near pieces and write all in one: only where nobody else
+    /// writes to the origin.
     pub seek_bytes: u64,
-    /// Writes are slowed down as soon as the room of the log would be used up within this time at the rates of now; zero for never. Of those who wait
-    /// for their turn one is looked at as often.
+    /// Writes are slowed down as soon as the room of the log would be used up within this time at the rates of now;
+    /// zero for never. Of those who wait for their turn one is looked at as often.
     pub pause_max: Duration,
     /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).
     pub is_interruptible: bool,
@@ -180,16 +184,18 @@ pub struct OpenOptions {
     pub record_cache_bytes: usize,
     /// Bytes of log behind the last checkpoint from which the next begins.
     pub checkpoint_interval_bytes: u64,
-    /// Least time between two checkpoints for that reason, unless [`TAIL_INTERVALS_MAX`](crate::limits::TAIL_INTERVALS_MAX) times as many bytes come first: what a recovery reads
+    /// Least time between two checkpoints for that reason, unless
+    /// [`TAIL_INTERVALS_MAX`](crate::limits::TAIL_INTERVALS_MAX) times as many bytes come first: what a recovery reads
     /// at most, about.
     pub checkpoint_pause: Duration,
-    /// What others changed on the origin since the log was open last, as long as nobody has said that the log's data counts more: an open fails with
-    /// [`ConflictingChanges`](crate::ConflictingChanges) where it holds something dirty there, before it sends anything.
+    /// What others changed on the origin since the log was open last, as long as nobody has said that the log's data
+    /// counts more: an open fails with [`ConflictingChanges`](crate::ConflictingChanges) where it holds something dirty
+    /// there, before it sends anything.
     pub kept_changes: Vec<ByteRange>,
     /// By what the caller tells the log from other copies of it, from now on; `None` when nobody does.
     pub tokens: Option<Tokens>,
-    /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the next open must be
-    /// refused then. Called at most once, from a context that may block for a moment.
+    /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the
+    /// next open must be refused then. Called at most once, from a context that may block for a moment.
     pub failure_note: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// For pauses, ages and time stamps.
     pub clock: Arc<dyn Clock>,
@@ -230,8 +236,8 @@ impl OpenOptions {
         }
     }
 
-    /// What the paper describes (2.1, 2.3, 3.1): 16 segments of RAM, last write first, 64 KiB at a time, level 2 in idle periods only, level 1 until the RAM is
-    /// empty with every request waiting for it.
+    /// What the paper describes (2.1, 2.3, 3.1): 16 segments of RAM, last write first, 64 KiB at a time, level 2 in
+    /// idle periods only, level 1 until the RAM is empty with every request waiting for it.
     #[must_use]
     pub fn paper(mut self) -> Self {
         self.order = DestageOrder::LastWriteFirst;

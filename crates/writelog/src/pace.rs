@@ -1,7 +1,8 @@
 //! How fast writes may come: as they like while there is room for long, and as fast as room is made when there is not.
 //!
-//! Room is made in *lumps*: a batch of level 2 gives segments back all at once when the origin has flushed it, a record of level 1 its slots. What a lump
-//! brings, and how long its work takes, is measured. Some lumps' worth of room is a *reserve*: what comes while the next one is on its way.
+//! Room is made in *lumps*: a batch of level 2 gives segments back all at once when the origin has flushed it, a record
+//! of level 1 its slots. What a lump brings, and how long its work takes, is measured. Some lumps' worth of room is
+//! a *reserve*: what comes while the next one is on its way.
 //!
 //! ```text
 //!   rate let in                                          time until only the reserve is left, at that rate
@@ -12,11 +13,13 @@
 //!      └──────────┴────────────────► free bytes
 //!              reserve
 //! ```
-//! So who brings less than that never waits, however full the log is; who brings more is slowed down once what is free would be used up within the
-//! horizon, along a curve without a step, to the rate at which room is made. The measure is time until full at the rates of now, not fullness: the
-//! same bytes that are plenty for a trickle are nothing for a flood.
+//! So who brings less than that never waits, however full the log is; who brings more is slowed down once what is free
+//! would be used up within the horizon, along a curve without a step, to the rate at which room is made. The measure is
+//! time until full at the rates of now, not fullness: the same bytes that are plenty for a trickle are nothing for a
+//! flood.
 //!
-//! Before the first lump, and when one takes longer than usual, what is free is spread over the time that the work has taken so far.
+//! Before the first lump, and when one takes longer than usual, what is free is spread over the time that the work has
+//! taken so far.
 //!
 //! A state machine: `now` and the free bytes go in, whether the next write may come and when to ask again come out.
 
@@ -166,7 +169,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LOG_BYTES: u64 = 64 * MIB;
 
-    /// A log, the lumps in which it is emptied, and who writes to it, by a clock turned a tenth of a millisecond at a time.
+    /// A log, the lumps in which it is emptied, and who writes to it, by a clock turned a tenth of a millisecond at a
+    /// time.
     struct Model {
         pace: Pace,
         now: Instant,
@@ -191,7 +195,8 @@ mod tests {
             Self { pace, now, free, lump_bytes, lump_time, lump_at: now + lump_time, admit: 0 }
         }
 
-        /// Passes a time in which `wanted` bytes a second would come, and what must wait comes later. Returns the bytes that were let in, and those left.
+        /// Passes a time in which `wanted` bytes a second would come, and what must wait comes later. Returns the bytes
+        /// that were let in, and those left.
         fn pass(&mut self, time: Duration, wanted: f64, mut left: f64) -> (u64, f64) {
             let (end, before) = (self.now + time, self.admit);
             while self.now < end {

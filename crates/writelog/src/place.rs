@@ -15,7 +15,8 @@ const SLOTS: u32 = 1 << 31;
 /// Places from here on are zeroes.
 const ZEROES: u32 = u32::MAX << 25;
 
-/// Of the number of a record that made zeroes, what their place says: it repeats after 2^23 records, which no log holds of one sector at a time.
+/// Of the number of a record that made zeroes, what their place says: it repeats after 2^23 records, which no log holds
+/// of one sector at a time.
 const SEQUENCE_MASK: u32 = 0x7f_ffff;
 const MAY_DISCARD: u32 = 1;
 const DISCARDED: u32 = 1 << 24;

@@ -1,8 +1,9 @@
 //! Pieces of the log read by their places, each held against its checksum before it may go to the origin.
 //!
-//! Extents in order of LBA lie all over the log: what is in RAM is copied from there, and the rest is read in the order of its places, near
-//! pieces with one request. What is read is whole entries, since only they have checksums ([`crate::sums`]); an entry that is not as it was
-//! written is lost, by name. A segment whose checksums are not known yet is read as a whole, and its records are checked.
+//! Extents in order of LBA lie all over the log: what is in RAM is copied from there, and the rest is read in the order
+//! of its places, near pieces with one request. What is read is whole entries, since only they have checksums
+//! ([`crate::sums`]); an entry that is not as it was written is lost, by name. A segment whose checksums are not known
+//! yet is read as a whole, and its records are checked.
 //!
 //! What the device refuses to read is asked for entry by entry, and lost, by name, when it refuses again.
 
@@ -129,7 +130,8 @@ impl Core {
         (group, bytes)
     }
 
-    /// The bytes of a group one entry after the other; zeroes, which are not as they were written, where the device refuses.
+    /// The bytes of a group one entry after the other; zeroes, which are not as they were written, where the device
+    /// refuses.
     async fn read_entries(&self, group: &Near) -> Buffer {
         let mut bytes = Buffer::zeroed(((group.end - group.start) * UNIT_BYTES) as usize);
         for entry in group.wanted.iter().flat_map(|wanted| &wanted.entries) {

@@ -7,14 +7,15 @@
 //! | segments | read from the log device, which is kept from using them again meanwhile |
 //! | nowhere known | read from the origin; runs with small gaps in one request |
 //!
-//! What a read returns is decided in one moment, when it has its range. While it waits for a device, writes to the range go on: the segments it reads from
-//! stay what they are, and the origin keeps what it has there until the read is done.
+//! What a read returns is decided in one moment, when it has its range. While it waits for a device, writes to the
+//! range go on: the segments it reads from stay what they are, and the origin keeps what it has there until the read is
+//! done.
 //!
-//! A segment that was found when the log was opened is read as a whole before the first read from it, and its records are checked: its device was in
-//! others' hands meanwhile. What was appended since is read as it is.
+//! A segment that was found when the log was opened is read as a whole before the first read from it, and its records
+//! are checked: its device was in others' hands meanwhile. What was appended since is read as it is.
 //!
-//! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that cannot be read is
-//! forgotten, and the read is decided anew: the origin answers, or what was written meanwhile.
+//! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that
+//! cannot be read is forgotten, and the read is decided anew: the origin answers, or what was written meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -115,7 +116,8 @@ impl Core {
         }
     }
 
-    /// Checks the segments with pieces of `rest` that nobody has yet: what is damaged in them is lost, by name. Whether there were any.
+    /// Checks the segments with pieces of `rest` that nobody has yet: what is damaged in them is lost, by name. Whether
+    /// there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
         let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
         let unchecked: BTreeSet<u32> = {
@@ -280,7 +282,8 @@ mod tests {
 
     const RANGE: ByteRange = ByteRange { offset: 0, length: 4096 };
 
-    /// A writer that waits for a read, woken as the read gives up its range: on another thread it could bring its bytes to the origin at once.
+    /// A writer that waits for a read, woken as the read gives up its range: on another thread it could bring its bytes
+    /// to the origin at once.
     struct Writer {
         core: Arc<Core>,
         is_woken: AtomicBool,

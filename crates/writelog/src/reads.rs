@@ -7,7 +7,8 @@
 //! | origin | on the origin, all of them |
 //! | mixed | on the origin, and others nearer |
 //!
-//! A time begins when the read comes and ends with its answer: what it waits for writes to the same blocks is in it. Reads that fail are not counted.
+//! A time begins when the read comes and ends with its answer: what it waits for writes to the same blocks is in it.
+//! Reads that fail are not counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,11 @@
 //! Finds again what a log holds: the checkpoint, then the records behind it.
 //!
-//! Records are followed segment by segment: each is the *successor* of the one before (epoch, sequence, link, checksum), and names the segment
-//! that comes next. The first that is not ends the replay. Two records may have been on their way when the program stopped, so a hole
-//! followed by *one* record is a torn end; a hole followed by more is damage: they were written only after what is missing was durable.
-//! They may be in any segment that the checkpoint does not name, since what is damaged may have been the only word of which one came next; so unless
-//! the log was closed, the start of each of those is looked at.
+//! Records are followed segment by segment: each is the *successor* of the one before (epoch, sequence, link,
+//! checksum), and names the segment that comes next. The first that is not ends the replay. Two records may have been
+//! on their way when the program stopped, so a hole followed by *one* record is a torn end; a hole followed by more is
+//! damage: they were written only after what is missing was durable. They may be in any segment that the checkpoint
+//! does not name, since what is damaged may have been the only word of which one came next; so unless the log was
+//! closed, the start of each of those is looked at.
 //!
 //! What is read is the checkpoint, the records since and a sector of each segment, not the log.
 
@@ -118,7 +119,8 @@ impl Replay<'_> {
         rows.finish()
     }
 
-    /// Adds what a checkpoint says that the segment at `unit` has dirty. The segment's generation; `None` where it cannot be.
+    /// Adds what a checkpoint says that the segment at `unit` has dirty. The segment's generation; `None` where it
+    /// cannot be.
     fn add_dirty(&mut self, unit: LogUnit, sectors: u64) -> Option<u32> {
         let end = unit + sectors;
         if end > self.layout.end() {
@@ -222,7 +224,8 @@ impl Replay<'_> {
         is_successor.then_some(found)
     }
 
-    /// Refuses a log in whose segment, from `offset` on, there is a record of this epoch that proves a missing one to have been durable.
+    /// Refuses a log in whose segment, from `offset` on, there is a record of this epoch that proves a missing one to
+    /// have been durable.
     fn refuse_damage(&self, image: &[u8], segment: u32, offset: u64, end: &LogPosition) -> Result<(), Error> {
         let first = self.layout.unit(segment, 0);
         for offset in (offset.min(self.layout.segment_bytes)..self.layout.segment_bytes).step_by(UNIT_BYTES as usize) {

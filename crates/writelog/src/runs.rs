@@ -1,17 +1,18 @@
 //! The writes in which a batch goes to the origin.
 //!
 //! - Adjacent pieces are one write.
-//! - Writes are whole blocks of the origin. Where pieces are not (slots may be smaller than blocks), the rest of a block is read from the origin first:
-//!   it is there, or newer and sent later.
-//! - On a disk each further write costs a seek and half a turn, in which many bytes would pass under its head. When the user says how many (`seek_bytes`),
-//!   pieces near each other become one write with what lies between them, which is read from the origin first:
+//! - Writes are whole blocks of the origin. Where pieces are not (slots may be smaller than blocks), the rest of a
+//!   block is read from the origin first: it is there, or newer and sent later.
+//! - On a disk each further write costs a seek and half a turn, in which many bytes would pass under its head. When the
+//!   user says how many (`seek_bytes`), pieces near each other become one write with what lies between them, which is
+//!   read from the origin first:
 //!
 //! ```text
 //!   n writes of d bytes in all         n * seek + d
 //!   one read and one write of l bytes  2 * seek + 2 * l
 //! ```
-//!   whichever is less. What lies between is written back as it was; nobody else may write there meanwhile, which is why nothing is ever
-//!   read so unless the user asked for it.
+//!   whichever is less. What lies between is written back as it was; nobody else may write there meanwhile, which is
+//!   why nothing is ever read so unless the user asked for it.
 
 use base::range::ByteRange;
 use smallvec::{SmallVec, smallvec};
@@ -94,8 +95,9 @@ pub(crate) fn runs(pieces: &[Piece], bounds: &Bounds) -> Vec<Run> {
     chosen
 }
 
-/// The writes for these ascending pieces, adjacent ones joined. Pieces are cut at multiples of the longest write only, so that no two writes meet in
-/// one block: where a block is written in part, the rest of it is read first, by one of them.
+/// The writes for these ascending pieces, adjacent ones joined. Pieces are cut at multiples of the longest write only,
+/// so that no two writes meet in one block: where a block is written in part, the rest of it is read first, by one of
+/// them.
 pub(crate) fn joined(pieces: &[Piece], bounds: &Bounds) -> Vec<Run> {
     let cell_of = |run: &Run| run.range.offset / bounds.length_max;
     let mut runs: Vec<Run> = Vec::new();

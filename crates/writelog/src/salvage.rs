@@ -1,7 +1,8 @@
 //! A segment that its device does not return as a whole, read as far as it can be.
 //!
-//! What is unreadable stays zero, so a record of which anything is missing has the wrong checksum and counts for nothing: what nobody can check is not
-//! taken for what was written. Of records that are in RAM still, nothing is missing.
+//! What is unreadable stays zero, so a record of which anything is missing has the wrong checksum and counts for
+//! nothing: what nobody can check is not taken for what was written. Of records that are in RAM still, nothing is
+//! missing.
 
 use base::buffer::Buffer;
 use block::SharedDevice;

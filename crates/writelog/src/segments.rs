@@ -6,8 +6,9 @@
 //!    ▲                                                           │ nothing dirty in it, and a durable
 //!    └────────── taken again (its clean extents are stale) ◄── valid   checkpoint that no longer names it
 //! ```
-//! Free and valid segments are taken first come, first served, so the log is used circularly as long as they come free in order. A
-//! *valid* segment holds clean data and serves reads until then. A segment that somebody is reading from is passed over.
+//! Free and valid segments are taken first come, first served, so the log is used circularly as long as they come free
+//! in order. A *valid* segment holds clean data and serves reads until then. A segment that somebody is reading from is
+//! passed over.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -36,7 +37,8 @@ pub(crate) struct Segment {
     pub(crate) pins: u32,
     /// Nothing that comes into it, or into one opened later, was written before.
     pub(crate) oldest_at: Instant,
-    /// Whether a checkpoint named it when the log was opened, and nobody has compared its records with their checksums since.
+    /// Whether a checkpoint named it when the log was opened, and nobody has compared its records with their checksums
+    /// since.
     pub(crate) is_unchecked: bool,
 }
 
@@ -193,8 +195,8 @@ impl Segments {
             .map(|segment| segment.oldest_at)
     }
 
-    /// Used segments that a checkpoint of now would not need: nothing dirty, all records before `sequence`, and up to `destaged` where
-    /// the order is kept.
+    /// Used segments that a checkpoint of now would not need: nothing dirty, all records before `sequence`, and up to
+    /// `destaged` where the order is kept.
     pub(crate) fn releasable(&self, sequence: u64, destaged: Option<u64>) -> Vec<u32> {
         let is_releasable = |segment: &Segment| {
             segment.state == SegmentState::Used

@@ -7,8 +7,9 @@
 //! | `last-write-first` | what is dirty in the newest segments |
 //! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
 //!
-//! A segment whose records are all in RAM still is taken from there. Others are read whole, since that is one request, and their records checked. Extents in order of LBA lie all over the log: they are read by
-//! their places ([`crate::places`]), and only they stay in RAM.
+//! A segment whose records are all in RAM still is taken from there. Others are read whole, since that is one request,
+//! and their records checked. Extents in order of LBA lie all over the log: they are read by their places
+//! ([`crate::places`]), and only they stay in RAM.
 
 use std::sync::Arc;
 
@@ -67,7 +68,8 @@ impl Core {
         let bytes_max = self.batch_bytes(state);
         let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
         let cursor = state.lba_cursor;
-        // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is newer than what the log has.
+        // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is
+        // newer than what the log has.
         let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
             match state.failure_note {
                 FailureNote::Untried | FailureNote::Nowhere => Box::new(state.contents.owed_from(sector)),
@@ -115,7 +117,8 @@ impl Core {
         Ok(batch)
     }
 
-    /// Leaves out what was written again or lost while it was read. At one moment, so that no sector is among them twice: requests go on.
+    /// Leaves out what was written again or lost while it was read. At one moment, so that no sector is among them
+    /// twice: requests go on.
     fn keep_owed(&self, pieces: &mut Vec<Piece>) {
         {
             let state = self.state();

@@ -1,10 +1,11 @@
 //! What the log has of sectors whose newest bytes are in slots of volatile RAM.
 //!
-//! Such a slot is gone with the power, and what was flushed before must not be. So with `unsafe-volatile`, what a slot supersedes in the log stays
-//! dirty: its segment counts it, checkpoints name it, level 2 sends it when its turn comes. It goes when newer bytes of the sector are in the
-//! log or on the origin.
+//! Such a slot is gone with the power, and what was flushed before must not be. So with `unsafe-volatile`, what a slot
+//! supersedes in the log stays dirty: its segment counts it, checkpoints name it, level 2 sends it when its turn comes.
+//! It goes when newer bytes of the sector are in the log or on the origin.
 //!
-//! A sector is here only while the map has a slot for it, so what is here and what the map has outside of slots never overlap.
+//! A sector is here only while the map has a slot for it, so what is here and what the map has outside of slots never
+//! overlap.
 
 use crate::map::{ExtentMap, Piece};
 

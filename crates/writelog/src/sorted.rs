@@ -1,4 +1,5 @@
-//! Extents by their first sector, in few bytes: rows of 20 bytes, in sorted *leaves* of fixed room, in a tree by the first key of each leaf.
+//! Extents by their first sector, in few bytes: rows of 20 bytes, in sorted *leaves* of fixed room, in a tree by the
+//! first key of each leaf.
 //!
 //! | | bytes an extent |
 //! |---|--:|
@@ -6,16 +7,16 @@
 //! | after inserting in random order, leaves 70 % full | 29 |
 //! | at worst, leaves a quarter full | 81 |
 //!
-//! A leaf that is full becomes two halves, but for the last one: what is appended in order fills leaf after leaf. A leaf that becomes nearly
-//! empty joins a neighbour that has the room.
+//! A leaf that is full becomes two halves, but for the last one: what is appended in order fills leaf after leaf. A
+//! leaf that becomes nearly empty joins a neighbour that has the room.
 
 use std::collections::BTreeMap;
 
 use crate::place::Place;
 use crate::tag::Tag;
 
-/// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many. Few in tests, so
-/// that they meet all cases.
+/// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many.
+/// Few in tests, so that they meet all cases.
 const ROWS_MAX: usize = if cfg!(test) { 8 } else { 128 };
 
 /// Below this many rows a leaf looks for a neighbour to join.
@@ -236,10 +237,12 @@ mod tests {
                         twin.insert(sector, index as u32);
                     }
                     Step::Insert(sector) | Step::Remove(sector) => {
-                        prop_assert_eq!(sorted.remove(sector).map(|extent| extent.place.encode()), twin.remove(&sector));
+                        let removed = sorted.remove(sector).map(|extent| extent.place.encode());
+                        prop_assert_eq!(removed, twin.remove(&sector));
                         let before = twin.range(..sector).next_back().map(|(&sector, &place)| (sector, place));
-                        prop_assert_eq!(sorted.before(sector).map(|(sector, extent)| (sector, extent.place.encode())), before);
-                        let found: Vec<_> = sorted.from(sector).map(|(sector, extent)| (sector, extent.place.encode())).collect();
+                        let in_short = |(sector, extent): (u64, Extent)| (sector, extent.place.encode());
+                        prop_assert_eq!(sorted.before(sector).map(in_short), before);
+                        let found: Vec<_> = sorted.from(sector).map(in_short).collect();
                         let expected: Vec<_> = twin.range(sector..).map(|(&sector, &place)| (sector, place)).collect();
                         prop_assert_eq!(found, expected);
                     }

@@ -5,12 +5,13 @@
 //!    ▲               │ every sector of it was written again (absorbed)
 //!    └───────────────┘
 //! ```
-//! - A write goes to free slots, never over a slot in use: data and header first, durably, then the slots it makes superfluous are cleared.
-//!   So at every moment of a power loss the newest acknowledged data of each sector is in the slot with the largest sequence.
-//! - What is in a slot is newer than anything in the log for the same sectors. Slots leave in the order of their sequences, and an older slot is
-//!   cleared before a newer one leaves, so this stays true.
-//! - Where destaging keeps the order, slots of a round that began are moved even when their sectors are written again meanwhile: at the end of
-//!   the round the log holds exactly what was acknowledged when it began.
+//! - A write goes to free slots, never over a slot in use: data and header first, durably, then the slots it makes
+//!   superfluous are cleared. So at every moment of a power loss the newest acknowledged data of each sector is in the
+//!   slot with the largest sequence.
+//! - What is in a slot is newer than anything in the log for the same sectors. Slots leave in the order of their
+//!   sequences, and an older slot is cleared before a newer one leaves, so this stays true.
+//! - Where destaging keeps the order, slots of a round that began are moved even when their sectors are written again
+//!   meanwhile: at the end of the round the log holds exactly what was acknowledged when it began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,8 +98,8 @@ impl Stage {
             let torn_count = stage.restore(now);
             if torn_count > SLOTS_TORN_MAX {
                 let context = format!(
-                    "{torn_count} slots of the NVRAM are damaged, and a power loss damages {SLOTS_TORN_MAX} at most: what was acknowledged from them \
-                     is lost. `forebay log check` names it"
+                    "{torn_count} slots of the NVRAM are damaged, and a power loss damages {SLOTS_TORN_MAX} at most: \
+                     what was acknowledged from them is lost. `forebay log check` names it"
                 );
                 return Err(Error::new(ErrorKind::Corrupt, context));
             }
@@ -384,8 +385,8 @@ fn is_ours(region: &dyn PersistentRegion, header: &NvramRaw, must_be_ours: bool)
     let is_anothers =
         found.magic.get() == NVRAM_MAGIC && found.checksum.get() == base::checksum::crc32c(&found.as_bytes()[4..]);
     if must_be_ours || is_anothers {
-        let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right one, or \
-                       discard the log (and clear the NVRAM)";
+        let context = "the NVRAM is not the one of this write log: it holds another log's data or none; give the right \
+                       one, or discard the log (and clear the NVRAM)";
         return Err(Error::new(ErrorKind::Corrupt, context));
     }
     Ok(false)

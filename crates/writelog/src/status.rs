@@ -85,7 +85,8 @@ pub struct Status {
     pub lost_bytes: u64,
     /// Age of the oldest such bytes, in nanoseconds: of their slot, or of the segment they are in.
     pub dirty_age_ns: u64,
-    /// Share of the log, of its segments or of its checkpoint's extents, that takes new records only when the origin has what is there.
+    /// Share of the log, of its segments or of its checkpoint's extents, that takes new records only when the origin
+    /// has what is there.
     pub share_used: f64,
     /// Segments.
     pub segments: SegmentStatus,
@@ -143,6 +144,6 @@ pub struct Status {
     pub recovery: RecoveryReport,
     /// Why the log takes nothing any more, if it does not.
     pub failure: Option<String>,
-    /// Why the last batch could not be brought down, if it could not; it is tried again.
+    /// Why the last batch could not be brought down, if it could not; in the background it is tried again.
     pub destage_failure: Option<String>,
 }

@@ -1,9 +1,9 @@
 //! Checksums of what lies in segments, entry by entry.
 //!
-//! A record has one checksum over all of it. Destaging that takes single pieces out of records, in order of LBA, would have to read whole records
-//! to trust a piece. So where that is the order, the checksum of each entry is kept in RAM from when its record is made, 8 bytes an entry; of
-//! segments found when the log was opened it is *learned* when the first piece of one is wanted: the segment is read as a whole, and its records
-//! are checked.
+//! A record has one checksum over all of it. Destaging that takes single pieces out of records, in order of LBA, would
+//! have to read whole records to trust a piece. So where that is the order, the checksum of each entry is kept in RAM
+//! from when its record is made, 8 bytes an entry; of segments found when the log was opened it is *learned* when the
+//! first piece of one is wanted: the segment is read as a whole, and its records are checked.
 
 use base::checksum::crc32c;
 
@@ -83,7 +83,8 @@ impl Sums {
         self.by_segment[segment as usize] = Some(pieces.filter_map(sum_of).collect());
     }
 
-    /// The entries in which the `sectors` from `unit` on lie, of the segment that begins at `first`; `None` when not all are known.
+    /// The entries in which the `sectors` from `unit` on lie, of the segment that begins at `first`; `None` when not
+    /// all are known.
     pub(crate) fn entries(&self, segment: u32, first: LogUnit, unit: LogUnit, sectors: u64) -> Option<Vec<Entry>> {
         let sums = self.by_segment.get(segment as usize)?.as_ref()?;
         let end = unit + sectors;

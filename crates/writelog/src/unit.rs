@@ -1,4 +1,5 @@
-//! Units of 512 bytes, counted from where the segments or the slots begin: two types, so that neither is taken for the other.
+//! Units of 512 bytes, counted from where the segments or the slots begin: two types, so that neither is taken for the
+//! other.
 
 use std::ops::{Add, Sub};
 

@@ -1,8 +1,8 @@
 //! Whether what the origin lacks could be read back from the log as it was written.
 //!
-//! A dirty extent points past the header of its record, straight at the data, and behind the checkpoint nothing follows records any more. So
-//! the records of each segment in use are found again, one by one, and what a dirty extent points at counts only when a whole record with the
-//! right checksum says that it is those sectors.
+//! A dirty extent points past the header of its record, straight at the data, and behind the checkpoint nothing follows
+//! records any more. So the records of each segment in use are found again, one by one, and what a dirty extent points
+//! at counts only when a whole record with the right checksum says that it is those sectors.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use crate::segments::{Segment, Segments};
 /// The sector that each unit of a segment holds, by what records that are whole say.
 type Units = Vec<Option<u64>>;
 
-/// The ranges of the origin whose newest data is in the log and is not there as it was written, ascending; what the device refuses to read
-/// is among them.
+/// The ranges of the origin whose newest data is in the log and is not there as it was written, ascending; what the
+/// device refuses to read is among them.
 pub(crate) async fn damaged_ranges(
     device: &SharedDevice,
     layout: &Layout,

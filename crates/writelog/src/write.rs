@@ -6,7 +6,8 @@
 //! | `nvram` | it is in slots, flushed by the processor | go to the log past the slots, once these hold nothing of the range |
 //! | `unsafe-volatile` | it is in slots of RAM; with force unit access, when all slots are in the log | as for `nvram` |
 //!
-//! When the log device has failed, writes go to the origin with force unit access, and what the log knew of the range is forgotten.
+//! When the log device has failed, writes go to the origin with force unit access, and what the log knew of the range
+//! is forgotten.
 
 use std::sync::Arc;
 
@@ -113,8 +114,9 @@ impl Core {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Whether a checkpoint has room for what one more slot changes: what the log has there may be in three parts afterwards. Where the order is kept nothing
-    /// leaves the log before the slots of a round are all in it, so there must be room for these, too.
+    /// Whether a checkpoint has room for what one more slot changes: what the log has there may be in three parts
+    /// afterwards. Where the order is kept nothing leaves the log before the slots of a round are all in it, so there
+    /// must be room for these, too.
     fn has_room_for_slot(&self, state: &State) -> bool {
         let slots = state.contents.stage.as_ref().filter(|_| self.keeps_order());
         let kept = slots.map_or(0, |stage| (stage.used_count() + 1) * extents_of_slot(stage.slot_sectors()));
@@ -141,8 +143,8 @@ impl Core {
         self.append(entries).await.result
     }
 
-    /// Moves slots to the log until none holds anything of the range (where the order is kept: until none holds anything). The caller
-    /// has the range for itself.
+    /// Moves slots to the log until none holds anything of the range (where the order is kept: until none holds
+    /// anything). The caller has the range for itself.
     async fn empty_slots_of(self: &Arc<Self>, range: ByteRange) -> Result<(), Error> {
         loop {
             let is_empty = {
@@ -161,7 +163,8 @@ impl Core {
         }
     }
 
-    /// To the origin, durably. What the log holds of the range never comes back: it is left out of what a later start finds, or the log is discarded.
+    /// To the origin, durably. What the log holds of the range never comes back: it is left out of what a later start
+    /// finds, or the log is discarded.
     async fn write_through(self: &Arc<Self>, range: ByteRange, buffer: &Buffer) -> Result<(), Error> {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;

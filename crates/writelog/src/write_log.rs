@@ -29,15 +29,17 @@ impl WriteLog {
         open::format(log_device, origin, options).await
     }
 
-    /// Opens a log made by [`WriteLog::format`], recovering it when it was not closed. One program at a time: the caller keeps others off
-    /// the device. Reads and writes may start at once; what is dirty is destaged in the background, and nothing is sent before [`run`](Self::run) or
-    /// [`run_destaging`](Self::run_destaging) is polled: who has yet to find out what others wrote polls them then. Where the order changes to `log`,
-    /// everything that is dirty goes before anything newer.
+    /// Opens a log made by [`WriteLog::format`], recovering it when it was not closed. One program at a time: the
+    /// caller keeps others off the device. Reads and writes may start at once; what is dirty is destaged in the
+    /// background, and nothing is sent before [`run`](Self::run) or [`run_destaging`](Self::run_destaging) is polled:
+    /// who has yet to find out what others wrote polls them then. Where the order changes to `log`, everything that is
+    /// dirty goes before anything newer.
     ///
     /// # Errors
-    /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to another origin or another NVRAM, or holds data
-    /// beyond the end of an origin that shrank; `InvalidRange` for more slots than it has room for; `Unsupported` for options that cannot be;
-    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`, when others changed what is dirty; the devices' own.
+    /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to another origin or
+    /// another NVRAM, or holds data beyond the end of an origin that shrank; `InvalidRange` for more slots than it has
+    /// room for; `Unsupported` for options that cannot be; [`ConflictingChanges`](crate::ConflictingChanges), as the
+    /// source of `Unsupported`, when others changed what is dirty; the devices' own.
     pub async fn open(
         log_device: SharedDevice,
         origin: SharedDevice,
@@ -55,8 +57,8 @@ impl WriteLog {
         }
     }
 
-    /// What requests wait for: records and level 1. With [`WriteLog::run_destaging`], all of [`WriteLog::run`]: two futures, so that two threads can
-    /// poll them, and requests need not wait while level 2 works through a batch.
+    /// What requests wait for: records and level 1. With [`WriteLog::run_destaging`], all of [`WriteLog::run`]: two
+    /// futures, so that two threads can poll them, and requests need not wait while level 2 works through a batch.
     pub fn run_requests(&self) -> impl Future<Output = ()> + Send + 'static {
         let core = Arc::clone(&self.core);
         async move {
@@ -89,12 +91,14 @@ impl WriteLog {
         self.core.level2()
     }
 
-    /// Changes that while the log is in use. The RAM for batches stays as it was opened with: what is larger is not used again and again.
+    /// Changes that while the log is in use. The RAM for batches stays as it was opened with: what is larger is not
+    /// used again and again.
     pub fn set_level2(&self, level2: Level2) {
         self.core.set_level2(level2);
     }
 
-    /// Brings everything to the origin that is acknowledged now, and makes it durable there. `progress` is told after each batch.
+    /// Brings everything to the origin that is acknowledged now, and makes it durable there. `progress` is told after
+    /// each batch.
     ///
     /// # Errors
     /// The devices' own. What could not be destaged stays dirty, and nothing is lost.
@@ -102,22 +106,23 @@ impl WriteLog {
         self.core.destage_all(progress).await
     }
 
-    /// Others changed these bytes of the origin, and what is clean here of them is old: it is forgotten, and the log is durably as it is then. Dirty
-    /// data of before that is refused, unless it `is_overwritten`, and so is what was written here since: the two look the same.
+    /// Others changed these bytes of the origin, and what is clean here of them is old: it is forgotten, and the log is
+    /// durably as it is then. Dirty data of before that is refused, unless it `is_overwritten`, and so is what was
+    /// written here since: the two look the same.
     ///
     /// # Errors
-    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then. `Gone` when it is closed; the log
-    /// device's.
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then.
+    /// `Gone` when it is closed; the log device's.
     pub async fn invalidate(&self, changed: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         self.core.invalidate(changed, is_overwritten).await
     }
 
-    /// Waits for all requests, destages unless told to keep what is dirty (durably, in the log), and closes. Requests from now on fail with
-    /// `Gone`.
+    /// Waits for all requests, destages unless told to keep what is dirty (durably, in the log), and closes. Requests
+    /// from now on fail with `Gone`.
     ///
     /// # Errors
-    /// When destaging failed the log goes on as before; close again with `keep_dirty`. When the log device failed it is closed as after a
-    /// crash.
+    /// When destaging failed the log goes on as before; close again with `keep_dirty`. When the log device failed it is
+    /// closed as after a crash.
     pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
         self.core.close(keep_dirty, |_| {}).await
     }

@@ -1,6 +1,6 @@
-//! A checkpoint whose checksum is right and whose rows cannot be (a broken memory, a forger) is refused when the log is opened. Found by
-//! fuzzing (`log_image`): extents that overlapped, or reached out of their segment, were taken into the map, and came apart later in a
-//! panic.
+//! A checkpoint whose checksum is right and whose rows cannot be (a broken memory, a forger) is refused when the log is
+//! opened. Found by fuzzing (`log_image`): extents that overlapped, or reached out of their segment, were taken into
+//! the map, and came apart later in a panic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -145,7 +145,8 @@ fn more_dirty_bytes_than_a_segment_has_are_refused() {
     assert_eq!(world.open().err(), Some(ErrorKind::Corrupt));
 }
 
-/// A log device that ends the test when it is asked too often: virtual time stands still where somebody is busy for ever.
+/// A log device that ends the test when it is asked too often: virtual time stands still where somebody is busy for
+/// ever.
 struct Counted {
     inner: SharedDevice,
     requests: AtomicU32,
@@ -171,8 +172,8 @@ impl Device for Counted {
     }
 }
 
-/// A damaged record, and a checkpoint that promises more records than the log has, leave level 2 nothing to do. It once looked again at once,
-/// for ever.
+/// A damaged record, and a checkpoint that promises more records than the log has, leave level 2 nothing to do. It once
+/// looked again at once, for ever.
 #[test]
 fn a_segment_that_promises_records_to_come_keeps_nobody_busy() {
     let mut world = World::new();
@@ -199,7 +200,8 @@ fn a_segment_that_promises_records_to_come_keeps_nobody_busy() {
     assert_eq!(blocks, [7, 0, 7], "what is whole was sent");
 }
 
-/// Extents that lie within each other in the log, though not on the origin. Reading them in the order of their places once began behind the first.
+/// Extents that lie within each other in the log, though not on the origin. Reading them in the order of their places
+/// once began behind the first.
 #[test]
 fn pieces_that_lie_within_each_other_end_in_values() {
     for order in [DestageOrder::Lba, DestageOrder::Log, DestageOrder::LastWriteFirst] {

@@ -1,4 +1,5 @@
-//! What `check` finds in NVRAM: writes as they were acknowledged, the one slot that a power loss may tear, and more than that, which is damage.
+//! What `check` finds in NVRAM: writes as they were acknowledged, the one slot that a power loss may tear, and more
+//! than that, which is damage.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What `check` finds when bytes of the log change behind its back: exactly what is dirty and not as it was written; and in whatever order data is
-//! destaged, none of that reaches the origin.
+//! What `check` finds when bytes of the log change behind its back: exactly what is dirty and not as it was written;
+//! and in whatever order data is destaged, none of that reaches the origin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,8 @@ fn open(
 }
 
 impl World {
-    /// A closed log with records of the blocks 1, 3, 5, 3 (again) and 6, opened once more since: replay begins in another segment.
+    /// A closed log with records of the blocks 1, 3, 5, 3 (again) and 6, opened once more since: replay begins in
+    /// another segment.
     fn new() -> Self {
         let medium = CrashLayer::new(LOG_BYTES, 1);
         let log_device: SharedDevice = Arc::new(medium.clone());
@@ -305,7 +306,8 @@ fn pieces_of_several_entries_are_sent_whole() {
     assert_eq!(world.origin_blocks([1, 3, 5, 6, 40, 41, 42]), [11, 23, 15, 16, 60, 63, 62]);
 }
 
-/// The first reads of a segment fail, of all of it or of its parts: what is read after all is held against its checksum like the rest.
+/// The first reads of a segment fail, of all of it or of its parts: what is read after all is held against its checksum
+/// like the rest.
 #[test]
 fn what_is_read_after_errors_is_checked_before_it_is_sent() {
     for order in ORDERS {
@@ -410,7 +412,8 @@ fn damage_in_several_segments_is_lost_by_name_and_all_else_is_sent() {
     }
 }
 
-/// Records go on behind the segment in which one is missing: with two of them on their way at most, that is no torn end.
+/// Records go on behind the segment in which one is missing: with two of them on their way at most, that is no torn
+/// end.
 #[test]
 fn a_damaged_record_that_later_segments_disprove_refuses_the_log() {
     for damaged in [5u8, 6] {

@@ -1,4 +1,5 @@
-//! Discards cost a LUN nothing that it does not offer: none is taken that it cannot do, none becomes a write, and zeroes go in bounded pieces.
+//! Discards cost a LUN nothing that it does not offer: none is taken that it cannot do, none becomes a write, and
+//! zeroes go in bounded pieces.
 
 mod common;
 
@@ -125,7 +126,8 @@ fn zeroes_are_zero_wherever_the_lun_promises_nothing_of_discards() {
     }
 }
 
-/// Who asks for it gets what was there then, and not what comes all the time. The LUN takes its time, as long as others write more.
+/// Who asks for it gets what was there then, and not what comes all the time. The LUN takes its time, as long as others
+/// write more.
 #[test]
 fn bringing_down_what_there_is_ends_though_zeroes_are_written_all_the_time() {
     const WRITES: u64 = 2000;

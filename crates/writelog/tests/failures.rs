@@ -1,4 +1,5 @@
-//! What happens when the log device fails, the order that `log` keeps at the origin, and destaging what is being written.
+//! What happens when the log device fails, the order that `log` keeps at the origin, and destaging what is being
+//! written.
 
 mod common;
 
@@ -95,8 +96,8 @@ fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     assert_eq!(log.status().dirty_bytes, 0);
 }
 
-/// One write of the log device fails, some newer data goes past it, and the power fails: what only the log has is there, and nothing older than
-/// what went past it.
+/// One write of the log device fails, some newer data goes past it, and the power fails: what only the log has is
+/// there, and nothing older than what went past it.
 #[test]
 fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
@@ -141,7 +142,8 @@ fn a_record_that_was_told_to_have_failed_and_landed_never_counts() {
     }
 }
 
-/// A batch has chosen and read what it sends one run after the other when the log fails, and newer data comes for all of it.
+/// A batch has chosen and read what it sends one run after the other when the log fails, and newer data comes for all
+/// of it.
 #[test]
 fn what_goes_past_a_failed_log_is_not_written_over_by_a_batch_under_way() {
     for is_zeroing in [false, true] {
@@ -236,7 +238,8 @@ fn slow_devices(
     devices
 }
 
-/// Runs 300 writes, 7 at a time, on devices that take their time; the log device refuses its `nth` write. Whether it came to that.
+/// Runs 300 writes, 7 at a time, on devices that take their time; the log device refuses its `nth` write. Whether it
+/// came to that.
 fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
     let mut executor = Executor::new(seed);
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
@@ -267,8 +270,8 @@ fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
     has_failed
 }
 
-/// Records, checkpoints, superblocks: whichever write it is that the log device refuses, once or from then on. A request that is never answered ends
-/// the executor.
+/// Records, checkpoints, superblocks: whichever write it is that the log device refuses, once or from then on. A
+/// request that is never answered ends the executor.
 #[test]
 fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
     let test = block::crash_test!().of_few_crashes(30);
@@ -297,7 +300,8 @@ fn bytes_only_the_log_had_are_an_error_and_never_the_origins_old_ones() {
     assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 8192, 4096), [2; 4096]);
 }
 
-/// Whenever the origin is flushed it holds exactly what was acknowledged at some moment: of every sector the last write up to there.
+/// Whenever the origin is flushed it holds exactly what was acknowledged at some moment: of every sector the last write
+/// up to there.
 #[test]
 fn order_log_leaves_the_origin_a_prefix_at_each_flush() {
     let mut bench = Bench::new(|options| options.level2.is_interruptible = false);
@@ -356,8 +360,8 @@ async fn write_and_destage(log: Arc<WriteLog>, clock: impl Clock) {
     log.close(false).await.expect("nothing fails");
 }
 
-/// A batch reads several segments, the last of them still being written: what was the newest of a sector when the first was read is not when
-/// the last is.
+/// A batch reads several segments, the last of them still being written: what was the newest of a sector when the first
+/// was read is not when the last is.
 #[test]
 fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
     let test = block::crash_test!();
@@ -389,8 +393,8 @@ fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
     }
 }
 
-/// Of every sector the origin has, after power loss, a version that was written; all writes up to some moment are in it, and of later ones
-/// only such as one batch sends.
+/// Of every sector the origin has, after power loss, a version that was written; all writes up to some moment are in
+/// it, and of later ones only such as one batch sends.
 fn check_prefix(history: &HashMap<u64, Vec<u8>>, bytes: &[u8], batch_writes: u8, context: &str) {
     let (mut prefix, mut newest) = (u8::MAX, 0);
     for (index, sector) in bytes.chunks(512).enumerate() {
@@ -458,7 +462,8 @@ fn force_unit_access_goes_past_volatile_ram() {
     assert_eq!(read(&mut bench.executor, log.as_ref(), 4096, 4096), [2; 4096]);
 }
 
-/// A flush moves what is in a slot of volatile RAM, and newer data of the same block comes into another one before it is in the log.
+/// A flush moves what is in a slot of volatile RAM, and newer data of the same block comes into another one before it
+/// is in the log.
 #[test]
 fn what_was_flushed_is_there_after_a_crash_though_newer_data_came_into_ram_meanwhile() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {

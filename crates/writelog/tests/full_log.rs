@@ -275,7 +275,8 @@ fn a_log_that_is_opened_full_takes_at_least_what_the_bare_lun_takes() {
             for order in ORDERS {
                 let (full, seen) = full_rate(lun, order, depth, time);
                 println!(
-                    "{lun:?}, depth {depth}, {order}: bare {bare:.0}/s, opened full {full:.0}/s, mean {:?}, longest {:?}",
+                    "{lun:?}, depth {depth}, {order}: bare {bare:.0}/s, opened full {full:.0}/s, mean {:?}, longest \
+                     {:?}",
                     seen.mean(),
                     seen.longest
                 );

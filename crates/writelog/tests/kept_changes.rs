@@ -1,4 +1,5 @@
-//! Others wrote to the LUN where the log has something dirty: an open is refused before anything is sent, whatever order left it.
+//! Others wrote to the LUN where the log has something dirty: an open is refused before anything is sent, whatever
+//! order left it.
 
 mod common;
 
@@ -88,8 +89,8 @@ fn an_open_after_others_changed_what_is_dirty_is_refused_before_anything_is_sent
     }
 }
 
-/// Others wrote behind an open: where nothing is dirty their data is read from then on, also where the log has a copy, and a crash does not send
-/// again what was destaged before.
+/// Others wrote behind an open: where nothing is dirty their data is read from then on, also where the log has a copy,
+/// and a crash does not send again what was destaged before.
 #[test]
 fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash() {
     for durability in [Durability::Log, Durability::Nvram] {

@@ -1,4 +1,5 @@
-//! What another order left, and a log in order `log` begins with: an open sends nothing of it, and all of it is on the LUN before anything newer.
+//! What another order left, and a log in order `log` begins with: an open sends nothing of it, and all of it is on the
+//! LUN before anything newer.
 
 mod common;
 

@@ -127,7 +127,8 @@ fn one_write_to_slots_that_were_empty_leaves_them_when_nobody_writes_any_more() 
     assert_eq!(bench.slots_used(), 0);
 }
 
-/// Each write takes the place of the one before it, whose slots are free then: whoever waits for a slot has one, though nothing was moved to the log.
+/// Each write takes the place of the one before it, whose slots are free then: whoever waits for a slot has one, though
+/// nothing was moved to the log.
 #[test]
 fn who_waits_for_a_slot_goes_in_when_another_write_has_superseded_some() {
     let mut bench = Bench::new(Durability::UnsafeVolatile, |options| options.level1.share_start = 1.0);
@@ -245,7 +246,8 @@ fn nothing_gets_older_than_the_age_that_was_asked_for() {
     }
 }
 
-/// A checkpoint names every extent of the log, so one for each segment that comes free would be most of what the log device does.
+/// A checkpoint names every extent of the log, so one for each segment that comes free would be most of what the log
+/// device does.
 #[test]
 fn a_full_log_is_not_checkpointed_for_each_segment() {
     let mut bench = Bench::new(Durability::Log, |options| {
@@ -255,7 +257,8 @@ fn a_full_log_is_not_checkpointed_for_each_segment() {
         options.level2.pause_max = Duration::ZERO;
         options.checkpoint_interval_bytes = 1 << 30;
     });
-    // Records of 32 writes, in falling order: each is an extent of its own in the log, and all are one write to the origin.
+    // Records of 32 writes, in falling order: each is an extent of its own in the log, and all are one write to the
+    // origin.
     let (count, rounds) = (ORIGIN_BYTES / 1024, 20);
     for round in 0..rounds {
         for first in (0..count).step_by(32) {

@@ -20,7 +20,8 @@ use writelog::{DestageOrder, Durability};
 
 const ORIGIN_BYTES: u64 = 16 * 4096;
 
-/// A LUN that is another program's from some request on: what was not flushed is gone, the request itself succeeds, and it says what happened.
+/// A LUN that is another program's from some request on: what was not flushed is gone, the request itself succeeds, and
+/// it says what happened.
 struct Restarting {
     medium: Mutex<CrashLayer>,
     /// The request, if it is still to come.
@@ -62,7 +63,8 @@ impl Device for Restarting {
     }
 }
 
-/// The even blocks are written and sent one by one, in one batch, to a LUN whose writes take their time, and which restarts at a request of that.
+/// The even blocks are written and sent one by one, in one batch, to a LUN whose writes take their time, and which
+/// restarts at a request of that.
 fn check_that_it_is_sent_again(restarts_at: (OperationKind, u64), kept: &[u64]) {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
         let mut executor = Executor::in_order();

@@ -1,4 +1,5 @@
-//! Slots of RAM or NVRAM that hold more than the log: what a checkpoint has room for is what bounds the log, and slots are no part of it.
+//! Slots of RAM or NVRAM that hold more than the log: what a checkpoint has room for is what bounds the log, and slots
+//! are no part of it.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Read-your-writes against a slow, obvious model: all operations, every durability and order, many requests in flight with random delays,
-//! destaging, close and reopen, and an origin whose size is no multiple of a page.
+//! Read-your-writes against a slow, obvious model: all operations, every durability and order, many requests in flight
+//! with random delays, destaging, close and reopen, and an origin whose size is no multiple of a page.
 
 mod common;
 
@@ -127,8 +127,8 @@ fn the_order_may_change_from_open_to_open() {
     model.lock().unwrap().check_exact(&bytes, "all of it");
 }
 
-/// A read of the LUN takes its time. A write to the same block does not wait for it, and it returns what was there when it began, even when the write
-/// is to be destaged meanwhile.
+/// A read of the LUN takes its time. A write to the same block does not wait for it, and it returns what was there when
+/// it began, even when the write is to be destaged meanwhile.
 #[test]
 fn a_read_that_waits_for_the_lun_holds_up_no_write_and_sees_none() {
     let mut executor = Executor::new(6);

@@ -1,4 +1,5 @@
-//! Order `log` over a crash of the host: what the log forgot that it sent is sent again, and the origin must not go back in time by that.
+//! Order `log` over a crash of the host: what the log forgot that it sent is sent again, and the origin must not go
+//! back in time by that.
 
 mod common;
 
@@ -43,7 +44,8 @@ fn prefix_and_newest(history: &HashMap<u64, Vec<u8>>, bytes: &[u8]) -> (u8, u8) 
     (prefix, newest)
 }
 
-/// Everything was destaged; the program is killed; the next one sends it again, and loses the LUN's session (and the host its log) in between.
+/// Everything was destaged; the program is killed; the next one sends it again, and loses the LUN's session (and the
+/// host its log) in between.
 #[test]
 fn order_log_does_not_take_the_origin_back_behind_what_a_life_before_destaged() {
     destage_again_everywhere(Durability::Log);
@@ -165,7 +167,8 @@ impl Filled {
         Self { log_medium, origin_medium, blocks }
     }
 
-    /// Opens the log, of which the LUN takes that many writes, and lets it destage. What was dirty, each time that this was another number.
+    /// Opens the log, of which the LUN takes that many writes, and lets it destage. What was dirty, each time that this
+    /// was another number.
     fn live(&mut self, writes: u64, is_closed: bool, batch_bytes: u64) -> Vec<u64> {
         let mut executor = Executor::in_order();
         let (workers, power) = (Workers::new(), Power::new());
@@ -216,7 +219,8 @@ const WRITES_CUT: u64 = 60;
 #[test]
 fn what_is_sent_in_steps_is_all_there_however_often_that_is_cut_off() {
     let test = block::crash_test!();
-    // A seed says whether lives are closed, whether a batch is less than what a segment has, and how far their ends are apart.
+    // A seed says whether lives are closed, whether a batch is less than what a segment has, and how far their ends are
+    // apart.
     for seed in test.seeds(0, 4, 1) {
         test.crash_at_every(seed, WRITES_CUT + 1, |nth| {
             let (is_closed, step) = (seed % 2 == 1, 7 + seed / 4);

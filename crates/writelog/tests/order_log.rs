@@ -1,5 +1,5 @@
-//! Destage order `log` has one truth about what the LUN has: whatever interrupts a batch, shrinks the next or fails, no older write of a
-//! sector ever replaces a newer one there, and no read returns one.
+//! Destage order `log` has one truth about what the LUN has: whatever interrupts a batch, shrinks the next or fails, no
+//! older write of a sector ever replaces a newer one there, and no read returns one.
 
 mod common;
 
@@ -67,7 +67,8 @@ fn a_log_that_failed_and_was_drained_brings_nothing_old_back() {
     assert_eq!(origin_medium.durable_bytes(0, 1), [3]);
 }
 
-/// Lets an idle batch be interrupted once it has sent the newest write of a block, and fills the log during the flush of the LUN.
+/// Lets an idle batch be interrupted once it has sent the newest write of a block, and fills the log during the flush
+/// of the LUN.
 struct Shrinking {
     executor: Executor,
     log_medium: CrashLayer,

@@ -44,7 +44,8 @@ fn open(seed: u64, durability: Durability) -> (Executor, CrashLayer, Arc<WriteLo
     (executor, origin_medium, log)
 }
 
-/// Whenever the LUN is flushed it holds exactly what was acknowledged at some moment: of every block the last write up to there.
+/// Whenever the LUN is flushed it holds exactly what was acknowledged at some moment: of every block the last write up
+/// to there.
 #[test]
 fn order_log_with_slots_leaves_the_origin_a_prefix_at_each_flush() {
     let test = block::crash_test!();

@@ -1,7 +1,8 @@
-//! A host with the LUN attached: requests of every kind, several at once, over ranges that overlap with its own others and with other hosts'.
+//! A host with the LUN attached: requests of every kind, several at once, over ranges that overlap with its own others
+//! and with other hosts'.
 //!
-//! A host's own units are its alone. Those that all share are written through: a volatile copy that one host writes again after its session was
-//! lost would undo what another one wrote meanwhile.
+//! A host's own units are its alone. Those that all share are written through: a volatile copy that one host writes
+//! again after its session was lost would undo what another one wrote meanwhile.
 
 use std::ops::Range;
 use std::sync::Arc;

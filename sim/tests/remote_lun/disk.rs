@@ -22,7 +22,8 @@ pub(crate) struct Disk {
     workers: Workers,
     latency: Latency,
     model: Model,
-    /// Whether a host ever switched the cache on, of which others hear later. What was in flight may be lost then, and they are told.
+    /// Whether a host ever switched the cache on, of which others hear later. What was in flight may be lost then, and
+    /// they are told.
     pub(crate) was_switched_on: Arc<AtomicBool>,
     /// What the present target has of it.
     in_use: Arc<Mutex<Weak<InUse>>>,

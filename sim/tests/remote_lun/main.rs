@@ -1,7 +1,7 @@
-//! Our initiator and our target over links that delay, lose, stall, overtake each other and break, with a disk below whose cache is lost now
-//! and then, and which hosts switch off and on. Several hosts work at once. A [model](model) knows what every unit
-//! may hold: no effect of a write is lost, comes twice where that can be seen, or comes after one that was acknowledged later; what a flush or
-//! FUA covers is on the medium.
+//! Our initiator and our target over links that delay, lose, stall, overtake each other and break, with a disk below
+//! whose cache is lost now and then, and which hosts switch off and on. Several hosts work at once. A [model](model)
+//! knows what every unit may hold: no effect of a write is lost, comes twice where that can be seen, or comes after one
+//! that was acknowledged later; what a flush or FUA covers is on the medium.
 
 mod client;
 mod disk;

@@ -1,9 +1,10 @@
 //! What every unit of the disk may hold, from what was asked for and answered so far.
 //!
-//! A history is told in *ticks*: one for each thing that happens, so that "before" has a meaning even where the clock stands still. A mutation
-//! takes effect between the tick at which it was invoked and the one at which it was acknowledged; one whose outcome is unknown may take effect
-//! at any later time. So a unit may hold what a mutation put there unless another one has surely come after it: one that was acknowledged before
-//! the moment in question, and that was invoked after the first was acknowledged, or later than the first through the same device, which keeps
+//! A history is told in *ticks*: one for each thing that happens, so that "before" has a meaning even where the clock
+//! stands still. A mutation takes effect between the tick at which it was invoked and the one at which it was
+//! acknowledged; one whose outcome is unknown may take effect at any later time. So a unit may hold what a mutation put
+//! there unless another one has surely come after it: one that was acknowledged before the moment in question, and that
+//! was invoked after the first was acknowledged, or later than the first through the same device, which keeps
 //! overlapping requests in order.
 //!
 //! The unit is the smallest piece that a disk writes whole, so that nothing is ever torn.

@@ -1,8 +1,9 @@
-//! Tries the mutations in the checkout that is the working directory: a copy that nobody else uses, see `tests/tools/mutations`.
+//! Tries the mutations in the checkout that is the working directory: a copy that nobody else uses, see
+//! `tests/tools/mutations`.
 //!
-//! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, when one that is said to survive is
-//! noticed, and when the program does not build with one: then the list is wrong. The tests of each are first run without it: those that fail
-//! then say nothing.
+//! `mutations [PART]` takes those whose name contains PART. It fails when one survives that should not, when one that
+//! is said to survive is noticed, and when the program does not build with one: then the list is wrong. The tests of
+//! each are first run without it: those that fail then say nothing.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The root file system of a guest: a folder that is filled, then packed as the kernel wants it (newc, not compressed: an emulated
-//! processor takes longer to unpack than this one to read).
+//! The root file system of a guest: a folder that is filled, then packed as the kernel wants it (newc, not compressed:
+//! an emulated processor takes longer to unpack than this one to read).
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! The disk of the cache: a medium in RAM with a volatile write cache, which QEMU reaches over NBD. It outlives the guest, and forgets at a power
-//! loss what no flush made durable: each write whole, in part or not at all.
+//! The disk of the cache: a medium in RAM with a volatile write cache, which QEMU reaches over NBD. It outlives the
+//! guest, and forgets at a power loss what no flush made durable: each write whole, in part or not at all.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

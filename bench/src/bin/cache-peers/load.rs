@@ -268,8 +268,8 @@ impl Load {
         Ok(self.lun.clone().ok_or("nobody is logged in")?)
     }
 
-    /// Places as the paper's kinds of load have them: few are used often. Slots of 32 KiB, because neighbours are mostly used together; three of
-    /// four requests are for 4 KiB of one.
+    /// Places as the paper's kinds of load have them: few are used often. Slots of 32 KiB, because neighbours are
+    /// mostly used together; three of four requests are for 4 KiB of one.
     fn accesses(&mut self, write_share: f64) -> Result<Generator> {
         let mut generator = Generator::new(Profile {
             // The permutation of places follows from the seed, so it must be the same in all runs.

@@ -1,5 +1,5 @@
-//! `make bench-cache-peers`: the kernel's caches and ours in front of one LUN, each in a virtual machine that is reset, and that loses power, in the
-//! middle of writing.
+//! `make bench-cache-peers`: the kernel's caches and ours in front of one LUN, each in a virtual machine that is reset,
+//! and that loses power, in the middle of writing.
 //!
 //! ```text
 //!   this machine                                        guest: Linux 6.12 in QEMU's emulator, made anew for each cache
@@ -8,11 +8,13 @@
 //!   forebay target serve, LUN in RAM ◄── iSCSI ── the kernel's initiator, or forebay's ─┘    │
 //!   the cache's disk (disk.rs) ◄── NBD, by QEMU ── /dev/vda ◄─────────────────────────────────┘
 //! ```
-//! The load and the record of what was acknowledged live outside of the guest, so they outlive it. The cache's disk has a volatile write cache: a
-//! reset leaves what reached the disk, a power loss takes what no flush made durable, as a seed draws.
+//! The load and the record of what was acknowledged live outside of the guest, so they outlive it. The cache's disk has
+//! a volatile write cache: a reset leaves what reached the disk, a power loss takes what no flush made durable, as a
+//! seed draws.
 //!
-//! The same seed gives every cache the same requests. Everything is printed as it comes, the table last. It is slow and steady: an emulator's
-//! seconds are no seconds of a machine, so only what is counted is compared, and times with one another.
+//! The same seed gives every cache the same requests. Everything is printed as it comes, the table last. It is slow and
+//! steady: an emulator's seconds are no seconds of a machine, so only what is counted is compared, and times with one
+//! another.
 
 #![forbid(unsafe_code)]
 

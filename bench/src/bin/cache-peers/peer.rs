@@ -1,8 +1,10 @@
 //! The caches: what each needs in a guest, and the shell that makes it, or takes it up again.
 //!
-//! Each gets 64 MiB for data, and room for its metadata besides, of the same disk, and all else as it comes, but for this:
-//! - bcache sends requests past a cache device it thinks congested, and an emulator's disk always is: `congested_*_threshold_us` are zero. It takes
-//!   metadata and a reserve out of its 64 MiB; its buckets are of 64 KiB, since it wants a thousand of them.
+//! Each gets 64 MiB for data, and room for its metadata besides, of the same disk, and all else as it comes, but for
+//! this:
+//! - bcache sends requests past a cache device it thinks congested, and an emulator's disk always is:
+//!   `congested_*_threshold_us` are zero. It takes metadata and a reserve out of its 64 MiB; its buckets are of 64 KiB,
+//!   since it wants a thousand of them.
 //! - dm-cache's smallest block is 32 KiB.
 
 use tests::IQN;
@@ -82,7 +84,8 @@ make-bcache --writeback --block 4k --bucket 64k -C /dev/mapper/data -B /dev/sda 
         programs: &["nbd-client"],
         modules: &["nbd"],
         device: "/dev/nbd0",
-        make: "attach --cache-size 112MiB --cache-lines 2048 --cache-block-size 32KiB --cache-crash warm --cache-prefetch-lines",
+        make: "attach --cache-size 112MiB --cache-lines 2048 --cache-block-size 32KiB --cache-crash warm \
+               --cache-prefetch-lines",
         take_up: "attach --cache-prefetch-lines",
         dirty: "echo answer: $($FOREBAY status disk --json | grep dirty_bytes)",
     },

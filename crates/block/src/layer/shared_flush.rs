@@ -1,12 +1,13 @@
-//! Durable writes that are plain writes and share a flush: how a file or disk without writes that are durable by themselves (FUA) is used.
+//! Durable writes that are plain writes and share a flush: how a file or disk without writes that are durable by
+//! themselves (FUA) is used.
 //!
 //! ```text
 //! write, fua ──► plain write ──► waits ──► flush, for all that wait ──► answered, all alike
 //! flush ────────────────────────► waits ──┘
 //! ```
-//! This is what `FileDevice` does past the page cache of such a disk, with the same [`SharedSync`], as a layer over any device: over the medium of
-//! [`crash`](super::crash) it shows what a stack must survive there. As there, a flush that fails fails all that is written by then, and every
-//! flush and durable write after it, until the layer is made anew.
+//! This is what `FileDevice` does past the page cache of such a disk, with the same [`SharedSync`], as a layer over any
+//! device: over the medium of [`crash`](super::crash) it shows what a stack must survive there. As there, a flush that
+//! fails fails all that is written by then, and every flush and durable write after it, until the layer is made anew.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -192,7 +193,8 @@ mod tests {
         layer
     }
 
-    /// The newest write of each block that was acknowledged, and the newest that was sent; writes of one block follow each other.
+    /// The newest write of each block that was acknowledged, and the newest that was sent; writes of one block follow
+    /// each other.
     fn work(executor: &mut Executor, layer: &SharedFlushLayer, seed: u64) -> Vec<(u8, u8)> {
         const WRITERS: u64 = 8;
         let writer = |writer: u64| {

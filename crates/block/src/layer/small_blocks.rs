@@ -1,12 +1,14 @@
-//! Blocks of 512 bytes over a device of larger ones: a disk of 4096-byte sectors (4Kn), or a file past the page cache of one.
+//! Blocks of 512 bytes over a device of larger ones: a disk of 4096-byte sectors (4Kn), or a file past the page cache
+//! of one.
 //!
 //! Requests of whole blocks pass. Of others the blocks at the ends are read, changed and written whole.
 //!
-//! - **Neighbours are safe.** The bytes beside a write are written again as they were read, under a lock on their blocks, so no other write comes
-//!   between. If the power fails at such a write, a medium that lands whole blocks has either the old block or the new one, and one that lands
-//!   units of 512 bytes has each unit old or new: for the neighbours both are the same. So what is durable stays, and who relies on units of 512 bytes
-//!   may do so here.
-//! - A durable write makes its neighbours in the same block durable, too, if they were not: earlier than they asked, never later.
+//! - **Neighbours are safe.** The bytes beside a write are written again as they were read, under a lock on their
+//!   blocks, so no other write comes between. If the power fails at such a write, a medium that lands whole blocks has
+//!   either the old block or the new one, and one that lands units of 512 bytes has each unit old or new: for the
+//!   neighbours both are the same. So what is durable stays, and who relies on units of 512 bytes may do so here.
+//! - A durable write makes its neighbours in the same block durable, too, if they were not: earlier than they asked,
+//!   never later.
 //! - Two writes into one block follow each other. Who writes small pieces one behind the other pays a read for each.
 
 use std::sync::Arc;
@@ -333,7 +335,8 @@ mod tests {
         }
     }
 
-    /// Eight writers, each with units of its own, eight of which make a block: none tears or undoes what another was told is durable.
+    /// Eight writers, each with units of its own, eight of which make a block: none tears or undoes what another was
+    /// told is durable.
     #[test]
     fn durable_neighbours_in_one_block_survive_a_power_loss_at_every_write() {
         const ROUNDS: u8 = 6;

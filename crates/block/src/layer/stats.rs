@@ -33,8 +33,8 @@ pub struct OperationStats {
     pub sizes: RequestSizes,
 }
 
-/// Counts of requests by size in bytes: classes end *at* powers of two, as requests do. What travels in pieces of any size has
-/// [`SizeHistogram`](base::sizes::SizeHistogram), whose classes end *below* them.
+/// Counts of requests by size in bytes: classes end *at* powers of two, as requests do. What travels in pieces of any
+/// size has [`SizeHistogram`](base::sizes::SizeHistogram), whose classes end *below* them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestSizes {
     counts: [u64; SIZE_CLASS_COUNT],

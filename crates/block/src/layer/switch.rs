@@ -1,9 +1,11 @@
 //! One device in place of another, while requests wait.
 //!
-//! Requests go to the device of now. While the switch is held they wait, and then go, in their order, to the device that is there. What was
-//! submitted before goes on at the device it went to: who switches sees to it that this is over.
+//! Requests go to the device of now. While the switch is held they wait, and then go, in their order, to the device
+//! that is there. What was submitted before goes on at the device it went to: who switches sees to it that this is
+//! over.
 //!
-//! Who listens hears the device of now, and of a change [`Event::Missed`]: what the device before had heard and not yet passed on is lost with it.
+//! Who listens hears the device of now, and of a change [`Event::Missed`]: what the device before had heard and not yet
+//! passed on is lost with it.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -12,7 +12,8 @@ use crate::geometry::{Geometry, Hints};
 use crate::identity::Identity;
 use crate::request::{Extent, ExtentKind, Operation, Request, Response};
 
-/// The bytes of `range` of a device. It keeps its size whatever becomes of the device around it, of whose events it says nothing.
+/// The bytes of `range` of a device. It keeps its size whatever becomes of the device around it, of whose events it
+/// says nothing.
 pub struct WindowLayer {
     inner: SharedDevice,
     range: ByteRange,
@@ -78,7 +79,8 @@ impl Device for WindowLayer {
     }
 }
 
-/// Where the first of the units begins that stand at `first`, `first + unit`, ... of a device, counted from `offset` of it.
+/// Where the first of the units begins that stand at `first`, `first + unit`, ... of a device, counted from `offset` of
+/// it.
 fn first_within(offset: u64, first: u32, unit: u32) -> u32 {
     let unit = u64::from(unit.max(1));
     let behind = (offset % unit + unit - u64::from(first) % unit) % unit;

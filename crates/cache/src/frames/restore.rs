@@ -1,9 +1,9 @@
 //! Frames as a table on the device says they are.
 //!
-//! A cache cannot be used before every line of its table is in its frame, and a large one has millions: here a line costs what it must, some
-//! nanoseconds. So a clean line goes from its entry straight into its frame, without being spread out as a [`Line`]; nothing is divided by the
-//! ways of a set for a frame of the set of the one before; and whether a block is in a frame already is asked of a small table of
-//! one set, not of the index.
+//! A cache cannot be used before every line of its table is in its frame, and a large one has millions: here a line
+//! costs what it must, some nanoseconds. So a clean line goes from its entry straight into its frame, without being
+//! spread out as a [`Line`]; nothing is divided by the ways of a set for a frame of the set of the one before; and
+//! whether a block is in a frame already is asked of a small table of one set, not of the index.
 
 use std::ops::Range;
 
@@ -34,8 +34,8 @@ const SLOTS: usize = 4 * SCANNED_WAYS_MAX as usize;
 pub(crate) struct SetSeen {
     set: u32,
     frames: Range<u32>,
-    /// A hash table with open addressing: 0, or the place in the set, from 1 on, of a tag that belongs here or in a slot before.
-    /// Larger sets do without; their index is a hash table itself.
+    /// A hash table with open addressing: 0, or the place in the set, from 1 on, of a tag that belongs here or in a
+    /// slot before. Larger sets do without; their index is a hash table itself.
     slots: Box<[u16; SLOTS]>,
 }
 
@@ -122,8 +122,8 @@ impl Frames {
         seen.enter(frame, tag, &self.tags, &self.index).then_some(tag).ok_or(Restored::HeldElsewhere)
     }
 
-    /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ in what counts after a
-    /// crash. What was not restored is free from now on.
+    /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ
+    /// in what counts after a crash. What was not restored is free from now on.
     pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
         self.order.free_reserved();
         self.changed = changed.clone();
@@ -183,7 +183,10 @@ mod tests {
         fn a_table_is_restored_as_it_says(
             ways in prop_oneof![1u32..20, Just(256), 257u32..300],
             shift in 12u32..=14,
-            stored in proptest::collection::vec((0u64..300, any::<[u8; 4]>(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()]), 600),
+            stored in proptest::collection::vec(
+                (0u64..300, any::<[u8; 4]>(), prop_oneof![3 => Just(0u8), 1 => any::<u8>()]),
+                600,
+            ),
         ) {
             let line_size = LineSize::new(1 << shift).unwrap();
             let layout = layout(ways, line_size);
@@ -213,7 +216,8 @@ mod tests {
             prop_assert_eq!(counts.valid_sectors, of(|line| u64::from(line.valid.count())));
             prop_assert_eq!(counts.dirty_sectors, of(|line| u64::from(line.dirty.count())));
             for set in 0..layout.set_count {
-                let mut in_order: Vec<u32> = held.values().copied().filter(|frame| frame / layout.ways == set).collect();
+                let of_set = held.values().copied().filter(|frame| frame / layout.ways == set);
+                let mut in_order: Vec<u32> = of_set.collect();
                 in_order.sort_by_key(|&frame| (!lines[frame as usize].dirty.is_empty(), frame));
                 let blocks: Vec<u64> = in_order.iter().map(|&frame| lines[frame as usize].block).collect();
                 prop_assert_eq!(frames.blocks_of(set), blocks, "clean ones in the order of the table, then dirty ones");

@@ -5,12 +5,13 @@
 //!   1. note how far the log is still needed (the oldest append whose effect is not in memory yet, or whose data is not in its frame)
 //!   2. write the changed table pages to their older slots ─► 3. flush ─► 4. superblock with the new tail, both copies ─► 5. release
 //! ```
-//! Step 1 comes before step 2, so everything before the noted position is in the pages. Requests go on meanwhile. A power loss before step 4 leaves the
-//! old tail and the whole log behind it.
+//! Step 1 comes before step 2, so everything before the noted position is in the pages. Requests go on meanwhile. A
+//! power loss before step 4 leaves the old tail and the whole log behind it.
 //!
-//! While the cache runs only pages with changes to *dirty* lines are written. When it closes all changed pages are, and the
-//! superblock says so. Where clean lines count after a crash, others are written as well, some at a time and without hurry, and before
-//! any page is written the origin is flushed and the data on the cache device, so that what a page says is true whenever it lands.
+//! While the cache runs only pages with changes to *dirty* lines are written. When it closes all changed pages are, and
+//! the superblock says so. Where clean lines count after a crash, others are written as well, some at a time and
+//! without hurry, and before any page is written the origin is flushed and the data on the cache device, so that what a
+//! page says is true whenever it lands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -138,7 +139,8 @@ impl Journal {
         pages.iter().map(image).collect()
     }
 
-    /// Clean lines do not count after a crash from now on: the log cannot take back any more what the device says about them.
+    /// Clean lines do not count after a crash from now on: the log cannot take back any more what the device says about
+    /// them.
     ///
     /// # Errors
     /// The device's own: what it says stays what a crash brings back.

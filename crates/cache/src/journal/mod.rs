@@ -1,4 +1,5 @@
-//! What the cache device says about lines: the log of records, the table of pages that takes it over, and the superblock that says where both begin.
+//! What the cache device says about lines: the log of records, the table of pages that takes it over, and the
+//! superblock that says where both begin.
 //!
 //! | file | does |
 //! |---|---|
@@ -110,7 +111,8 @@ impl Journal {
         self.log.failure()
     }
 
-    /// Refuses records from now on, and waits for a checkpoint and a placing that have begun: nothing is written to the device any more.
+    /// Refuses records from now on, and waits for a checkpoint and a placing that have begun: nothing is written to the
+    /// device any more.
     pub(crate) async fn end(&self, reason: Error) {
         self.log.fail(reason);
         drop(self.stored.lock().await);

@@ -3,9 +3,12 @@
 //! ```text
 //!   all that is deferred now ─► written to its frames, neighbours as one ─► one flush ─► forgotten, and its records let go of
 //! ```
-//! - One placing at a time, so that what is older never lands over what is newer; and none beside the flushes of a checkpoint.
-//! - Nothing is lost when it fails: the data is in the log, and here until the program ends. The cache device counts as failed then.
-//! - It is due when half of its memory is in use, when somebody waits for it, and before each checkpoint, which gives back room of the log.
+//! - One placing at a time, so that what is older never lands over what is newer; and none beside the flushes of a
+//!   checkpoint.
+//! - Nothing is lost when it fails: the data is in the log, and here until the program ends. The cache device counts as
+//!   failed then.
+//! - It is due when half of its memory is in use, when somebody waits for it, and before each checkpoint, which gives
+//!   back room of the log.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,7 +41,8 @@ impl Journal {
         }
     }
 
-    /// Has all placed that is deferred in `range`. The caller keeps others from deferring more there. Where the cache device has failed it stays deferred.
+    /// Has all placed that is deferred in `range`. The caller keeps others from deferring more there. Where the cache
+    /// device has failed it stays deferred.
     pub(crate) async fn place_range(&self, range: ByteRange) {
         let blocks = self.lines.line_size().blocks_of(range);
         while self.lines.state().deferred.has_any_of(&blocks) {

@@ -94,7 +94,8 @@ impl Journal {
         }
     }
 
-    /// Gives the log of this opening its first record, which says nothing, and notes that it is there: a log without it has lost what it had.
+    /// Gives the log of this opening its first record, which says nothing, and notes that it is there: a log without it
+    /// has lost what it had.
     pub(crate) async fn begin(&self) -> Result<(), Error> {
         drop(self.append(&[]).await?);
         let superblock = &mut self.stored.lock().await.superblock;

@@ -1,6 +1,8 @@
-//! Takes back what the device says about clean lines, before it ceases to be true, and in crash mode *all* says what became true.
+//! Takes back what the device says about clean lines, before it ceases to be true, and in crash mode *all* says what
+//! became true.
 //!
-//! Only where clean lines count after a crash; elsewhere none of this does anything. What is mapped, and why, says `mappings`.
+//! Only where clean lines count after a crash; elsewhere none of this does anything. What is mapped, and why, says
+//! `mappings`.
 
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
@@ -20,11 +22,12 @@ enum Plan {
 }
 
 impl Journal {
-    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get others. After a crash they are
-    /// invalid as well. The caller keeps others out of the range.
+    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get
+    /// others. After a crash they are invalid as well. The caller keeps others out of the range.
     ///
     /// # Errors
-    /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be replaced.
+    /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be
+    /// replaced.
     pub(crate) async fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
         self.place_range(range).await;
         self.invalidate(range)?;
@@ -50,11 +53,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Sees to it that nothing the device says about `range` counts after a crash but what is dirty. The caller keeps others out of the range, and
-    /// has made the sectors invalid that are going to change.
+    /// Sees to it that nothing the device says about `range` counts after a crash but what is dirty. The caller keeps
+    /// others out of the range, and has made the sectors invalid that are going to change.
     ///
     /// # Errors
-    /// `Media` when the cache device cannot be told: after a restart the cache would come back with what is about to be replaced.
+    /// `Media` when the cache device cannot be told: after a restart the cache would come back with what is about to be
+    /// replaced.
     pub(crate) async fn unmap(&self, range: ByteRange) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
@@ -70,14 +74,16 @@ impl Journal {
         // The log has failed. The superblock is another place of the device, and can say that none of it counts.
         self.void_mappings().await.map_err(|error| {
             let context = format!(
-                "the device of the cache failed and would bring back what {range} held: stop using it, and discard the cache"
+                "the device of the cache failed and would bring back what {range} held: stop using it, and discard the \
+                 cache"
             );
             Error::with_source(ErrorKind::Media, context, error)
         })
     }
 
-    /// Like [`Journal::unmap`], for what was dirty then and was cleaned since, behind whoever is about to change the origin. It holds the order of
-    /// writes to the origin, so no more is sent, and what was sent is not taken for clean from now on.
+    /// Like [`Journal::unmap`], for what was dirty then and was cleaned since, behind whoever is about to change the
+    /// origin. It holds the order of writes to the origin, so no more is sent, and what was sent is not taken for clean
+    /// from now on.
     pub(crate) async fn unmap_cleaned(&self, range: ByteRange) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
@@ -177,7 +183,8 @@ impl Journal {
     }
 
     /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
-    /// What the origin could lose, as far as `is_safe` does not deny that, is not mapped before it is flushed: then a checkpoint does it.
+    /// What the origin could lose, as far as `is_safe` does not deny that, is not mapped before it is flushed: then a
+    /// checkpoint does it.
     pub(crate) async fn map(&self, parts: &[CleanPart], is_safe: impl Fn() -> bool) -> bool {
         if self.crash_mode != CrashMode::AllSynchronous {
             return true;
@@ -279,7 +286,8 @@ mod tests {
         }
     }
 
-    /// Whoever waits for room in the log looks once when it is woken: it would wait for ever for a record that is let go of a moment later.
+    /// Whoever waits for room in the log looks once when it is woken: it would wait for ever for a record that is let
+    /// go of a moment later.
     fn check_that_waiters_find_no_hold(
         executor: &mut Executor,
         journal: &Journal,

@@ -1,7 +1,7 @@
 //! Four doubly linked lists of frames per set, each from the oldest to the newest.
 //!
-//! A frame is in one list at most. In sets of up to 256 frames a link is one byte, the place in the set; a list ends where a link points at
-//! itself.
+//! A frame is in one list at most. In sets of up to 256 frames a link is one byte, the place in the set; a list ends
+//! where a link points at itself.
 
 /// Lists of a set.
 pub(super) const LIST_COUNT: usize = 4;

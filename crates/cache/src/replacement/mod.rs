@@ -7,16 +7,17 @@
 //! | 2Q | *in* (a quarter), *main* | in *main*: becomes the newest | the oldest of *in* when it has more than its share, else of *main*; who leaves *in* is remembered (half as many as frames) and comes back into *main* |
 //! | S3-FIFO | *small* (a tenth), *main* | is counted, to 3 | the oldest of *small* when *main* has no more than its share; with two hits it moves to *main* instead; who leaves *small* is remembered (nine tenths) and comes back into *main*, where the oldest goes unless it was hit |
 //!
-//! Sources: Johnson and Shasha, *2Q*, VLDB 1994; Yang et al., *FIFO queues are all you need for cache eviction*, SOSP 2023. On a real trace all
-//! four give the miss ratios published for them (`tests/replacement.rs`).
+//! Sources: Johnson and Shasha, *2Q*, VLDB 1994; Yang et al., *FIFO queues are all you need for cache eviction*,
+//! SOSP 2023. On a real trace all four give the miss ratios published for them (`tests/replacement.rs`).
 //!
 //! What it keeps true, whatever the policy:
 //! - a free frame is used before any line is evicted;
-//! - a dirty line is never evicted: it stands apart, in the order of use, until it is clean. Then it counts as used just now: S3-FIFO puts it into
-//!   *main*, 2Q only when it was used again since it came into the cache, else into *in*;
-//! - the shares of the lists are shares of the *clean* lines of the set, since only these can be evicted. Of all frames, *main* would stay below its
-//!   share while much is dirty, and S3-FIFO would evict what is new, always, and 2Q what is old
-//!   (`docs/decisions/0004-replacement.md` has the figures);
+//! - a dirty line is never evicted: it stands apart, in the order of use, until it is clean. Then it counts as used
+//!   just now: S3-FIFO puts it into *main*, 2Q only when it was used again since it came into the cache, else
+//!   into *in*;
+//! - the shares of the lists are shares of the *clean* lines of the set, since only these can be evicted. Of all
+//!   frames, *main* would stay below its share while much is dirty, and S3-FIFO would evict what is new, always, and 2Q
+//!   what is old (`docs/decisions/0004-replacement.md` has the figures);
 //! - a frame that the caller cannot spare (somebody reads or writes its bytes) is passed over and keeps its place.
 
 mod ghost;
@@ -49,7 +50,8 @@ pub(crate) enum List {
 
 /// Of one frame: its list, how often it was hit, and whether its line is proven.
 ///
-/// A dirty line is *proven* when it was used again since it came into the cache. The block of a reserved frame is when a ghost remembered it.
+/// A dirty line is *proven* when it was used again since it came into the cache. The block of a reserved frame is when
+/// a ghost remembered it.
 #[derive(Clone, Copy, Debug)]
 struct Mark(u8);
 
@@ -181,7 +183,8 @@ impl Order {
         }
     }
 
-    /// Takes a frame for `tag` out of `set`: a free one, `beside` if that is one, else a victim among the clean lines that `can_spare` allows.
+    /// Takes a frame for `tag` out of `set`: a free one, `beside` if that is one, else a victim among the clean lines
+    /// that `can_spare` allows.
     pub(crate) fn take(
         &mut self,
         set: u32,

@@ -1,10 +1,10 @@
 //! A slow, obvious model beside a block device that must survive crashes.
 //!
-//! Overlapping requests are carried out in the order of their submission, so every sector has one history: the stamps written to it, in order.
-//! What may be read follows from that history alone:
+//! Overlapping requests are carried out in the order of their submission, so every sector has one history: the stamps
+//! written to it, in order. What may be read follows from that history alone:
 //!
-//! - A read returns what was submitted last before it; where requests before it failed, that or any of those since the last
-//!   acknowledged one.
+//! - A read returns what was submitted last before it; where requests before it failed, that or any of those since the
+//!   last acknowledged one.
 //! - After a crash a sector holds what was last known durable or anything submitted later.
 
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -73,7 +73,8 @@ impl Model {
         (range.offset / SECTOR) as usize..(range.end() / SECTOR) as usize
     }
 
-    /// A change to all sectors of `range`: their new stamps begin with the returned one, or are all zero. Returns the indices.
+    /// A change to all sectors of `range`: their new stamps begin with the returned one, or are all zero. Returns the
+    /// indices.
     pub fn submit_change(&mut self, range: ByteRange, is_zero: bool) -> (u64, Vec<usize>) {
         let first = self.stamp_next;
         let mut indices = Vec::new();
@@ -120,7 +121,8 @@ impl Model {
         self.check_read_since(range, &first, snapshot, bytes, context);
     }
 
-    /// [`Model::check_read`] where a read need not wait for changes before it: from what was acknowledged when it was submitted on.
+    /// [`Model::check_read`] where a read need not wait for changes before it: from what was acknowledged when it was
+    /// submitted on.
     pub fn check_read_since(&self, range: ByteRange, first: &[usize], snapshot: &[usize], bytes: &[u8], context: &str) {
         let sectors = self.sectors[Self::range(range)].iter().zip(first.iter().zip(snapshot)).zip(bytes.chunks(512));
         for (index, ((sector, (&first, &last)), bytes)) in sectors.enumerate() {
@@ -134,7 +136,8 @@ impl Model {
         }
     }
 
-    /// Checks what is there after a crash in which the origin kept all it had acknowledged, and takes it as the new start.
+    /// Checks what is there after a crash in which the origin kept all it had acknowledged, and takes it as the new
+    /// start.
     pub fn check_after_crash(&mut self, bytes: &[u8], context: &str) {
         for (number, (sector, bytes)) in self.sectors.iter_mut().zip(bytes.chunks(512)).enumerate() {
             let stamp = stamp_of(bytes);
@@ -176,7 +179,8 @@ pub fn lock(model: &Mutex<Model>) -> MutexGuard<'_, Model> {
 
 pub fn random_range(random: &mut Random, size_bytes: u64, sectors_max: u64) -> ByteRange {
     let sectors = size_bytes / SECTOR;
-    // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far less copying.
+    // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far
+    // less copying.
     let is_small = sectors_max > SMALL_SECTORS_MAX && random.chance(0.75);
     let sectors_max = if is_small { SMALL_SECTORS_MAX } else { sectors_max };
     let count = 1 + random.below(sectors_max.min(sectors));

@@ -1,7 +1,8 @@
 //! `bench`: closed loops of requests against a logical unit or an attachment.
 //!
-//! Jobs run on one thread, each with a session of its own on its own part of the device; their figures are added up. Processor time is that
-//! of this process, and that of the process at the other end where it runs on this host, in units of the clock tick (10 ms).
+//! Jobs run on one thread, each with a session of its own on its own part of the device; their figures are added up.
+//! Processor time is that of this process, and that of the process at the other end where it runs on this host, in
+//! units of the clock tick (10 ms).
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -1,12 +1,13 @@
 //! `cache list|move|inspect|check|discard`: the caches of this host.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::ByteSize;
 use block::SharedDevice;
 use cache::{Load, LoadTotals};
+use serde::Serialize;
 use serde_json::json;
 use stack::caches::{Caches, Record};
 use stack::content::uuid_at;
@@ -15,6 +16,7 @@ use stack::freshness::draw_tokens;
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
 use stack::registry::{Registry, Store};
+use stack::status::{self, Shown, ShownAttachment};
 use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
@@ -39,10 +41,15 @@ pub async fn run(arguments: Cache) -> Result<()> {
     }
 }
 
+/// The attachment `name`, if it answers and is one.
+async fn attachment(paths: &Paths, name: &str) -> Option<ShownAttachment> {
+    let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await.ok()?;
+    status::read::<Shown>(&status).ok()?.attachment()
+}
+
 /// What the cache of an attachment has done, if the attachment answers and has one.
 async fn totals(paths: &Paths, name: &str) -> Option<LoadTotals> {
-    let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await.ok()?;
-    serde_json::from_value(status["cache"]["load"].clone()).ok()
+    Some(attachment(paths, name).await?.cache?.load)
 }
 
 /// What the caches have to do, by attachment.
@@ -65,6 +72,21 @@ async fn loads(paths: &Paths, records: &[Record], time: Duration) -> BTreeMap<St
     all().await.into_iter().filter_map(between).collect()
 }
 
+/// A row of the list.
+#[derive(Serialize)]
+struct Listed {
+    path: PathBuf,
+    offset: Option<u64>,
+    target: String,
+    unit: String,
+    serial: String,
+    uuid: Option<String>,
+    name: String,
+    bytes: Option<u64>,
+    state: &'static str,
+    load: Option<Load>,
+}
+
 /// What there is, and whether it may hold what its logical unit lacks.
 async fn list(arguments: &CacheList) -> Result<()> {
     let paths = Paths::from_environment()?;
@@ -76,11 +98,10 @@ async fn list(arguments: &CacheList) -> Result<()> {
     };
     let mut caches = Vec::new();
     for record in records {
-        let status = call(&paths.control_socket(&record.name), &Request::Status, |_| {}).await.ok();
-        let is_attached = status.is_some_and(|status| {
-            status["cache_path"].as_str().map(Path::new) == Some(&record.path)
-                && status["cache_offset"].as_u64() == record.offset
-        });
+        let is_here = |status: ShownAttachment| {
+            status.cache_path.as_ref() == Some(&record.path) && status.cache_offset == record.offset
+        };
+        let is_attached = attachment(&paths, &record.name).await.is_some_and(is_here);
         let bytes = std::fs::metadata(&record.path).ok().map(|file| record.length.unwrap_or(file.len()));
         let may_be_dirty = !registry.entries_of(&record.place())?.is_empty();
         let state = match (is_attached, bytes, may_be_dirty) {
@@ -91,52 +112,37 @@ async fn list(arguments: &CacheList) -> Result<()> {
             (false, Some(_), true) => "dirty",
             (false, Some(_), false) => "clean",
         };
-        caches.push(json!({
-            "path": record.path,
-            "offset": record.offset,
-            "target": record.target,
-            "unit": record.unit,
-            "serial": record.serial,
-            "uuid": uuid_at(&record.place()).map(|uuid| uuid.to_string()),
-            "name": record.name,
-            "bytes": bytes,
-            "state": state,
-            "load": loads.get(&record.name).filter(|_| is_attached),
-        }));
+        caches.push(Listed {
+            uuid: uuid_at(&record.place()).map(|uuid| uuid.to_string()),
+            load: loads.get(&record.name).filter(|_| is_attached).copied(),
+            bytes,
+            state,
+            path: record.path,
+            offset: record.offset,
+            target: record.target,
+            unit: record.unit,
+            serial: record.serial,
+            name: record.name,
+        });
     }
     if arguments.json.json {
         print_json(&json!({ "caches": caches }));
         return Ok(());
     }
     for cache in &caches {
-        let bytes = cache["bytes"].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string());
-        let text = |key: &str| cache[key].as_str().unwrap_or_default();
-        print_line(&format!(
-            "{:<9} {bytes:>9} {:<20} {} serial {}",
-            text("state"),
-            text("name"),
-            place_of(cache),
-            text("serial")
-        ));
-        if let Some(load) = cache["load"].as_object() {
-            let number = |key: &str| load[key].as_f64().unwrap_or_default();
-            let hits =
-                load["hit_ratio"].as_f64().map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let Listed { state, name, serial, path, offset, .. } = cache;
+        let bytes = cache.bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string());
+        let place = Place { path: path.clone(), offset: *offset };
+        print_line(&format!("{state:<9} {bytes:>9} {name:<20} {place} serial {serial}"));
+        if let Some(Load { reads_per_second, writes_per_second, hit_ratio, in_flight }) = cache.load {
+            let hits = hit_ratio.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
             print_line(&format!(
-                "          {:.0} reads/s, {hits} of them hits, {:.0} writes/s, {:.2} requests in flight",
-                number("reads_per_second"),
-                number("writes_per_second"),
-                number("in_flight")
+                "          {reads_per_second:.0} reads/s, {hits} of them hits, {writes_per_second:.0} writes/s, \
+                 {in_flight:.2} requests in flight"
             ));
         }
     }
     Ok(())
-}
-
-/// How the list names where a cache is.
-fn place_of(cache: &serde_json::Value) -> String {
-    let path = cache["path"].as_str().unwrap_or_default().into();
-    Place { path, offset: cache["offset"].as_u64() }.to_string()
 }
 
 /// First the one shrinks, which makes room, then the other grows. When it cannot, the first gets its size back.
@@ -145,7 +151,7 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
     let bytes_of = async |name: &str| -> Result<u64> {
         check_name(name)?;
         let status = call(&paths.control_socket(name), &Request::Status, |_| {}).await?;
-        let bytes = status["cache_bytes"].as_u64();
+        let bytes = status::read::<Shown>(&status)?.attachment().and_then(|status| status.cache_bytes);
         bytes.ok_or_else(|| Error::new(Failure::Usage, format!("\"{name}\" has no cache")))
     };
     let resize = async |name: &str, bytes: u64| {
@@ -224,7 +230,8 @@ async fn check(arguments: CachePath) -> Result<()> {
     }
     if inspection.recovery.is_table_older {
         let message = format!(
-            "{place}: its table is not the one that it was closed with; nothing was dirty, and it begins without clean lines"
+            "{place}: its table is not the one that it was closed with; nothing was dirty, and it begins without clean \
+             lines"
         );
         return Err(Error::new(Failure::Mismatch, message));
     }
@@ -246,7 +253,8 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     }
     if !is_loss_allowed {
         confirm(&format!(
-            "{shown} holds {}, written {}, beyond the end of the logical unit {} (serial {}), which has {} bytes, and they would be lost",
+            "{shown} holds {}, written {}, beyond the end of the logical unit {} (serial {}), which has {} bytes, and \
+             they would be lost",
             stranded.words(),
             age(inspection.clean_at),
             inspection.origin_unit,

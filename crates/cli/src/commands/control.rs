@@ -5,6 +5,7 @@ use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
 use stack::settings::find;
 use stack::settings::table::Setting;
+use stack::status::{self, Left, Report, Shown};
 use stack::{Error, Failure, Result};
 
 use crate::arguments::{Clean, Detach, Set};
@@ -13,13 +14,14 @@ use crate::output::{plain, print_line, progress_bar};
 /// `forebay detach`.
 pub async fn detach(arguments: Detach) -> Result<()> {
     let request = Request::Detach { keep_dirty: arguments.keep_dirty, remove_cache: arguments.remove_cache };
-    let answer = call_with_progress(&arguments.name, &request).await?;
+    let left: Left = status::read(&call_with_progress(&arguments.name, &request).await?)?;
     let name = &arguments.name;
-    print_line(&match answer["dirty_bytes"].as_u64() {
+    print_line(&match left.dirty_bytes {
         None => format!("{name}: stopped"),
-        Some(0) if answer["is_target_silent"] == true => {
+        Some(0) if left.is_target_silent == Some(true) => {
             format!(
-                "{name}: detached, without a word to its target, which does not answer; all that it acknowledged is durable"
+                "{name}: detached, without a word to its target, which does not answer; all that it acknowledged is \
+                 durable"
             )
         }
         Some(0) => format!("{name}: detached"),
@@ -30,8 +32,8 @@ pub async fn detach(arguments: Detach) -> Result<()> {
 
 /// `forebay clean`.
 pub async fn clean(arguments: Clean) -> Result<()> {
-    let answer = call_with_progress(&arguments.name, &Request::Clean).await?;
-    print_line(&format!("{}: {} bytes dirty", arguments.name, answer["dirty_bytes"]));
+    let left: Left = status::read(&call_with_progress(&arguments.name, &Request::Clean).await?)?;
+    print_line(&format!("{}: {} bytes dirty", arguments.name, left.dirty_bytes.unwrap_or_default()));
     Ok(())
 }
 
@@ -63,9 +65,10 @@ async fn check_keys(name: &str, settings: &[(&str, &str)]) -> Result<()> {
         return Ok(());
     }
     let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
-    let is_known = |key: &str| match status["settings"].as_object() {
-        Some(of_target) if status["kind"] == "target" => of_target.contains_key(key),
-        _ => find(key).is_ok_and(Setting::is_live),
+    let status: Shown = status::read(&status)?;
+    let is_known = |key: &str| match &status {
+        Shown::Target(target) => target.settings.contains_key(key),
+        Shown::Attachment(_) | Shown::Mount(_) => find(key).is_ok_and(Setting::is_live),
     };
     match settings.iter().find(|(key, _)| !is_known(key)) {
         None => Ok(()),
@@ -86,20 +89,21 @@ pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> 
     let mut waited_for = String::new();
     // Who keeps what is dirty waits for a moment only, and has said all there is to say.
     let keeps_dirty = matches!(request, Request::Detach { keep_dirty: true, .. });
-    let answer = call(&paths.control_socket(name), request, |report| {
-        if let Some(target) = report["waits_for"].as_str().filter(|target| !keeps_dirty && **target != *waited_for) {
-            waited_for = target.to_owned();
+    let answer = call(&paths.control_socket(name), request, |report| match report {
+        Report::Waits { waits_for, .. } if keeps_dirty || *waits_for == waited_for => {}
+        Report::Waits { waits_for, dirty_bytes } => {
+            waited_for.clone_from(waits_for);
+            let target = plain(waits_for);
             bar.suspend(|| {
                 eprintln!(
-                    "{name}: {} bytes are dirty, and {} is waited for; `forebay detach {name} --keep-dirty` leaves them and ends it at once",
-                    report["dirty_bytes"],
-                    plain(target)
+                    "{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; `forebay detach {name} \
+                     --keep-dirty` leaves them and ends it at once"
                 );
             });
         }
-        if let (Some(done), Some(total)) = (report["lines_done"].as_u64(), report["lines_total"].as_u64()) {
-            bar.set_length(total);
-            bar.set_position(done);
+        Report::Cleaned { lines_done, lines_total } => {
+            bar.set_length(*lines_total);
+            bar.set_position(*lines_done);
         }
     })
     .await;

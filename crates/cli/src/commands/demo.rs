@@ -1,9 +1,10 @@
 //! `demo`: the main job on this machine alone.
 //!
-//! A target serves a RAM LUN that behaves like a disk of 7200 rpm, behind a link of 1 ms round trip. The same seeded closed loop
-//! of requests runs on it twice: plainly, and through a write-back cache. Half-way through the second run the attached process is killed
-//! with SIGKILL and attached again; the writes it had not acknowledged are issued again. At the end every block is read
-//! from the LUN itself and checked. Everything lives in a temporary directory; the processes are this same program.
+//! A target serves a RAM LUN that behaves like a disk of 7200 rpm, behind a link of 1 ms round trip. The same seeded
+//! closed loop of requests runs on it twice: plainly, and through a write-back cache. Half-way through the second run
+//! the attached process is killed with SIGKILL and attached again; the writes it had not acknowledged are issued again.
+//! At the end every block is read from the LUN itself and checked. Everything lives in a temporary directory; the
+//! processes are this same program.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -76,10 +77,11 @@ async fn show_main_job(arguments: Demo) -> Result<()> {
     Ok(())
 }
 
-const INTRODUCTION: &str = "The same seeded requests (89 % writes of 2 KiB, zipf over 32 MiB, four in flight) on a RAM LUN that behaves \
-    like a disk of 7200 rpm behind a link of 1 ms round trip: plainly over iSCSI, and through forebay's write-back cache, whose process \
-    was killed with SIGKILL half-way and attached again. Every write was durable on the local disk before it was acknowledged, and \
-    every block was verified on the LUN at the end.";
+const INTRODUCTION: &str = "The same seeded requests (89 % writes of 2 KiB, zipf over 32 MiB, four in flight) on a RAM \
+                            LUN that behaves like a disk of 7200 rpm behind a link of 1 ms round trip: plainly over \
+                            iSCSI, and through forebay's write-back cache, whose process was killed with SIGKILL \
+                            half-way and attached again. Every write was durable on the local disk before it was \
+                            acknowledged, and every block was verified on the LUN at the end.";
 
 /// A temporary directory and the processes in it; both are gone when it is dropped.
 struct Stage {
@@ -343,7 +345,8 @@ fn print_result(arguments: &Demo, plain: &Outcome, cached: &Outcome, took: Durat
     }
     print_line(&table.to_string());
     print_line(&format!(
-        "Killed with SIGKILL half-way through the second run, serving again after {}; every block verified: {} bytes plain, {} cached.",
+        "Killed with SIGKILL half-way through the second run, serving again after {}; every block verified: {} bytes \
+         plain, {} cached.",
         duration_in_words(cached.recovery),
         plain.verified_bytes,
         cached.verified_bytes

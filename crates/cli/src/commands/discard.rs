@@ -1,7 +1,8 @@
 //! `cache discard` and `log discard`: gives up a cache or a write log, dirty data too, once that was allowed.
 //!
-//! The question says what would be lost. One that is damaged does not say it, and then it is still the user's to give up: but only where its
-//! superblock names its kind, or the registry its place. A file that is neither is somebody's, and stays.
+//! The question says what would be lost. One that is damaged does not say it, and then it is still the user's to give
+//! up: but only where its superblock names its kind, or the registry its place. A file that is neither is somebody's,
+//! and stays.
 
 use std::path::Path;
 
@@ -52,8 +53,8 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
         give_up(store, &shown, device).await?;
         if let (false, Some(Entry { target, serial, .. })) = (is_last, &entry) {
             print_line(&format!(
-                "{shown}: {}; it was not the {} that was used here last, in which the newest data of {target} (serial {serial}) may be: bring that \
-                 back, or give it up by the same command again",
+                "{shown}: {}; it was not the {} that was used here last, in which the newest data of {target} (serial \
+                 {serial}) may be: bring that back, or give it up by the same command again",
                 held.farewell(),
                 name_of(store)
             ));

@@ -98,7 +98,8 @@ fn in_words(record: &ReportRecord) -> String {
         ReportRecord::Client { is_being_fenced, lease_left_ms, registrations, untaken, .. } => {
             let state = if *is_being_fenced { "is being fenced" } else { "lives" };
             format!(
-                "client {name} {state}: lease {lease_left_ms} ms, copies in {registrations} ranges, {untaken} messages not taken"
+                "client {name} {state}: lease {lease_left_ms} ms, copies in {registrations} ranges, {untaken} messages \
+                 not taken"
             )
         }
         ReportRecord::Grant { transaction: 0, lock, .. } => {

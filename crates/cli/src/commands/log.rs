@@ -1,11 +1,12 @@
 //! `log`: what a write log holds when nobody has it open.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::clock::Clock;
 use base::units::ByteSize;
 use block::{ErrorKind, SharedDevice};
+use serde::Serialize;
 use serde_json::json;
 use stack::caches::{Caches, Record};
 use stack::control::{Request, call};
@@ -15,6 +16,7 @@ use stack::paths::Paths;
 use stack::place::Place;
 use stack::registry::{Registry, Store, UnitLock};
 use stack::remotes::{Remotes, RemotesConfig};
+use stack::status::{self, Shown};
 use stack::store_file::open_device;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
@@ -38,6 +40,20 @@ pub async fn run(arguments: Log) -> Result<()> {
     }
 }
 
+/// A row of the list.
+#[derive(Serialize)]
+struct Listed {
+    path: PathBuf,
+    offset: Option<u64>,
+    place: String,
+    target: String,
+    unit: String,
+    serial: String,
+    name: String,
+    bytes: Option<u64>,
+    state: &'static str,
+}
+
 /// The logs that the registry names: those in use, and those that were left with what their logical units may not have.
 async fn list(arguments: &Json) -> Result<()> {
     let paths = Paths::from_environment()?;
@@ -49,10 +65,9 @@ async fn list(arguments: &Json) -> Result<()> {
     let mut logs = Vec::new();
     for entry in entries {
         let status = call(&paths.control_socket(&entry.name), &Request::Status, |_| {}).await.ok();
-        let is_attached = status.is_some_and(|status| {
-            status["log_path"].as_str().map(Path::new) == Some(&entry.cache)
-                && status["log_offset"].as_u64() == entry.offset
-        });
+        let status = status.and_then(|status| status::read::<Shown>(&status).ok()?.attachment());
+        let is_attached = status
+            .is_some_and(|status| status.log_path.as_ref() == Some(&entry.cache) && status.log_offset == entry.offset);
         let length = caches.find(&entry.place())?.and_then(|record| record.length);
         let bytes = std::fs::metadata(&entry.cache).ok().map(|file| length.unwrap_or(file.len()));
         let state = match (is_attached, bytes, entry.has_failed) {
@@ -61,32 +76,26 @@ async fn list(arguments: &Json) -> Result<()> {
             (false, Some(_), true) => "failed",
             (false, Some(_), false) => "dirty",
         };
-        logs.push(json!({
-            "path": entry.cache,
-            "offset": entry.offset,
-            "place": entry.place().to_string(),
-            "target": entry.target,
-            "unit": entry.unit,
-            "serial": entry.serial,
-            "name": entry.name,
-            "bytes": bytes,
-            "state": state,
-        }));
+        logs.push(Listed {
+            place: entry.place().to_string(),
+            path: entry.cache,
+            offset: entry.offset,
+            target: entry.target,
+            unit: entry.unit,
+            serial: entry.serial,
+            name: entry.name,
+            bytes,
+            state,
+        });
     }
     if arguments.json {
         print_json(&json!({ "logs": logs }));
         return Ok(());
     }
     for log in &logs {
-        let bytes = log["bytes"].as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string());
-        let text = |key: &str| log[key].as_str().unwrap_or_default();
-        print_line(&format!(
-            "{:<9} {bytes:>9} {:<20} {} serial {}",
-            text("state"),
-            text("name"),
-            text("place"),
-            plain(text("serial"))
-        ));
+        let Listed { state, name, place, serial, .. } = log;
+        let bytes = log.bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string());
+        print_line(&format!("{state:<9} {bytes:>9} {name:<20} {place} serial {}", plain(serial)));
     }
     Ok(())
 }

@@ -1,156 +1,159 @@
-//! What `status NAME` says of an attachment to a person: a line for each part of it, from the application down to the LUN, and then what somebody
-//! should look at. All the numbers are in the JSON.
+//! What `status NAME` says of an attachment to a person: a line for each part of it, from the application down to the
+//! LUN, and then what somebody should look at. All the numbers are in the JSON.
+
+use std::path::PathBuf;
 
 use base::units::ByteSize;
-use serde_json::Value;
+use stack::status::ShownAttachment;
+use stack::status::fronts::FrontStatus;
+use stack::status::members::{MemberStatus, PathStatus};
+use stack::status::mount::{MountCounts, MountStatus};
+use stack::status::remote::RemoteStatus;
+use stack::status::stores::{CacheSummary, DifferenceStatus, LogSummary, StoreFreshness};
 
 use crate::output::plain;
 
 /// Lines of two columns.
-pub fn lines(status: &Value) -> Vec<String> {
+pub fn lines(status: &ShownAttachment) -> Vec<String> {
+    let paths = status.multipath.iter().flat_map(|multipath| &multipath.paths);
+    let members = status.stripe.iter().flat_map(|stripe| &stripe.members);
     let mut rows = vec![
-        ("attachment", format!("{}, process {}", text(&status["name"]), status["pid"])),
-        ("address", text(&status["address"])),
+        ("attachment", format!("{}, process {}", status.name, status.pid)),
+        ("address", status.fronts.address.clone()),
         ("logical unit", unit(status)),
-        ("target", remote(&status["remote"])),
+        ("target", status.remote.as_ref().map_or_else(|| "-".to_owned(), remote)),
     ];
-    rows.extend(list(&status["multipath"]["paths"]).map(|path| ("path", path_of(path))));
-    rows.extend(list(&status["stripe"]["members"]).map(|member| ("stripe member", member_of(member))));
-    rows.extend(store(status, "cache").map(|words| ("cache", words)));
-    rows.extend(store(status, "log").map(|words| ("write log", words)));
-    rows.extend(difference(&status["difference"]).map(|words| ("difference", words)));
-    rows.extend(list(&status["fronts"]).map(|front| ("front", front_of(front))));
-    if !status["detaching"].is_null() {
-        let target = status["detaching"]["waits_for"].as_str();
-        let words = target.map_or_else(|| "yes".to_owned(), |target| format!("yes; it waits for {target}"));
-        rows.push(("being detached", words));
-    }
-    rows.extend(list(&status["troubles"]).map(|trouble| ("trouble", text(trouble))));
-    rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
+    rows.extend(paths.map(|path| ("path", path_of(path))));
+    rows.extend(members.map(|member| ("stripe member", member_of(member))));
+    rows.extend(status.cache.as_ref().map(|cache| ("cache", cache_of(status, cache))));
+    rows.extend(status.log.as_ref().map(|log| ("write log", log_of(status, log))));
+    rows.extend(status.difference.as_ref().map(|difference| ("difference", difference_of(difference))));
+    rows.extend(status.fronts.fronts.iter().map(|front| ("front", front_of(front))));
+    rows.extend(status.detaching.as_ref().map(|detaching| {
+        let words = |target: &String| format!("yes; it waits for {target}");
+        ("being detached", detaching.waits_for.as_ref().map_or_else(|| "yes".to_owned(), words))
+    }));
+    rows.extend(status.troubles.iter().map(|trouble| ("trouble", trouble.clone())));
+    in_columns(rows)
 }
 
 /// The same of a mount.
-pub fn mount_lines(status: &Value) -> Vec<String> {
-    let mount = &status["mount"];
+pub fn mount_lines(status: &MountStatus) -> Vec<String> {
+    let MountCounts { commits, changed_blocks, cached_blocks, .. } = status.mount;
     let mut rows = vec![
-        ("mount", format!("{}, process {}", text(&status["name"]), status["pid"])),
-        ("directory", text(&status["address"])),
-        ("source", format!("{}, {}", text(&status["source"]), size(&status["size_bytes"]))),
+        ("mount", format!("{}, process {}", status.name, status.pid)),
+        ("directory", status.address.display().to_string()),
+        ("source", format!("{}, {}", status.source, size(status.size_bytes))),
         ("state", mount_in_a_word(status)),
-        ("commits", number(&mount["commits"]).to_string()),
-        ("changed", format!("{} blocks", number(&mount["changed_blocks"]))),
-        ("cached", format!("{} blocks", number(&mount["cached_blocks"]))),
+        ("commits", commits.to_string()),
+        ("changed", format!("{changed_blocks} blocks")),
+        ("cached", format!("{cached_blocks} blocks")),
     ];
-    if !status["remote"].is_null() {
-        rows.insert(3, ("target", remote(&status["remote"])));
+    if let Some(there) = &status.remote {
+        rows.insert(3, ("target", remote(there)));
     }
-    rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
+    in_columns(rows)
 }
 
 /// How a mount stands.
-pub fn mount_in_a_word(status: &Value) -> String {
-    let mode = if status["is_read_only"] == true { "read-only" } else { "read-write" };
-    match status["remote"]["state"].as_str() {
-        Some(remote) => format!("{remote}, {mode}"),
+pub fn mount_in_a_word(status: &MountStatus) -> String {
+    let mode = if status.is_read_only { "read-only" } else { "read-write" };
+    match &status.remote {
+        Some(remote) => format!("{}, {mode}", remote.state),
         None => mode.to_owned(),
     }
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or("-").to_owned()
+fn in_columns(rows: Vec<(&'static str, String)>) -> Vec<String> {
+    rows.into_iter().map(|(name, words)| format!("{name:<15} {}", plain(&words))).collect()
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{:#}", ByteSize(bytes)))
 }
 
-fn size(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "-".to_owned(), |bytes| format!("{:#}", ByteSize(bytes)))
+fn path_in_words(path: Option<&PathBuf>) -> String {
+    path.map_or_else(|| "-".to_owned(), |path| path.display().to_string())
 }
 
-fn unit(status: &Value) -> String {
-    let lun = &status["lun"];
-    if lun.is_null() {
-        return "not found yet".to_owned();
-    }
-    let mode = if status["is_read_only"] == true { ", read-only" } else { "" };
+fn unit(status: &ShownAttachment) -> String {
+    let Some(lun) = &status.lun else { return "not found yet".to_owned() };
+    let mode = if status.is_read_only { ", read-only" } else { "" };
     format!(
         "{} in blocks of {} bytes{mode}, serial {}, of {}",
-        size(&status["size_bytes"]),
-        status["logical_block_bytes"],
-        text(&lun["serial"]),
-        text(&lun["target"])
+        size(status.size_bytes),
+        status.logical_block_bytes,
+        lun.serial,
+        lun.target
     )
 }
 
-fn remote(remote: &Value) -> String {
-    let mut words = format!("{} at {}", text(&remote["state"]), text(&remote["portal"]));
-    words += &format!(", connections: {}, commands under way: {}", remote["connections"], number(&remote["in_flight"]));
-    if remote["state"] != "online"
-        && let Some(error) = remote["last_error"].as_str()
-    {
+fn remote(remote: &RemoteStatus) -> String {
+    let RemoteStatus { state, portal, connections, in_flight, .. } = remote;
+    let mut words = format!("{state} at {portal}, connections: {connections}, commands under way: {in_flight}");
+    if let Some(error) = remote.last_error.as_ref().filter(|_| state != "online") {
         words += &format!(": {error}");
     }
-    if remote["state"] == "failing" {
+    if state == "failing" {
         words += "; requests wait for it as long as `--set timeout.replacement=` says at attach, and fail then";
     }
     words
 }
 
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
+fn path_of(path: &PathStatus) -> String {
+    let state = if path.is_online { "online" } else { "away" };
+    format!("{}: {state}, access {}, {} requests", path.portal, path.access, path.requests)
 }
 
-fn path_of(path: &Value) -> String {
-    let state = if path["is_online"] == true { "online" } else { "away" };
-    format!("{}: {state}, access {}, {} requests", text(&path["portal"]), text(&path["access"]), path["requests"])
+fn member_of(member: &MemberStatus) -> String {
+    let state = if member.is_online { "online" } else { "away" };
+    format!("serial {}: {state}, {}", member.lun.serial, size(Some(member.size_bytes)))
 }
 
-fn member_of(member: &Value) -> String {
-    let state = if member["is_online"] == true { "online" } else { "away" };
-    format!("serial {}: {state}, {}", text(&member["lun"]["serial"]), size(&member["size_bytes"]))
-}
-
-/// The cache or the write log.
-fn store(status: &Value, what: &str) -> Option<String> {
-    let store = status[what].as_object()?;
-    let of = |key: &str| store.get(key).unwrap_or(&Value::Null);
-    let mode = of(if what == "cache" { "mode" } else { "durability" });
-    let mut words =
-        format!("{}, {}, {} dirty", text(&status[format!("{what}_path")]), text(mode), size(of("dirty_bytes")));
-    if let Some(share) = of("share_used").as_f64() {
-        words += &format!(", {:.0} % in use", share * 100.0);
+fn cache_of(status: &ShownAttachment, cache: &CacheSummary) -> String {
+    let path = path_in_words(status.cache_path.as_ref());
+    let mut words = format!("{path}, {}, {:#} dirty", cache.mode, ByteSize(cache.dirty_bytes));
+    let hits = cache.reads.hits;
+    let all = hits + cache.reads.partial_hits + cache.reads.misses;
+    if all > 0 {
+        words += &format!(", {:.1} % of the reads from it", 100.0 * hits as f64 / all as f64);
     }
-    let reads = ["hits", "partial_hits", "misses"].map(|kind| number(&of("reads")[kind]));
-    let all: u64 = reads.iter().sum();
-    if what == "cache" && all > 0 {
-        words += &format!(", {:.1} % of the reads from it", 100.0 * reads[0] as f64 / all as f64);
+    let freshness = status.freshness.cache.as_ref();
+    if freshness.is_some_and(|freshness| freshness.state == "cold") {
+        words += "; it began without clean lines";
     }
-    let freshness = &status["freshness"][what];
-    words += &match (freshness["state"].as_str(), freshness["changed_by_others_bytes"].as_u64()) {
-        (Some("partly"), Some(bytes)) => format!("; others had changed {:#} at most", ByteSize(bytes)),
-        (Some("cold"), _) if what == "cache" => "; it began without clean lines".to_owned(),
-        _ => String::new(),
-    };
-    Some(words)
+    words + &changed_by_others(freshness)
 }
 
-fn difference(difference: &Value) -> Option<String> {
-    let used = difference["used_bytes"].as_u64()?;
-    Some(format!("{:#} of {} in use", ByteSize(used), size(&difference["room_bytes"])))
+fn log_of(status: &ShownAttachment, log: &LogSummary) -> String {
+    let (path, dirty) = (path_in_words(status.log_path.as_ref()), ByteSize(log.dirty_bytes));
+    let share = log.share_used * 100.0;
+    let words = format!("{path}, {}, {dirty:#} dirty, {share:.0} % in use", log.durability);
+    words + &changed_by_others(status.freshness.log.as_ref())
 }
 
-fn front_of(front: &Value) -> String {
-    let old = match number(&front["clients_outdated"]) {
+fn changed_by_others(freshness: Option<&StoreFreshness>) -> String {
+    let partly = freshness.filter(|freshness| freshness.state == "partly");
+    let bytes = partly.and_then(|freshness| freshness.changed_by_others_bytes);
+    bytes.map_or_else(String::new, |bytes| format!("; others had changed {:#} at most", ByteSize(bytes)))
+}
+
+fn difference_of(difference: &DifferenceStatus) -> String {
+    format!("{:#} of {:#} in use", ByteSize(difference.used_bytes), ByteSize(difference.room_bytes))
+}
+
+fn front_of(front: &FrontStatus) -> String {
+    let old = match front.clients_outdated {
         0 => String::new(),
         count => format!(", {count} of them know another size and have to connect anew"),
     };
-    format!("{} at {}, clients: {}{old}", text(&front["kind"]), text(&front["place"]), number(&front["clients"]))
+    format!("{} at {}, clients: {}{old}", front.kind, front.place, front.clients)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use stack::status;
 
     use super::*;
 
@@ -160,26 +163,30 @@ mod tests {
             "name": "disk", "pid": 7, "address": "nbd+unix:///x", "size_bytes": 1 << 20, "logical_block_bytes": 512,
             "lun": { "target": "iqn.2026-11.org.example:\u{1b}a", "serial": "5" },
             "remote": { "state": "failing", "portal": "p:1", "connections": 0, "last_error": "it is gone" },
-            "cache": { "mode": "write-back", "dirty_bytes": 4608, "reads": { "hits": 3, "partial_hits": 0, "misses": 1 } },
+            "cache": {
+                "mode": "write-back", "dirty_bytes": 4608,
+                "reads": { "hits": 3, "partial_hits": 0, "misses": 1 },
+            },
             "cache_path": "/c",
             "freshness": { "cache": { "state": "partly", "changed_by_others_bytes": 2 << 20 } },
             "fronts": [{ "kind": "nbd", "place": "unix:/x", "clients": 2, "clients_outdated": 1 }],
             "troubles": ["the cache was removed"],
         });
-        let said = lines(&status);
+        let said = lines(&status::read(&status).unwrap());
         let expected = [
             "attachment      disk, process 7",
             "address         nbd+unix:///x",
             "logical unit    1MiB in blocks of 512 bytes, serial 5, of iqn.2026-11.org.example:\\u{1b}a",
-            "target          failing at p:1, connections: 0, commands under way: 0: it is gone; requests wait for it as long as \
-             `--set timeout.replacement=` says at attach, and fail then",
-            "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at most",
+            "target          failing at p:1, connections: 0, commands under way: 0: it is gone; requests wait for it \
+             as long as `--set timeout.replacement=` says at attach, and fail then",
+            "cache           /c, write-back, 4608 bytes dirty, 75.0 % of the reads from it; others had changed 2MiB at \
+             most",
             "front           nbd at unix:/x, clients: 2, 1 of them know another size and have to connect anew",
             "trouble         the cache was removed",
         ];
         assert_eq!(said, expected);
         let waiting = json!({ "name": "disk", "pid": 7, "lun": null, "detaching": { "waits_for": "p:1 (failing)" } });
-        let said = lines(&waiting);
+        let said = lines(&status::read(&waiting).unwrap());
         assert!(said[2].ends_with("not found yet") && said[4].ends_with("yes; it waits for p:1 (failing)"), "{said:?}");
     }
 }

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::units::ByteSize;
 use block::Geometry;
+use cache::RequestStatus;
 use indicatif::ProgressBar;
-use serde_json::{Value, json};
+use serde_json::json;
+use stack::status::stores::CacheSummary;
 use stack::{Error, Failure, Result};
 use workload::ledger::InitialContent;
 use workload::replay::{ReplayError, ReplayPlan, Replayed, check_blocks, check_end, replay};
@@ -70,7 +72,8 @@ pub async fn run(arguments: Replay) -> Result<()> {
     if is_verified { Ok(()) } else { Err(Error::new(Failure::Other, "interrupted")) }
 }
 
-/// Set at the first signal that asks for the end. The second one is obeyed at once, also while a device does not answer.
+/// Set at the first signal that asks for the end. The second one is obeyed at once, also while a device does not
+/// answer.
 fn stop_at_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let (first, noted) = (signal::termination()?, Arc::clone(&stop));
@@ -157,7 +160,8 @@ impl Trace {
         Survey::of(self.read()?).map_err(|error| self.failure(error.into()))
     }
 
-    /// Refuses a device that the trace does not fit, before anything is written. The map to its new places, if it is to have some.
+    /// Refuses a device that the trace does not fit, before anything is written. The map to its new places, if it is to
+    /// have some.
     fn fit(&self, survey: &Survey, geometry: &Geometry, is_rebased: bool) -> Result<Option<Rebase>> {
         check_blocks(survey.finest, geometry).map_err(|error| self.failure(error))?;
         if !is_rebased {
@@ -237,17 +241,16 @@ struct Hits {
 }
 
 impl Hits {
-    fn between(before: &Value, after: &Value) -> Self {
-        let grown = |key: &str| {
-            let of = |status: &Value, kind: &str| status[kind][key].as_u64().unwrap_or(0);
-            let count = |status: &Value| of(status, "reads") + of(status, "writes");
-            count(after).saturating_sub(count(before))
+    fn between(before: &CacheSummary, after: &CacheSummary) -> Self {
+        let grown = |count: fn(&RequestStatus) -> u64| {
+            let all = |cache: &CacheSummary| count(&cache.reads) + count(&cache.writes);
+            all(after).saturating_sub(all(before))
         };
         Self {
-            hits: grown("tag_hits"),
-            misses: grown("tag_misses"),
-            whole_requests: grown("hits"),
-            other_requests: grown("partial_hits") + grown("misses"),
+            hits: grown(|requests| requests.tag_hits),
+            misses: grown(|requests| requests.tag_misses),
+            whole_requests: grown(|requests| requests.hits),
+            other_requests: grown(|requests| requests.partial_hits + requests.misses),
         }
     }
 
@@ -289,7 +292,8 @@ fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verifi
     print_line(&checked_in_words(replayed, verified_bytes));
     if let Some(hits) = hits {
         print_line(&format!(
-            "cache: {} line hits, {} line misses, miss ratio {:.4}; {} of {} requests were not served by it alone, ratio {:.4}",
+            "cache: {} line hits, {} line misses, miss ratio {:.4}; {} of {} requests were not served by it alone, \
+             ratio {:.4}",
             hits.hits,
             hits.misses,
             hits.miss_ratio(),
@@ -319,11 +323,10 @@ mod tests {
 
     #[test]
     fn only_what_the_replay_did_counts() {
-        let status = |hits: u64, misses: u64| {
-            json!({
-                "reads": { "tag_hits": hits, "tag_misses": misses, "hits": hits / 2, "partial_hits": 1, "misses": misses },
-                "writes": { "tag_hits": 1, "tag_misses": 2, "hits": 0, "partial_hits": 0, "misses": 0 },
-            })
+        let status = |tag_hits: u64, tag_misses: u64| CacheSummary {
+            reads: RequestStatus { tag_hits, tag_misses, hits: tag_hits / 2, partial_hits: 1, misses: tag_misses },
+            writes: RequestStatus { tag_hits: 1, tag_misses: 2, ..RequestStatus::default() },
+            ..CacheSummary::default()
         };
         let (before, after) = (status(10, 5), status(40, 15));
         let hits = Hits::between(&before, &after);

@@ -19,8 +19,9 @@ pub fn termination() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// From now on a write that would make a file larger than `ulimit -f` or `LimitFSIZE=` allows fails, as on a disk that is full. SIGXFSZ, which comes
-/// with it, would end the process; it is handled from here to its end, whether anybody waits for it or not.
+/// From now on a write that would make a file larger than `ulimit -f` or `LimitFSIZE=` allows fails, as on a disk that
+/// is full. SIGXFSZ, which comes with it, would end the process; it is handled from here to its end, whether anybody
+/// waits for it or not.
 ///
 /// # Errors
 /// When the handler cannot be set.

@@ -1,15 +1,16 @@
 //! `status`: what runs on this host.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use futures_util::future::try_join_all;
+use serde::Serialize;
 use serde_json::{Value, json};
 use stack::control::{Presence, Request, call, look};
 use stack::paths::{Paths, check_name};
 use stack::registry::{Entry, Registry};
+use stack::status::{self, Shown};
 use stack::{Error, Failure, Result};
 
 use super::{overview, target};
@@ -22,19 +23,23 @@ pub async fn run(arguments: Status) -> Result<()> {
     match arguments.name {
         Some(name) => {
             check_name(&name)?;
-            let status = one(&paths, &name, arguments.wait.unwrap_or_default()).await?;
-            match status["kind"].as_str() {
-                _ if arguments.json.json => print_json(&status),
-                Some("target") => target::print_status(&status),
-                Some("mount") => overview::mount_lines(&status).iter().for_each(|line| print_line(line)),
-                _ => overview::lines(&status).iter().for_each(|line| print_line(line)),
+            let said = one(&paths, &name, arguments.wait.unwrap_or_default()).await?;
+            if arguments.json.json {
+                print_json(&said);
+                return Ok(());
+            }
+            match status::read(&said)? {
+                Shown::Target(status) => target::print_status(&status),
+                Shown::Mount(status) => overview::mount_lines(&status).iter().for_each(|line| print_line(line)),
+                Shown::Attachment(status) => overview::lines(&status).iter().for_each(|line| print_line(line)),
             }
         }
         None => {
             let all = everything(&paths).await?;
             let dirty = left_dirty(&paths, &all)?;
             if arguments.json.json {
-                print_json(&json!({ "running": all, "dirty": dirty }));
+                let running: Vec<Value> = all.iter().map(Running::said).collect();
+                print_json(&json!({ "running": running, "dirty": dirty }));
             } else {
                 print_table(&all);
                 dirty.iter().for_each(|entry| print_line(&in_words(entry)));
@@ -42,6 +47,60 @@ pub async fn run(arguments: Status) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What runs under a name.
+enum Running {
+    /// What it says, and what of that was understood.
+    Answers { said: Value, shown: Result<Shown> },
+    /// It does not answer.
+    Silent(Silent),
+}
+
+/// A process that does not answer, in the place of its status.
+#[derive(Serialize)]
+struct Silent {
+    name: String,
+    /// It is not known.
+    kind: (),
+    pid: Option<u32>,
+    silence: String,
+}
+
+impl Running {
+    /// As JSON.
+    fn said(&self) -> Value {
+        match self {
+            Self::Answers { said, .. } => said.clone(),
+            Self::Silent(silent) => json!(silent),
+        }
+    }
+
+    /// Whether it has `entry` open, or may have.
+    fn may_have(&self, entry: &Entry) -> bool {
+        match self {
+            Self::Answers { shown: Ok(Shown::Attachment(status)), .. } => {
+                let is_cache = status.cache_path.as_ref() == Some(&entry.cache) && status.cache_offset == entry.offset;
+                let is_log = status.log_path.as_ref() == Some(&entry.cache) && status.log_offset == entry.offset;
+                // One that waits for its target will have it.
+                is_cache || is_log || (status.lun.is_none() && status.name == entry.name)
+            }
+            Self::Answers { .. } => false,
+            Self::Silent(silent) => silent.name == entry.name,
+        }
+    }
+
+    /// Its row of the table.
+    fn row(&self) -> [String; 4] {
+        match self {
+            Self::Silent(Silent { name, silence, .. }) => [name.clone(), String::new(), String::new(), silence.clone()],
+            Self::Answers { said, shown } => {
+                let text = |key: &str| said[key].as_str().unwrap_or_default().to_owned();
+                let state = shown.as_ref().map_or_else(ToString::to_string, state);
+                [text("name"), text("kind"), text("address"), state]
+            }
+        }
+    }
 }
 
 /// Pause between looks at something that does not run yet: short for a person, rare for a processor.
@@ -67,12 +126,12 @@ fn is_absent(error: &Error) -> bool {
 }
 
 /// All that runs; what does not answer with why, whatever the others say.
-async fn everything(paths: &Paths) -> Result<Vec<Value>> {
+async fn everything(paths: &Paths) -> Result<Vec<Running>> {
     let names = paths.control_names();
     let looks = names.iter().map(async |name| match look(&paths.control_socket(name)).await? {
-        Presence::Answers(status) => Ok(Some(status)),
+        Presence::Answers(said) => Ok(Some(Running::Answers { shown: status::read(&said), said })),
         Presence::Silent { pid, error } => {
-            Ok(Some(json!({ "name": name, "kind": null, "pid": pid, "silence": error.to_string() })))
+            Ok(Some(Running::Silent(Silent { name: name.clone(), kind: (), pid, silence: error.to_string() })))
         }
         Presence::Absent => Ok::<_, Error>(None),
     });
@@ -80,21 +139,9 @@ async fn everything(paths: &Paths) -> Result<Vec<Value>> {
 }
 
 /// What the registry says of LUNs whose newest data may be here, and that nothing which runs has open.
-fn left_dirty(paths: &Paths, running: &[Value]) -> Result<Vec<Entry>> {
-    let is_open = |entry: &Entry| {
-        running.iter().any(|status| {
-            let is_at = |path: &str, offset: &str| {
-                status[path].as_str().map(Path::new) == Some(&entry.cache) && status[offset].as_u64() == entry.offset
-            };
-            // One that does not answer may have it, and one that waits for its target will.
-            let may_have = status["silence"].is_string() || status["lun"].is_null();
-            (may_have && status["name"] == *entry.name)
-                || is_at("cache_path", "cache_offset")
-                || is_at("log_path", "log_offset")
-        })
-    };
+fn left_dirty(paths: &Paths, running: &[Running]) -> Result<Vec<Entry>> {
     let mut left = Registry::open(paths)?.entries()?;
-    left.retain(|entry| !is_open(entry));
+    left.retain(|entry| !running.iter().any(|running| running.may_have(entry)));
     // A stripe has an entry for each of its parts.
     left.dedup_by(|one, other| one.place() == other.place());
     Ok(left)
@@ -111,45 +158,30 @@ fn in_words(entry: &Entry) -> String {
     )
 }
 
-fn print_table(all: &[Value]) {
+fn print_table(all: &[Running]) {
     if all.is_empty() {
         print_line("nothing runs");
         return;
     }
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(["NAME", "KIND", "ADDRESS", "STATE"]);
-    for status in all {
-        let text = |key: &str| status[key].as_str().unwrap_or_default().to_owned();
-        table.add_row([text("name"), text("kind"), text("address"), state(status)]);
-    }
+    all.iter().for_each(|running| drop(table.add_row(running.row())));
     print_line(&table.to_string());
 }
 
-fn state(status: &Value) -> String {
-    if let Some(silence) = status["silence"].as_str() {
-        return silence.to_owned();
-    }
-    if status["kind"] == "mount" {
-        return overview::mount_in_a_word(status);
-    }
-    let Some(remote) = status["remote"]["state"].as_str() else {
-        return format!("{} sessions", status["sessions"].as_array().map_or(0, Vec::len));
+fn state(status: &Shown) -> String {
+    let status = match status {
+        Shown::Attachment(status) => status,
+        Shown::Mount(status) => return overview::mount_in_a_word(status),
+        Shown::Target(status) => return format!("{} sessions", status.server.sessions.len()),
     };
-    let (cache, log) = (&status["cache"], &status["log"]);
-    let mut words = vec![remote.to_owned()];
-    if let (Some(mode), Some(dirty)) = (cache["mode"].as_str(), cache["dirty_bytes"].as_u64()) {
-        words.push(format!("{mode}, {dirty} bytes dirty"));
-    }
-    if let Some(dirty) = log["dirty_bytes"].as_u64() {
-        words.push(format!("{dirty} bytes dirty in the log"));
-    }
-    match &status["detaching"] {
-        Value::Null => {}
-        detaching => words.push(match detaching["waits_for"].as_str() {
-            Some(target) => format!("being detached, waits for {target}"),
-            None => "being detached".to_owned(),
-        }),
-    }
-    words.extend(status["troubles"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned));
+    let mut words: Vec<String> = status.remote.iter().map(|remote| remote.state.clone()).collect();
+    words.extend(status.cache.as_ref().map(|cache| format!("{}, {} bytes dirty", cache.mode, cache.dirty_bytes)));
+    words.extend(status.log.as_ref().map(|log| format!("{} bytes dirty in the log", log.dirty_bytes)));
+    words.extend(status.detaching.as_ref().map(|detaching| match &detaching.waits_for {
+        Some(target) => format!("being detached, waits for {target}"),
+        None => "being detached".to_owned(),
+    }));
+    words.extend(status.troubles.iter().cloned());
     words.join(", ")
 }

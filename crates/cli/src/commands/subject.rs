@@ -6,7 +6,6 @@ use base::clock::Clock;
 use block::device::DeviceExt;
 use block::{ErrorKind, ExtentKind, Identity, SharedDevice};
 use front::{ListenAddress, NbdClient};
-use serde_json::Value;
 use stack::caches::Caches;
 use stack::control::{Request, call};
 use stack::freshness::note_writable_opening;
@@ -14,6 +13,9 @@ use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
 use stack::remotes::{Remotes, RemotesConfig, number_sessions};
 use stack::settings::Settings;
+use stack::status::fronts::{FrontStatus, FrontsStatus};
+use stack::status::stores::CacheSummary;
+use stack::status::{self, Shown};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
@@ -23,7 +25,8 @@ use crate::output::confirm;
 pub struct Subject {
     /// The device.
     pub device: SharedDevice,
-    /// The same device as often as was asked for, each time by a session or connection of its own; the first is `device`.
+    /// The same device as often as was asked for, each time by a session or connection of its own; the first is
+    /// `device`.
     pub devices: Vec<SharedDevice>,
     /// The clock it runs by.
     pub clock: Arc<dyn Clock>,
@@ -84,7 +87,8 @@ impl Subject {
         }
         check_name(subject)?;
         let status = call(&paths.control_socket(subject), &Request::Status, |_| {}).await?;
-        let front = nbd_front(&status).ok_or_else(|| {
+        let status = status::read::<Shown>(&status)?.attachment().unwrap_or_default();
+        let front = nbd_front(&status.fronts).ok_or_else(|| {
             Error::new(
                 Failure::Usage,
                 format!("\"{subject}\" is no attachment that offers NBD without TLS: attach it with one more --as nbd"),
@@ -95,7 +99,7 @@ impl Subject {
             devices.push(nbd_device(&front).await?);
         }
         let device = Arc::clone(devices.first().ok_or_else(|| Error::new(Failure::Usage, "nothing is to be opened"))?);
-        let server_pid = process_id(&status);
+        let server_pid = Some(status.pid);
         let (label, attachment) = (format!("\"{subject}\""), Some(subject.to_owned()));
         Ok(Self {
             device,
@@ -145,11 +149,11 @@ impl Subject {
     ///
     /// # Errors
     /// When the attachment does not answer.
-    pub async fn cache_status(&self) -> Result<Option<Value>> {
+    pub async fn cache_status(&self) -> Result<Option<CacheSummary>> {
         let Some(name) = &self.attachment else { return Ok(None) };
         let socket = Paths::from_environment()?.control_socket(name);
-        let mut status = call(&socket, &Request::Status, |_| {}).await?;
-        Ok(status.get_mut("cache").map(Value::take).filter(|cache| !cache.is_null()))
+        let status = call(&socket, &Request::Status, |_| {}).await?;
+        Ok(status::read::<Shown>(&status)?.attachment().and_then(|status| status.cache))
     }
 }
 
@@ -158,27 +162,19 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     let portals: Vec<String> = config.remotes.iter().map(|remote| remote.url.portal.to_string()).collect();
     for name in paths.control_names() {
         let Ok(status) = call(&paths.control_socket(&name), &Request::Status, |_| {}).await else { continue };
-        let addresses = status["address"].as_str().unwrap_or_default();
-        let is_there = |portal: &String| addresses.split(' ').any(|address| address == portal);
-        if status["kind"] == "target" && portals.iter().all(is_there) {
-            return process_id(&status);
+        let Ok(Shown::Target(target)) = status::read(&status) else { continue };
+        let is_there = |portal: &String| target.address.split(' ').any(|address| address == portal);
+        if portals.iter().all(is_there) {
+            return Some(target.pid);
         }
     }
     None
 }
 
 /// Where an attachment offers NBD to our client, which has no TLS; a disk of the kernel is none.
-fn nbd_front(status: &Value) -> Option<ListenAddress> {
-    let is_plain = |front: &&Value| {
-        let is_secure = front["address"].as_str().is_some_and(|address| address.starts_with("nbds:"));
-        front["kind"] == "nbd" && !is_secure
-    };
-    let mut fronts = status["fronts"].as_array()?.iter().filter(is_plain);
-    fronts.find_map(|front| front["place"].as_str()?.parse().ok())
-}
-
-fn process_id(status: &Value) -> Option<u32> {
-    status["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+fn nbd_front(fronts: &FrontsStatus) -> Option<ListenAddress> {
+    let is_plain = |front: &&FrontStatus| front.kind == "nbd" && !front.address.starts_with("nbds:");
+    fronts.fronts.iter().filter(is_plain).find_map(|front| front.place.parse().ok())
 }
 
 /// An NBD server as a device; its driver runs on the current runtime.
@@ -193,22 +189,25 @@ pub async fn nbd_device(address: &ListenAddress) -> Result<SharedDevice> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn of_several_fronts_the_one_that_our_client_can_use_is_taken() {
-        let front =
-            |kind: &str, place: &str, address: &str| json!({ "kind": kind, "place": place, "address": address });
+        let front = |kind: &str, place: &str, address: &str| FrontStatus {
+            kind: kind.to_owned(),
+            place: place.to_owned(),
+            address: address.to_owned(),
+            ..FrontStatus::default()
+        };
+        let of =
+            |fronts: &[FrontStatus]| nbd_front(&FrontsStatus { fronts: fronts.to_vec(), ..FrontsStatus::default() });
         let others = [
             front("iscsi", "127.0.0.1:3261", "iscsi://127.0.0.1:3261/iqn.a:b/0"),
             front("nbd", "/dev/nbd0", "/dev/nbd0"),
             front("nbd", "127.0.0.1:10809", "nbds://127.0.0.1:10809/"),
         ];
-        assert_eq!(nbd_front(&json!({ "fronts": others })), None);
+        assert_eq!(of(&others), None);
         let plain = front("nbd", "127.0.0.1:10810", "nbd://127.0.0.1:10810/");
-        let all = json!({ "fronts": [&others[0], &others[1], &others[2], &plain] });
-        assert_eq!(nbd_front(&all), "127.0.0.1:10810".parse().ok());
+        assert_eq!(of(&[&others[..], &[plain]].concat()), "127.0.0.1:10810".parse().ok());
     }
 }

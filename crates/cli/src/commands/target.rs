@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 
 use iscsi::target::{AccessList, AccessRule, TargetPortal};
-use serde_json::Value;
-use stack::Result;
 use stack::config::{Configuration, read};
 use stack::control::{Request, call};
 use stack::login::{CHAP_VARIABLE, MUTUAL_CHAP_VARIABLE, accounts};
 use stack::paths::{Paths, check_name};
 use stack::serve::{ServeConfig, Serving};
+use stack::status::{self, Reloaded, Shown};
 use stack::systemd::passed_listeners;
 use stack::target_config::TargetConfig;
+use stack::{Error, Failure, Result};
 use target::PORTAL_GROUP_DEFAULT;
 use target::Quota;
 
@@ -104,14 +104,11 @@ async fn reload(arguments: TargetReload) -> Result<()> {
         print_json(&answer);
         return Ok(());
     }
+    let Reloaded { luns_added, luns_removed, luns_resized, portals_added, portals_removed, sessions_ended, .. } =
+        status::read(&answer)?;
     print_line(&format!(
-        "{name}: {} LUNs added, {} removed, {} resized; {} portals added, {} removed; {} sessions asked to end",
-        answer["luns_added"],
-        answer["luns_removed"],
-        answer["luns_resized"],
-        answer["portals_added"],
-        answer["portals_removed"],
-        answer["sessions_ended"]
+        "{name}: {luns_added} LUNs added, {luns_removed} removed, {luns_resized} resized; {portals_added} portals \
+         added, {portals_removed} removed; {sessions_ended} sessions asked to end"
     ));
     Ok(())
 }
@@ -141,49 +138,54 @@ fn check(arguments: TargetCheck) -> Result<()> {
 async fn status(arguments: TargetStatus) -> Result<()> {
     let name = &arguments.name.name;
     check_name(name)?;
-    let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
+    let answer = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
     if arguments.json.json {
-        print_json(&status);
-    } else {
-        print_status(&status);
+        print_json(&answer);
+        return Ok(());
+    }
+    match status::read(&answer)? {
+        Shown::Target(status) => print_status(&status),
+        Shown::Attachment(_) | Shown::Mount(_) => {
+            let message = format!("\"{name}\" is no target: `forebay status {name}` says what it is");
+            return Err(Error::new(Failure::Usage, message));
+        }
     }
     Ok(())
 }
 
 /// The state of a target for a person.
-pub(super) fn print_status(status: &Value) {
-    let text = |key: &str| status[key].as_str().unwrap_or_default();
-    print_line(&format!("{}: serving on {}", text("name"), text("address")));
-    for session in status["sessions"].as_array().into_iter().flatten() {
+pub(super) fn print_status(status: &status::target::TargetStatus) {
+    print_line(&format!("{}: serving on {}", status.name, status.address));
+    for session in &status.server.sessions {
         print_line(&format!(
             "session {}: {} at {}, {} commands under way",
-            session["tsih"],
-            plain(session["initiator_name"].as_str().unwrap_or_default()),
-            plain(session["target_name"].as_str().unwrap_or("(discovery)")),
-            session["commands_under_way"]
+            session.tsih,
+            plain(&session.initiator_name),
+            plain(session.target_name.as_deref().unwrap_or("(discovery)")),
+            session.activity.as_ref().map_or(0, |activity| activity.commands_under_way)
         ));
     }
-    for connection in status["connections"].as_array().into_iter().flatten() {
+    for connection in &status.server.connections {
         print_line(&format!(
             "connection {} of session {}: {}, {} bytes in, {} bytes out",
-            connection["peer"].as_str().unwrap_or_default(),
-            connection["tsih"],
-            connection["state"].as_str().unwrap_or_default(),
-            connection["bytes_received"],
-            connection["bytes_sent"]
+            connection.peer,
+            connection.tsih.map_or_else(|| "-".to_owned(), |tsih| tsih.to_string()),
+            connection.state.as_str(),
+            connection.bytes_received,
+            connection.bytes_sent
         ));
     }
-    for lun in status["luns"].as_array().into_iter().flatten() {
+    for lun in &status.server.luns {
         print_line(&format!(
             "{} LUN {}: {} reads ({} bytes), {} writes ({} bytes), {} others, {} failures",
-            lun["target_name"].as_str().unwrap_or_default(),
-            lun["lun"],
-            lun["reads"],
-            lun["read_bytes"],
-            lun["writes"],
-            lun["written_bytes"],
-            lun["others"],
-            lun["failures"]
+            lun.target_name,
+            lun.lun,
+            lun.reads,
+            lun.read_bytes,
+            lun.writes,
+            lun.written_bytes,
+            lun.others,
+            lun.failures
         ));
     }
 }

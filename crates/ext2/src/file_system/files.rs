@@ -47,7 +47,8 @@ impl<B: Blocks> FileSystem<B> {
         content::read(&mut work, &inode, offset, length).await
     }
 
-    /// Writes bytes at `offset`: whole, or up to where it failed. Holes that it meets are filled; behind the end of the file it leaves one.
+    /// Writes bytes at `offset`: whole, or up to where it failed. Holes that it meets are filled; behind the end of the
+    /// file it leaves one.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NoSpace`, `TooLarge`
@@ -114,7 +115,8 @@ impl<B: Blocks> FileSystem<B> {
         }
     }
 
-    /// Where a hole or content begins, from `offset` on; `None` when there is none before the end. The end of a file is a hole.
+    /// Where a hole or content begins, from `offset` on; `None` when there is none before the end. The end of a file is
+    /// a hole.
     pub async fn seek(&self, inode: InodeNumber, offset: u64, is_hole_wanted: bool) -> Result<Option<u64>, Error> {
         let mut work = self.read().await?;
         let inode = regular(work.inode(inode).await?)?;

@@ -1,7 +1,8 @@
 //! A file system: what a mount asks of it.
 //!
-//! Every method is one operation ([`crate::blocks`]): whole, or nothing. Those that change more than one may hold (writing and shortening large files) are several, each
-//! of which leaves a file system that `e2fsck` has nothing to say about.
+//! Every method is one operation ([`crate::blocks`]): whole, or nothing. Those that change more than one may hold
+//! (writing and shortening large files) are several, each of which leaves a file system that `e2fsck` has nothing to
+//! say about.
 //!
 //! Who may do what is the caller's to decide: permissions are kept here, and not looked at.
 
@@ -106,7 +107,8 @@ impl<B: Blocks> FileSystem<B> {
     /// Opens a file system. To change it, it has to be clean; what a crash left without a name is freed then.
     ///
     /// # Errors
-    /// `Corrupt` when there is none or it is damaged, `Unsupported` and `ReadOnly` with the names of features, `NotClean`.
+    /// `Corrupt` when there is none or it is damaged, `Unsupported` and `ReadOnly` with the names of features,
+    /// `NotClean`.
     pub async fn open(blocks: B, options: OpenOptions) -> Result<Self, Error> {
         let mut operation = blocks.begin(Access::Read).await?;
         let number = place(blocks.block_bytes()).block;

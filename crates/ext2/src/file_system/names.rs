@@ -83,8 +83,9 @@ impl<B: Blocks> FileSystem<B> {
         Ok(metadata(&work.named_inode(found).await?))
     }
 
-    /// Names of a directory from `position` on, at most `entries_max`; 0 is the beginning, and each entry says where to go on. Names that come or go meanwhile
-    /// may be among them or not; one that is there throughout may come twice, or not at all, only where an index was reordered by others that came.
+    /// Names of a directory from `position` on, at most `entries_max`; 0 is the beginning, and each entry says where to
+    /// go on. Names that come or go meanwhile may be among them or not; one that is there throughout may come twice, or
+    /// not at all, only where an index was reordered by others that came.
     pub async fn list(
         &self,
         inode: InodeNumber,
@@ -187,10 +188,12 @@ impl<B: Blocks> FileSystem<B> {
         self.end_of_name(work, inode).await
     }
 
-    /// Renames something, also into another directory; what had the new name goes in the same operation, or as the mode says.
+    /// Renames something, also into another directory; what had the new name goes in the same operation, or as the mode
+    /// says.
     ///
     /// # Errors
-    /// `NotFound`, `Exists`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `TooManyLinks`, `NoSpace`; `Invalid` when a directory would be below itself.
+    /// `NotFound`, `Exists`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `TooManyLinks`, `NoSpace`; `Invalid` when a
+    /// directory would be below itself.
     pub async fn rename(
         &self,
         (from, from_name): (InodeNumber, &[u8]),

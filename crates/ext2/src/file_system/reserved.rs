@@ -1,6 +1,8 @@
-//! A file that no name leads to: the boot loader's inode, which every ext2 has, and which the kernel and `e2fsck` leave as it is.
+//! A file that no name leads to: the boot loader's inode, which every ext2 has, and which the kernel and `e2fsck` leave
+//! as it is.
 //!
-//! Whoever keeps the file system's blocks keeps there what it needs besides them. Its blocks are in use as those of any file, and never change their place.
+//! Whoever keeps the file system's blocks keeps there what it needs besides them. Its blocks are in use as those of any
+//! file, and never change their place.
 
 use super::FileSystem;
 use crate::blocks::{Blocks, Object, Operation};

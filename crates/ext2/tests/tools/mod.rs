@@ -1,4 +1,5 @@
-//! What the tests of this crate share: images in memory, the programs of e2fsprogs, and what is in a file system as one value.
+//! What the tests of this crate share: images in memory, the programs of e2fsprogs, and what is in a file system as one
+//! value.
 
 #![allow(dead_code, reason = "each test uses its part")]
 

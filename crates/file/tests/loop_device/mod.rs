@@ -75,8 +75,9 @@ impl Drop for SmallFileSystem {
     }
 }
 
-/// A disk whose flush fails once when what was written to it finds no room: it is in a file on an ext2 on a sparse disk on a small file system. Its
-/// writes succeed, since they end in the page cache of the ext2, whose `fsync` tells of the loss to one flush.
+/// A disk whose flush fails once when what was written to it finds no room: it is in a file on an ext2 on a sparse disk
+/// on a small file system. Its writes succeed, since they end in the page cache of the ext2, whose `fsync` tells of the
+/// loss to one flush.
 pub struct FlushFailingDisk {
     pub disk: LoopDevice,
     _ext2: SmallFileSystem,

@@ -24,7 +24,8 @@ use crate::listener::SocketAccess;
 pub struct FuseOptions {
     /// Whether it refuses to be opened for writing.
     pub is_read_only: bool,
-    /// Who may open it. Others than whoever serves it, root included, are let in only where this allows a group or everybody.
+    /// Who may open it. Others than whoever serves it, root included, are let in only where this allows a group or
+    /// everybody.
     pub access: SocketAccess,
 }
 
@@ -37,8 +38,8 @@ pub struct FuseFile {
 }
 
 impl FuseFile {
-    /// Mounts `device` as a file. Whoever changes a part of a block takes `turns` with the other fronts of that device. It is served on the runtime that this
-    /// is called on.
+    /// Mounts `device` as a file. Whoever changes a part of a block takes `turns` with the other fronts of that device.
+    /// It is served on the runtime that this is called on.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -77,8 +78,8 @@ impl FuseFile {
         self.work.counters.snapshot()
     }
 
-    /// Serves it until `stop`; then nothing new is begun, and it ends when what was begun is answered. Whoever has it open still gets errors from then on. It is
-    /// served once.
+    /// Serves it until `stop`; then nothing new is begun, and it ends when what was begun is answered. Whoever has it
+    /// open still gets errors from then on. It is served once.
     ///
     /// # Errors
     /// `NotConnected` when somebody else unmounts it.

@@ -23,11 +23,12 @@ pub struct Mountpoint {
 }
 
 impl Mountpoint {
-    /// Takes `path`: makes an empty file there, or takes one that is there. What a process left there that was killed is unmounted first.
+    /// Takes `path`: makes an empty file there, or takes one that is there. What a process left there that was killed
+    /// is unmounted first.
     ///
     /// # Errors
-    /// `AlreadyExists` for what is no empty file; `AddrInUse` where another process has it; `Unsupported` on a kernel without FUSE; whatever making the file
-    /// brings.
+    /// `AlreadyExists` for what is no empty file; `AddrInUse` where another process has it; `Unsupported` on a kernel
+    /// without FUSE; whatever making the file brings.
     pub fn claim(path: &Path) -> io::Result<Self> {
         check_kernel()?;
         if is_left_behind(path) {
@@ -59,8 +60,8 @@ impl Drop for Mountpoint {
 /// Whether this process may mount FUSE files.
 ///
 /// # Errors
-/// `Unsupported` on a kernel without FUSE; `PermissionDenied` for whoever may not open its device; `NotFound` for who is not root where `fusermount3` is
-/// missing.
+/// `Unsupported` on a kernel without FUSE; `PermissionDenied` for whoever may not open its device; `NotFound` for who
+/// is not root where `fusermount3` is missing.
 pub fn check_fuse() -> io::Result<()> {
     check_kernel()?;
     if rustix::process::geteuid().is_root() {

@@ -1,8 +1,9 @@
 //! What the kernel asks of a FUSE file, and what it is told.
 //!
-//! The file is that of a device: it is as long as that is, `O_TRUNC` and `ftruncate` leave it so, and its name, owner and mode stay what they are. It is opened for
-//! direct I/O: the kernel keeps no pages of it, so several openers and other fronts of one device see the same. Shared maps of it work where the kernel
-//! allows them beside direct I/O (6.6 and later).
+//! The file is that of a device: it is as long as that is, `O_TRUNC` and `ftruncate` leave it so, and its name, owner
+//! and mode stay what they are. It is opened for direct I/O: the kernel keeps no pages of it, so several openers and
+//! other fronts of one device see the same. Shared maps of it work where the kernel allows them beside direct I/O (6.6
+//! and later).
 
 use std::ffi::OsStr;
 use std::io;

@@ -19,8 +19,8 @@ pub(crate) enum Ended {
     Unmounted,
 }
 
-/// Serves until `stop`, or until somebody else unmounts it. Then it does `close`, which ends what is under way, and unmounts what is still mounted; whoever has
-/// it open still gets errors from then on.
+/// Serves until `stop`, or until somebody else unmounts it. Then it does `close`, which ends what is under way, and
+/// unmounts what is still mounted; whoever has it open still gets errors from then on.
 pub(crate) async fn serve<F: Filesystem>(
     mut session: Session<F>,
     path: &Path,

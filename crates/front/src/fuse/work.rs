@@ -57,8 +57,8 @@ impl Work {
         let _ = tokio::time::timeout(time_max, self.room.acquire_many(ROOM_UNITS)).await;
     }
 
-    /// Carries out `work` on `bytes` and hands its outcome to `answer`: here and now when the device answers on the spot, otherwise on the runtime of
-    /// `handle`. Waits until there is room for it.
+    /// Carries out `work` on `bytes` and hands its outcome to `answer`: here and now when the device answers on the
+    /// spot, otherwise on the runtime of `handle`. Waits until there is room for it.
     pub(super) fn carry_out<T: Send + 'static>(
         self: &Arc<Self>,
         handle: &Handle,
@@ -155,8 +155,8 @@ impl Work {
         self.device.flush()
     }
 
-    /// The first byte from `offset` on that is data, or else is in a hole. The end of the file is a hole; a device that knows of none has one there only.
-    /// `None` where there is no such byte.
+    /// The first byte from `offset` on that is data, or else is in a hole. The end of the file is a hole; a device that
+    /// knows of none has one there only. `None` where there is no such byte.
     pub(super) fn seek(
         &self,
         offset: u64,

@@ -1,7 +1,8 @@
 //! Which inodes the kernel knows, and how often it was told of each.
 //!
-//! It knows an inode as long as a program has it open, stands in it, or may ask for it again; then it forgets it. An inode that loses its last name while
-//! it is known is freed when it is forgotten, so no program ever meets another file under a number it holds.
+//! It knows an inode as long as a program has it open, stands in it, or may ask for it again; then it forgets it. An
+//! inode that loses its last name while it is known is freed when it is forgotten, so no program ever meets another
+//! file under a number it holds.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,8 @@ impl References {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is about to be told of what was found once more; what is known of it then. `None` when its number is another file's by now.
+    /// The kernel is about to be told of what was found once more; what is known of it then. `None` when its number is
+    /// another file's by now.
     pub(super) async fn add<B: Blocks>(
         &self,
         file_system: &FileSystem<B>,

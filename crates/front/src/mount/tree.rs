@@ -41,7 +41,8 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// Carries out `work` and hands its outcome to `answer`: here and now when nothing has to be waited for, otherwise on the runtime.
+    /// Carries out `work` and hands its outcome to `answer`: here and now when nothing has to be waited for, otherwise
+    /// on the runtime.
     pub(super) fn carry_out<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,

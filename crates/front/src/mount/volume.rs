@@ -35,8 +35,8 @@ pub struct Volume<B: Blocks> {
 }
 
 impl<B: Blocks> Volume<B> {
-    /// Mounts `file_system` over a directory. What a process left there that was killed is unmounted first. It is served on the runtime that this is called
-    /// on.
+    /// Mounts `file_system` over a directory. What a process left there that was killed is unmounted first. It is
+    /// served on the runtime that this is called on.
     ///
     /// # Errors
     /// `NotADirectory`, `Unsupported` on a kernel without FUSE; what the kernel says of the mount.
@@ -70,8 +70,8 @@ impl<B: Blocks> Volume<B> {
         self.tree.references.count()
     }
 
-    /// Serves it until `stop`, or until somebody unmounts it. Nothing is under way then, and what was done is left to whoever has the file system to commit. It is
-    /// served once.
+    /// Serves it until `stop`, or until somebody unmounts it. Nothing is under way then, and what was done is left to
+    /// whoever has the file system to commit. It is served once.
     ///
     /// # Errors
     /// When the kernel's door fails.

@@ -41,7 +41,8 @@ impl RawClient {
         self.0.write_all(&request(command, length).repeat(count)).await.unwrap();
     }
 
-    /// Asks for the same for as long as the server lives, so many times at once, and takes the replies. A command that is a write brings its bytes.
+    /// Asks for the same for as long as the server lives, so many times at once, and takes the replies. A command that
+    /// is a write brings its bytes.
     pub(crate) fn keep_asking(self, command: u16, length: u32, depth: usize) {
         let (mut replies, mut requests) = tokio::io::split(self.0);
         let payload_bytes = if command == 1 { length as usize } else { 0 };

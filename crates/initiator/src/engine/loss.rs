@@ -1,4 +1,5 @@
-//! What becomes of the jobs when what carried them out is gone: the session, what the unit had not made durable, or all hope.
+//! What becomes of the jobs when what carried them out is gone: the session, what the unit had not made durable, or all
+//! hope.
 
 use block::{Error, ErrorKind};
 
@@ -11,9 +12,10 @@ use crate::verdict::Attention;
 use iscsi::initiator::ConnectionError;
 
 impl Engine {
-    /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands
-    /// begins again, since those that were carried out are not retained before the request is complete, and a replay could write
-    /// over them. What had begun waits a little, and is given up when that was in vain too often.
+    /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what
+    /// takes several commands begins again, since those that were carried out are not retained before the request is
+    /// complete, and a replay could write over them. What had begun waits a little, and is given up when that was in
+    /// vain too often.
     pub(crate) fn begin_again(&mut self) {
         let now = self.options.clock.now();
         let (mut begun, mut exhausted) = (Vec::new(), Vec::new());
@@ -85,7 +87,8 @@ impl Engine {
         self.delayed.clear();
         self.stalled.clear();
         self.ready.clear();
-        // The session ended because of a command: trying that again as often as there is time for would take many times that time.
+        // The session ended because of a command: trying that again as often as there is time for would take many times
+        // that time.
         let is_stuck = matches!(loss, LinkError::Connection(ConnectionError::Unresponsive));
         let attempts_min = if is_stuck { 1 } else { 2 };
         let jobs = std::mem::take(&mut self.jobs);
@@ -99,7 +102,8 @@ impl Engine {
                 }
                 Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
                     let words = format!(
-                        "{} may or may not have happened: the session was lost, and what several hosts share is not written again unasked",
+                        "{} may or may not have happened: the session was lost, and what several hosts share is not \
+                         written again unasked",
                         job.words()
                     );
                     job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));

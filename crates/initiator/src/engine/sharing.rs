@@ -1,4 +1,5 @@
-//! The engine as a client of a LUN that several hosts share: its orders go out beside the requests, and nothing leaves that the client may not do.
+//! The engine as a client of a LUN that several hosts share: its orders go out beside the requests, and nothing leaves
+//! that the client may not do.
 
 use std::task::Context;
 

@@ -6,8 +6,8 @@
 //! | [`sizes`] | [`PduSizes`]: how large they were, of several connections |
 //! | [`transmit`] | [`TransmitQueue`]: many PDUs as one list of slices to write |
 //!
-//! Neither copies a large data segment: it is read straight into the buffer that the layer above names for it, and written
-//! straight from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made and checked here.
+//! Neither copies a large data segment: it is read straight into the buffer that the layer above names for it, and
+//! written straight from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made and checked here.
 
 pub mod receive;
 mod series;

@@ -1,7 +1,7 @@
 //! The receiving half of framing.
 //!
-//! The driver reads into [`Receiver::receive_space`] and reports with [`Receiver::handle_received`]; then the layer above
-//! calls [`Receiver::poll`] until it says [`Progress::NeedBytes`].
+//! The driver reads into [`Receiver::receive_space`] and reports with [`Receiver::handle_received`]; then the layer
+//! above calls [`Receiver::poll`] until it says [`Progress::NeedBytes`].
 //!
 //! ```text
 //!            BHS (+ AHS + digest)          place()             data (+ padding + digest)
@@ -11,10 +11,12 @@
 //!
 //! Small PDUs come through a staging buffer, many per read. While the better part of a large data segment is missing,
 //! `receive_space` is the rest of its destination, so those bytes are never copied. While a header waits for its
-//! place, `receive_space` is empty: a layer above that has no buffer to give simply does not read, and TCP tells the peer.
+//! place, `receive_space` is empty: a layer above that has no buffer to give simply does not read, and TCP tells the
+//! peer.
 //!
-//! A header that is no PDU is handed up with its data discarded, so that it can be rejected. A wrong header digest or an
-//! overlong data segment is an error, after which nothing can be made of what follows: the connection must be dropped.
+//! A header that is no PDU is handed up with its data discarded, so that it can be rejected. A wrong header digest or
+//! an overlong data segment is an error, after which nothing can be made of what follows: the connection must be
+//! dropped.
 
 use std::sync::Arc;
 
@@ -119,7 +121,8 @@ pub struct Receiver {
     end: usize,
     digests: Digests,
     data_segment_bytes_max: u32,
-    /// The header of the PDU under way, while [`State::Placing`] and [`State::Data`]. It is large: here it is not moved with the state.
+    /// The header of the PDU under way, while [`State::Placing`] and [`State::Data`]. It is large: here it is not moved
+    /// with the state.
     header: Option<ReceivedHeader>,
     state: State,
     is_after_large: bool,
@@ -255,7 +258,8 @@ impl Receiver {
         }
     }
 
-    /// The buffer of a data segment that is not whole, with its header: nothing more will come. The receiver is of no use after that.
+    /// The buffer of a data segment that is not whole, with its header: nothing more will come. The receiver is of no
+    /// use after that.
     pub fn take_destination(&mut self) -> Option<(ReceivedHeader, Buffer)> {
         match std::mem::replace(&mut self.state, State::Header) {
             State::Data(Assembly { buffer: Some(buffer), .. }) => Some((self.header.take()?, buffer)),
@@ -272,8 +276,8 @@ impl Receiver {
         }
     }
 
-    /// Moves what is left to the front, so that there is room for at least a whole header. What is left is short: part of
-    /// a header, or of padding and a digest.
+    /// Moves what is left to the front, so that there is room for at least a whole header. What is left is short: part
+    /// of a header, or of padding and a digest.
     fn compact(&mut self) {
         if self.start > 0 {
             self.staging.copy_within(self.start..self.end, 0);
@@ -545,7 +549,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_framed_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..4096), size in 1usize..500) {
+        fn any_bytes_are_framed_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+            size in 1usize..500,
+        ) {
             let _ = receive(&mut Receiver::new(8192), &bytes, &[size]);
         }
     }

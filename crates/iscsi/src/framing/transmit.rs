@@ -1,7 +1,8 @@
 //! The transmitting half of framing: PDUs wait in a queue as their pieces, and one vectored write takes many of them.
 //!
 //! Headers, digests and padding are made when a PDU is queued and live in its entry; data segments stay in the buffers
-//! they came in and are released when their last byte is written. PDUs that carry one buffer in many pieces are made when it is nearly their turn.
+//! they came in and are released when their last byte is written. PDUs that carry one buffer in many pieces are made
+//! when it is nearly their turn.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -170,8 +171,8 @@ impl TransmitQueue {
         self.later.push_back(Later::Entry(entry));
     }
 
-    /// Queues the parts of `buffer` that `pieces` names as a PDU each, with the headers that `header` makes of them. A few of them are made now, the others
-    /// when those are written.
+    /// Queues the parts of `buffer` that `pieces` names as a PDU each, with the headers that `header` makes of them. A
+    /// few of them are made now, the others when those are written.
     ///
     /// # Panics
     /// When one is 2^24 bytes or longer.

@@ -7,7 +7,8 @@
 //! Data-In goes straight into the buffer of its task; what a command writes goes out from there: immediate data,
 //! unsolicited Data-Out and the answers to R2Ts, cut to what was negotiated (RFC 7143 11.7 and 11.8). Everything the
 //! target says is checked against the task it names: an R2T or Data-In outside of it ends the connection, one for a
-//! task that is over is ignored. What it can make us hold is bounded: a target that passes a bound loses its connection.
+//! task that is over is ignored. What it can make us hold is bounded: a target that passes a bound loses its
+//! connection.
 
 mod error;
 mod keepalive;
@@ -549,7 +550,8 @@ impl Connection {
 
     fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
         let burst_bytes_max = session.negotiated().max_burst_length;
-        // All data of all commands here may wait at once, each with its headers, and no more: a byte that is asked for twice was sent before.
+        // All data of all commands here may wait at once, each with its headers, and no more: a byte that is asked for
+        // twice was sent before.
         let waiting_bytes_max = TRANSMIT_BYTES_HIGH + 2 * session.load(self.cid).bytes;
         let Some(task) = session.task_on(self.cid, r2t.initiator_task_tag) else { return Ok(()) };
         if task.outcome.is_some() {

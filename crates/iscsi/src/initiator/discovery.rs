@@ -39,8 +39,8 @@ impl TargetAddress {
     }
 }
 
-/// The targets of an answer, if there are no more of them than anybody looks at. Addresses that are none are left out: one bad entry should not hide
-/// the others.
+/// The targets of an answer, if there are no more of them than anybody looks at. Addresses that are none are left out:
+/// one bad entry should not hide the others.
 pub(super) fn targets(keys: &Keys) -> Option<Vec<DiscoveredTarget>> {
     let mut targets: Vec<DiscoveredTarget> = Vec::new();
     for (name, value) in keys.iter() {

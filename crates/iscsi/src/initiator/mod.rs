@@ -21,9 +21,9 @@
 //! session.poll_completed(), connection.poll_event()  until None
 //! ```
 //!
-//! Everything that ends a connection is a [`ConnectionError`]. Where there are others and ErrorRecoveryLevel is 1 or 2, its tasks go on or
-//! end as [`recovery`] has it; else the session is lost with it, and its tasks are taken back with [`Session::take_all`] and issued again on
-//! a new session.
+//! Everything that ends a connection is a [`ConnectionError`]. Where there are others and ErrorRecoveryLevel is 1 or 2,
+//! its tasks go on or end as [`recovery`] has it; else the session is lost with it, and its tasks are taken back with
+//! [`Session::take_all`] and issued again on a new session.
 //!
 //! | | |
 //! |---|---|

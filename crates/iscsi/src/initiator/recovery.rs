@@ -12,9 +12,9 @@
 //! | never reached the target: its CmdSN is not before ExpCmdSN | sent again with the same CmdSN and tag, which fills the gap (7.2.1) | the same |
 //! | reached it | ended; whoever submitted it may do so again as a new command | TASK REASSIGN: goes on where it was |
 //!
-//! With level 2 the connection is *removed for recovery*: its tasks wait for their new allegiance. With level 1 it is *closed*, which ends
-//! them. At level 0 there is no recovery but a new session. What came of a read before the loss stays, and ExpDataSN says
-//! how much that is; what went out of a write is asked for again by new R2Ts.
+//! With level 2 the connection is *removed for recovery*: its tasks wait for their new allegiance. With level 1 it
+//! is *closed*, which ends them. At level 0 there is no recovery but a new session. What came of a read before the loss
+//! stays, and ExpDataSN says how much that is; what went out of a write is asked for again by new R2Ts.
 
 use base::clock::Instant;
 use base::serial::Serial32;
@@ -110,7 +110,8 @@ impl Connection {
         }
     }
 
-    /// A reassignment was not accepted. Only where the task is certainly over may it be submitted again on this session.
+    /// A reassignment was not accepted. Only where the task is certainly over may it be submitted again on this
+    /// session.
     pub(super) fn handle_refused_reassignment(
         session: &mut Session,
         tag: InitiatorTaskTag,

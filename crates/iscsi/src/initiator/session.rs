@@ -1,9 +1,10 @@
 //! A session's numbering and tasks, apart from the connections that carry them (RFC 7143 4.2.2.1 and 4.2.4).
 //!
-//! The connections of a session share its window and its tasks; each task belongs to the connection its command was sent on.
-//! Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command leaves. An *immediate* command
-//! passes them and the window, and uses up no CmdSN: whoever submits it keeps to the few that a target takes (RFC 7143 4.2.2.1). A
-//! task's tag is its slot and the slot's generation, so an answer that comes after its task ended finds nobody.
+//! The connections of a session share its window and its tasks; each task belongs to the connection its command was
+//! sent on. Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command
+//! leaves. An *immediate* command passes them and the window, and uses up no CmdSN: whoever submits it keeps to the few
+//! that a target takes (RFC 7143 4.2.2.1). A task's tag is its slot and the slot's generation, so an answer that comes
+//! after its task ended finds nobody.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -428,7 +429,8 @@ impl Session {
         self.earliest_deadline
     }
 
-    /// Tags of tasks of the connection `cid` whose time is up and that nobody aborts yet. Commands that never left end here.
+    /// Tags of tasks of the connection `cid` whose time is up and that nobody aborts yet. Commands that never left end
+    /// here.
     pub(super) fn expire(&mut self, now: Instant, cid: u16) -> Vec<InitiatorTaskTag> {
         if self.earliest_deadline.is_none_or(|deadline| deadline > now) {
             return Vec::new();

@@ -113,7 +113,8 @@ fn what_is_out_of_range_unknown_or_obsolete_gets_its_constant() {
              IFMarker=No OFMarkInt=2048 X-com.example.key=1 Whatever=2 X#NodeArchitecture=a"
         ),
         "MaxConnections=Reject MaxBurstLength=Reject ErrorRecoveryLevel=Reject DataPDUInOrder=Reject \
-         MaxOutstandingR2T=Reject IFMarker=Reject OFMarkInt=Reject X-com.example.key=NotUnderstood Whatever=NotUnderstood"
+         MaxOutstandingR2T=Reject IFMarker=Reject OFMarkInt=Reject X-com.example.key=NotUnderstood \
+         Whatever=NotUnderstood"
     );
     assert_eq!(target.negotiated(), Negotiated::default());
 }
@@ -283,7 +284,8 @@ proptest! {
         let (initiator, target) = negotiate(initiator_offer.clone(), target_offer.clone(), SessionType::Normal);
         let negotiated = initiator.negotiated();
         prop_assert_eq!(negotiated, target.negotiated());
-        prop_assert_eq!(negotiated.max_burst_length, initiator_offer.max_burst_length.min(target_offer.max_burst_length));
+        let least = initiator_offer.max_burst_length.min(target_offer.max_burst_length);
+        prop_assert_eq!(negotiated.max_burst_length, least);
         prop_assert!(negotiated.first_burst_length <= negotiated.max_burst_length);
         prop_assert_eq!(negotiated.initial_r2t, initiator_offer.initial_r2t || target_offer.initial_r2t);
         prop_assert_eq!(negotiated.immediate_data, initiator_offer.immediate_data && target_offer.immediate_data);

@@ -1,5 +1,5 @@
-//! Additional header segments (RFC 7143 11.2.2): the rest of a CDB above 16 bytes, and how much a bidirectional command expects
-//! to read. Only SCSI Command PDUs carry them.
+//! Additional header segments (RFC 7143 11.2.2): the rest of a CDB above 16 bytes, and how much a bidirectional command
+//! expects to read. Only SCSI Command PDUs carry them.
 
 use super::padding_bytes;
 

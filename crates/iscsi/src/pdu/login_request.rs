@@ -71,7 +71,8 @@ impl Isid {
     }
 }
 
-/// What is written is no ISID: twelve hexadecimal digits, of which the first two bits are not both set (RFC 7143 11.12.5).
+/// What is written is no ISID: twelve hexadecimal digits, of which the first two bits are not both set (RFC 7143
+/// 11.12.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an ISID is twelve hexadecimal digits, like 80123456789a, of which the first is not above b")]
 pub struct NoIsid;

@@ -1,10 +1,12 @@
 //! The PDUs of RFC 7143 section 11.
 //!
 //! Each PDU has a file with two levels: a `...Raw` struct that is its 48-byte Basic Header Segment byte for byte, and a
-//! value of the same name without `Raw` that cannot hold nonsense. [`Bhs`] is any of them. What all share stands apart: the
-//! two lengths in bytes 4..8 are a [`Lengths`], which `framing` fills in, and additional header segments are in [`ahs`].
+//! value of the same name without `Raw` that cannot hold nonsense. [`Bhs`] is any of them. What all share stands apart:
+//! the two lengths in bytes 4..8 are a [`Lengths`], which `framing` fills in, and additional header segments are in
+//! [`ahs`].
 //!
-//! Reserved bits are ignored when received and zero when sent; reserved *values* in defined fields are an error (RFC 7143 2.4).
+//! Reserved bits are ignored when received and zero when sent; reserved *values* in defined fields are an error (RFC
+//! 7143 2.4).
 //!
 //! | opcode | PDU | | opcode | PDU |
 //! |---|---|---|---|---|
@@ -23,7 +25,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Defines an enum whose values are codes of the standard, with the standard's names, in the standard's order.
 macro_rules! code_enum {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal, $text:literal;)+ }) => {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $code:literal, $text:literal;)+ }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]

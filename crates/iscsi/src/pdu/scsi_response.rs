@@ -1,4 +1,5 @@
-//! SCSI Response (RFC 7143 11.4). Its data segment, when there is one, is a two-byte SenseLength, sense data and response data.
+//! SCSI Response (RFC 7143 11.4). Its data segment, when there is one, is a two-byte SenseLength, sense data and
+//! response data.
 
 use base::serial::Serial32;
 use zerocopy::byteorder::big_endian::U32;

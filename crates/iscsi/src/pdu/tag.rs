@@ -1,5 +1,5 @@
-//! Task tags: 32 bits that name a task or a transfer. FFFFFFFFh is reserved for "none" in both (RFC 7143 11.2.1.8, 11.8.5),
-//! so the types cannot hold it and a field that may be absent is an `Option`.
+//! Task tags: 32 bits that name a task or a transfer. FFFFFFFFh is reserved for "none" in both (RFC 7143 11.2.1.8,
+//! 11.8.5), so the types cannot hold it and a field that may be absent is an `Option`.
 
 use std::fmt;
 

@@ -1,11 +1,13 @@
 //! Who may log in to a target, and how they prove it.
 //!
-//! The rules are a list. For an initiator count those that its name matches, in their order; a rule without accounts is open and ends the
-//! list. So the first that counts says whether CHAP is asked for; with CHAP, the first that counts and has the proved user is the
-//! initiator's. An initiator for which no rule counts is not allowed here: AUTHORIZATION FAILURE (RFC 7143 11.13.5).
+//! The rules are a list. For an initiator count those that its name matches, in their order; a rule without accounts is
+//! open and ends the list. So the first that counts says whether CHAP is asked for; with CHAP, the first that counts
+//! and has the proved user is the initiator's. An initiator for which no rule counts is not allowed here: AUTHORIZATION
+//! FAILURE (RFC 7143 11.13.5).
 //!
-//! A name that a rule with accounts names is theirs: of the rules that match it, those do not count that name it less closely. Sessions,
-//! reservations and change marks are kept by the name, and a guest's account would otherwise reach those of every name.
+//! A name that a rule with accounts names is theirs: of the rules that match it, those do not count that name it less
+//! closely. Sessions, reservations and change marks are kept by the name, and a guest's account would otherwise reach
+//! those of every name.
 
 use crate::chap::Credentials;
 
@@ -24,7 +26,8 @@ impl NamePattern {
         self.closeness(name).is_some()
     }
 
-    /// How closely a name is meant: closest by the whole of it, else by as many bytes as its beginning has; `None` where it is not meant.
+    /// How closely a name is meant: closest by the whole of it, else by as many bytes as its beginning has; `None`
+    /// where it is not meant.
     fn closeness(&self, name: &str) -> Option<usize> {
         match self.0.strip_suffix('*') {
             None => self.0.eq_ignore_ascii_case(name).then_some(usize::MAX),

@@ -1,7 +1,8 @@
 //! What a task was answered with, kept until the initiator has acknowledged it (error recovery levels 1 and 2).
 //!
-//! Data-In PDUs that were sent are pieces of one buffer; a SNACK gets exact replicas of them (RFC 7143 11.16), an R-Data SNACK and
-//! a reassignment get the rest of the data cut anew. The data is shared with the transmit queue, never copied.
+//! Data-In PDUs that were sent are pieces of one buffer; a SNACK gets exact replicas of them (RFC 7143 11.16), an
+//! R-Data SNACK and a reassignment get the rest of the data cut anew. The data is shared with the transmit queue, never
+//! copied.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!                   ExpCmdSN                                MaxCmdSN
 //! ```
 //!
-//! MaxCmdSN never goes back: what an initiator was allowed once stays allowed. It stops going forward while as many commands
-//! are under way as the window holds, and goes on as they end.
+//! MaxCmdSN never goes back: what an initiator was allowed once stays allowed. It stops going forward while as many
+//! commands are under way as the window holds, and goes on as they end.
 
 use std::collections::VecDeque;
 

@@ -8,8 +8,8 @@
 //! poll_timeout() is due ─► handle_timeout()       ─┘   write io_slices(), handle_transmitted()
 //! ```
 //!
-//! [`LoginEvent::SessionRequested`] is the end of a good login: the driver decides whether it becomes a new session, joins one, or is
-//! refused. Until then nothing more is read.
+//! [`LoginEvent::SessionRequested`] is the end of a good login: the driver decides whether it becomes a new session,
+//! joins one, or is refused. Until then nothing more is read.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -77,8 +77,8 @@ pub(super) struct LoggedIn {
 }
 
 impl Connection {
-    /// A connection that was just accepted. `challenge` is fresh randomness for this connection only; `local_address` is
-    /// where the initiator reached us, as far as that is an IP address.
+    /// A connection that was just accepted. `challenge` is fresh randomness for this connection only; `local_address`
+    /// is where the initiator reached us, as far as that is an IP address.
     pub fn new(
         parameters: Arc<TargetParameters>,
         challenge: Challenge,
@@ -164,7 +164,8 @@ impl Connection {
         }
     }
 
-    /// What CDBs ask for in the session that this login begins, where its LUNs are not those of the target's description.
+    /// What CDBs ask for in the session that this login begins, where its LUNs are not those of the target's
+    /// description.
     pub fn set_data_out_of(&mut self, data_out_of: DataOutOf) {
         self.data_out_of = Some(data_out_of);
     }

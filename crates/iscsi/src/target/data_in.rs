@@ -1,6 +1,7 @@
 //! What a command reads, as the Data-In PDUs that it is cut into.
 //!
-//! They are made when their turn to be sent comes: of 16 MiB for an initiator that takes 512 bytes a PDU there are 32768.
+//! They are made when their turn to be sent comes: of 16 MiB for an initiator that takes 512 bytes a PDU there
+//! are 32768.
 
 use std::ops::Range;
 use std::sync::Arc;

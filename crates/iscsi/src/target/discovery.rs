@@ -44,7 +44,8 @@ pub(super) fn send_targets(
     Some(keys)
 }
 
-/// The portals as an initiator can use them: an unspecified address becomes the one it connected to, if the family fits.
+/// The portals as an initiator can use them: an unspecified address becomes the one it connected to, if the family
+/// fits.
 fn reachable(portals: &[TargetPortal], local_address: Option<SocketAddr>) -> Vec<TargetPortal> {
     let local = local_address.map(|local| local.ip().to_canonical());
     let mut addresses: Vec<TargetPortal> = Vec::new();

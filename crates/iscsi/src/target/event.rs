@@ -42,14 +42,14 @@ pub enum Event {
     DataHeld(HeldData),
     /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management).
     TaskManagement(TaskManagement),
-    /// Commands of these LUN fields were ended with their connection, and the session goes on: each logical unit owes this nexus a unit attention
-    /// (RFC 7143 11.14.5, 47h/7Fh).
+    /// Commands of these LUN fields were ended with their connection, and the session goes on: each logical unit owes
+    /// this nexus a unit attention (RFC 7143 11.14.5, 47h/7Fh).
     CommandsCleared(Vec<u64>),
-    /// The initiator ends the session. Nothing new comes; [`Closed`](Self::Closed) follows when the tasks under way have ended, whose outcomes
-    /// nobody waits for.
+    /// The initiator ends the session. Nothing new comes; [`Closed`](Self::Closed) follows when the tasks under way
+    /// have ended, whose outcomes nobody waits for.
     Logout,
-    /// Nothing more will be received on this connection. What is queued must still be sent, then the transport closed. The
-    /// session goes on.
+    /// Nothing more will be received on this connection. What is queued must still be sent, then the transport closed.
+    /// The session goes on.
     LinkClosed(LinkId, CloseReason),
     /// The session is over, and so are all its connections, of which the queued bytes must still be sent.
     Closed(CloseReason),

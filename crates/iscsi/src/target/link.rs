@@ -1,7 +1,7 @@
 //! One connection of a session in the full feature phase: framing, response numbers, pings.
 //!
-//! Responses are numbered per connection (StatSN). Above error recovery level 0 each is kept until the initiator's ExpStatSN has
-//! passed it, so that a status SNACK gets it again.
+//! Responses are numbered per connection (StatSN). Above error recovery level 0 each is kept until the initiator's
+//! ExpStatSN has passed it, so that a status SNACK gets it again.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -146,7 +146,8 @@ impl Link {
         }
     }
 
-    /// Takes a connection that just logged in as this one's response half: its login says that everything sent here has arrived.
+    /// Takes a connection that just logged in as this one's response half: its login says that everything sent here has
+    /// arrived.
     pub(super) fn take_response_half(&mut self, half: Self) -> Vec<(InitiatorTaskTag, Serial32)> {
         let acknowledged = self.acknowledge(self.stat_sn);
         self.forget_sent();

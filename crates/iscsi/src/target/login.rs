@@ -6,8 +6,8 @@
 //!                    └───────────────────────────────┘ (security straight to the end)
 //! ```
 //!
-//! A stage is left when the initiator asks for it and nothing is open: authentication, where it is required, and answers to
-//! what this end proposed. Whatever is wrong ends the login with the status of RFC 7143 11.13.5.
+//! A stage is left when the initiator asks for it and nothing is open: authentication, where it is required, and
+//! answers to what this end proposed. Whatever is wrong ends the login with the status of RFC 7143 11.13.5.
 
 use std::sync::Arc;
 

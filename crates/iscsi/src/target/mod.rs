@@ -31,8 +31,9 @@
 //! - what a peer can make this side hold is bounded (`limits`);
 //! - whatever bytes come, the answer is a Reject, a Login status or the end of the connection.
 //!
-//! A session is one value and has no locks: whoever drives it drives all its connections. What level of error recovery adds is
-//! `session/recovery.rs`: SNACK, data that came wrong asked for again, connections lost without their tasks, reassignment.
+//! A session is one value and has no locks: whoever drives it drives all its connections. What level of error recovery
+//! adds is `session/recovery.rs`: SNACK, data that came wrong asked for again, connections lost without their tasks,
+//! reassignment.
 
 pub mod access;
 mod answer;

@@ -1,8 +1,9 @@
 //! The pace at which what is no command and no data is looked at on one connection.
 //!
-//! A host pings every few seconds, sends a text after its login and a task management request in trouble, and nothing that is rejected. Who sends
-//! many of these has nothing done by them, and takes the time of the sessions beside. So each interval has a budget of such work; when it is spent,
-//! the connection is not looked at until the interval is over.
+//! A host pings every few seconds, sends a text after its login and a task management request in trouble, and nothing
+//! that is rejected. Who sends many of these has nothing done by them, and takes the time of the sessions beside. So
+//! each interval has a budget of such work; when it is spent, the connection is not looked at until the interval is
+//! over.
 
 use base::clock::Instant;
 

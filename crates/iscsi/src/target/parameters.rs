@@ -16,7 +16,8 @@ use crate::limits::{
 };
 use crate::negotiation::Offer;
 
-/// The data-out that a CDB asks for. The transport solicits no more, and reports the difference to what the initiator expected as a residual.
+/// The data-out that a CDB asks for. The transport solicits no more, and reports the difference to what the initiator
+/// expected as a residual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AskedDataOut {
     /// Bytes.
@@ -110,7 +111,8 @@ pub struct TargetParameters {
     pub ping_timeout: Duration,
     /// Where data-out buffers come from.
     pub pool: BufferPool,
-    /// Where the data of requests that are no commands goes: pings, texts. When it has lent all it may, they have memory of their own.
+    /// Where the data of requests that are no commands goes: pings, texts. When it has lent all it may, they have
+    /// memory of their own.
     pub request_data: BufferPool,
     /// Bytes of data-out buffers that one session may have; one command it may always have.
     pub session_data_out_bytes: usize,
@@ -158,7 +160,8 @@ impl Default for RetainedData {
 }
 
 impl TargetParameters {
-    /// Standard parameters for `targets`: as many connections per session and as much error recovery as the initiator wishes.
+    /// Standard parameters for `targets`: as many connections per session and as much error recovery as the initiator
+    /// wishes.
     pub fn new(targets: Vec<TargetDescription>, pool: BufferPool) -> Self {
         Self {
             targets,

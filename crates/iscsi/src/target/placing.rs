@@ -1,4 +1,5 @@
-//! Where the data segments of PDUs go, before the PDU is whole: whether a command becomes a task, and into which buffer its data-out comes.
+//! Where the data segments of PDUs go, before the PDU is whole: whether a command becomes a task, and into which buffer
+//! its data-out comes.
 
 use base::buffer::{Buffer, BufferPool};
 
@@ -70,8 +71,8 @@ impl DataOutPlan {
         Self { wanted, takes_immediate, unsolicited_limit: has_unsolicited.then_some(first_burst), is_held }
     }
 
-    /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes. `None` when there is no
-    /// buffer for what comes with the command: asked for nothing, it is not kept.
+    /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes.
+    /// `None` when there is no buffer for what comes with the command: asked for nothing, it is not kept.
     pub(super) fn buffer(
         &self,
         parameters: &TargetParameters,
@@ -90,8 +91,9 @@ impl DataOutPlan {
     }
 }
 
-/// A buffer for data-out of a session that has its `own`: within its share and what others leave, or within its reserve. What is to be asked for
-/// (`is_asked`) takes of the reserve only when the session has nothing else: it can wait.
+/// A buffer for data-out of a session that has its `own`: within its share and what others leave, or within its
+/// reserve. What is to be asked for (`is_asked`) takes of the reserve only when the session has nothing else: it can
+/// wait.
 pub(super) fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize, is_asked: bool) -> Option<Buffer> {
     let capacity = BufferPool::capacity_of(bytes)?;
     let is_within_share = own.lent_bytes == 0 || own.lent_bytes + capacity <= parameters.session_data_out_bytes;
@@ -123,7 +125,8 @@ pub(super) fn place_immediate_data(
     buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
 }
 
-/// Where the data segment of a Data-Out PDU goes: into its task's buffer, which the receiver has until the PDU is whole.
+/// Where the data segment of a Data-Out PDU goes: into its task's buffer, which the receiver has until the PDU is
+/// whole.
 pub(super) fn place_data_out(
     set: &mut TaskSet,
     parameters: &TargetParameters,
@@ -156,8 +159,8 @@ pub(super) fn place_data_out(
     Destination::Buffer { buffer, offset }
 }
 
-/// A larger buffer with the first `kept` bytes of a smaller one: twice as large, so that all of them are copied once or twice, or as large as it must
-/// be.
+/// A larger buffer with the first `kept` bytes of a smaller one: twice as large, so that all of them are copied once or
+/// twice, or as large as it must be.
 pub(super) fn grow(
     buffer: &Buffer,
     kept: usize,

@@ -9,9 +9,10 @@
 //! a transport failed ─► handle_lost()                       ─┘
 //! ```
 //!
-//! Commands are put in order over all connections (RFC 7143 4.2.2.1); everything of a task stays on the connection its command came
-//! on (connection allegiance, 4.2.5.1). What ends a connection ends its tasks, too, unless error recovery level 2 was agreed:
-//! then they wait for TASK REASSIGN until Time2Retain is over, and so does a session that has no connection left.
+//! Commands are put in order over all connections (RFC 7143 4.2.2.1); everything of a task stays on the connection its
+//! command came on (connection allegiance, 4.2.5.1). What ends a connection ends its tasks, too, unless error recovery
+//! level 2 was agreed: then they wait for TASK REASSIGN until Time2Retain is over, and so does a session that has no
+//! connection left.
 //!
 //! | file | holds |
 //! |---|---|
@@ -181,8 +182,8 @@ impl Session {
         Ok(())
     }
 
-    /// A login becomes another connection of this session, in the place of one with the same CID if there is any (RFC 7143
-    /// 6.3.4). The caller asked [`Session::check_join`].
+    /// A login becomes another connection of this session, in the place of one with the same CID if there is any (RFC
+    /// 7143 6.3.4). The caller asked [`Session::check_join`].
     pub fn join(&mut self, now: Instant, connection: Connection) -> Option<LinkId> {
         self.now = now;
         let (cid, answers_for) = connection.request().map(|request| (request.cid, request.answers_for))?;
@@ -244,8 +245,8 @@ impl Session {
         self.drain_receiver(at);
     }
 
-    /// Whether a portion of what has come on a connection was looked at, and perhaps there is more: [`Session::go_on`] is to be called before
-    /// more is read.
+    /// Whether a portion of what has come on a connection was looked at, and perhaps there is more: [`Session::go_on`]
+    /// is to be called before more is read.
     pub fn is_behind(&self, at: LinkId) -> bool {
         self.live().any(|link| link.id == at && link.is_behind)
     }
@@ -261,8 +262,8 @@ impl Session {
         self.any(at).map_or(0, |link| link.queue(at).io_slices_of(bytes_max, out))
     }
 
-    /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping that
-    /// waits behind it.
+    /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping
+    /// that waits behind it.
     pub fn handle_transmitted(&mut self, now: Instant, at: LinkId, length: usize) {
         self.now = now;
         let ping_timeout = self.parameters.ping_timeout;
@@ -284,7 +285,8 @@ impl Session {
         self.any(at).map_or(0, |link| link.queue(at).bytes())
     }
 
-    /// Bytes of memory that the data keeps which waits to be written on a connection: its buffers, as large as these are.
+    /// Bytes of memory that the data keeps which waits to be written on a connection: its buffers, as large as these
+    /// are.
     pub fn data_bytes_held(&self, at: LinkId) -> usize {
         self.any(at).map_or(0, |link| link.queue(at).data_bytes_held())
     }
@@ -311,8 +313,8 @@ impl Session {
         }
     }
 
-    /// Responses sent on a connection that the initiator had not acknowledged when it was last heard: about as many as the commands it
-    /// keeps in flight.
+    /// Responses sent on a connection that the initiator had not acknowledged when it was last heard: about as many as
+    /// the commands it keeps in flight.
     pub fn unacknowledged_responses(&self, at: LinkId) -> u32 {
         self.links.iter().find(|link| link.id == at).map_or(0, |link| link.stat_sn.distance_from(link.exp_stat_sn))
     }
@@ -459,7 +461,8 @@ impl Session {
         (self.full.negotiated.default_time2wait, retain)
     }
 
-    /// Takes a portion of what has arrived, as long as its answers have room. Else the rest waits until the peer has taken some of them.
+    /// Takes a portion of what has arrived, as long as its answers have room. Else the rest waits until the peer has
+    /// taken some of them.
     fn drain_receiver(&mut self, at: LinkId) {
         let mut work = 0;
         if let Some(link) = live(&mut self.links, at) {
@@ -522,8 +525,8 @@ impl Session {
         link.receiver.place(destination);
     }
 
-    /// A connection ends without the initiator's wish. What that means depends on the error recovery level (RFC 7143 7.1.5,
-    /// 7.14): at level 0 the session ends; at 1 the connection's tasks end; at 2 they wait.
+    /// A connection ends without the initiator's wish. What that means depends on the error recovery level (RFC 7143
+    /// 7.1.5, 7.14): at level 0 the session ends; at 1 the connection's tasks end; at 2 they wait.
     fn fail_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         let cid = link.cid;
@@ -558,8 +561,8 @@ impl Session {
         self.lost.push(Lost { link, cid, is_logged_out, deadline: self.now + kept });
     }
 
-    /// Nothing more is received on a connection. Its tasks end, unless it is remembered and they may be reassigned; commands that
-    /// were not delivered are given up in any case.
+    /// Nothing more is received on a connection. Its tasks end, unless it is remembered and they may be reassigned;
+    /// commands that were not delivered are given up in any case.
     fn close_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         link.is_closed = true;
@@ -580,7 +583,8 @@ impl Session {
         self.advance_managements();
     }
 
-    /// Commands of a connection whose turn has not come are given up, so that the initiator can send them again on another one (RFC 7143 11.14).
+    /// Commands of a connection whose turn has not come are given up, so that the initiator can send them again on
+    /// another one (RFC 7143 11.14).
     fn give_up_undelivered(&mut self, at: LinkId) {
         let of_link = |task: &super::task::Task| task.link == at && !task.is_delivered;
         let given_up: Vec<TaskId> = self.set.tasks.values().filter(|task| of_link(task)).map(|task| task.id).collect();
@@ -635,8 +639,8 @@ impl Session {
         }
     }
 
-    /// Lost connections whose time is over are forgotten with their tasks; the session ends with the last of them when no
-    /// connection is left.
+    /// Lost connections whose time is over are forgotten with their tasks; the session ends with the last of them when
+    /// no connection is left.
     fn forget_lost(&mut self) {
         while let Some(index) = self.lost.iter().position(|lost| self.now >= lost.deadline) {
             let lost = self.lost.remove(index);
@@ -672,7 +676,8 @@ impl Session {
         links.into_iter().for_each(|at| self.tell_one(at, event, 0));
     }
 
-    /// Sends an asynchronous message with a meaning of our own, with data, on one connection: `preferred`, if it is there still. False when none is.
+    /// Sends an asynchronous message with a meaning of our own, with data, on one connection: `preferred`, if it is
+    /// there still. False when none is.
     pub fn send_message(
         &mut self,
         now: Instant,

@@ -6,8 +6,8 @@
 //!    (in the command)    │ (InitialR2T=No, F=0)  │                          │ (the CDB wants less)
 //! ```
 //!
-//! DataPDUInOrder and DataSequenceInOrder are always Yes, so that every byte arrives once, in order, and one number says how
-//! far a task is. Bytes go straight into the task's buffer, which is lent to the receiver meanwhile.
+//! DataPDUInOrder and DataSequenceInOrder are always Yes, so that every byte arrives once, in order, and one number
+//! says how far a task is. Bytes go straight into the task's buffer, which is lent to the receiver meanwhile.
 
 use std::collections::VecDeque;
 
@@ -125,7 +125,8 @@ pub(super) enum DataFault {
     Repeated,
     /// Bytes behind a PDU that was lost: they will be asked for again with it.
     Recovering,
-    /// Bytes for an R2T that is not outstanding: above error recovery level 0, one that was given up when the data was asked for again.
+    /// Bytes for an R2T that is not outstanding: above error recovery level 0, one that was given up when the data was
+    /// asked for again.
     Stale,
     /// Bytes that do not belong where they say: at error recovery level 0 the connection ends (RFC 7143 7.8, 7.13).
     Protocol(&'static str),
@@ -162,7 +163,8 @@ pub(super) struct DataOutCollection {
 }
 
 impl DataOutCollection {
-    /// A collection of `wanted` bytes of which `immediate` came with the command; up to `unsolicited_limit` more come unasked.
+    /// A collection of `wanted` bytes of which `immediate` came with the command; up to `unsolicited_limit` more come
+    /// unasked.
     pub(super) fn new(wanted: u32, immediate: u32, unsolicited_limit: Option<u32>) -> Self {
         Self {
             buffer: None,
@@ -226,7 +228,8 @@ impl DataOutCollection {
         Some(r2t)
     }
 
-    /// Whether a Data-Out PDU of `length` bytes has the place expected next. Its DataSN is looked at when it is counted.
+    /// Whether a Data-Out PDU of `length` bytes has the place expected next. Its DataSN is looked at when it is
+    /// counted.
     pub(super) fn check(&self, header: &DataOut, length: usize) -> Result<(), DataFault> {
         let (expected_offset, limit) = match (header.target_transfer_tag, self.unsolicited) {
             (None, Some((limit, _))) => (self.received, limit),
@@ -301,8 +304,8 @@ impl DataOutCollection {
         self.r2t_sn
     }
 
-    /// Counts a PDU that passed [`DataOutCollection::check`]. A sequence that ends early is an error; so is a DataSN out of
-    /// order, which implies that a PDU was lost (RFC 7143 7.9).
+    /// Counts a PDU that passed [`DataOutCollection::check`]. A sequence that ends early is an error; so is a DataSN
+    /// out of order, which implies that a PDU was lost (RFC 7143 7.9).
     pub(super) fn advance(&mut self, header: &DataOut, length: usize) -> Result<(), DataFailure> {
         let length = u32::try_from(length).expect("a checked PDU is within the transfer");
         self.received += length;
@@ -325,8 +328,9 @@ impl DataOutCollection {
         }
     }
 
-    /// Counts unsolicited data, and gives the DataSN that was expected, and whether the sequence ended early: of more than FirstBurstLength, just
-    /// that comes unsolicited, if anything does beside immediate data (RFC 7143 4.2.5.2, 11.4.7.2).
+    /// Counts unsolicited data, and gives the DataSN that was expected, and whether the sequence ended early: of more
+    /// than FirstBurstLength, just that comes unsolicited, if anything does beside immediate data (RFC 7143 4.2.5.2,
+    /// 11.4.7.2).
     fn advance_unsolicited(&mut self, header: &DataOut) -> (Serial32, bool) {
         self.requested = self.received;
         let Some((limit, data_sn)) = &mut self.unsolicited else { return (header.data_sn, false) };
@@ -407,7 +411,8 @@ mod tests {
         assert!(collection.is_complete(true));
     }
 
-    /// Found by the fuzzer: if what is still on its way for the old R2Ts had the data asked for once more, it would never end.
+    /// Found by the fuzzer: if what is still on its way for the old R2Ts had the data asked for once more, it would
+    /// never end.
     #[test]
     fn data_for_an_r2t_that_was_given_up_is_stale() {
         let mut collection = DataOutCollection::new(8192, 0, None);

@@ -29,7 +29,8 @@ pub(super) enum Held {
     Plugged,
 }
 
-/// A task management request that waits: for commands before it, for the tasks it covers, for the driver, for acknowledgements.
+/// A task management request that waits: for commands before it, for the tasks it covers, for the driver, for
+/// acknowledgements.
 pub(super) struct PendingManagement {
     pub(super) id: TaskManagementId,
     /// Where the response goes.
@@ -180,7 +181,8 @@ impl TaskSet {
         })
     }
 
-    /// Keeps an answer until it is acknowledged; of its data, and what is kept already, as much as this session and all may.
+    /// Keeps an answer until it is acknowledged; of its data, and what is kept already, as much as this session and all
+    /// may.
     pub(super) fn keep_answer(&mut self, answer: Answer) {
         self.answers.insert(answer.id.initiator_task_tag, answer);
         let mut kept: usize = self.answers.values().map(Answer::kept_bytes).sum();

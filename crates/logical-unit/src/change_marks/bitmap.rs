@@ -1,6 +1,7 @@
 //! Which ranges of a unit have changed, one bit each. Tested without a lock by every command that changes the medium.
 //!
-//! The last bit stands for everything from there on: a unit that grew past what the bitmap was made for loses precision, not changes.
+//! The last bit stands for everything from there on: a unit that grew past what the bitmap was made for loses
+//! precision, not changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -107,7 +108,8 @@ impl Bitmap {
         words
     }
 
-    /// At most `runs_max` runs of changed ranges from `first` on, in a unit of `range_count`; and whether there are more.
+    /// At most `runs_max` runs of changed ranges from `first` on, in a unit of `range_count`; and whether there are
+    /// more.
     pub(super) fn runs(&self, first: u64, range_count: u64, runs_max: usize) -> (Vec<Run>, bool) {
         let covered = range_count.min(CHANGE_RANGES_MAX as u64) as usize;
         let mut runs: Vec<Run> = Vec::new();

@@ -1,8 +1,10 @@
-//! What marks cost others, by whose they are: the time in which something is made durable or forgotten for them, while others wait.
+//! What marks cost others, by whose they are: the time in which something is made durable or forgotten for them, while
+//! others wait.
 //!
-//! Who asks for a mark to be taken or cleared may do so while what this has cost is less than a share of the time, and is told to come later
-//! else. CLEAR costs more than itself: what others change after it is recorded anew, and that is on its account as well. TAKE has an account of its
-//! own, since a host that comes back needs it before it can go on, whatever others wrote meanwhile.
+//! Who asks for a mark to be taken or cleared may do so while what this has cost is less than a share of the time, and
+//! is told to come later else. CLEAR costs more than itself: what others change after it is recorded anew, and that is
+//! on its account as well. TAKE has an account of its own, since a host that comes back needs it before it can go on,
+//! whatever others wrote meanwhile.
 //!
 //! Those who may only read the unit have one account together: their names may be made up.
 

@@ -1,9 +1,11 @@
-//! Change marks: what others have changed since the holder of a mark let go of the unit (`docs/protocol/change-marks.md`).
+//! Change marks: what others have changed since the holder of a mark let go of the unit
+//! (`docs/protocol/change-marks.md`).
 //!
-//! Every command that changes the medium passes [`LogicalUnit::record_change`] for exactly the range it changes, **while it has that range
-//! alone**, and executes when the recording is durable. CLEAR has the whole unit alone for a moment, in which no command stands between its recording
-//! and its execution, and sets apart what is recorded by then. Commands go on, and record anew what they change; what was set apart is forgotten when
-//! a flush of the unit has ended that came after that moment. So what is forgotten lies before everything that is read afterwards.
+//! Every command that changes the medium passes [`LogicalUnit::record_change`] for exactly the range it
+//! changes, **while it has that range alone**, and executes when the recording is durable. CLEAR has the whole unit
+//! alone for a moment, in which no command stands between its recording and its execution, and sets apart what is
+//! recorded by then. Commands go on, and record anew what they change; what was set apart is forgotten when a flush of
+//! the unit has ended that came after that moment. So what is forgotten lies before everything that is read afterwards.
 //!
 //! What a command finds, from the cheapest:
 //!
@@ -15,8 +17,8 @@
 //!
 //! What marks cost others has a bound ([`costs`]): TAKE and CLEAR end with BUSY beyond it.
 //!
-//! A command counts as its nexus stood when it came ([`Held`]): what a nexus sent while it held a mark is the holder's, even if the nexus is
-//! gone when it executes.
+//! A command counts as its nexus stood when it came ([`Held`]): what a nexus sent while it held a mark is the holder's,
+//! even if the nexus is gone when it executes.
 
 mod bitmap;
 mod costs;
@@ -86,7 +88,8 @@ impl Standing {
     }
 }
 
-/// Something that waits to be recorded, as long as its command waits. What stayed behind would be recorded in a later mark, which knows nothing of it.
+/// Something that waits to be recorded, as long as its command waits. What stayed behind would be recorded in a later
+/// mark, which knows nothing of it.
 struct Waiting<'a> {
     marks: &'a ChangeMarks,
     number: u64,
@@ -114,8 +117,9 @@ pub(crate) struct ChangeMarks {
     range_bytes: u32,
     /// A [`Standing`]; changes only under `table`.
     standing: AtomicU64,
-    /// Bits change only under `table`. One that is set here is set in the store: it is set after that is durable, and gone before the store is
-    /// asked to empty it. What a CLEAR has set apart is set in the store as well ([`Entry::forgetting`](table::Entry)).
+    /// Bits change only under `table`. One that is set here is set in the store: it is set after that is durable, and
+    /// gone before the store is asked to empty it. What a CLEAR has set apart is set in the store as well
+    /// ([`Entry::forgetting`](table::Entry)).
     bitmaps: [OnceLock<Bitmap>; CHANGE_MARKS_MAX],
     table: Mutex<Table>,
     /// Held by one CLEAR after another, in the order in which they came.
@@ -129,7 +133,8 @@ pub(crate) struct ChangeMarks {
 }
 
 impl ChangeMarks {
-    /// Those that were saved, of a unit whose ranges have `range_bytes`. Where there is a clock, what they cost others has a bound.
+    /// Those that were saved, of a unit whose ranges have `range_bytes`. Where there is a clock, what they cost others
+    /// has a bound.
     pub(crate) fn restored(
         store: Arc<dyn ChangeStore>,
         saved: &SavedMarks,
@@ -173,7 +178,8 @@ impl ChangeMarks {
         self.bitmaps[slot].get_or_init(Bitmap::new)
     }
 
-    /// A part of the bits of a mark as it has to be in the store: with those of `spans`, and what a CLEAR has set apart.
+    /// A part of the bits of a mark as it has to be in the store: with those of `spans`, and what a CLEAR has set
+    /// apart.
     fn part_in_store(&self, (slot, entry): (usize, &Entry), part: usize, spans: &[Span]) -> Box<PartWords> {
         let mut words = self.bitmap(slot).part_with(part, spans);
         if let Some(forgetting) = &entry.forgetting {
@@ -273,8 +279,8 @@ impl ChangeMarks {
         self.save_changes(&taken).await
     }
 
-    /// Makes bits durable, then lets them be seen. Where there is no room for them, a mark says that everything has changed, which takes none. The
-    /// caller holds `saving`.
+    /// Makes bits durable, then lets them be seen. Where there is no room for them, a mark says that everything has
+    /// changed, which takes none. The caller holds `saving`.
     async fn save_changes(&self, changes: &[(u16, Span)]) -> Result<(), String> {
         let mut updates = Vec::new();
         let mut covered: Vec<(usize, Vec<Span>)> = Vec::new();
@@ -313,7 +319,8 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// A mark whose bits cannot be kept says durably that every range has changed. The caller holds `saving`; `why` is what its bits ended with.
+    /// A mark whose bits cannot be kept says durably that every range has changed. The caller holds `saving`; `why` is
+    /// what its bits ended with.
     async fn save_everything(&self, slot: usize, why: &str) -> Result<(), String> {
         let Some(mark) = self.table().get(slot).map(|entry| entry.mark.clone()) else { return Ok(()) };
         let everything = SavedMark { sequence: mark.sequence + 1, is_everything: true, ..mark };
@@ -372,7 +379,8 @@ impl ChangeMarks {
     pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters, is_reader: bool) -> Result<(), Failure> {
         let initiator = nexus.initiator_name();
         let account = Account::new(Purpose::Take, initiator, is_reader);
-        // Before the line, so that nobody stands in it behind many of them; and behind it, where those before have cost something.
+        // Before the line, so that nobody stands in it behind many of them; and behind it, where those before have cost
+        // something.
         self.costs.check(&account)?;
         let _saving = self.saving.exclusive(TURN).await;
         self.costs.check(&account)?;
@@ -479,7 +487,8 @@ impl ChangeMarks {
             words: self.bitmap(slot).part_with(part, &[]),
         };
         let updates = parts.map(part).collect();
-        // Here before there: a change that comes after this has failed halfway is recorded anew, whatever the store kept.
+        // Here before there: a change that comes after this has failed halfway is recorded anew, whatever the store
+        // kept.
         {
             let mut table = self.table();
             if let Some(entry) = table.get_mut(slot) {

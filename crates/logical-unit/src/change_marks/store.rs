@@ -59,8 +59,8 @@ pub type Saving = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// Where change marks are kept over power loss.
 pub trait ChangeStore: Send + Sync {
-    /// Makes all of them durable, in any order; commands wait for it. Until it has ended well, each may have been kept or not. It is not
-    /// called again before it has ended, unless the future was dropped.
+    /// Makes all of them durable, in any order; commands wait for it. Until it has ended well, each may have been kept
+    /// or not. It is not called again before it has ended, unless the future was dropped.
     fn save(&self, updates: Vec<MarkUpdate>) -> Saving;
 }
 

@@ -7,14 +7,15 @@ use crate::change_marks::bitmap::Bitmap;
 use crate::limits::{CHANGE_MARKS_MAX, CHANGE_MARKS_OF_READERS, CHANGE_MARKS_PER_NAME, CHANGE_MARKS_PER_READER};
 use crate::nexus::NexusId;
 
-/// Added to the sequence of every mark that is read back from its store. Only some of its values are made durable, so what counted on
-/// unseen before a crash is never counted again: it was far less than this.
+/// Added to the sequence of every mark that is read back from its store. Only some of its values are made durable, so
+/// what counted on unseen before a crash is never counted again: it was far less than this.
 const SEQUENCE_STEP: u64 = 1 << 32;
 
 /// A mark in its slot.
 pub(super) struct Entry {
     pub(super) mark: SavedMark,
-    /// What a CLEAR has begun to forget. It is told, and stays in the store, until it has ended; who changes such a range records it anew.
+    /// What a CLEAR has begun to forget. It is told, and stays in the store, until it has ended; who changes such a
+    /// range records it anew.
     pub(super) forgetting: Option<Bitmap>,
     /// Durable recordings since it was last empty, in this process.
     recordings: u32,
@@ -38,7 +39,8 @@ impl Entry {
         self.mark.sequence += 1;
     }
 
-    /// What was forgotten is gone here. Whether they are in the store, and whether that still says that everything has changed, is not certain yet.
+    /// What was forgotten is gone here. Whether they are in the store, and whether that still says that everything has
+    /// changed, is not certain yet.
     pub(super) fn note_emptied(&mut self) {
         self.recordings = 0;
         self.mark.sequence += 1;
@@ -106,8 +108,8 @@ impl Table {
         self.slots().find(|(_, entry)| entry.mark.id == *id && entry.mark.initiator == initiator).map(|(slot, _)| slot)
     }
 
-    /// Where a mark of `initiator` goes: its slot, a free one, or that of a mark that nobody holds. A name with its share gives up its own;
-    /// who may only read takes nothing from who may write. `None` where there is no such place.
+    /// Where a mark of `initiator` goes: its slot, a free one, or that of a mark that nobody holds. A name with its
+    /// share gives up its own; who may only read takes nothing from who may write. `None` where there is no such place.
     pub(super) fn place(&self, id: &[u8; 16], initiator: &str, is_reader: bool) -> Option<Place> {
         if let Some(slot) = self.find(id, initiator) {
             return Some(Place::Known(slot));
@@ -128,8 +130,8 @@ impl Table {
         self.slots().filter(|(_, entry)| entry.mark.initiator == initiator).count()
     }
 
-    /// The place of a mark that may give way and that nobody holds: those of readers first, then of the name with most, then the one that
-    /// was held longest ago.
+    /// The place of a mark that may give way and that nobody holds: those of readers first, then of the name with most,
+    /// then the one that was held longest ago.
     fn evicted(&self, may_give_way: impl Fn(&Entry) -> bool) -> Option<Place> {
         let held = self.held_by_anyone();
         let candidates = self.slots().filter(|(slot, entry)| held & 1 << slot == 0 && may_give_way(entry));

@@ -325,8 +325,8 @@ fn a_change_that_cannot_be_recorded_is_not_seen_as_recorded() {
     assert_eq!(changed(&marks, &own, 1), Some(vec![(4, 1)]));
 }
 
-/// A command of a nexus that held the mark is the holder's own, however late it executes; one of a nexus that did not is recorded, even when
-/// everybody who is there by then holds the mark.
+/// A command of a nexus that held the mark is the holder's own, however late it executes; one of a nexus that did not
+/// is recorded, even when everybody who is there by then holds the mark.
 #[test]
 fn a_command_counts_as_its_nexus_stood_when_it_came() {
     let kept = Arc::<Kept>::default();
@@ -459,7 +459,8 @@ fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(9, 1)]));
 }
 
-/// Its command was aborted, or somebody else has recorded the same range meanwhile: the next change is recorded alone, in whatever mark there is then.
+/// Its command was aborted, or somebody else has recorded the same range meanwhile: the next change is recorded alone,
+/// in whatever mark there is then.
 #[test]
 fn what_waited_to_be_recorded_and_does_not_any_more_is_in_no_later_mark() {
     let kept = Arc::<Kept>::default();
@@ -558,8 +559,8 @@ fn a_nexus_that_came_again_while_its_take_was_saved_does_not_hold_the_mark() {
     assert!(find(&marks, &own, 1).is_some_and(|mark| mark.is_held_here));
 }
 
-/// A mark that was forgotten and is taken again begins anew, though parts of its first life are still in the store: a session that comes back takes a
-/// mark by its old name, whatever became of it meanwhile.
+/// A mark that was forgotten and is taken again begins anew, though parts of its first life are still in the store: a
+/// session that comes back takes a mark by its old name, whatever became of it meanwhile.
 #[test]
 fn a_mark_that_is_taken_anew_does_not_take_over_the_parts_of_its_first_life() {
     let kept = Arc::<Kept>::default();
@@ -588,7 +589,8 @@ fn who_comes_later_does_not_overtake_who_waits_for_something_to_be_saved() {
     now(taking).unwrap();
 }
 
-/// What a store saved in a minute of one save after another by `flood`, and of as many changes by another name; between two, a millisecond passes.
+/// What a store saved in a minute of one save after another by `flood`, and of as many changes by another name; between
+/// two, a millisecond passes.
 fn saves_in_a_minute(mut flood: impl FnMut(&ChangeMarks, &NexusId)) -> (usize, usize) {
     let clock = VirtualClock::new();
     let kept = Arc::new(Kept { clock: Some(clock.clone()), ..Kept::default() });

@@ -23,7 +23,8 @@ pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
     task.run(async move { flush.await.map(|()| Buffer::empty()) })
 }
 
-/// Checks the range and reads nothing ahead. GOOD says that not all of it is in the cache; CONDITION MET would say that it is.
+/// Checks the range and reads nothing ahead. GOOD says that not all of it is in the cache; CONDITION MET would say that
+/// it is.
 pub(super) fn prefetch(unit: &LogicalUnit, range: CacheRange) -> Result<Buffer, Failure> {
     unit.range_of(&unit.geometry(), range.blocks)?;
     Ok(Buffer::empty())

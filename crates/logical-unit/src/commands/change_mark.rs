@@ -1,4 +1,5 @@
-//! CHANGE MARK IN and OUT, forebay's own (`docs/protocol/change-marks.md`): from CDB and parameter list to the unit's marks and back.
+//! CHANGE MARK IN and OUT, forebay's own (`docs/protocol/change-marks.md`): from CDB and parameter list to the unit's
+//! marks and back.
 
 use std::sync::Arc;
 

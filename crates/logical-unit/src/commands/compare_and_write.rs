@@ -1,5 +1,6 @@
-//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it has its range alone from the read to the end of the write. Where others reach the blocks without this
-//! unit, who sees all of them does it ([`CompareAndWrite`](crate::CompareAndWrite)).
+//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it has its range alone from the read to the end of the write. Where
+//! others reach the blocks without this unit, who sees all of them does it
+//! ([`CompareAndWrite`](crate::CompareAndWrite)).
 
 use std::sync::Arc;
 
@@ -59,7 +60,8 @@ async fn below(unit: &LogicalUnit, offset: u64, data_out: Buffer) -> Result<Belo
     }
 }
 
-/// The range, and data-out of exactly twice its length: here more is as wrong as less, for the halves would not be where they seem.
+/// The range, and data-out of exactly twice its length: here more is as wrong as less, for the halves would not be
+/// where they seem.
 fn parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(block::ByteRange, Buffer), Failure> {
     let geometry = task.unit.geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;

@@ -1,9 +1,10 @@
-//! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 6.3, 6.20 to 6.22): blocks go from one logical unit of this target to the
-//! same or another one without leaving it.
+//! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 6.3, 6.20 to 6.22): blocks go from one logical unit of this
+//! target to the same or another one without leaving it.
 //!
-//! The list is checked first, whole; then segment after segment is copied, piece by piece: the source's range is shared while it is read,
-//! the destination's is held alone while it is written. So a copy does not deadlock with another one in the other direction, and other
-//! commands may run between two pieces. Reservations and write protection of each unit count as for READ and WRITE by the same nexus.
+//! The list is checked first, whole; then segment after segment is copied, piece by piece: the source's range is shared
+//! while it is read, the destination's is held alone while it is written. So a copy does not deadlock with another one
+//! in the other direction, and other commands may run between two pieces. Reservations and write protection of each
+//! unit count as for READ and WRITE by the same nexus.
 
 use std::sync::Arc;
 

@@ -74,8 +74,8 @@ pub(crate) fn start(
     }
 }
 
-/// Whether a command waits for nothing: neither for older tasks, nor for room in the task set, nor for a sanitize. What a client of a shared unit says may
-/// be what others wait for.
+/// Whether a command waits for nothing: neither for older tasks, nor for room in the task set, nor for a sanitize. What
+/// a client of a shared unit says may be what others wait for.
 pub(crate) fn waits_for_nothing(cdb: &Cdb) -> bool {
     matches!(cdb, Cdb::SharingIn { .. } | Cdb::SharingOut { .. })
 }

@@ -6,8 +6,9 @@
 //! | D_SENSE | always | sense data in descriptor format |
 //! | WCE | on a device with a volatile cache | cleared, what was written is flushed, and every write is carried out with force unit access |
 //!
-//! All I_T nexuses share them, nothing is saved, and a reset brings the defaults back. MODE SELECT accepts a list that says what is so, but for
-//! these bits; when it changes one, the other nexuses are told (2Ah/01h). A list that clears WCE changes nothing when the flush fails.
+//! All I_T nexuses share them, nothing is saved, and a reset brings the defaults back. MODE SELECT accepts a list that
+//! says what is so, but for these bits; when it changes one, the other nexuses are told (2Ah/01h). A list that clears
+//! WCE changes nothing when the flush fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,7 +110,8 @@ pub(super) fn sense(unit: &LogicalUnit, nexus: &NexusId, sense: ModeSense) -> Re
     Ok(cut(&mode::emit(sense.form, &header, &pages), u32::from(sense.allocation_length)))
 }
 
-/// The pages one after the other. There are no subpages but zero: FFh asks for all of them, anything else for one that is not there.
+/// The pages one after the other. There are no subpages but zero: FFh asks for all of them, anything else for one that
+/// is not there.
 fn pages_asked(unit: &LogicalUnit, geometry: &Geometry, sense: &ModeSense) -> Result<Vec<u8>, Sense> {
     if !matches!(sense.subpage, 0 | page::ALL_SUBPAGES) {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(3));
@@ -128,7 +130,8 @@ fn pages_asked(unit: &LogicalUnit, geometry: &Geometry, sense: &ModeSense) -> Re
     if bytes.is_empty() { Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2)) } else { Ok(bytes) }
 }
 
-/// What the cache held is durable before anybody is told that there is none, and nothing is being written while it is switched off.
+/// What the cache held is durable before anybody is told that there is none, and nothing is being written while it is
+/// switched off.
 pub(super) fn select(task: Task<'_>, select: ModeSelect) -> Execution {
     let pages = match check_list(task.unit, &select, &task.command.data_out) {
         Ok(pages) => pages,
@@ -191,8 +194,8 @@ fn apply(unit: &LogicalUnit, nexus: &NexusId, pages: &[u8]) {
     }
 }
 
-/// Whether a page says what is so, but for the bits that can be changed. PS, bit 7 of byte 0, is reserved here; the page code was
-/// matched already.
+/// Whether a page says what is so, but for the bits that can be changed. PS, bit 7 of byte 0, is reserved here; the
+/// page code was matched already.
 fn check_page(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) -> Result<(), Sense> {
     let known = PAGES.iter().find(|(code, _)| *code == page.code && page.subpage == 0);
     let (_, emit) = known.ok_or(Sense::INVALID_FIELD_IN_PARAMETER_LIST)?;

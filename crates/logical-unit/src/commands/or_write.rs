@@ -1,4 +1,5 @@
-//! ORWRITE(16) (SBC-3 5.6): atomic towards other commands, because it has its range alone from the read to the end of the write.
+//! ORWRITE(16) (SBC-3 5.6): atomic towards other commands, because it has its range alone from the read to the end of
+//! the write.
 
 use std::sync::Arc;
 

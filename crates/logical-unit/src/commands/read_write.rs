@@ -1,14 +1,16 @@
 //! READ and WRITE in all their lengths (SBC-3 5.9 to 5.12, 5.32 to 5.35).
 //!
-//! A read shares its range, a write has it alone, so that what overlaps runs in the order it came. Where range and buffer are free the
-//! command is one device request and no allocation; else it waits in a task, its place in the range's line taken at once.
+//! A read shares its range, a write has it alone, so that what overlaps runs in the order it came. Where range and
+//! buffer are free the command is one device request and no allocation; else it waits in a task, its place in the
+//! range's line taken at once.
 //!
-//! A transport that was announced less data-out than the CDB asks for brings less, and tells the initiator by the residual. What came is
-//! written, to the byte; blocks of which nothing came stay as they are.
+//! A transport that was announced less data-out than the CDB asks for brings less, and tells the initiator by the
+//! residual. What came is written, to the byte; blocks of which nothing came stay as they are.
 //!
-//! A device that answers on the spot copies on the thread of whoever asks. So a long read goes piece by piece, and others have their turn between
-//! two pieces; a device that takes its time is asked for larger ones. So does a long write, once one of them was copied so; its pieces are copies of
-//! parts of its data. Where a device takes its time, a write is one request.
+//! A device that answers on the spot copies on the thread of whoever asks. So a long read goes piece by piece, and
+//! others have their turn between two pieces; a device that takes its time is asked for larger ones. So does a long
+//! write, once one of them was copied so; its pieces are copies of parts of its data. Where a device takes its time, a
+//! write is one request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,8 +66,8 @@ fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
     })
 }
 
-/// A read of which the initiator wants only the beginning: no more is read, so that few bytes do not keep a large buffer. The rest only
-/// counts for the residual.
+/// A read of which the initiator wants only the beginning: no more is read, so that few bytes do not keep a large
+/// buffer. The rest only counts for the residual.
 fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64) -> Execution {
     let wanted = u64::from(task.command.data_in_bytes_max);
     let length = wanted.next_multiple_of(u64::from(geometry.logical_block_bytes)).min(range.length);
@@ -78,7 +80,8 @@ fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64
     })
 }
 
-/// Reads a range that the caller holds, for the command itself: no initiator gets the buffer. `lba` is its first block, for sense data.
+/// Reads a range that the caller holds, for the command itself: no initiator gets the buffer. `lba` is its first block,
+/// for sense data.
 pub(super) async fn read_range(unit: &LogicalUnit, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
     read_into(unit, &unit.options.work_buffers, range, lba).await
 }
@@ -249,7 +252,8 @@ pub(super) async fn fill_last_block(
     Ok(filled)
 }
 
-/// What every command that writes blocks checks first: the range, the medium's protection. The data-out may fall short of the range.
+/// What every command that writes blocks checks first: the range, the medium's protection. The data-out may fall short
+/// of the range.
 pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRange, Buffer), Failure> {
     let geometry = task.unit.geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;

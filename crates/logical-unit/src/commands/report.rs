@@ -21,8 +21,9 @@ pub(super) struct Asked {
     pub(super) service_action: u16,
 }
 
-/// Whether this logical unit runs the command of a row: all of them, but UNMAP and SANITIZE BLOCK ERASE only where blocks can be unmapped,
-/// WRITE ATOMIC only where the device says how much is atomic, and change marks where they are kept.
+/// Whether this logical unit runs the command of a row: all of them, but UNMAP and SANITIZE BLOCK ERASE only where
+/// blocks can be unmapped, WRITE ATOMIC only where the device says how much is atomic, and change marks where they are
+/// kept.
 fn is_supported(unit: &LogicalUnit, row: &Row) -> bool {
     let geometry = unit.geometry();
     match (row.operation_code, row.service_action) {
@@ -55,8 +56,8 @@ pub(super) fn operation_codes(
     Ok(cut(&bytes, allocation_length))
 }
 
-/// The row asked for. Options 1 and 2 insist on an operation code without and with service actions (SPC-4 table 240); option 3 takes
-/// either.
+/// The row asked for. Options 1 and 2 insist on an operation code without and with service actions (SPC-4 table 240);
+/// option 3 takes either.
 fn one(asked: Asked) -> Result<Option<&'static Row>, Sense> {
     let rows = rows_of(asked.operation_code);
     let has_actions = rows.iter().any(|row| row.service_action.is_some());

@@ -7,9 +7,10 @@
 //!    │ a SANITIZE that    ▼
 //!    └── succeeds, ◄── failed        (EXIT FAILURE MODE only if AUSE was set)
 //! ```
-//! Once it has begun, nothing stops it: not an abort, a reset, or the loss of its nexus. While it goes on, every command that is not
-//! exempt is answered that a sanitize is in progress, with how far it is. So are those that came before it and still wait, for older tasks, a range or
-//! their next piece ([`Admission`](crate::admission::Admission)); what the device has taken from them already ends first, and is wiped.
+//! Once it has begun, nothing stops it: not an abort, a reset, or the loss of its nexus. While it goes on, every
+//! command that is not exempt is answered that a sanitize is in progress, with how far it is. So are those that came
+//! before it and still wait, for older tasks, a range or their next piece ([`Admission`](crate::admission::Admission));
+//! what the device has taken from them already ends first, and is wiped.
 
 use std::sync::Arc;
 
@@ -127,7 +128,8 @@ async fn erase(unit: &LogicalUnit, geometry: &Geometry) -> Result<(), Failure> {
     let mut done = 0;
     while done < geometry.size_bytes {
         let length = SANITIZE_ERASE_BYTES.min(geometry.size_bytes - done);
-        // Zeroes, which a device that can give space back gives back; a discard alone promises nothing where LBPRZ is clear.
+        // Zeroes, which a device that can give space back gives back; a discard alone promises nothing where LBPRZ is
+        // clear.
         let response = unit.device().submit(Request::write_zeroes(done, length, false, true)).await;
         response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         done += length;

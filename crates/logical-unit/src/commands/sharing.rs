@@ -1,4 +1,5 @@
-//! SHARING IN and OUT, forebay's own (`docs/protocol/sharing.md`): from CDB and parameter list to the unit's sharing and back.
+//! SHARING IN and OUT, forebay's own (`docs/protocol/sharing.md`): from CDB and parameter list to the unit's sharing
+//! and back.
 
 use std::sync::Arc;
 

@@ -30,7 +30,8 @@ impl Task<'_> {
         self.run_to(async move { Outcome::from(steps.await) })
     }
 
-    /// As [`run`](Self::run), for what takes many steps: between two of them it asks its ticket whether anybody still wants the rest.
+    /// As [`run`](Self::run), for what takes many steps: between two of them it asks its ticket whether anybody still
+    /// wants the rest.
     pub(super) fn run_long<Steps>(&self, steps: impl FnOnce(Arc<Ticket>) -> Steps) -> Execution
     where
         Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
@@ -40,8 +41,8 @@ impl Task<'_> {
         Execution::task(async move { Outcome::from(steps.await) }, ticket, self.unit.workers())
     }
 
-    /// Carries out a command that changes a range, once it has that alone. Its place in the range's line is taken at once; if it was aborted or a
-    /// sanitize began while it waited, nothing of it is carried out.
+    /// Carries out a command that changes a range, once it has that alone. Its place in the range's line is taken at
+    /// once; if it was aborted or a sanitize began while it waited, nothing of it is carried out.
     pub(super) fn run_alone<Steps>(&self, range: ByteRange, steps: impl FnOnce(Arc<Ticket>) -> Steps) -> Execution
     where
         Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
@@ -64,7 +65,8 @@ impl Task<'_> {
         Execution::task(steps, Arc::new(ticket), self.unit.workers())
     }
 
-    /// Carries out a command that reads a range, once nobody changes that. Its place in the range's line is taken at once.
+    /// Carries out a command that reads a range, once nobody changes that. Its place in the range's line is taken at
+    /// once.
     pub(super) fn run_beside(
         &self,
         range: ByteRange,

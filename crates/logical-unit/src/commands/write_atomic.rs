@@ -1,8 +1,9 @@
 //! WRITE ATOMIC(16) (SBC-4 5.48): a write that lands whole or not at all.
 //!
-//! Towards other commands every write is atomic, for it has its range alone. Towards a loss of power it is what the device promises
-//! ([`LogicalUnitOptions::atomic_bytes_max`](crate::LogicalUnitOptions)); where it promises nothing, the command is not there, and
-//! VPD B0h says so. Alignment and granularity are the transfer granularity. ATOMIC BOUNDARY is not supported.
+//! Towards other commands every write is atomic, for it has its range alone. Towards a loss of power it is what the
+//! device promises ([`LogicalUnitOptions::atomic_bytes_max`](crate::LogicalUnitOptions)); where it promises nothing,
+//! the command is not there, and VPD B0h says so. Alignment and granularity are the transfer granularity. ATOMIC
+//! BOUNDARY is not supported.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! WRITE SAME (SBC-3 5.39, 5.40).
 //!
-//! Zeroes go to the device as one `write_zeroes`, which may give space back when UNMAP is set. Any other block is written piece by
-//! piece. With UNMAP set the medium reads afterwards exactly as if it were clear, so a block that is not zero is simply written.
+//! Zeroes go to the device as one `write_zeroes`, which may give space back when UNMAP is set. Any other block is
+//! written piece by piece. With UNMAP set the medium reads afterwards exactly as if it were clear, so a block that is
+//! not zero is simply written.
 
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@
 //! | registration | one I_T nexus each, with a key | REGISTER with key zero, CLEAR, PREEMPT, power |
 //! | persistent reservation | one registrant, or all | RELEASE, CLEAR, PREEMPT, the registration, power |
 //!
-//! Registrations outlive their nexus and resets; with APTPL, where there is a [`ReservationStore`], this process as well. While
-//! neither kind of reservation is there, a command costs one relaxed load.
+//! Registrations outlive their nexus and resets; with APTPL, where there is a [`ReservationStore`], this process as
+//! well. While neither kind of reservation is there, a command costs one relaxed load.
 
 mod persistent;
 mod reserve_6;
@@ -36,8 +36,8 @@ pub struct SavedReservations {
 
 /// Where reservations are kept over power loss (APTPL, SPC-4 5.12.5).
 pub trait ReservationStore: Send + Sync {
-    /// Makes them durable, and does not hold up the thread that asks. When it fails, what was saved before is still there. It is not called
-    /// again before it has ended, unless the future was dropped.
+    /// Makes them durable, and does not hold up the thread that asks. When it fails, what was saved before is still
+    /// there. It is not called again before it has ended, unless the future was dropped.
     fn save(&self, reservations: SavedReservations) -> Saving;
 }
 

@@ -1,5 +1,5 @@
-//! Registrations and the persistent reservation (SPC-4 5.12), as a value: a request either changes it and says what else happens, or
-//! fails and changes nothing.
+//! Registrations and the persistent reservation (SPC-4 5.12), as a value: a request either changes it and says what
+//! else happens, or fails and changes nothing.
 
 use scsi::cdb::ReservedAccess;
 use scsi::persistent_reservation::{FullStatus, ReservationData, ReservationType};
@@ -13,8 +13,8 @@ use crate::reservation::SavedReservations;
 /// PERSISTENT RESERVE OUT, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Register, change or (with `new` zero) end a registration. `key` is `None` for REGISTER AND IGNORE EXISTING KEY. `others` are
-    /// registered with it (SPEC_I_PT).
+    /// Register, change or (with `new` zero) end a registration. `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
+    /// `others` are registered with it (SPEC_I_PT).
     Register { key: Option<u64>, new: u64, is_persistent: bool, others: Vec<NexusId> },
     /// Registers another nexus, which becomes the holder; the own registration may end.
     Move { key: u64, new: u64, to: NexusId, is_unregistering: bool, is_persistent: bool },
@@ -222,7 +222,8 @@ impl Persistent {
         }
     }
 
-    /// Ends one registration, and the reservation that hung on it; registrants of the types for registrants are told (SPC-4 5.12.11.3).
+    /// Ends one registration, and the reservation that hung on it; registrants of the types for registrants are told
+    /// (SPC-4 5.12.11.3).
     fn unregister(&mut self, nexus: &NexusId) -> Vec<Effect> {
         self.registrations.retain(|registration| registration.nexus != *nexus);
         let Some(reservation) = &self.reservation else { return Vec::new() };
@@ -318,8 +319,8 @@ impl Persistent {
         Ok(effects)
     }
 
-    /// The reservation after registrations ended: taken by `nexus`, or over with its last registrant, or as it was. When it is
-    /// taken with another type, the registrants that are left are told that the old one is gone.
+    /// The reservation after registrations ended: taken by `nexus`, or over with its last registrant, or as it was.
+    /// When it is taken with another type, the registrants that are left are told that the old one is gone.
     fn take_over(&mut self, nexus: &NexusId, kind: ReservationType, is_taken_over: bool) -> Vec<Effect> {
         if is_taken_over {
             let previous = self.reservation.replace(Reservation { kind, holder: nexus.clone() });

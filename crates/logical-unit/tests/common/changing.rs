@@ -88,7 +88,8 @@ pub(crate) fn name(target: &Target) -> u64 {
     }
 }
 
-/// Rows that never change the medium, whatever their fields say. A new row has to be put here or made a command of above.
+/// Rows that never change the medium, whatever their fields say. A new row has to be put here or made a command of
+/// above.
 pub(crate) const NOT_CHANGING: &[(u8, Option<u8>)] = &[
     (0x00, None),
     (0x03, None),

@@ -1,5 +1,6 @@
-//! Which bytes of a read have been answered: every one exactly once ("`NBD_CMD_READ`": content chunks never overlap and, without an
-//! error, cover everything). Chunks usually come in ascending order and touch, so one growing run is all there is to keep.
+//! Which bytes of a read have been answered: every one exactly once ("`NBD_CMD_READ`": content chunks never overlap
+//! and, without an error, cover everything). Chunks usually come in ascending order and touch, so one growing run is
+//! all there is to keep.
 
 use crate::limits::READ_CHUNKS_MAX;
 

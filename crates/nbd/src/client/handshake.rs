@@ -1,5 +1,5 @@
-//! The client's side of negotiation: one option at a time, structured replies and `base:allocation` where the server knows them, then
-//! `NBD_OPT_GO`.
+//! The client's side of negotiation: one option at a time, structured replies and `base:allocation` where the server
+//! knows them, then `NBD_OPT_GO`.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::U32;

@@ -5,9 +5,10 @@
 //! ```
 //!
 //! What it keeps true:
-//! - Every accepted request completes once: by [`Event::Completed`], or, when the connection is lost, by [`Client::abandon`].
-//! - The answer to a read goes into the request's own buffer, of which only what came along with its header is copied, and completes it
-//!   only when every byte was covered exactly once.
+//! - Every accepted request completes once: by [`Event::Completed`], or, when the connection is lost, by
+//!   [`Client::abandon`].
+//! - The answer to a read goes into the request's own buffer, of which only what came along with its header is copied,
+//!   and completes it only when every byte was covered exactly once.
 //! - A server that contradicts itself ends the connection with [`Event::Failed`]; nothing it says panics.
 //!
 //! A token of the owner's choice travels with each request, so that the owner needs no table of its own.
@@ -69,7 +70,8 @@ pub enum Event<T> {
     Connected(ExportInfo),
     /// A request is over.
     Completed(Completed<T>),
-    /// The server broke the protocol or refused the connection: close, then call [`Client::abandon`]. No other event comes.
+    /// The server broke the protocol or refused the connection: close, then call [`Client::abandon`]. No other event
+    /// comes.
     Failed(ProtocolError),
 }
 

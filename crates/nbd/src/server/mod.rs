@@ -8,13 +8,16 @@
 //! ```
 //!
 //! What it keeps true:
-//! - Every request is answered exactly once: by itself when it breaks a rule of the export (range, flags, read-only), else by
-//!   whoever gets its [`Ticket`].
-//! - Commands that reach the owner are inside the export. They may be less than whole blocks, from clients that do not know the smallest
-//!   block size ("Size constraints" lets a server refuse them; ours does not).
-//! - Messages are taken one at a time, by `poll_event`; an owner that has enough in flight stops polling, and the peer waits.
-//! - The payload of a write goes into a buffer the owner provides, of which only what came along with its header is copied.
-//! - Nothing that was said before TLS counts after it, and nothing that came in the clear is taken for what came secured.
+//! - Every request is answered exactly once: by itself when it breaks a rule of the export (range, flags, read-only),
+//!   else by whoever gets its [`Ticket`].
+//! - Commands that reach the owner are inside the export. They may be less than whole blocks, from clients that do not
+//!   know the smallest block size ("Size constraints" lets a server refuse them; ours does not).
+//! - Messages are taken one at a time, by `poll_event`; an owner that has enough in flight stops polling, and the peer
+//!   waits.
+//! - The payload of a write goes into a buffer the owner provides, of which only what came along with its header is
+//!   copied.
+//! - Nothing that was said before TLS counts after it, and nothing that came in the clear is taken for what came
+//!   secured.
 //! - A read that turned out all zeroes is sent as a hole where the client understands holes.
 
 mod handshake;
@@ -66,7 +69,8 @@ pub enum TlsPolicy {
 /// Something the owner has to act on.
 #[derive(Debug)]
 pub enum Event {
-    /// The client may begin with TLS: send what is to be sent, secure the stream, then call [`Server::secured`]. Until then no other event comes.
+    /// The client may begin with TLS: send what is to be sent, secure the stream, then call [`Server::secured`]. Until
+    /// then no other event comes.
     TlsBegins,
     /// Option haggling is over; requests follow.
     Negotiated {
@@ -167,8 +171,8 @@ pub enum Reply {
     Done,
     /// Read: exactly the bytes asked for.
     Data(Buffer),
-    /// Block status: adjacent extents from the request's offset. What reaches past the request is cut; none at all means that nothing is
-    /// known about it.
+    /// Block status: adjacent extents from the request's offset. What reaches past the request is cut; none at all
+    /// means that nothing is known about it.
     Status(Vec<StatusExtent>),
     /// Failed.
     Failed(Failure),
@@ -286,7 +290,8 @@ impl Server {
         self.phase = Phase::Options;
     }
 
-    /// Where to receive the next bytes. Empty when `poll_event` must be called, a buffer provided, or the connection closed first.
+    /// Where to receive the next bytes. Empty when `poll_event` must be called, a buffer provided, or the connection
+    /// closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match &mut self.intake {
             _ if matches!(self.phase, Phase::Closed | Phase::Securing) => &mut [],

@@ -464,7 +464,8 @@ fn where_tls_is_allowed_both_are_served_and_it_begins_once() {
     assert_eq!(reply_types(&mut server), [option_reply::ERR_POLICY]);
 }
 
-/// What somebody on the way puts before or behind the STARTTLS of an honest client must not be taken for the client's own.
+/// What somebody on the way puts before or behind the STARTTLS of an honest client must not be taken for the client's
+/// own.
 #[test]
 fn what_came_in_the_clear_does_not_count_under_tls() {
     let mut server = with_tls(TlsPolicy::Allowed);

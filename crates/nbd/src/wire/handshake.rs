@@ -1,4 +1,5 @@
-//! Messages of the handshake phase ("Newstyle negotiation", "Fixed newstyle negotiation", "Handshake phase" of "Values").
+//! Messages of the handshake phase ("Newstyle negotiation", "Fixed newstyle negotiation", "Handshake phase" of
+//! "Values").
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -15,7 +16,8 @@ pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
 /// `NBD_FLAG_FIXED_NEWSTYLE` of the server, `NBD_FLAG_C_FIXED_NEWSTYLE` of the client.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
-/// `NBD_FLAG_NO_ZEROES` of the server, `NBD_FLAG_C_NO_ZEROES` of the client: no 124 zeroes after the answer to `NBD_OPT_EXPORT_NAME`.
+/// `NBD_FLAG_NO_ZEROES` of the server, `NBD_FLAG_C_NO_ZEROES` of the client: no 124 zeroes after the answer to
+/// `NBD_OPT_EXPORT_NAME`.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
 
 /// The context of block status that says what is allocated, the only one served.

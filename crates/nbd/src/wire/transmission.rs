@@ -274,8 +274,8 @@ pub struct ErrorChunk {
 }
 
 impl ErrorChunk {
-    /// The chunk of type `kind` in `payload`, or `None` when lengths and payload disagree or the error is zero. Of a type that is not
-    /// known only the common beginning is read.
+    /// The chunk of type `kind` in `payload`, or `None` when lengths and payload disagree or the error is zero. Of a
+    /// type that is not known only the common beginning is read.
     pub fn parse(kind: u16, payload: &[u8]) -> Option<Self> {
         let mut cursor = Cursor(payload);
         let code = ErrorCode::from_wire(cursor.u32()?)?;
@@ -401,7 +401,10 @@ mod tests {
         }
 
         #[test]
-        fn any_error_chunk_parses_or_does_not(kind in any::<u16>(), payload in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn any_error_chunk_parses_or_does_not(
+            kind in any::<u16>(),
+            payload in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
             let _ = ErrorChunk::parse(kind, &payload);
         }
     }

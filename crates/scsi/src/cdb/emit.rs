@@ -55,7 +55,8 @@ impl Cdb {
     /// The bytes of this command, as long as its operation code says.
     ///
     /// # Panics
-    /// When a field's value does not fit its place in the form chosen, or a command does not exist in that form: our own mistake.
+    /// When a field's value does not fit its place in the form chosen, or a command does not exist in that form: our
+    /// own mistake.
     pub fn emit(&self) -> CdbBytes {
         let mut raw: Raw = [0; 16];
         let (operation_code, service_action) = self.code();
@@ -157,7 +158,8 @@ impl Cdb {
     }
 }
 
-/// The operation code for a form. Commands without a six- or twelve-byte form list a neighbour's, and `Blocks::emit` does not fit it.
+/// The operation code for a form. Commands without a six- or twelve-byte form list a neighbour's, and `Blocks::emit`
+/// does not fit it.
 const fn of_form(form: CdbForm, [six, ten, twelve, sixteen]: [u8; 4]) -> u8 {
     match form {
         CdbForm::Six => six,

@@ -1,11 +1,12 @@
 //! Command descriptor blocks, typed.
 //!
-//! [`Cdb::parse`] finds the row of the [`table`] for the operation code and service action, checks length and reserved bits against the
-//! row's usage map, and hands the bytes to the row's parser. [`Cdb::emit`] is its inverse: `parse(emit(x)) == x`.
+//! [`Cdb::parse`] finds the row of the [`table`] for the operation code and service action, checks length and reserved
+//! bits against the row's usage map, and hands the bytes to the row's parser. [`Cdb::emit`] is its inverse:
+//! `parse(emit(x)) == x`.
 //!
-//! Fields that every command has are not repeated in every variant: the control byte must be zero (NACA is not supported),
-//! GROUP NUMBER is accepted and has no effect, and protection information is not supported, so RDPROTECT, WRPROTECT and VRPROTECT
-//! must be zero.
+//! Fields that every command has are not repeated in every variant: the control byte must be zero (NACA is not
+//! supported), GROUP NUMBER is accepted and has no effect, and protection information is not supported, so RDPROTECT,
+//! WRPROTECT and VRPROTECT must be zero.
 
 mod bytes;
 mod class;
@@ -40,7 +41,8 @@ pub struct Verification {
     pub blocks: Blocks,
     /// Disable page out: a hint.
     pub is_dpo: bool,
-    /// BYTCHK (SBC-3 table 111): 0 checks the medium, 1 compares with the data-out, 3 compares each block with the one block of data-out.
+    /// BYTCHK (SBC-3 table 111): 0 checks the medium, 1 compares with the data-out, 3 compares each block with the one
+    /// block of data-out.
     pub byte_check: u8,
 }
 

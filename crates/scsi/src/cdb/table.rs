@@ -1,8 +1,8 @@
 //! The table of operation codes: every command forebay knows, with the bits of its CDB that may be set.
 //!
 //! The usage map is the CDB USAGE DATA of REPORT SUPPORTED OPERATION CODES (SPC-4 6.30.3) and at the same time what
-//! [`Cdb::parse`](super::Cdb::parse) holds a CDB against: a set bit that the map does not have is an invalid field. Byte 0 and the service
-//! action carry their own value, as the standard asks.
+//! [`Cdb::parse`](super::Cdb::parse) holds a CDB against: a set bit that the map does not have is an invalid field.
+//! Byte 0 and the service action carry their own value, as the standard asks.
 
 use super::layout::Raw;
 use super::parse;
@@ -96,7 +96,8 @@ const DPO_FUA: u8 = 0x18;
 /// DPO and BYTCHK of byte 1.
 const DPO_BYTCHK: u8 = 0x16;
 
-/// SYNC_NV and IMMED of byte 1. SYNC_NV would be content with a cache that keeps its data without power; a flush does more.
+/// SYNC_NV and IMMED of byte 1. SYNC_NV would be content with a cache that keeps its data without power; a flush does
+/// more.
 const SYNC_NV_IMMED: u8 = 0x06;
 
 /// All commands, ascending by operation code, then service action.

@@ -1,4 +1,5 @@
-//! Messages to a client: what stands behind SenseLength in the data segment of an Asynchronous Message with AsyncEvent 248, AsyncVCode 1.
+//! Messages to a client: what stands behind SenseLength in the data segment of an Asynchronous Message with AsyncEvent
+//! 248, AsyncVCode 1.
 
 use super::lock::{LOCK_BYTES, Lock};
 use super::reader::{Reader, WrongByte};

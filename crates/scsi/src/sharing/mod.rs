@@ -1,5 +1,5 @@
-//! Data of SHARING IN and OUT, the messages behind them, and VPD page C1h: how several hosts use one logical unit. These are forebay's own;
-//! `docs/protocol/sharing.md` says what they mean.
+//! Data of SHARING IN and OUT, the messages behind them, and VPD page C1h: how several hosts use one logical unit.
+//! These are forebay's own; `docs/protocol/sharing.md` says what they mean.
 //!
 //! | module | holds |
 //! |---|---|

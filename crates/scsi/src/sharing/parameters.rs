@@ -4,7 +4,8 @@ use super::actions::action_out;
 use super::lock::{LOCK_BYTES, Lock};
 use super::reader::{Reader, WrongByte};
 
-/// Longest parameter list that is read: that of a LOCK with so many locks as its count can say is not; page C1h says how many are taken.
+/// Longest parameter list that is read: that of a LOCK with so many locks as its count can say is not; page C1h says
+/// how many are taken.
 pub const LIST_BYTES_MAX: usize = 16 + 1024 * LOCK_BYTES;
 
 const REGISTERS_READS: u8 = 0x01;

@@ -3,7 +3,8 @@
 use super::lock::{LOCK_BYTES, Lock};
 use super::reader::{Reader, WrongByte};
 
-/// Bytes of what the data begins with: length of what follows (4), zero (4), where the next report goes on (8; zero for nowhere).
+/// Bytes of what the data begins with: length of what follows (4), zero (4), where the next report goes on (8; zero for
+/// nowhere).
 pub const HEADER_BYTES: usize = 16;
 
 /// Bytes of a record.

@@ -100,7 +100,8 @@ fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
     if settings.is_given("cache.mode") && settings.parsed("cache.mode")? == Some(Mode::WriteBack) {
         let mode = settings.name_of("cache.mode");
         return refused(format!(
-            "{mode} write-back would keep from others what is written: with {shared} it is write-through or write-around"
+            "{mode} write-back would keep from others what is written: with {shared} it is write-through or \
+             write-around"
         ));
     }
     Ok(())

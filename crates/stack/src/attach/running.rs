@@ -3,14 +3,13 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use serde_json::{Value, json};
-
 use super::{Attachment, served};
 use crate::control::{Handler, Progress, Request};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
 use crate::stack::{Ending, Stack};
+use crate::status::{Answer, ProcessStatus};
 use crate::systemd;
 use crate::watch::Watch;
 
@@ -74,32 +73,28 @@ struct Inside {
 }
 
 impl Inside {
-    fn status(&self) -> Value {
-        let mut status = self.stack.status(self.fronts.outdated());
-        status["kind"] = json!("attachment");
-        status["pid"] = std::process::id().into();
-        self.fronts.add_to(&mut status);
-        status
+    fn status(&self) -> ProcessStatus {
+        ProcessStatus::Attachment(Box::new(self.stack.status(self.fronts.status())))
     }
 }
 
 impl Handler for Inside {
-    async fn handle(&self, request: Request, progress: Progress) -> Result<Value> {
+    async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
         let stack = &self.stack;
         match request {
-            Request::Status => Ok(self.status()),
+            Request::Status => Ok(Answer::Status(Box::new(self.status()))),
             Request::Reload => {
                 let message =
                     format!("\"{}\" is an attachment: its configuration file counts when it starts", stack.name());
                 Err(Error::new(Failure::Usage, message))
             }
-            Request::Clean => stack.clean(progress).await,
+            Request::Clean => stack.clean(progress).await.map(Answer::Left),
             Request::Set { key, value } => stack.set(&key, &value).await,
-            Request::Detach { remove_cache: true, .. } => stack.detach_and_remove(progress).await,
+            Request::Detach { remove_cache: true, .. } => stack.detach_and_remove(progress).await.map(Answer::Left),
             Request::Detach { keep_dirty, .. } => {
                 let ending = if keep_dirty { Ending::KeepDirty } else { Ending::Clean };
                 stack.check_last_copy(ending)?;
-                stack.detach(ending, Some(progress)).await
+                stack.detach(ending, Some(progress)).await.map(Answer::Left)
             }
         }
     }

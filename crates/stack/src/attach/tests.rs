@@ -26,6 +26,7 @@ use crate::registry::Registry;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
 use crate::settings::Settings;
+use crate::status::{self, Shown};
 use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;
@@ -154,8 +155,8 @@ fn filled(byte: u8) -> Buffer {
     Buffer::copy_of(&[byte; 4096])
 }
 
-/// What is dirty in the cache was compared with what others had written until their target was asked. What they write after that is newer, and the cache
-/// sends nothing before it knows of it.
+/// What is dirty in the cache was compared with what others had written until their target was asked. What they write
+/// after that is newer, and the cache sends nothing before it knows of it.
 #[tokio::test]
 async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_opened() {
     let gate = Gate::new();
@@ -212,7 +213,8 @@ async fn a_cache_that_was_not_closed_in_time_is_not_noted_as_closed() {
     cleaning.abort();
 }
 
-/// Requests go to the other cache already, whatever the list says; and whatever it says, the next start takes that cache.
+/// Requests go to the other cache already, whatever the list says; and whatever it says, the next start takes that
+/// cache.
 #[tokio::test]
 async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
     let address = serve(Gate::new(), Arc::new(MemoryChanges));
@@ -386,6 +388,8 @@ async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
         let status = call(&paths.control_socket("disk"), &Request::Status, |_| {}).await.unwrap();
         assert_eq!(status["fronts"].as_array().unwrap().len(), 2);
         assert_eq!(status["nbd"]["connections_open"], 2, "of both together: {status}");
+        let understood = status::read::<Shown>(&status).unwrap().attachment().expect("it is one");
+        assert_eq!(understood.fronts.fronts.len(), 2, "who reads it finds what was said");
         ended.send(()).unwrap();
     };
     let ended = async {

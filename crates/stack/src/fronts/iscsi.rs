@@ -1,6 +1,8 @@
-//! The iSCSI gateway: a target whose one logical unit is the device, for initiators that have no cache and no log of their own.
+//! The iSCSI gateway: a target whose one logical unit is the device, for initiators that have no cache and no log of
+//! their own.
 //!
-//! What initiators ask of the unit itself (INQUIRY, MODE SENSE, REPORT LUNS, reservations) is answered here; reads, writes and flushes are the device's.
+//! What initiators ask of the unit itself (INQUIRY, MODE SENSE, REPORT LUNS, reservations) is answered here; reads,
+//! writes and flushes are the device's.
 
 use std::cell::OnceCell;
 use std::io;
@@ -10,6 +12,7 @@ use std::pin::pin;
 
 use ::target::Quota;
 use futures_util::future::{Either, LocalBoxFuture, select};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
@@ -36,6 +39,28 @@ const METRICS: &[Plain] = &[
     counter("forebay_iscsi_write_requests", "/iscsi/write/requests", "Writes through iSCSI gateways."),
     counter("forebay_iscsi_write_bytes", "/iscsi/write/bytes", "Bytes of writes through iSCSI gateways."),
 ];
+
+/// What the status says under the name of the kind.
+#[derive(Serialize)]
+struct Counters {
+    sessions: usize,
+    connections_open: usize,
+    connections_accepted: u64,
+    connections_refused: u64,
+    logins_refused: u64,
+    read: Requests,
+    write: Requests,
+    other: Requests,
+    failures: u64,
+}
+
+#[derive(Serialize)]
+struct Requests {
+    requests: u64,
+    /// `None` where there is no data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
 
 struct IscsiFront {
     options: FrontOptions,
@@ -131,16 +156,17 @@ impl Front for IscsiFront {
     fn counters(&self) -> Value {
         let counted = self.gateway.get().map(Gateway::counted).unwrap_or_default();
         let sum = |of: fn(&::target::LunStatus) -> u64| -> u64 { counted.luns.iter().map(of).sum() };
-        json!({
-            "sessions": counted.sessions.len(),
-            "connections_open": counted.connections.len(),
-            "connections_accepted": counted.connections_accepted,
-            "connections_refused": counted.connections_refused,
-            "logins_refused": counted.logins_refused,
-            "read": { "requests": sum(|lun| lun.reads), "bytes": sum(|lun| lun.read_bytes) },
-            "write": { "requests": sum(|lun| lun.writes), "bytes": sum(|lun| lun.written_bytes) },
-            "other": { "requests": sum(|lun| lun.others) },
-            "failures": sum(|lun| lun.failures),
+        let requests = |of, bytes| Requests { requests: sum(of), bytes };
+        json!(Counters {
+            sessions: counted.sessions.len(),
+            connections_open: counted.connections.len(),
+            connections_accepted: counted.connections_accepted,
+            connections_refused: counted.connections_refused,
+            logins_refused: counted.logins_refused,
+            read: requests(|lun| lun.reads, Some(sum(|lun| lun.read_bytes))),
+            write: requests(|lun| lun.writes, Some(sum(|lun| lun.written_bytes))),
+            other: requests(|lun| lun.others, None),
+            failures: sum(|lun| lun.failures),
         })
     }
 }

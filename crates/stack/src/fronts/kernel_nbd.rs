@@ -1,4 +1,5 @@
-//! A disk of the kernel's own NBD client, `nbd:/dev/nbdN`. One that a process left there that was killed goes on with the next one of the same attachment.
+//! A disk of the kernel's own NBD client, `nbd:/dev/nbdN`. One that a process left there that was killed goes on with
+//! the next one of the same attachment.
 
 use std::cell::{Cell, OnceCell};
 use std::io;

@@ -14,7 +14,8 @@ use super::options::FrontOptions;
 use crate::error::Result;
 use crate::metrics::plain::Plain;
 
-/// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there is none.
+/// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there
+/// is none.
 pub type UsualPlace = fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>;
 
 /// What is known of a kind of fronts before there is one.
@@ -26,7 +27,8 @@ pub struct FrontKind {
     pub places: &'static str,
     /// A place as it is kept: other commands find it from other directories.
     pub place: fn(&str) -> std::result::Result<String, String>,
-    /// The place that is usual for it, of those in the run-time directory, which are named by their kind; or why it is never chosen, or cannot be had here.
+    /// The place that is usual for it, of those in the run-time directory, which are named by their kind; or why it is
+    /// never chosen, or cannot be had here.
     pub usual: UsualPlace,
     /// Listens there. Who comes waits until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
@@ -83,7 +85,8 @@ pub trait Front {
         Box::pin(std::future::pending())
     }
 
-    /// Shows the device to applications where only that makes the place known to them. Who comes waits until it is served.
+    /// Shows the device to applications where only that makes the place known to them. Who comes waits until it is
+    /// served.
     ///
     /// # Errors
     /// When that fails: then the front is of no use.
@@ -91,8 +94,8 @@ pub trait Front {
         Ok(())
     }
 
-    /// Serves until `stop`; then nobody is let in any more, and it ends when every request that was begun is answered. It is opened before, and
-    /// served once.
+    /// Serves until `stop`; then nobody is let in any more, and it ends when every request that was begun is answered.
+    /// It is opened before, and served once.
     fn serve<'a>(&'a self, served: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>>;
 
     /// Who uses it.

@@ -1,5 +1,5 @@
-//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on an address: on others than the loopback's only for
-//! clients that prove by TLS who they are.
+//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on an address: on
+//! others than the loopback's only for clients that prove by TLS who they are.
 
 use std::cell::OnceCell;
 use std::io;
@@ -96,7 +96,8 @@ fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
     };
     if !options.tls.as_ref().is_some_and(Tls::requires_client_certificate) {
         return refused(
-            "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with nbd.tls=allowed",
+            "NBD is served there only with nbd.tls-certificate, nbd.tls-key and nbd.tls-clients, and not with \
+             nbd.tls=allowed",
         );
     }
     if options.allows_remote { Ok(()) } else { refused("give --set allow-remote=on if that is meant") }

@@ -1,7 +1,7 @@
 //! The metric families, and where in the status each has its value.
 //!
-//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for what only grows. Families of plain values are a table;
-//! those of logical units, sessions and refused logins have labels.
+//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for what only grows. Families of plain
+//! values are a table; those of logical units, sessions and refused logins have labels.
 
 use std::fmt;
 
@@ -11,9 +11,14 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use serde_json::Value;
+use target::{LatencyStatus, LunStatus, SessionActivity, SessionStatus};
 
 use super::plain::{Kind, Plain, counter, gauge};
+use crate::error::{Error, Failure};
 use crate::fronts::KINDS;
+use crate::status::remote::RemoteStatus;
+use crate::status::target::TargetStatus;
+use crate::status::{ProcessStatus, Shown, read};
 
 /// Families of a target.
 pub const TARGET: &[Plain] = &[
@@ -26,7 +31,8 @@ pub const TARGET: &[Plain] = &[
     counter("forebay_target_digest_errors", "/digest_errors", "Header and data digests that did not match."),
 ];
 
-/// Families of an attachment, beside those of its fronts. Those of the cache and of the write log are left out where there is none.
+/// Families of an attachment, beside those of its fronts. Those of the cache and of the write log are left out where
+/// there is none.
 pub const ATTACHMENT: &[Plain] = &[
     gauge("forebay_attachment_size_bytes", "/size_bytes", "Size of the logical unit."),
     counter("forebay_remote_sessions", "/remote/sessions", "Sessions begun: one more at each reconnect."),
@@ -129,35 +135,54 @@ pub const LABELLED: &[(&str, &str, &str)] = &[
 ///
 /// # Errors
 /// Never for a status: text is written into memory.
-pub fn render(status: Value) -> Result<String, fmt::Error> {
+pub fn render(status: &ProcessStatus) -> crate::Result<String> {
+    render_values(serde_json::to_value(status).map_err(|error| failed(&error))?)
+}
+
+/// As [`render`], of a status as it is printed.
+fn render_values(values: Value) -> crate::Result<String> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(StatusCollector(status)));
+    let shown = read(&values)?;
+    registry.register_collector(Box::new(StatusCollector { values, shown }));
     let mut text = String::new();
-    encode(&mut text, &registry)?;
+    encode(&mut text, &registry).map_err(|error| failed(&error))?;
     Ok(text)
 }
 
+fn failed(error: &dyn fmt::Display) -> Error {
+    Error::new(Failure::Other, format!("the metrics: {error}"))
+}
+
 #[derive(Debug)]
-struct StatusCollector(Value);
+struct StatusCollector {
+    /// What the tables point into.
+    values: Value,
+    /// The same, for families with labels.
+    shown: Shown,
+}
 
 impl Collector for StatusCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let status = &self.0;
-        if status["kind"] == "target" {
-            plain(&mut encoder, TARGET, status)?;
-            sessions(&mut encoder, status)?;
-            logins(&mut encoder, status)?;
-            counts(&mut encoder, status)?;
-            errors(&mut encoder, status)?;
-            latencies(&mut encoder, status)
-        } else {
-            plain(&mut encoder, ATTACHMENT, status)?;
-            KINDS.iter().try_for_each(|kind| plain(&mut encoder, kind.metrics, status))?;
-            pdu_sizes(&mut encoder, &status["remote"])?;
-            let is_online = u64::from(status["remote"]["state"] == "online");
-            let help = "Whether the session carries requests.";
-            encoder.encode_descriptor("forebay_remote_online", help, None, MetricType::Gauge)?.encode_gauge(&is_online)
-        }
+        let status = match &self.shown {
+            Shown::Target(target) => {
+                plain(&mut encoder, TARGET, &self.values)?;
+                sessions(&mut encoder, target)?;
+                logins(&mut encoder, target)?;
+                counts(&mut encoder, target)?;
+                errors(&mut encoder, target)?;
+                return latencies(&mut encoder, target);
+            }
+            Shown::Attachment(status) => status,
+            // It has none.
+            Shown::Mount(_) => return Ok(()),
+        };
+        plain(&mut encoder, ATTACHMENT, &self.values)?;
+        KINDS.iter().try_for_each(|kind| plain(&mut encoder, kind.metrics, &self.values))?;
+        pdu_sizes(&mut encoder, status.remote.as_ref())?;
+        let is_online = status.remote.as_ref().is_some_and(|remote| remote.state == "online");
+        let help = "Whether the session carries requests.";
+        let mut family = encoder.encode_descriptor("forebay_remote_online", help, None, MetricType::Gauge)?;
+        family.encode_gauge(&u64::from(is_online))
     }
 }
 
@@ -198,120 +223,118 @@ fn labelled<'s>(
     encoder.encode_descriptor(name.strip_suffix("_total").unwrap_or(name), help, None, kind)
 }
 
-fn list<'v>(status: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + Clone {
-    status[key].as_array().into_iter().flatten()
-}
-
-/// A value as that of a label, escaped as OpenMetrics wants it (1.0, "escaped-string"): names are what peers say they are.
-fn text(value: &Value) -> String {
-    let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+/// As a label has it, escaped as OpenMetrics wants it (1.0, "escaped-string"): names are what peers say they are.
+fn text(said: &str) -> String {
     said.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn sessions(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
-    let labels = |session: &Value| -> Labels {
+fn sessions(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Result {
+    let labels = |session: &SessionStatus| -> Labels {
         vec![
-            ("session", text(&session["tsih"])),
-            ("initiator", text(&session["initiator_name"])),
-            ("target", session["target_name"].as_str().map_or_else(String::new, |_| text(&session["target_name"]))),
+            ("session", session.tsih.to_string()),
+            ("initiator", text(&session.initiator_name)),
+            ("target", session.target_name.as_deref().map_or_else(String::new, text)),
         ]
     };
-    let families = [
-        ("forebay_target_session_commands_under_way", "commands_under_way", 1.0),
-        ("forebay_target_session_oldest_command_seconds", "oldest_command_ms", 1e-3),
-        ("forebay_target_session_data_in_bytes", "outstanding_data_in_bytes", 1.0),
+    let families: [(&'static str, fn(&SessionActivity) -> f64); 3] = [
+        ("forebay_target_session_commands_under_way", |activity| activity.commands_under_way as f64),
+        ("forebay_target_session_oldest_command_seconds", |it| it.oldest_command_ms.unwrap_or(0) as f64 * 1e-3),
+        ("forebay_target_session_data_in_bytes", |activity| activity.outstanding_data_in_bytes as f64),
     ];
-    for (name, key, unit) in families {
+    for (name, value) in families {
         let mut family = labelled(encoder, name, MetricType::Gauge)?;
-        for session in list(status, "sessions") {
-            let value = session[key].as_f64().unwrap_or_default() * unit;
+        for session in &status.server.sessions {
+            let value = session.activity.as_ref().map_or(0.0, value);
             family.encode_family(&labels(session))?.encode_gauge(&value)?;
         }
     }
     Ok(())
 }
 
-fn logins(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+fn logins(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Result {
     let mut family = labelled(encoder, "forebay_target_logins_refused_total", MetricType::Counter)?;
-    for (code, count) in status["logins_refused_by_status"].as_object().into_iter().flatten() {
-        let labels: Labels = vec![("status", code.clone())];
-        count_of(&mut family, &labels, count)?;
+    for (code, &count) in &status.server.logins_refused_by_status {
+        count_of(&mut family, &vec![("status", code.clone())], count)?;
     }
     Ok(())
 }
 
-fn count_of(family: &mut MetricEncoder, labels: &Labels, count: &Value) -> fmt::Result {
-    let count = count.as_u64().unwrap_or_default();
+fn count_of(family: &mut MetricEncoder, labels: &Labels, count: u64) -> fmt::Result {
     family.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(&count, None)
 }
 
 /// Labels of what a logical unit says.
-fn lun_labels(lun: &Value, name: &'static str, value: &str) -> Labels {
-    vec![("target", text(&lun["target_name"])), ("lun", text(&lun["lun"])), (name, value.to_owned())]
+fn lun_labels(lun: &LunStatus, name: &'static str, value: &str) -> Labels {
+    vec![("target", text(&lun.target_name)), ("lun", lun.lun.to_string()), (name, value.to_owned())]
 }
 
-fn counts(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
-    let counts: [(&'static str, &[(&str, &str)]); 2] = [
-        ("forebay_lun_operations_total", &[("read", "reads"), ("write", "writes"), ("other", "others")]),
-        ("forebay_lun_bytes_total", &[("read", "read_bytes"), ("write", "written_bytes")]),
-    ];
-    for (name, keys) in counts {
+/// An operation, and a number of it.
+type OfOperation = (&'static str, fn(&LunStatus) -> u64);
+
+fn counts(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Result {
+    let operations: &[OfOperation] =
+        &[("read", |lun| lun.reads), ("write", |lun| lun.writes), ("other", |lun| lun.others)];
+    let bytes: &[OfOperation] = &[("read", |lun| lun.read_bytes), ("write", |lun| lun.written_bytes)];
+    for (name, counts) in [("forebay_lun_operations_total", operations), ("forebay_lun_bytes_total", bytes)] {
         let mut family = labelled(encoder, name, MetricType::Counter)?;
-        for lun in list(status, "luns") {
-            for (operation, key) in keys {
-                count_of(&mut family, &lun_labels(lun, "operation", operation), &lun[*key])?;
+        for lun in &status.server.luns {
+            for (operation, count) in counts {
+                count_of(&mut family, &lun_labels(lun, "operation", operation), count(lun))?;
             }
         }
     }
     Ok(())
 }
 
-fn errors(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+fn errors(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Result {
     let mut family = labelled(encoder, "forebay_lun_errors_total", MetricType::Counter)?;
-    for lun in list(status, "luns") {
-        for (kind, count) in lun["errors"].as_object().into_iter().flatten() {
+    for lun in &status.server.luns {
+        for (kind, &count) in &lun.errors {
             count_of(&mut family, &lun_labels(lun, "kind", kind), count)?;
         }
     }
     Ok(())
 }
 
-fn latencies(encoder: &mut DescriptorEncoder, status: &Value) -> fmt::Result {
+fn latencies(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Result {
     let mut family = labelled(encoder, "forebay_lun_latency_seconds", MetricType::Histogram)?;
-    for lun in list(status, "luns") {
-        for (operation, key) in [("read", "read_latency"), ("write", "write_latency"), ("other", "other_latency")] {
-            if lun[key].is_object() {
-                let latency = &lun[key];
-                let count = latency["count"].as_f64().unwrap_or_default();
-                let sum = latency["mean_ns"].as_f64().unwrap_or_default() * 1e-9 * count;
-                let labels = lun_labels(lun, "operation", operation);
-                histogram(&mut family, &labels, latency, sum, ("le_ns", 1e9))?;
-            }
+    for lun in &status.server.luns {
+        let latencies = [("read", &lun.read_latency), ("write", &lun.write_latency), ("other", &lun.other_latency)];
+        for (operation, latency) in latencies {
+            let Some(LatencyStatus { count, mean_ns, histogram: buckets, .. }) = latency else { continue };
+            let sum = *mean_ns as f64 * 1e-9 * *count as f64;
+            let labels = lun_labels(lun, "operation", operation);
+            let buckets = buckets.iter().map(|bucket| (bucket.le_ns as f64 / 1e9, bucket.count));
+            histogram(&mut family, &labels, *count, sum, buckets)?;
         }
     }
     Ok(())
 }
 
-fn pdu_sizes(encoder: &mut DescriptorEncoder, remote: &Value) -> fmt::Result {
+fn pdu_sizes(encoder: &mut DescriptorEncoder, remote: Option<&RemoteStatus>) -> fmt::Result {
     let mut family = labelled(encoder, "forebay_remote_pdu_size_bytes", MetricType::Histogram)?;
-    for (direction, sum) in [("sent", "bytes_sent"), ("received", "bytes_received")] {
-        let sizes = &remote["pdu_sizes"][direction];
-        if sizes.is_object() {
-            let sum = remote[sum].as_f64().unwrap_or_default();
-            histogram(&mut family, &vec![("direction", direction.to_owned())], sizes, sum, ("le_bytes", 1.0))?;
-        }
+    let Some(RemoteStatus { pdu_sizes: Some(sizes), bytes_sent, bytes_received, .. }) = remote else { return Ok(()) };
+    for (direction, sizes, bytes) in [("sent", &sizes.sent, bytes_sent), ("received", &sizes.received, bytes_received)]
+    {
+        let labels = vec![("direction", direction.to_owned())];
+        let buckets = sizes.histogram.iter().map(|bucket| (bucket.le_bytes as f64, bucket.count));
+        histogram(&mut family, &labels, sizes.count, *bytes as f64, buckets)?;
     }
     Ok(())
 }
 
-/// The status counts what is not above each bound; the encoder wants what is between two. `bound` is the key of the bounds in the status, and
-/// how many of their unit are one of the metric's.
-fn histogram(family: &mut MetricEncoder, labels: &Labels, status: &Value, sum: f64, bound: (&str, f64)) -> fmt::Result {
-    let count = status["count"].as_u64().unwrap_or_default();
+/// The status counts what is not above each bound; the encoder wants what is between two. `within` are bounds in the
+/// metric's unit, each with what is not above it.
+fn histogram(
+    family: &mut MetricEncoder,
+    labels: &Labels,
+    count: u64,
+    sum: f64,
+    within: impl Iterator<Item = (f64, u64)>,
+) -> fmt::Result {
     let (mut buckets, mut below) = (Vec::new(), 0);
-    for bucket in list(status, "histogram") {
-        let within = bucket["count"].as_u64().unwrap_or_default();
-        buckets.push((bucket[bound.0].as_f64().unwrap_or_default() / bound.1, within.saturating_sub(below)));
+    for (bound, within) in within {
+        buckets.push((bound, within.saturating_sub(below)));
         below = within;
     }
     buckets.push((f64::INFINITY, count.saturating_sub(below)));
@@ -324,7 +347,7 @@ mod tests {
     use serde_json::json;
 
     fn parsed(status: Value) -> Vec<prometheus_parse::Sample> {
-        let text = render(status).unwrap();
+        let text = render_values(status).unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
         let lines = text.lines().map(|line| Ok(line.to_owned()));
         prometheus_parse::Scrape::parse(lines).expect("it is in the format").samples
@@ -441,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_name_cannot_end_its_label() {
-        assert_eq!(text(&json!("iqn.a")), "iqn.a");
-        assert_eq!(text(&json!("a\"} 1\nforged 2 \\")), "a\\\"} 1\\nforged 2 \\\\");
+        assert_eq!(text("iqn.a"), "iqn.a");
+        assert_eq!(text("a\"} 1\nforged 2 \\"), "a\\\"} 1\\nforged 2 \\\\");
     }
 }

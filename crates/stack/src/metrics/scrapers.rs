@@ -1,5 +1,5 @@
-//! The connections of scrapers: so many at once, and none that is silent for long. One more closes the one that came first: a scrape takes a
-//! moment, and what has been there for longest does not scrape.
+//! The connections of scrapers: so many at once, and none that is silent for long. One more closes the one that came
+//! first: a scrape takes a moment, and what has been there for longest does not scrape.
 
 use std::collections::VecDeque;
 use std::io;
@@ -55,8 +55,8 @@ impl Listener for Scrapers {
     }
 }
 
-/// A connection that ends with an error when it is silent, or when it has lost its place. Only what is sent counts as news: a request that comes byte
-/// by byte has its time as a whole.
+/// A connection that ends with an error when it is silent, or when it has lost its place. Only what is sent counts as
+/// news: a request that comes byte by byte has its time as a whole.
 pub(super) struct Scraper {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
@@ -118,6 +118,11 @@ mod tests {
 
     use super::*;
     use crate::metrics::{MetricsServer, Reach};
+    use crate::status::ProcessStatus;
+
+    async fn status() -> ProcessStatus {
+        ProcessStatus::Target(Box::default())
+    }
 
     const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
 
@@ -152,7 +157,7 @@ mod tests {
             assert_eq!(others[0].read(&mut [0; 8]).await.unwrap_or_default(), 0, "the first one made room");
         };
         tokio::select! {
-            served = server.serve(async || serde_json::json!({ "kind": "target" }), std::future::pending()) => panic!("{served:?}"),
+            served = server.serve(status, std::future::pending()) => panic!("{served:?}"),
             () = scraping => {}
         }
     }
@@ -175,7 +180,7 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         };
         tokio::select! {
-            served = server.serve(async || serde_json::json!({ "kind": "target" }), std::future::pending()) => panic!("{served:?}"),
+            served = server.serve(status, std::future::pending()) => panic!("{served:?}"),
             () = scraping => {}
         }
     }

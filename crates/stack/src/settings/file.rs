@@ -1,4 +1,5 @@
-//! The file of `attach --config`: the same settings in TOML, where a table is the part of a key before its dot, and `url` beside them.
+//! The file of `attach --config`: the same settings in TOML, where a table is the part of a key before its dot, and
+//! `url` beside them.
 //!
 //! ```toml
 //! url = "iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0"

@@ -1,5 +1,5 @@
-//! The settings of an attachment: the one table that the command line, its files, `forebay set`, the status, the manual page and the
-//! reference are made of.
+//! The settings of an attachment: the one table that the command line, its files, `forebay set`, the status, the manual
+//! page and the reference are made of.
 //!
 //! A row says what a person may choose and when. What becomes of it is for who reads it by its key.
 
@@ -94,7 +94,8 @@ pub struct Setting {
     pub changes: Changes,
     /// What it is about.
     pub part: Part,
-    /// Whether `attach --help` names its option. Other options are there for those who used them, until the next release.
+    /// Whether `attach --help` names its option. Other options are there for those who used them, until the next
+    /// release.
     pub is_basic: bool,
     /// Whether it may be given several times.
     pub is_list: bool,
@@ -220,8 +221,9 @@ pub static TABLE: &[Setting] = &[
     .default("write-back")
     .live()
     .more(
-        "write-back: when the cache has it, durably; write-through: when the logical unit has it; write-around: likewise, and only reads are \
-         cached; pass-through: nothing is cached; read-only: writes fail. A change from write-back cleans first.",
+        "write-back: when the cache has it, durably; write-through: when the logical unit has it; write-around: \
+         likewise, and only reads are cached; pass-through: nothing is cached; read-only: writes fail. A change from \
+         write-back cleans first.",
     )
     .basic(),
     Setting::new(
@@ -245,7 +247,8 @@ pub static TABLE: &[Setting] = &[
     )
     .default("log")
     .more(
-        "log: the log, durably; nvram: persistent memory; unsafe-volatile: RAM, and a power loss loses what was not flushed.",
+        "log: the log, durably; nvram: persistent memory; unsafe-volatile: RAM, and a power loss loses what was not \
+         flushed.",
     )
     .basic(),
     Setting::new(
@@ -256,7 +259,8 @@ pub static TABLE: &[Setting] = &[
         "Leave the logical unit as it is, shared with others who do, and write what differs from it here",
     )
     .more(
-        "A file, block device, or a file in this directory; made when it does not exist. A cache is of the logical unit, then, and read-only.",
+        "A file, block device, or a file in this directory; made when it does not exist. A cache is of the logical \
+         unit, then, and read-only.",
     )
     .basic(),
     Setting::new(
@@ -279,17 +283,16 @@ pub static TABLE: &[Setting] = &[
     )
     .default("nbd")
     .more(
-        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a disk of the kernel's NBD client, a FUSE file there, else that socket. Given several \
-         times, it is offered at all of these places.",
+        "nbd is an NBD socket in the run-time directory; auto is the best that this machine has: a disk of the \
+         kernel's NBD client, a FUSE file there, else that socket. Given several times, it is offered at all of these \
+         places.",
     )
     .list()
     .basic(),
     Setting::new(Part::Attachment, "read-only", "read-only", Kind::Switch, "Refuse writes").default("off").basic(),
     Setting::new(Part::Attachment, "wait", "wait", Kind::Switch, "Be ready before the target is there")
         .default("off")
-        .more(
-            "Applications wait for it, up to the replacement timeout, and it is looked for until it comes.",
-        )
+        .more("Applications wait for it, up to the replacement timeout, and it is looked for until it comes.")
         .basic(),
     Setting::new(
         Part::Attachment,
@@ -300,9 +303,9 @@ pub static TABLE: &[Setting] = &[
     )
     .default("off")
     .more(
-        "The target has to serve it with the option \"shared\". A cache is then in write-through, begins cold, and keeps what was read. Several \
-         attachments of one host may share a logical unit, too, each with a cache of its own. What is under way when a session is lost is not written \
-         again, and fails.",
+        "The target has to serve it with the option \"shared\". A cache is then in write-through, begins cold, and \
+         keeps what was read. Several attachments of one host may share a logical unit, too, each with a cache of its \
+         own. What is under way when a session is lost is not written again, and fails.",
     ),
     Setting::new(
         Part::Attachment,
@@ -420,15 +423,13 @@ pub static TABLE: &[Setting] = &[
         "How long connections look for answers before they sleep, while few commands are under way and looking pays",
     )
     .default("auto")
-    .more("auto: as long as waking a thread takes on this machine. Only on TCP connections of their own, not with link.round-trip."),
-    Setting::login(
-        "reconnect",
-        "",
-        Kind::Choice(&["now"]),
-        "Look at once for a target that is away",
-    )
-    .without_flag()
-    .changes(Changes::LiveOnly),
+    .more(
+        "auto: as long as waking a thread takes on this machine. Only on TCP connections of their own, not with \
+         link.round-trip.",
+    ),
+    Setting::login("reconnect", "", Kind::Choice(&["now"]), "Look at once for a target that is away")
+        .without_flag()
+        .changes(Changes::LiveOnly),
     Setting::new(
         Part::Attachment,
         "generation",
@@ -439,9 +440,7 @@ pub static TABLE: &[Setting] = &[
     .old_flag("cache-generation")
     .needs(&["cache.path", "difference.path"])
     .unset("a cache and a difference are taken as they are")
-    .more(
-        "The clean lines of a cache of another one do not count, and a difference from another one is refused.",
-    ),
+    .more("The clean lines of a cache of another one do not count, and a difference from another one is refused."),
     Setting::new(
         Part::Attachment,
         "overwrite-changes",
@@ -462,8 +461,8 @@ pub static TABLE: &[Setting] = &[
     )
     .unset("what the cache has, dirty for one that is made")
     .more(
-        "discard: nothing (excludes write-back); all: everything, each insertion is a durable write; dirty: dirty lines; warm: these and the \
-         clean ones of more than a few seconds ago.",
+        "discard: nothing (excludes write-back); all: everything, each insertion is a durable write; dirty: dirty \
+         lines; warm: these and the clean ones of more than a few seconds ago.",
     ),
     Setting::cache(
         "cache.exclusive",
@@ -550,7 +549,10 @@ pub static TABLE: &[Setting] = &[
     )
     .default("off")
     .live()
-    .more("One durable write of the cache's device instead of two at the same time, at the price of writing everything twice: for disks that seek. Only in write-back."),
+    .more(
+        "One durable write of the cache's device instead of two at the same time, at the price of writing everything \
+         twice: for disks that seek. Only in write-back.",
+    ),
     Setting::cache(
         "cache.associativity",
         "cache-associativity",
@@ -639,14 +641,9 @@ pub static TABLE: &[Setting] = &[
     )
     .unset("4MiB, or the profile's 16 segments")
     .more("With destage order log at most half the log."),
-    Setting::log(
-        "log.cache",
-        "log-cache",
-        Kind::Size(LOG_CACHE_BYTES, Step::Any, None),
-        "RAM for the newest records",
-    )
-    .unset("64MiB, or none with the profile; never more than the log")
-    .more("Reads find them there, and what leaves for the logical unit while it is there is not read back."),
+    Setting::log("log.cache", "log-cache", Kind::Size(LOG_CACHE_BYTES, Step::Any, None), "RAM for the newest records")
+        .unset("64MiB, or none with the profile; never more than the log")
+        .more("Reads find them there, and what leaves for the logical unit while it is there is not read back."),
     Setting::log(
         "log.destage-order",
         "destage-order",
@@ -662,7 +659,8 @@ pub static TABLE: &[Setting] = &[
         "The logical unit is on a disk that transfers this much in the time of a seek (256KiB)",
     )
     .more(
-        "Near pieces are sent as one, with what lies between them, read first and written back; only where no other host writes to it.",
+        "Near pieces are sent as one, with what lies between them, read first and written back; only where no other \
+         host writes to it.",
     ),
     Setting::log(
         "log.destage-start",
@@ -793,17 +791,35 @@ pub static TABLE: &[Setting] = &[
     Setting::new(Part::Front, "iscsi.name", "", Kind::Text("IQN"), "Target name of an iSCSI front")
         .unset("one made of the names of this host and of the attachment")
         .without_flag(),
-    Setting::new(Part::Front, "iscsi.chap-user", "", Kind::Text("USER"), "CHAP user that initiators of an iSCSI front must prove to be")
-        .unset("nobody has to prove anything")
-        .without_flag(),
+    Setting::new(
+        Part::Front,
+        "iscsi.chap-user",
+        "",
+        Kind::Text("USER"),
+        "CHAP user that initiators of an iSCSI front must prove to be",
+    )
+    .unset("nobody has to prove anything")
+    .without_flag(),
     Setting::new(Part::Front, "iscsi.chap-file", "", Kind::Path, "File with the secret of that user (its first line)")
         .needs(&["iscsi.chap-user"])
         .without_flag(),
-    Setting::new(Part::Front, "iscsi.mutual-user", "", Kind::Text("USER"), "CHAP user that an iSCSI front proves to be to initiators that ask")
-        .without_flag(),
-    Setting::new(Part::Front, "iscsi.mutual-file", "", Kind::Path, "File with the secret of that user (its first line)")
-        .needs(&["iscsi.mutual-user"])
-        .without_flag(),
+    Setting::new(
+        Part::Front,
+        "iscsi.mutual-user",
+        "",
+        Kind::Text("USER"),
+        "CHAP user that an iSCSI front proves to be to initiators that ask",
+    )
+    .without_flag(),
+    Setting::new(
+        Part::Front,
+        "iscsi.mutual-file",
+        "",
+        Kind::Path,
+        "File with the secret of that user (its first line)",
+    )
+    .needs(&["iscsi.mutual-user"])
+    .without_flag(),
 ];
 
 const DESTAGE_TIME: Kind = Kind::Time(DESTAGE_TIME_MIN);

@@ -49,8 +49,8 @@ impl CacheParts {
     }
 }
 
-/// Bytes of memory that the cache of the attachment `name` may take: what the caches of others leave of its bound. One that does not answer soon does
-/// not count.
+/// Bytes of memory that the cache of the attachment `name` may take: what the caches of others leave of its bound. One
+/// that does not answer soon does not count.
 pub(super) async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<Option<u64>> {
     let Some(memory_max) = config.memory_max else { return Ok(None) };
     let mut left = memory_max;

@@ -1,4 +1,5 @@
-//! COMPARE AND WRITE at the LUN itself, where nothing of it is held here: then others may write it at the same time, and only there it is atomic for all.
+//! COMPARE AND WRITE at the LUN itself, where nothing of it is held here: then others may write it at the same time,
+//! and only there it is atomic for all.
 
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use logical_unit::{CompareAndWrite, Comparing, Comparison};
 use super::Stack;
 
 impl Stack {
-    /// Who compares and writes for those above: the LUN, where the stack is one LUN by one path and nothing else. With a cache, a log or a difference between,
-    /// this host is the only one that writes it, and what is newest may be here.
+    /// Who compares and writes for those above: the LUN, where the stack is one LUN by one path and nothing else. With
+    /// a cache, a log or a difference between, this host is the only one that writes it, and what is newest may be
+    /// here.
     pub(crate) fn compares_below(&self) -> Option<Arc<dyn CompareAndWrite>> {
         let is_bare = self.cache().is_none() && self.log.is_none() && self.difference.is_none();
         let lun = self.remotes.single().filter(|_| is_bare)?;

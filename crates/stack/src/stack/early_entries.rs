@@ -9,8 +9,8 @@ use writelog::WriteLog;
 use crate::error::Result;
 use crate::registry::{Entry, Registry, Store};
 
-/// The entries that were not there before. Dropped before it is served, they are struck again: the LUN is not to be refused without a store that has
-/// nothing it lacks.
+/// The entries that were not there before. Dropped before it is served, they are struck again: the LUN is not to be
+/// refused without a store that has nothing it lacks.
 pub(super) struct EarlyEntries {
     registry: Registry,
     new: Vec<Entry>,

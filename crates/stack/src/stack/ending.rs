@@ -3,7 +3,6 @@
 use std::future::Future;
 
 use block::device::DeviceExt;
-use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Stack;
@@ -14,6 +13,7 @@ use crate::flag::wait_until;
 use crate::freshness::release_marks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, WATCH_INTERVAL};
 use crate::registry::Store;
+use crate::status::{Left, Report};
 
 /// What becomes of what is dirty when an attachment ends, and of its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,9 @@ struct Closed {
 }
 
 impl Stack {
-    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the file of what is dirty was
-    /// removed, nothing would be kept: then all is written back first, which takes as long as it takes.
+    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the
+    /// file of what is dirty was removed, nothing would be kept: then all is written back first, which takes as long as
+    /// it takes.
     pub(crate) async fn end_at_once(&self) -> Result<()> {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
@@ -69,13 +70,14 @@ impl Stack {
             }
         };
         let message = format!(
-            "{place} was removed while \"{name}\" uses it, and holds {} bytes that the logical unit does not have: {advice}",
+            "{place} was removed while \"{name}\" uses it, and holds {} bytes that the logical unit does not have: \
+             {advice}",
             self.dirty_bytes()
         );
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Value> {
+    pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Left> {
         let keep_dirty = ending == Ending::KeepDirty;
         if self.stopping.send_replace(true) {
             return self.cut_detach_short(keep_dirty).await;
@@ -97,8 +99,8 @@ impl Stack {
         closed.and_then(|closed| self.check_clean(ending, closed))
     }
 
-    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as long as it takes; once nothing is,
-    /// no longer than after a signal.
+    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as
+    /// long as it takes; once nothing is, no longer than after a signal.
     async fn leave_silent_target(&self) {
         loop {
             let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, self.remotes.answer()).await.is_err();
@@ -112,7 +114,7 @@ impl Stack {
     }
 
     /// For who comes while it is being detached: what is dirty may be kept now, which the first caller did not want.
-    async fn cut_detach_short(&self, keep_dirty: bool) -> Result<Value> {
+    async fn cut_detach_short(&self, keep_dirty: bool) -> Result<Left> {
         if !keep_dirty {
             let waits = self.waits_for().map_or_else(String::new, |target| {
                 format!("; it waits for {target}, and --keep-dirty leaves what is dirty and ends it at once")
@@ -121,7 +123,7 @@ impl Stack {
         }
         self.cut_short();
         wait_until(&self.ended).await;
-        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+        Ok(self.left())
     }
 
     /// Tells who wants it detached what it waits for, for ever.
@@ -130,13 +132,13 @@ impl Stack {
             tokio::time::sleep(WATCH_INTERVAL).await;
             if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
                 // Who hung up does not want to know.
-                let _ = progress.send(json!({ "waits_for": target, "dirty_bytes": self.dirty_bytes() }));
+                let _ = progress.send(Report::Waits { waits_for: target, dirty_bytes: self.dirty_bytes() });
             }
         }
     }
 
     /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
-    pub(crate) async fn detach_and_remove(&self, progress: Progress) -> Result<Value> {
+    pub(crate) async fn detach_and_remove(&self, progress: Progress) -> Result<Left> {
         let is_file_of_its_own = |parts: &&CacheParts| parts.place.offset.is_none() && parts.place.path.is_file();
         let Some(parts) = self.cache_parts.as_ref().filter(is_file_of_its_own) else {
             let message = format!(
@@ -195,9 +197,7 @@ impl Stack {
             let words = Error::from(error.clone());
             // Of a session it would say that it goes on looking, which ends here.
             let why = match words.failure() {
-                Failure::Unreachable => {
-                    self.remotes.status()["last_error"].as_str().map_or_else(|| words.to_string(), str::to_owned)
-                }
+                Failure::Unreachable => self.remotes.session().last_error.unwrap_or_else(|| words.to_string()),
                 _ => words.to_string(),
             };
             self.ends_dirty(words.failure(), &why)
@@ -206,8 +206,9 @@ impl Stack {
         Ok(Closed { dirty_bytes, waited_for })
     }
 
-    /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else wanted it at once.
-    fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Value> {
+    /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else
+    /// wanted it at once.
+    fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Left> {
         let Closed { dirty_bytes, waited_for } = closed;
         if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.cut_short.borrow() {
             return Err(match waited_for {
@@ -217,8 +218,8 @@ impl Stack {
                 None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
             });
         }
-        let is_target_silent = self.is_target_silent.get();
-        Ok(json!({ "name": self.name, "dirty_bytes": dirty_bytes, "is_target_silent": is_target_silent }))
+        let is_target_silent = Some(self.is_target_silent.get());
+        Ok(Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent })
     }
 
     /// It was to leave nothing dirty, and does, or could not be closed in order.
@@ -308,9 +309,10 @@ impl Stack {
         self.cut_short.send_replace(true);
     }
 
-    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is not waited
-    /// for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through that. All steps of an end have one
-    /// time together; those that come after it have what a target takes that is there.
+    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is
+    /// not waited for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through
+    /// that. All steps of an end have one time together; those that come after it have what a target takes that is
+    /// there.
     pub(super) async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             wait_until(&self.cut_short).await;
@@ -330,16 +332,21 @@ impl Stack {
         }
     }
 
-    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so for ever. At the end of a detach
-    /// all is clean, or stays dirty, and there is nothing to wait for any more either.
-    pub(crate) async fn clean(&self, progress: Progress) -> Result<Value> {
+    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so
+    /// for ever. At the end of a detach all is clean, or stays dirty, and there is nothing to wait for any more either.
+    pub(crate) async fn clean(&self, progress: Progress) -> Result<Left> {
         self.check_stays()?;
         tokio::select! {
             cleaned = self.clean_stores(progress) => cleaned?,
             () = wait_until(&self.cut_short) => return Err(self.is_being_detached()),
             () = wait_until(&self.ended) => return Err(self.is_being_detached()),
         }
-        Ok(json!({ "name": self.name, "dirty_bytes": self.dirty_bytes() }))
+        Ok(self.left())
+    }
+
+    /// What is dirty now.
+    fn left(&self) -> Left {
+        Left { name: Some(self.name.clone()), dirty_bytes: Some(self.dirty_bytes()), is_target_silent: None }
     }
 
     async fn clean_stores(&self, progress: Progress) -> Result<()> {
@@ -368,14 +375,14 @@ impl Stack {
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
     if let Some(progress) = progress {
         // A caller who hung up does not want to know; the work goes on.
-        let _ = progress
-            .send(json!({ "lines_done": clean_progress.lines_done, "lines_total": clean_progress.lines_total }));
+        let cache::CleanProgress { lines_done, lines_total } = clean_progress;
+        let _ = progress.send(Report::Cleaned { lines_done, lines_total });
     }
 }
 
 fn report_destage(progress: Option<&Progress>, done: writelog::DestageProgress) {
     if let Some(progress) = progress {
         // As above. Bytes are counted where a cache counts lines.
-        let _ = progress.send(json!({ "lines_done": done.bytes_done, "lines_total": done.bytes_total }));
+        let _ = progress.send(Report::Cleaned { lines_done: done.bytes_done, lines_total: done.bytes_total });
     }
 }

@@ -1,7 +1,8 @@
 //! The beginning of a stack: its stores are opened, each over the one before.
 //!
-//! Order: lock the LUN on this host, consult the registry of dirty caches and logs, open or make the cache, then the log over it, then the difference,
-//! register what may become dirty. Whatever stops that in between, [`Opening::undo`] closes what was opened.
+//! Order: lock the LUN on this host, consult the registry of dirty caches and logs, open or make the cache, then the
+//! log over it, then the difference, register what may become dirty. Whatever stops that in between, [`Opening::undo`]
+//! closes what was opened.
 
 use std::sync::Arc;
 
@@ -11,7 +12,6 @@ use block::{Identity, SharedDevice};
 use cache::{Cache, Mode};
 use difference::Difference;
 use initiator::RemoteLun;
-use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 use writelog::WriteLog;
@@ -30,6 +30,7 @@ use crate::place::Place;
 use crate::place_device::PlaceKind;
 use crate::registry::{Entry, Registry, Store, UnitLock};
 use crate::remotes::Remotes;
+use crate::status::stores::Freshness;
 use crate::store_file::{check_can_be_made, have_common_bytes};
 use crate::worker_thread::WorkerThread;
 
@@ -51,7 +52,7 @@ pub(super) struct Opening<'a> {
     pub(super) cache_parts: Option<CacheParts>,
     pub(super) log: Option<Arc<WriteLog>>,
     pub(super) difference: Option<Arc<Difference>>,
-    pub(super) freshness: Value,
+    pub(super) freshness: Freshness,
     pub(super) held_marks: Vec<HeldMarks>,
     pub(super) entries: Vec<Entry>,
     pub(super) early_entries: EarlyEntries,
@@ -110,7 +111,7 @@ impl<'a> Opening<'a> {
             cache_parts: None,
             log: None,
             difference: None,
-            freshness: json!({}),
+            freshness: Freshness::default(),
             held_marks: Vec::new(),
             entries: Vec::new(),
             background: JoinSet::new(),
@@ -157,8 +158,8 @@ impl<'a> Opening<'a> {
         if self.config.difference.is_some() {
             check_nothing_dirty(&opened, &place)?;
         }
-        // What is dirty was compared with what others had written until they were asked. Until they are known to have written nothing since,
-        // none of it may go over theirs.
+        // What is dirty was compared with what others had written until they were asked. Until they are known to have
+        // written nothing since, none of it may go over theirs.
         opened.hold_cleaning();
         let running = Arc::clone(&opened);
         self.background.spawn(base::background::named("cache", async move { running.run().await }));
@@ -167,7 +168,7 @@ impl<'a> Opening<'a> {
         let record = Record::new(&place, device_bytes, &self.identity, &name);
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         opened.begin_cleaning();
-        self.freshness["cache"] = told;
+        self.freshness.cache = Some(told);
         self.held_marks.push(marks);
         let switch = Arc::new(SwitchLayer::new(opened.clone()));
         self.background.spawn(base::background::named("cache-switch", switch.run()));
@@ -194,7 +195,7 @@ impl<'a> Opening<'a> {
         self.log = Some(Arc::clone(&opened));
         let record = Record::new(place, device_bytes, &self.identity, &name);
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
-        self.freshness["log"] = told;
+        self.freshness.log = Some(told);
         self.held_marks.push(marks);
         self.entries.extend(ours);
         self.background.spawn(base::background::named("log-requests", opened.run_requests()));
@@ -215,9 +216,9 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be taken for an old one. Only
-    /// while it is open: of what nobody here has locked, another process may be the owner, who came first to the same free place. And nothing that
-    /// is above it can have put data into it.
+    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be
+    /// taken for an old one. Only while it is open: of what nobody here has locked, another process may be the owner,
+    /// who came first to the same free place. And nothing that is above it can have put data into it.
     fn remove_unrecorded(&self) {
         let cache_place = self.cache_place.as_ref().filter(|_| self.cache.is_some() && self.log.is_none());
         let log_place = self.log_place.as_ref().filter(|_| self.log.is_some());
@@ -229,8 +230,8 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once `interrupted` is raised, a target is
-    /// not waited for.
+    /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once
+    /// `interrupted` is raised, a target is not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
         self.remove_unrecorded();
         close_unserved(self.log.take(), self.cache.clone()).await;
@@ -260,8 +261,9 @@ fn check_alone(config: &StackConfig, remotes: &Remotes) -> Result<()> {
     if !keeps_any || is_promised || !remotes.member_luns().iter().flat_map(|member| &member.luns).any(is_sharable) {
         return Ok(());
     }
-    let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache here does not hear of it. Attach it with \
-                   --shared, or without a cache and a log, or say with --cache-exclusive that nobody else writes to it";
+    let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache \
+                   here does not hear of it. Attach it with --shared, or without a cache and a log, or say with \
+                   --cache-exclusive that nobody else writes to it";
     Err(Error::new(Failure::Usage, message))
 }
 
@@ -280,7 +282,8 @@ fn check_stores(
         let message = match (cache.offset, log.offset) {
             (Some(_), Some(_)) => {
                 format!(
-                    "the cache {cache} and the write log {log} would lie over each other: give the log an offset behind the cache, or before it"
+                    "the cache {cache} and the write log {log} would lie over each other: give the log an offset \
+                     behind the cache, or before it"
                 )
             }
             _ => format!(
@@ -302,7 +305,8 @@ fn check_stores(
     Ok(())
 }
 
-/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what is wrong with the log over it.
+/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what
+/// is wrong with the log over it.
 async fn close_unserved(log: Option<Arc<WriteLog>>, cache: Option<Arc<Cache>>) {
     let close = async {
         if let Some(log) = log {
@@ -327,8 +331,8 @@ fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "the cache {place} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it would get none: attach it without, \
-         and detach, which writes them back"
+        "the cache {place} holds {dirty_bytes} bytes that the logical unit does not have, and with --difference it \
+         would get none: attach it without, and detach, which writes them back"
     );
     Err(Error::new(Failure::WouldLoseData, message))
 }

@@ -4,7 +4,6 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use cache::Mode;
-use serde_json::{Value, json};
 
 use super::Stack;
 use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
@@ -17,9 +16,10 @@ use crate::registry::Store;
 use crate::remote::connections;
 use crate::settings::table::{Changes, Part};
 use crate::settings::{Settings, find};
+use crate::status::Answer;
 
 impl Stack {
-    pub(crate) async fn set(&self, key: &str, value: &str) -> Result<Value> {
+    pub(crate) async fn set(&self, key: &str, value: &str) -> Result<Answer> {
         let setting = find(key)?;
         if !setting.is_live() {
             let message = format!("{key} stays as it is while \"{}\" runs: detach, and attach with another", self.name);
@@ -28,7 +28,7 @@ impl Stack {
         let changed = Settings::of_running(key, value)?;
         if setting.changes == Changes::LiveOnly {
             self.remotes.reconnect_now();
-            return Ok(json!({ key: value }));
+            return Ok(Answer::set(key, value));
         }
         self.check_stays()?;
         let mut settings = self.settings.borrow().clone();
@@ -44,7 +44,7 @@ impl Stack {
         }
         // Others may have been changed meanwhile.
         self.settings.borrow_mut().take(changed);
-        Ok(json!({ key: value }))
+        Ok(Answer::set(key, value))
     }
 
     fn has_no(&self, what: &str, option: &str) -> Error {
@@ -75,8 +75,8 @@ impl Stack {
         changed
     }
 
-    /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that is being replaced, nor be
-    /// another one by the time that the registry learns of it.
+    /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that
+    /// is being replaced, nor be another one by the time that the registry learns of it.
     fn start_changing<'a>(&self, parts: &'a CacheParts) -> Result<tokio::sync::MutexGuard<'a, ()>> {
         parts.changing.try_lock().map_err(|_| {
             let message = format!("the cache of \"{}\" is being changed already", self.name);

@@ -1,9 +1,8 @@
 //! What a stack says of itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use block::{Device, Geometry};
-use serde_json::{Value, json};
 
 use super::Stack;
 use super::cache_parts::CacheParts;
@@ -11,12 +10,15 @@ use crate::content::uuid_at;
 use crate::difference_place;
 use crate::place::Place;
 use crate::registry::{Entry, Store};
+use crate::remotes::Session;
+use crate::status::attachment::{AttachmentStatus, Detaching};
+use crate::status::fronts::FrontsStatus;
 use crate::watch::{self, Observation};
 
 impl Stack {
     /// For the service manager, in a line.
     pub(crate) fn summary(&self) -> String {
-        let state = self.remotes.status()["state"].as_str().unwrap_or_default().to_owned();
+        let state = self.remotes.session().state;
         match self.cache.borrow().is_some() || self.log.is_some() {
             true => format!("{state}, {} bytes dirty", self.dirty_bytes()),
             false => state,
@@ -25,16 +27,15 @@ impl Stack {
 
     /// The target that dirty data waits for, and how it is.
     pub(super) fn waits_for(&self) -> Option<String> {
-        let remote = self.remotes.status();
-        let state = remote["state"].as_str().unwrap_or_default();
-        let state = match state {
+        let Session { state, portal, .. } = self.remotes.session();
+        let state = match state.as_str() {
             "online" if self.is_target_silent.get() => "silent",
             state => state,
         };
         if state == "online" || self.dirty_bytes() == 0 {
             return None;
         }
-        Some(format!("{} ({state})", remote["portal"].as_str().unwrap_or("the target")))
+        Some(format!("{portal} ({state})"))
     }
 
     /// What is dirty here and where, with what to do.
@@ -64,16 +65,13 @@ impl Stack {
 
     /// What is looked at from time to time.
     pub(crate) fn observation(&self) -> Observation {
-        let remote = self.remotes.status();
+        let Session { state, portal, .. } = self.remotes.session();
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
-        Observation {
-            state: remote["state"].as_str().unwrap_or_default().to_owned(),
-            portal: remote["portal"].as_str().unwrap_or_default().to_owned(),
-            dirty_places: places.map(Entry::place).collect(),
-        }
+        Observation { state, portal, dirty_places: places.map(Entry::place).collect() }
     }
 
-    /// Everything that is wrong although the session is up. `outdated` applications know another size than the device has.
+    /// Everything that is wrong although the session is up. `outdated` applications know another size than the device
+    /// has.
     fn troubles(&self, outdated: u64) -> Vec<String> {
         let places: BTreeSet<Place> = self.gone(|_| true);
         let dirty_bytes = self.dirty_bytes();
@@ -83,7 +81,8 @@ impl Stack {
         let resized = match (size == offered, outdated) {
             (true, 0) => None,
             (true, count) => Some(format!(
-                "the logical unit has {size} bytes now, and {count} applications know another size: they see this one when they connect anew"
+                "the logical unit has {size} bytes now, and {count} applications know another size: they see this one \
+                 when they connect anew"
             )),
             (false, _) => Some(format!(
                 "the logical unit has {size} bytes now, and applications see {offered}: detach and attach again"
@@ -128,32 +127,35 @@ impl Stack {
         self.entries.iter().find(|entry| entry.store == Store::Log)
     }
 
-    /// As `forebay status` shows it. `outdated` applications know another size than the device has.
-    pub(crate) fn status(&self, outdated: u64) -> Value {
+    /// As `forebay status` shows it, with `fronts` over it.
+    pub(crate) fn status(&self, fronts: FrontsStatus) -> AttachmentStatus<cache::Status, writelog::Status> {
         let geometry = self.geometry();
-        let identity = self.remotes.identity();
-        json!({
-            "name": self.name,
-            "lun": { "target": identity.target, "unit": identity.unit, "serial": identity.serial },
-            "size_bytes": geometry.size_bytes,
-            "logical_block_bytes": geometry.logical_block_bytes,
-            "is_read_only": geometry.is_read_only,
-            "detaching": self.stopping.borrow().then(|| json!({ "waits_for": self.waits_for() })),
-            "troubles": self.troubles(outdated),
-            "remote": self.remotes.status(),
-            "stripe": self.remotes.stripe_status(),
-            "multipath": self.remotes.multipath_status(),
-            "cache_path": self.cache_parts.as_ref().map(|parts| &parts.place.path),
-            "cache_offset": self.cache_parts.as_ref().and_then(|parts| parts.place.offset),
-            "cache_bytes": self.cache_parts.as_ref().and_then(CacheParts::bytes),
-            "cache_uuid": self.cache_parts.as_ref().and_then(|parts| uuid_at(&parts.place)).map(|uuid| uuid.to_string()),
-            "cache": self.cache().map(|cache| cache.status()),
-            "difference": self.difference.as_ref().map(|difference| difference_place::status(difference)),
-            "log_path": self.log_entry().map(|entry| &entry.cache),
-            "log_offset": self.log_entry().and_then(|entry| entry.offset),
-            "log": self.log.as_ref().map(|log| log.status()),
-            "freshness": self.freshness,
-            "settings": self.settings.borrow().in_effect().collect::<BTreeMap<_, _>>(),
-        })
+        let outdated = fronts.fronts.iter().map(|front| front.clients_outdated).sum();
+        let cache_place = self.cache_parts.as_ref().map(|parts| &parts.place);
+        AttachmentStatus {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            fronts,
+            lun: Some((&self.remotes.identity()).into()),
+            size_bytes: Some(geometry.size_bytes),
+            logical_block_bytes: geometry.logical_block_bytes,
+            is_read_only: geometry.is_read_only,
+            detaching: self.stopping.borrow().then(|| Detaching { waits_for: self.waits_for() }),
+            troubles: self.troubles(outdated),
+            remote: self.remotes.status(),
+            stripe: self.remotes.stripe_status(),
+            multipath: self.remotes.multipath_status(),
+            cache_path: cache_place.map(|place| place.path.clone()),
+            cache_offset: cache_place.and_then(|place| place.offset),
+            cache_bytes: self.cache_parts.as_ref().and_then(CacheParts::bytes),
+            cache_uuid: cache_place.and_then(uuid_at).map(|uuid| uuid.to_string()),
+            cache: self.cache().map(|cache| cache.status()),
+            difference: self.difference.as_ref().map(|difference| difference_place::status(difference)),
+            log_path: self.log_entry().map(|entry| entry.cache.clone()),
+            log_offset: self.log_entry().and_then(|entry| entry.offset),
+            log: self.log.as_ref().map(|log| log.status()),
+            freshness: self.freshness.clone(),
+            settings: self.settings.borrow().in_effect().map(|(key, value)| (key.to_owned(), value)).collect(),
+        }
     }
 }

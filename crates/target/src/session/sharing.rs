@@ -1,4 +1,5 @@
-//! A session with shared units: what a client answers before its turn, what it is told, and data that waits for other hosts.
+//! A session with shared units: what a client answers before its turn, what it is told, and data that waits for other
+//! hosts.
 
 use std::task::Context;
 
@@ -41,7 +42,8 @@ impl Session {
         !free.is_empty()
     }
 
-    /// Carries out what a client of a shared unit answers although what came before it waits for room: what has the room may wait for the answer.
+    /// Carries out what a client of a shared unit answers although what came before it waits for room: what has the
+    /// room may wait for the answer.
     pub(super) fn carry_out_answers(&mut self) -> bool {
         let mut has_moved = false;
         while self.may_share()

@@ -136,8 +136,8 @@ impl Wire {
     }
 }
 
-/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty buffer. The stream
-/// still is where it was read from, and known to be writable there.
+/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty
+/// buffer. The stream still is where it was read from, and known to be writable there.
 pub(super) fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connection) {
     let mut slices = [IoSlice::new(&[]); 4];
     let count = protocol.io_slices(&mut slices);

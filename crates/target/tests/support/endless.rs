@@ -1,4 +1,5 @@
-//! A peer that always has more to say and takes whatever it is sent, and a clock by which every portion of work is over after its first turn.
+//! A peer that always has more to say and takes whatever it is sent, and a clock by which every portion of work is over
+//! after its first turn.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! The traces that were published with the paper of ARC (Megiddo and Modha, FAST 2003).
 //!
-//! `start count ignored number`, apart by spaces: the first block and how many, of 512 bytes. They say neither when nor whether to read or to write:
-//! all are reads, at time zero.
+//! `start count ignored number`, apart by spaces: the first block and how many, of 512 bytes. They say neither when nor
+//! whether to read or to write: all are reads, at time zero.
 
 use std::time::Duration;
 

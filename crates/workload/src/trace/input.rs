@@ -1,7 +1,7 @@
 //! The bytes of a trace, unpacked where they are packed.
 //!
-//! Which they are is seen from the first bytes and not from a name, since standard input has none. Several packed streams behind each other are one
-//! trace.
+//! Which they are is seen from the first bytes and not from a name, since standard input has none. Several packed
+//! streams behind each other are one trace.
 
 use std::io::{self, BufRead, BufReader, Read};
 

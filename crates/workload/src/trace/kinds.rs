@@ -1,6 +1,7 @@
 //! Made-up traces of the kinds that replacement and cleaning are measured with.
 //!
-//! Blocks are of 4 KiB and requests are whole ones. One seed, one trace; times are zero, for they are replayed as fast as they go.
+//! Blocks are of 4 KiB and requests are whole ones. One seed, one trace; times are zero, for they are replayed as fast
+//! as they go.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub enum Kind {
     Loop,
     /// Skewed short requests in a window that moves on; more than half are writes.
     Shifting,
-    /// What a server's volume sees: sequential bursts of writes that are not read again, a few hot blocks written again and again, skewed reads,
-    /// scans.
+    /// What a server's volume sees: sequential bursts of writes that are not read again, a few hot blocks written again
+    /// and again, skewed reads, scans.
     Server,
     /// Large writes, 277 KiB on average, at random places, with as many small reads.
     LargeWrites,

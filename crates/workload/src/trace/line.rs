@@ -37,7 +37,8 @@ pub(super) fn record(at: Duration, kind: AccessKind, range: ByteRange) -> Line {
     Line::Record(Record { at, access: Access { kind, range } })
 }
 
-/// A text short enough for an error message, and without what a terminal would obey or hide: a trace may come from anybody.
+/// A text short enough for an error message, and without what a terminal would obey or hide: a trace may come from
+/// anybody.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

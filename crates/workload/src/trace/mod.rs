@@ -281,7 +281,8 @@ mod tests {
         let error = read("<html>\n", Options::default()).unwrap_err();
         assert_eq!(
             error,
-            "line 1 of the trace: \"<html>\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim)"
+            "line 1 of the trace: \"<html>\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, \
+             spc, arc, mqsim)"
         );
     }
 

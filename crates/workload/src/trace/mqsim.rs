@@ -1,7 +1,7 @@
 //! The traces of the SSD simulators MQSim and SSDsim (README of CMU-SAFARI/MQSim, "Defining a Trace-based Workload").
 //!
-//! `time device sector count type`, apart by spaces: sectors of 512 bytes, 0 for a write and 1 for a read. The time is in nanoseconds, which is what
-//! both take where nothing else is said; the file itself does not say.
+//! `time device sector count type`, apart by spaces: sectors of 512 bytes, 0 for a write and 1 for a read. The time is
+//! in nanoseconds, which is what both take where nothing else is said; the file itself does not say.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! The traces of Microsoft Research Cambridge, as SNIA has them.
 //!
-//! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`: times in tenths of a microsecond since 1601, offset and size in bytes.
+//! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`: times in tenths of a microsecond since 1601, offset
+//! and size in bytes.
 
 use std::time::Duration;
 

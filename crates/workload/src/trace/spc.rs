@@ -1,7 +1,7 @@
 //! The trace format of the Storage Performance Council (SPC trace file format specification, revision 1.0.1).
 //!
-//! `ASU,LBA,size,opcode,timestamp`: the application-specific unit, the address in blocks of 512 bytes, bytes, R or W, seconds. Further fields are
-//! passed over.
+//! `ASU,LBA,size,opcode,timestamp`: the application-specific unit, the address in blocks of 512 bytes, bytes, R or W,
+//! seconds. Further fields are passed over.
 
 use std::time::Duration;
 

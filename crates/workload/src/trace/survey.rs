@@ -1,5 +1,5 @@
-//! What a trace wants of a device, known before anything is written: its lines are all read once, so that one that cannot be understood, or a request
-//! that does not fit, is found then and not in the middle of a replay.
+//! What a trace wants of a device, known before anything is written: its lines are all read once, so that one that
+//! cannot be understood, or a request that does not fit, is found then and not in the middle of a replay.
 //!
 //! A trace of a large disk that touched little of it can be moved to a small one: see [`Rebase`].
 
@@ -57,7 +57,8 @@ fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Resul
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
-/// The power of two that offset and length are multiples of, as an exponent; more than any device's block for an empty range at the start.
+/// The power of two that offset and length are multiples of, as an exponent; more than any device's block for an empty
+/// range at the start.
 fn alignment(range: ByteRange) -> u32 {
     (range.offset | range.length).trailing_zeros()
 }
@@ -117,8 +118,8 @@ impl Survey {
     }
 }
 
-/// Moves the parts of a disk that a trace touches together: chunk by chunk, in the order of their addresses, so that what was side by side stays so,
-/// and each offset keeps its place in its chunk.
+/// Moves the parts of a disk that a trace touches together: chunk by chunk, in the order of their addresses, so that
+/// what was side by side stays so, and each offset keeps its place in its chunk.
 #[derive(Clone, Debug)]
 pub struct Rebase {
     /// Chunks that are touched, ascending.

@@ -23,8 +23,8 @@ pub enum WriteEffect {
 pub enum FlushEffect {
     /// It stays volatile: a later flush makes it durable.
     None,
-    /// Each write becomes durable, becomes so in part, or is lost, as the medium's seed draws; no later flush brings it back. Reads return what
-    /// is left, as those of a disk that drops its cache.
+    /// Each write becomes durable, becomes so in part, or is lost, as the medium's seed draws; no later flush brings it
+    /// back. Reads return what is left, as those of a disk that drops its cache.
     Drops,
     /// The same, and reads return what was written until the power fails, as those through a page cache.
     DropsUnseen,

@@ -193,7 +193,8 @@ impl WriteLog {
         }
     }
 
-    /// A flush of the first `completed_count` writes that completed fails: each becomes durable, becomes so in part, or is forgotten.
+    /// A flush of the first `completed_count` writes that completed fails: each becomes durable, becomes so in part, or
+    /// is forgotten.
     pub(super) fn lose(&mut self, completed_count: u64, durable: &mut Image, random: &mut Random) {
         let (covered, rest) =
             std::mem::take(&mut self.volatile).into_iter().partition(|record| record.completed_as < completed_count);
@@ -209,8 +210,8 @@ impl WriteLog {
         visible
     }
 
-    /// The same medium when whoever sent the writes in flight is gone, and the power is not: what was completed stays volatile; of what is in
-    /// flight `loss` decides what is carried out, and is volatile then.
+    /// The same medium when whoever sent the writes in flight is gone, and the power is not: what was completed stays
+    /// volatile; of what is in flight `loss` decides what is carried out, and is volatile then.
     pub(super) fn after_restart(&self, loss: Loss, visible: &mut Image) -> Self {
         let mut log = Self {
             id_next: self.id_next,
@@ -243,7 +244,8 @@ impl WriteLog {
         }
     }
 
-    /// Forgets volatile bytes in `range`: newer ones are durable, or it is gone, and a later flush must not bring the old ones back.
+    /// Forgets volatile bytes in `range`: newer ones are durable, or it is gone, and a later flush must not bring the
+    /// old ones back.
     pub(super) fn supersede(&mut self, range: &ByteRange) {
         if self.volatile.iter().any(|record| record.range.overlaps(range)) {
             self.volatile = self.volatile.drain(..).flat_map(|record| record.without(range)).collect();

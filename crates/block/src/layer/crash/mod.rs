@@ -15,11 +15,13 @@
 //! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be asked several times, with
 //!   other seeds, to see other outcomes of the same crash.
 //!
-//! - [`CrashLayer::after_restart`] is the medium that the next start finds when only the *other* side stopped: a host that restarts, while the
-//!   LUN keeps its power. Nothing becomes durable by it and nothing is lost; what is volatile is lost by a power loss after it.
-//! - Requests fail on demand, once or for good ([`Reported`]). A write that fails may have been carried out, wholly or in part ([`WriteEffect`]); a
-//!   flush that fails may have dropped what it was to make durable ([`FlushEffect`]).
-//! - A medium without writes that are durable by themselves (FUA) is this one under the layer [`shared_flush`](super::shared_flush).
+//! - [`CrashLayer::after_restart`] is the medium that the next start finds when only the *other* side stopped: a host
+//!   that restarts, while the LUN keeps its power. Nothing becomes durable by it and nothing is lost; what is volatile
+//!   is lost by a power loss after it.
+//! - Requests fail on demand, once or for good ([`Reported`]). A write that fails may have been carried out, wholly or
+//!   in part ([`WriteEffect`]); a flush that fails may have dropped what it was to make durable ([`FlushEffect`]).
+//! - A medium without writes that are durable by themselves (FUA) is this one under the layer
+//!   [`shared_flush`](super::shared_flush).
 //!
 //! | what the other side sees | made by |
 //! |---|---|
@@ -265,7 +267,8 @@ impl CrashLayer {
         self.medium.events.publish(event);
     }
 
-    /// Loses what was completed and is volatile, in whole or in part as drawn, and says so: a disk whose power was away for a moment.
+    /// Loses what was completed and is volatile, in whole or in part as drawn, and says so: a disk whose power was away
+    /// for a moment.
     pub fn lose_cache(&self) {
         self.lose_cache_silently();
         self.publish(&Event::WritesLost);
@@ -284,7 +287,8 @@ impl CrashLayer {
         self.publish(&Event::Resized(self.geometry()));
     }
 
-    /// Has this size from now on, and says nothing: nobody uses it. What lies beyond the end of a smaller one is gone, and zero if it is as large again.
+    /// Has this size from now on, and says nothing: nobody uses it. What lies beyond the end of a smaller one is gone,
+    /// and zero if it is as large again.
     pub fn resize(&self, size_bytes: u64) {
         let State { visible, durable, log, .. } = &mut *self.medium.lock();
         let beyond = ByteRange { offset: size_bytes, length: self.geometry().size_bytes.saturating_sub(size_bytes) };
@@ -327,14 +331,16 @@ impl CrashLayer {
         self.successor(power, (image.clone(), image, WriteLog::default()))
     }
 
-    /// Takes the power from whoever uses this medium, and not from the medium: what the next start finds, on a new power. Writes in flight are
-    /// carried out whole, in part or not at all, by the medium's seed, and are volatile then as all that was completed.
+    /// Takes the power from whoever uses this medium, and not from the medium: what the next start finds, on a new
+    /// power. Writes in flight are carried out whole, in part or not at all, by the medium's seed, and are volatile
+    /// then as all that was completed.
     #[must_use]
     pub fn after_restart(&self) -> Self {
         self.after_restart_as(Loss::Seeded(self.medium.seed), &Power::new())
     }
 
-    /// The same with a chosen outcome of what is in flight (without a seed nothing of it is carried out), and on a chosen power.
+    /// The same with a chosen outcome of what is in flight (without a seed nothing of it is carried out), and on a
+    /// chosen power.
     #[must_use]
     pub fn after_restart_as(&self, loss: Loss, power: &Power) -> Self {
         self.medium.power.lose();

@@ -54,8 +54,8 @@ impl Power {
         self.lock().hubs.push(hub);
     }
 
-    /// Counts a mutating request, and says whether it finds the power lost or loses it. Media do this themselves; what else hangs on a power, as
-    /// persistent memory does, counts its own.
+    /// Counts a mutating request, and says whether it finds the power lost or loses it. Media do this themselves; what
+    /// else hangs on a power, as persistent memory does, counts its own.
     pub fn see_write(&self) -> bool {
         let mut state = self.lock();
         if state.is_lost {

@@ -63,11 +63,12 @@ impl CrashTest {
         (0..count).map(move |index| seed.unwrap_or(first + index * step))
     }
 
-    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with the one to be repeated. `seed` is the one of
-    /// [`seeds`](Self::seeds) from which all else in the run follows.
+    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with the one to be
+    /// repeated. `seed` is the one of [`seeds`](Self::seeds) from which all else in the run follows.
     ///
     /// # Panics
-    /// When `run` does, having printed how to repeat it; when there are so few crashes that nothing was tested; or more than `crashes_max`.
+    /// When `run` does, having printed how to repeat it; when there are so few crashes that nothing was tested; or more
+    /// than `crashes_max`.
     pub fn crash_at_every(&self, seed: u64, crashes_max: u64, mut run: impl FnMut(u64) -> bool) {
         if let Some(nth) = self.wanted.crash_at {
             let _printed = self.on_panic(seed, Some(nth));
@@ -90,8 +91,8 @@ impl CrashTest {
         panic!("the workload of seed {seed} still crashed at {crashes_max}: raise the bound or look for a write loop");
     }
 
-    /// Prints the command that repeats this run if the test panics while the answer lives. For what [`crash_at_every`](Self::crash_at_every) does not
-    /// fit.
+    /// Prints the command that repeats this run if the test panics while the answer lives. For what
+    /// [`crash_at_every`](Self::crash_at_every) does not fit.
     #[must_use = "it prints when it is dropped in a panic"]
     pub fn on_panic(&self, seed: u64, crash_at: Option<u64>) -> OnPanic {
         OnPanic { command: self.command(seed, crash_at) }

@@ -72,7 +72,8 @@ pub(super) fn carry_out(
         };
         if is_mutation && let Some(path) = shared.paths.doubtful(range) {
             let words = format!(
-                "{range} cannot be changed: an earlier change through path {} may still land there, until that path is back",
+                "{range} cannot be changed: an earlier change through path {} may still land there, until that path is \
+                 back",
                 path + 1
             );
             return request.fail(Error::new(ErrorKind::Busy, words));
@@ -102,7 +103,8 @@ fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place 
     }
 }
 
-/// From path to path, as long as they say that nothing was done, and from the first again where that was for their access states.
+/// From path to path, as long as they say that nothing was done, and from the first again where that was for their
+/// access states.
 async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
     let offset = request.offset;
     let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());

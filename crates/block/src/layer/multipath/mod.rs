@@ -1,21 +1,25 @@
 //! Several paths to one unit: sessions through different portals, as one device.
 //!
-//! The danger of paths is the stale write: one that was given to a path whose answer never came, was given to another and done, and then
-//! lands after all, over something newer. What is kept true against it:
+//! The danger of paths is the stale write: one that was given to a path whose answer never came, was given to another
+//! and done, and then lands after all, over something newer. What is kept true against it:
 //!
-//! - **A request stays with its path.** A path is a session of its own that looks for its target by itself; when it is back it is the
-//!   *same* session reinstated, by which the target has ended what the old one left behind (RFC 7143 6.3.5), and only then it issues
-//!   again what it has. So no write is ever under way through two sessions. New requests go to other paths meanwhile.
-//! - **What was certainly not done goes to another path.** That is what the errors `Gone`, `TimedOut` and `NoAccess` say; nothing else is repeated
-//!   here. A path that refuses a request for its access state is avoided until [`Multipath::set_access`] says otherwise; while all of them
-//!   refuse it, as between two states, the request is tried again for a minute.
-//! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the range lock keeps it: a change waits for the
-//!   answers of earlier requests that it touches.
-//! - **A change whose outcome its path does not know keeps its range in doubt** for as long as the path has not been back: it may still land.
-//!   Changes of that range fail with `Busy` until then. Reads go on: they find it done or not, as after any unknown outcome.
-//! - **No path keeps anything to write again.** Of a unit with a volatile cache an initiator keeps copies of writes until a flush, and
-//!   writes them again after a power loss of the unit, which could be over what came through another path. So with more than one path and
-//!   such a unit, every write is sent with FUA, and discards become durable zeroes.
+//! - **A request stays with its path.** A path is a session of its own that looks for its target by itself; when it is
+//!   back it is the *same* session reinstated, by which the target has ended what the old one left behind (RFC 7143
+//!   6.3.5), and only then it issues again what it has. So no write is ever under way through two sessions. New
+//!   requests go to other paths meanwhile.
+//! - **What was certainly not done goes to another path.** That is what the errors `Gone`, `TimedOut` and `NoAccess`
+//!   say; nothing else is repeated here. A path that refuses a request for its access state is avoided until
+//!   [`Multipath::set_access`] says otherwise; while all of them refuse it, as between two states, the request is tried
+//!   again for a minute.
+//! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the range lock keeps it:
+//!   a change waits for the answers of earlier requests that it touches.
+//! - **A change whose outcome its path does not know keeps its range in doubt** for as long as the path has not been
+//!   back: it may still land. Changes of that range fail with `Busy` until then. Reads go on: they find it done or not,
+//!   as after any unknown outcome.
+//! - **No path keeps anything to write again.** Of a unit with a volatile cache an initiator keeps copies of writes
+//!   until a flush, and writes them again after a power loss of the unit, which could be over what came through another
+//!   path. So with more than one path and such a unit, every write is sent with FUA, and discards become durable
+//!   zeroes.
 //!
 //! A flush goes to one path: the cache it is about is the unit's.
 //!
@@ -87,7 +91,8 @@ impl Multipath {
         self.shared.paths.set_access(path, access);
     }
 
-    /// Passes on the paths' events and carries on what nobody awaits. It never ends; dropping it is the end of the device.
+    /// Passes on the paths' events and carries on what nobody awaits. It never ends; dropping it is the end of the
+    /// device.
     pub async fn run(&self) {
         let mut workers = pin!(self.workers.run());
         poll_fn(|context| {

@@ -20,8 +20,8 @@ fn unit(is_volatile: bool) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::with_geometry(geometry, identity))
 }
 
-/// A session as a path sees one: requests wait while it is away and are issued again when it is back; what had left before may land at
-/// any moment until then, and not later.
+/// A session as a path sees one: requests wait while it is away and are issued again when it is back; what had left
+/// before may land at any moment until then, and not later.
 struct Session {
     unit: Arc<MemoryDevice>,
     clock: VirtualClock,
@@ -84,7 +84,8 @@ impl Session {
         Duration::from_micros(self.lock().random.below(below_us))
     }
 
-    /// The copy of a write that had left when its session was lost: at the target it may still be carried out, until the session is back.
+    /// The copy of a write that had left when its session was lost: at the target it may still be carried out, until
+    /// the session is back.
     fn leave_behind(self: &Arc<Self>, offset: u64, bytes: Vec<u8>) {
         let session = Arc::clone(self);
         let lands_in = self.draw(200_000);
@@ -323,14 +324,15 @@ fn the_device_is_offline_when_no_path_is_left() {
     assert_eq!(after(&|sessions| sessions[0].hub.publish(&Event::IdentityChanged)), [Event::IdentityChanged]);
 }
 
-/// Writers on overlapping sectors while sessions come and go and leave stale writes behind: at the end, and at every read in between, a
-/// sector holds what was acknowledged last.
+/// Writers on overlapping sectors while sessions come and go and leave stale writes behind: at the end, and at every
+/// read in between, a sector holds what was acknowledged last.
 fn nothing_is_overtaken(seed: u64, policy: Policy) {
     const SECTORS: u64 = 4;
     let mut world = world(seed, policy, 3, false);
     for (path, session) in world.sessions.iter().enumerate() {
         let (session, clock) = (Arc::clone(session), world.clock.clone());
-        // Some sessions wait for ever for their target, others give up: then their writes are in doubt, and are tried again from above.
+        // Some sessions wait for ever for their target, others give up: then their writes are in doubt, and are tried
+        // again from above.
         session.lock().patience = Duration::from_millis(if seed % 4 < 2 { 10 } else { 1_000_000 });
         let mut random = Random::new(seed * 100 + path as u64);
         world.executor.spawn(async move {

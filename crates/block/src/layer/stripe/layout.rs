@@ -6,8 +6,8 @@
 //! unit on the member   0   0   0   1   1   1   2
 //! ```
 //!
-//! What follows from it, and is used everywhere: a contiguous range of the stripe is at most one contiguous range of each member,
-//! because units that follow each other on a member have the units of all other members between them.
+//! What follows from it, and is used everywhere: a contiguous range of the stripe is at most one contiguous range of
+//! each member, because units that follow each other on a member have the units of all other members between them.
 
 use base::range::ByteRange;
 

@@ -2,15 +2,19 @@
 //!
 //! What it keeps true:
 //!
-//! - A request becomes at most one request of each member, and all of them are under way when `submit` returns: members work in
-//!   parallel, and each sees overlapping requests in the order of the calls. Nothing is reordered here, so there is no range lock.
-//! - A request succeeds when it did on every member it touches. Otherwise it fails with the error of one of them, which names the
-//!   member; requests that do not touch a member that is down go on. Where a part of a change may have happened, nobody says that it did not:
-//!   `TimedOut` of one member becomes *outcome unknown* once another carried its part out.
+//! - A request becomes at most one request of each member, and all of them are under way when `submit` returns: members
+//!   work in parallel, and each sees overlapping requests in the order of the calls. Nothing is reordered here, so
+//!   there is no range lock.
+//! - A request succeeds when it did on every member it touches. Otherwise it fails with the error of one of them, which
+//!   names the member; requests that do not touch a member that is down go on. Where a part of a change may have
+//!   happened, nobody says that it did not: `TimedOut` of one member becomes *outcome unknown* once another carried its
+//!   part out.
 //! - A flush is one of every member.
 //! - The device is as large as the smallest member allows, in whole units of each; what others have beyond that is
-//!   [said](Member::unused_bytes) and never touched. Members that all grow make it grow; what was written stays where it is.
-//! - Its identity is that of its members, in their order, with the unit: a cache of another order, unit or member does not match.
+//!   [said](Member::unused_bytes) and never touched. Members that all grow make it grow; what was written stays where
+//!   it is.
+//! - Its identity is that of its members, in their order, with the unit: a cache of another order, unit or member does
+//!   not match.
 //!
 //! There is no label on the members: they hold data from their first byte, and who attaches them gives their order.
 
@@ -52,8 +56,8 @@ impl Stripe {
     /// A stripe of `members` in this order. [`Stripe::run`] must be polled for as long as it is used.
     ///
     /// # Errors
-    /// `InvalidRange` for a unit that is no power of two from the largest logical block to 16 MiB, fewer than two members or more than 64, or a
-    /// member smaller than a unit; `Busy` when one member is given twice.
+    /// `InvalidRange` for a unit that is no power of two from the largest logical block to 16 MiB, fewer than two
+    /// members or more than 64, or a member smaller than a unit; `Busy` when one member is given twice.
     pub fn new(members: Vec<SharedDevice>, unit_bytes: u64) -> Result<Self, Error> {
         if !(2..=STRIPE_MEMBERS_MAX).contains(&members.len()) {
             let words = format!("a stripe has 2 to {STRIPE_MEMBERS_MAX} members, not {}", members.len());
@@ -82,7 +86,8 @@ impl Stripe {
         self.shared.members()
     }
 
-    /// Passes on the members' events and carries on what nobody awaits. It never ends; dropping it is the end of the stripe.
+    /// Passes on the members' events and carries on what nobody awaits. It never ends; dropping it is the end of the
+    /// stripe.
     pub async fn run(&self) {
         let mut receivers: Vec<EventReceiver> = self.shared.members.iter().map(|member| member.subscribe()).collect();
         let mut workers = pin!(self.workers.run());

@@ -207,8 +207,11 @@ proptest! {
         steps in prop::collection::vec((step(2 * MEMBER_BYTES / 512), prop::option::weighted(0.3, 0usize..4)), 1..60)
     ) {
         let layers: Vec<Arc<ErrorLayer>> =
-            (0..member_count).map(|number| Arc::new(ErrorLayer::new(memory(number, MEMBER_BYTES), &Workers::new(), 1))).collect();
-        let stripe = Stripe::new(layers.iter().cloned().map(|layer| layer as SharedDevice).collect(), UNIT).expect("right");
+            (0..member_count)
+                .map(|number| Arc::new(ErrorLayer::new(memory(number, MEMBER_BYTES), &Workers::new(), 1)))
+                .collect();
+        let members = layers.iter().cloned().map(|layer| layer as SharedDevice).collect();
+        let stripe = Stripe::new(members, UNIT).expect("right");
         let mut model = vec![0u8; stripe.geometry().size_bytes as usize];
         for (step, down) in steps {
             let down = down.filter(|&down| down < member_count);
@@ -234,8 +237,13 @@ proptest! {
                     let bytes: Vec<u8> = (0..places.len()).map(|at| byte.wrapping_add((at / 512) as u8)).collect();
                     (block_on(stripe.write(range.offset, Buffer::copy_of(&bytes), false)).map(drop), Some(bytes))
                 }
-                Step::Zero { .. } => (block_on(stripe.write_zeroes(range.offset, range.length, false, true)), Some(vec![0; places.len()])),
-                Step::Discard { .. } => (block_on(stripe.discard(range.offset, range.length)), Some(vec![0; places.len()])),
+                Step::Zero { .. } => {
+                    let done = block_on(stripe.write_zeroes(range.offset, range.length, false, true));
+                    (done, Some(vec![0; places.len()]))
+                }
+                Step::Discard { .. } => {
+                    (block_on(stripe.discard(range.offset, range.length)), Some(vec![0; places.len()]))
+                }
             };
             let touches = |member: usize| stripe.layout().on_member(member, range).length > 0;
             prop_assert_eq!(result.is_err(), down.is_some_and(touches));

@@ -25,19 +25,23 @@ pub fn pages() -> Vec<Page> {
 
 fn settings() -> String {
     let text = "# Settings of an attachment\n\n\
-        Each has a key, for `forebay attach --set KEY=VALUE`, for the file of `forebay attach --config FILE` and, where it changes while it runs, for \
-        `forebay set NAME KEY=VALUE`. `forebay status NAME --json` shows those in effect as `settings`. Options that `forebay attach --help` \
-        does not name are there until the next release, for those who used them: their keys stay.\n\n\
-        The command line wins over the environment, that over the file, and that over the default. A setting that the command line says twice, by \
-        its option and by `--set`, is an error, as is a key that is none. [Configuration](configuration.md#an-attachment-forebay-attach---config-file) \
-        shows a file. Secrets are in files of their own, or in the [environment](environment.md).\n";
+                Each has a key, for `forebay attach --set KEY=VALUE`, for the file of `forebay attach --config FILE` \
+                and, where it changes while it runs, for `forebay set NAME KEY=VALUE`. `forebay status NAME --json` \
+                shows those in effect as `settings`. Options that `forebay attach --help` does not name are there \
+                until the next release, for those who used them: their keys stay.\n\n\
+                The command line wins over the environment, that over the file, and that over the default. A setting \
+                that the command line says twice, by its option and by `--set`, is an error, as is a key that is none. \
+                [Configuration](configuration.md#an-attachment-forebay-attach---config-file) shows a file. Secrets are \
+                in files of their own, or in the [environment](environment.md).\n";
     format!("{text}{}", settings_help::in_tables())
 }
 
 fn commands() -> String {
     let mut root = command().disable_help_subcommand(true).term_width(COLUMNS);
     root.build();
-    let mut text = "# Commands\n\nThe help of every command. `forebay --help` also lists the [environment](environment.md) and the [exit codes](exit-codes.md).\n\n".to_owned();
+    let mut text = "# Commands\n\nThe help of every command. `forebay --help` also lists the \
+                    [environment](environment.md) and the [exit codes](exit-codes.md).\n\n"
+        .to_owned();
     add_command(&mut text, &mut root, "forebay");
     text
 }
@@ -60,9 +64,10 @@ fn codes() -> String {
         text.push_str(&format!("| {code} | {meaning} |\n"));
     }
     text.push_str(
-        "\nSIGTERM and SIGINT end `attach` within five seconds, also while it starts, whatever it waits for: with 1 before it said `ready:`, when nothing \
-         was attached and nothing half-made is left, and with 0 after that.\n\
-         \nA `detach` that fails although it ended the attachment ends both with the same code, the command and `attach`.\n",
+        "\nSIGTERM and SIGINT end `attach` within five seconds, also while it starts, whatever it waits for: with 1 \
+         before it said `ready:`, when nothing was attached and nothing half-made is left, and with 0 after that.\n\
+         \nA `detach` that fails although it ended the attachment ends both with the same code, the command and \
+         `attach`.\n",
     );
     text
 }
@@ -72,6 +77,8 @@ fn environment() -> String {
     for (variable, meaning) in ENVIRONMENT {
         text.push_str(&format!("| `{variable}` | {meaning} |\n"));
     }
-    text.push_str("\nBoth directories are made on first use, for their owner only; one that belongs to another user is refused.\n");
+    text.push_str(
+        "\nBoth directories are made on first use, for their owner only; one that belongs to another user is refused.\n",
+    );
     text
 }

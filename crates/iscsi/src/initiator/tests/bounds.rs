@@ -60,7 +60,8 @@ fn data_is_not_queued_again_and_again() {
     assert!(count * 8192 <= TRANSMIT_BYTES_HIGH + (256 << 10), "{count} bursts of 8 KiB are queued");
 }
 
-/// RFC 7143 4.2.2.1: a target may refuse more than a few. What is overdue beyond is ended by a reset, which needs one more.
+/// RFC 7143 4.2.2.1: a target may refuse more than a few. What is overdue beyond is ended by a reset, which needs one
+/// more.
 #[test]
 fn so_many_commands_are_aborted_at_once_and_the_rest_by_a_reset() {
     let mut pair = with_a_window_without_end();

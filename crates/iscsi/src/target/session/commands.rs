@@ -171,7 +171,8 @@ impl Session {
         }
         let is_lost = pdu.data.is_corrupt || !task.data_out.is_next(&data);
         if level > 0 && is_lost && task.failure.is_none() {
-            // Within-command recovery: the rest of the sequence is dropped and asked for again (RFC 7143 7.1.4.1, 7.8, 7.9).
+            // Within-command recovery: the rest of the sequence is dropped and asked for again (RFC 7143 7.1.4.1, 7.8,
+            // 7.9).
             task.data_out.lose(&data);
         } else {
             if let Err(failure) = task.data_out.advance(&data, length) {
@@ -497,7 +498,8 @@ fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Resi
     }
 }
 
-/// A buffer for the first `sent` bytes that is not much larger than they are: what waits to be sent must not keep more than it sends.
+/// A buffer for the first `sent` bytes that is not much larger than they are: what waits to be sent must not keep more
+/// than it sends.
 fn fitting(buffer: Buffer, sent: usize) -> Buffer {
     if buffer.capacity() <= (2 * sent).max(BUFFER_ALIGNMENT) {
         return buffer;

@@ -4,9 +4,9 @@
 //! request ─► tasks it covers are silenced, nothing more is taken ─► those with the driver have ended ─► response ─► the end
 //! ```
 //!
-//! After the response the initiator may give what it wrote to others, through another session: nothing of this one may land then
-//! (4.6.3.3). The wait has an end (`LOGOUT_TIMEOUT`), and then the response says that the clean-up failed. A connection that is removed for
-//! recovery keeps its tasks, so that there is nothing to wait for.
+//! After the response the initiator may give what it wrote to others, through another session: nothing of this one may
+//! land then (4.6.3.3). The wait has an end (`LOGOUT_TIMEOUT`), and then the response says that the clean-up failed. A
+//! connection that is removed for recovery keeps its tasks, so that there is nothing to wait for.
 
 use base::serial::Serial32;
 

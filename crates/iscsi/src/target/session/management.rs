@@ -162,8 +162,8 @@ impl Session {
         awaits_data
     }
 
-    /// Ends a task without a response. True when the driver has it, so that its completion must be awaited. Data that still
-    /// comes for it is dropped.
+    /// Ends a task without a response. True when the driver has it, so that its completion must be awaited. Data that
+    /// still comes for it is dropped.
     fn abort(&mut self, id: TaskId) -> bool {
         let Some(task) = self.set.task(id) else { return false };
         task.is_aborted = true;
@@ -209,7 +209,8 @@ impl Session {
         self.advance_managements();
     }
 
-    /// The driver has carried out a task management function. The response goes out once the tasks it covered have ended.
+    /// The driver has carried out a task management function. The response goes out once the tasks it covered have
+    /// ended.
     pub fn handle_task_management(&mut self, now: Instant, id: TaskManagementId, outcome: TaskManagementOutcome) {
         self.now = now;
         if let Some(pending) = self.set.managements.iter_mut().find(|pending| pending.id == id) {
@@ -249,7 +250,8 @@ impl Session {
         }
     }
 
-    /// What a function covers is over when it is answered: answers whose connection is gone cannot be claimed by a reassignment any more.
+    /// What a function covers is over when it is answered: answers whose connection is gone cannot be claimed by a
+    /// reassignment any more.
     fn forget_unclaimed(&mut self, function: TaskManagementFunction, lun: u64) {
         let Some(scope) = scope(function) else { return };
         let live: Vec<LinkId> = self.live().map(|link| link.id).collect();
@@ -285,8 +287,8 @@ impl Session {
         self.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
     }
 
-    /// Waits until other connections have acknowledged the responses they were sent (RFC 7143 4.2.2.3.2, 11.6.1); on the
-    /// response's own one the order of the stream says it.
+    /// Waits until other connections have acknowledged the responses they were sent (RFC 7143 4.2.2.3.2, 11.6.1); on
+    /// the response's own one the order of the stream says it.
     fn fence_management(&mut self, index: usize) {
         let pending = &self.set.managements[index];
         if !pending.waits_for.is_empty() || pending.outcome.is_none() {

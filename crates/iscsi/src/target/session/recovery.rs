@@ -197,7 +197,8 @@ impl Session {
         self.set.keep_answer(answer);
     }
 
-    /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): a task whose connection was logged out goes on here. The response goes out first.
+    /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): a task whose connection was logged out goes on here. The response goes
+    /// out first.
     pub(super) fn reassign(&mut self, at: LinkId, request: &TaskManagementRequest) {
         use TaskManagementOutcome as Answer;
         let tag = request.initiator_task_tag;

@@ -1,5 +1,5 @@
-//! Who holds buffers and the command order has a deadline: data that was announced or asked for, and commands whose number is missing, come
-//! within it, or the connection they should come on ends.
+//! Who holds buffers and the command order has a deadline: data that was announced or asked for, and commands whose
+//! number is missing, come within it, or the connection they should come on ends.
 //!
 //! | what does not come | deadline |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | any data of one command that owes some | `TASK_DATA_TIMEOUT` |
 //! | a command before those that came | `COMMAND_GAP_TIMEOUT` |
 //!
-//! Nothing is measured per PDU but when data came; who is late is looked for every `STALL_CHECK_INTERVAL`, while there may be somebody.
+//! Nothing is measured per PDU but when data came; who is late is looked for every `STALL_CHECK_INTERVAL`, while there
+//! may be somebody.
 
 use base::clock::Instant;
 

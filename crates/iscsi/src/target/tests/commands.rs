@@ -262,8 +262,9 @@ fn little_data_does_not_wait_in_a_large_buffer() {
     assert_eq!(peer.receive_one().data.bytes(), &pattern(1 << 20)[..512]);
 }
 
-/// RFC 7143 13.10, 13.11, 13.14: who may send how much before it is asked. Each row: InitialR2T, ImmediateData, immediate bytes, unsolicited
-/// bytes after them, and what comes of it for a write of 4096 bytes with FirstBurstLength 1024.
+/// RFC 7143 13.10, 13.11, 13.14: who may send how much before it is asked. Each row: InitialR2T, ImmediateData,
+/// immediate bytes, unsolicited bytes after them, and what comes of it for a write of 4096 bytes with
+/// FirstBurstLength 1024.
 #[test]
 fn first_bursts_are_what_was_agreed() {
     #[derive(Debug, PartialEq)]

@@ -220,8 +220,8 @@ fn a_long_answer_comes_in_pieces() {
     assert_eq!(reject_reason(&stale.header.bhs.unwrap()), RejectReason::InvalidPduField);
 }
 
-/// RFC 7143 11.13.2: an answer that does not fit in the 8192 bytes of a Login Response goes on in the next ones (C bit), each of which an empty
-/// request asks for, and the stage is left with the last.
+/// RFC 7143 11.13.2: an answer that does not fit in the 8192 bytes of a Login Response goes on in the next ones (C
+/// bit), each of which an empty request asks for, and the stage is left with the last.
 #[test]
 fn a_long_login_answer_comes_in_pieces() {
     let mut peer = Peer::new(parameters());

@@ -100,8 +100,8 @@ fn who_never_acknowledges_is_cut_off() {
     assert_eq!(peer.close_reason(), CloseReason::Unacknowledged);
 }
 
-/// Sends `request` again and again, as fast as the target takes it, without taking any answer, until nothing more goes in.
-/// Gives how often, and the most that ever waited to be sent.
+/// Sends `request` again and again, as fast as the target takes it, without taking any answer, until nothing more goes
+/// in. Gives how often, and the most that ever waited to be sent.
 fn ask_for_ever<H: Header>(peer: &mut Peer, request: &H, data: &[u8]) -> (usize, usize) {
     let mut queue = TransmitQueue::new(Default::default());
     queue.push(request, &AdditionalHeaders::default(), DataSegment::from(data.to_vec()));
@@ -119,7 +119,8 @@ fn ask_for_ever<H: Header>(peer: &mut Peer, request: &H, data: &[u8]) -> (usize,
 
 #[test]
 fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
-    // Small, since what is held back is answered in the end, more than a thousand times. Without a bound that would be 80 MB at once.
+    // Small, since what is held back is answered in the end, more than a thousand times. Without a bound that would be
+    // 80 MB at once.
     const READ_BYTES: usize = 64 << 10;
     let targets = (0..500).map(|number| TargetDescription { name: format!("{TARGET}{number}"), ..description() });
     let description_of_all: Vec<_> = std::iter::once(description()).chain(targets).collect();

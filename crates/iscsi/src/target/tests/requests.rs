@@ -123,7 +123,8 @@ fn what_is_no_command_is_looked_at_so_much_in_a_time() {
     }
 }
 
-/// The same of Data-Out for a command that waits for some: without data, unasked, of what is there already, or behind what was lost.
+/// The same of Data-Out for a command that waits for some: without data, unasked, of what is there already, or behind
+/// what was lost.
 #[test]
 fn data_out_that_brings_nothing_is_looked_at_so_much_in_a_time() {
     let keys = [("InitialR2T", "Yes"), ("ImmediateData", "No"), ("ErrorRecoveryLevel", "1")];
@@ -303,7 +304,8 @@ fn text(transfer: Option<TargetTransferTag>, is_continued: bool) -> TextRequest 
     }
 }
 
-/// RFC 7143 11.10.2, 11.10.4: each piece but the last is answered with an empty response whose tag the next one carries.
+/// RFC 7143 11.10.2, 11.10.4: each piece but the last is answered with an empty response whose tag the next one
+/// carries.
 #[test]
 fn a_text_request_may_come_in_pieces() {
     let mut peer = Peer::logged_in(parameters(), &[]);

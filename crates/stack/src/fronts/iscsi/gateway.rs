@@ -1,11 +1,11 @@
 //! The target of a gateway, and its logical unit.
 //!
-//! The unit is another one than the LUN behind: a serial number of its own is made at random when an attachment of this name is first offered so, and kept
-//! in the state directory. What is newest may be in a cache or a log of this host, so multipath must never take the two for one disk; nor two
-//! gateways of two hosts.
+//! The unit is another one than the LUN behind: a serial number of its own is made at random when an attachment of this
+//! name is first offered so, and kept in the state directory. What is newest may be in a cache or a log of this host,
+//! so multipath must never take the two for one disk; nor two gateways of two hosts.
 //!
-//! Reservations are of the gateway's own initiators among each other, and kept beside the serial number. To the LUN behind they all are one initiator: it could
-//! not tell them apart.
+//! Reservations are of the gateway's own initiators among each other, and kept beside the serial number. To the LUN
+//! behind they all are one initiator: it could not tell them apart.
 
 use std::future::Future;
 use std::io;

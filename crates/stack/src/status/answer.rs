@@ -1,0 +1,91 @@
+//! What requests are answered with, and how far the work on them has come.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::ProcessStatus;
+use super::sought::SoughtStatus;
+
+/// What a request is answered with.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Answer {
+    /// How the process is.
+    Status(Box<ProcessStatus>),
+    /// How the process is, which waits for its target.
+    Sought(Box<SoughtStatus>),
+    /// What its end, or a cleaning, left.
+    Left(Left),
+    /// A setting that was changed, and its value.
+    Set(BTreeMap<String, String>),
+    /// What changed with the configuration file.
+    Reloaded(Reloaded),
+}
+
+impl Answer {
+    /// The setting `key` has this value now.
+    pub(crate) fn set(key: &str, value: &str) -> Self {
+        Self::Set(BTreeMap::from([(key.to_owned(), value.to_owned())]))
+    }
+
+    /// The process `name` ends, and has nothing that could be dirty.
+    pub(crate) fn ends(name: &str) -> Self {
+        Self::Left(Left { name: Some(name.to_owned()), ..Left::default() })
+    }
+}
+
+/// What an end, or a cleaning, left.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Left {
+    /// The process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Bytes that only this host has; `None` of what holds none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_bytes: Option<u64>,
+    /// Whether the target was left without a word, because it does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_target_silent: Option<bool>,
+}
+
+/// What changed with the configuration file of a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    /// The process.
+    pub name: String,
+    /// LUNs that are new.
+    pub luns_added: usize,
+    /// LUNs that are gone.
+    pub luns_removed: usize,
+    /// LUNs that have another size.
+    pub luns_resized: usize,
+    /// Portals that are new.
+    pub portals_added: usize,
+    /// Portals that are gone.
+    pub portals_removed: usize,
+    /// Sessions that were asked to end.
+    pub sessions_ended: usize,
+}
+
+/// How far the work on a request has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Report {
+    /// So much is written back.
+    Cleaned {
+        /// Lines of a cache; of a write log, bytes.
+        lines_done: u64,
+        /// All that were dirty when it began.
+        lines_total: u64,
+    },
+    /// It cannot go on before somebody is back.
+    Waits {
+        /// The target, and how it is.
+        waits_for: String,
+        /// Bytes that are dirty.
+        dirty_bytes: u64,
+    },
+}

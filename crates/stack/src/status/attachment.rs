@@ -1,0 +1,92 @@
+//! The status of an attachment.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use block::Identity;
+use serde::{Deserialize, Serialize};
+
+use super::fronts::FrontsStatus;
+use super::members::{MultipathStatus, StripeStatus};
+use super::remote::RemoteStatus;
+use super::stores::{DifferenceStatus, Freshness};
+
+/// The status of an attachment. `C` and `L` are those of its cache and its write log: all of it for who says it, a
+/// summary for who reads it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AttachmentStatus<C, L> {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Where applications reach it.
+    #[serde(flatten)]
+    pub fronts: FrontsStatus,
+    /// Who the LUN is; `None` before it was found.
+    pub lun: Option<LunName>,
+    /// Bytes that applications see; `None` before the LUN was found.
+    pub size_bytes: Option<u64>,
+    /// Bytes of a logical block.
+    pub logical_block_bytes: u32,
+    /// Whether nothing can be written.
+    pub is_read_only: bool,
+    /// While it is being detached.
+    pub detaching: Option<Detaching>,
+    /// What somebody should look at, in words.
+    pub troubles: Vec<String>,
+    /// The session; of several the one that is worst off.
+    pub remote: Option<RemoteStatus>,
+    /// The members of a stripe.
+    pub stripe: Option<StripeStatus>,
+    /// The paths to a LUN with several.
+    pub multipath: Option<MultipathStatus>,
+    /// File or block device of the cache.
+    pub cache_path: Option<PathBuf>,
+    /// Where in it the cache begins; `None` where it takes all of it.
+    pub cache_offset: Option<u64>,
+    /// Its size.
+    pub cache_bytes: Option<u64>,
+    /// Who the cache is.
+    pub cache_uuid: Option<String>,
+    /// The cache.
+    pub cache: Option<C>,
+    /// The difference from a shared base.
+    pub difference: Option<DifferenceStatus>,
+    /// File or block device of the write log.
+    pub log_path: Option<PathBuf>,
+    /// Where in it the log begins; `None` where it takes all of it.
+    pub log_offset: Option<u64>,
+    /// The write log.
+    pub log: Option<L>,
+    /// Whether what the stores hold is still what the LUN has.
+    pub freshness: Freshness,
+    /// The settings in effect by their keys.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// Who a LUN is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LunName {
+    /// Target name.
+    pub target: String,
+    /// Designator of the unit.
+    pub unit: String,
+    /// Serial number.
+    pub serial: String,
+}
+
+impl From<&Identity> for LunName {
+    fn from(Identity { target, unit, serial }: &Identity) -> Self {
+        Self { target: target.clone(), unit: unit.clone(), serial: serial.clone() }
+    }
+}
+
+/// An attachment that is being detached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Detaching {
+    /// The target that dirty data waits for, when it is away, and how it is.
+    pub waits_for: Option<String>,
+}

@@ -1,0 +1,119 @@
+//! A session with a remote LUN.
+
+use ::target::{BusyPollStatus, NegotiatedStatus};
+use base::sizes::SizeHistogram;
+use serde::{Deserialize, Serialize};
+
+use crate::segments::Segments;
+
+/// A session with a remote LUN.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RemoteStatus {
+    /// How it is, in a word.
+    pub state: String,
+    /// Where the target is.
+    pub portal: String,
+    /// Our part of the session's name.
+    pub isid: Option<String>,
+    /// The portal group that the target named.
+    pub portal_group: Option<u16>,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+    /// Sessions so far.
+    pub sessions: u64,
+    /// Attempts since the last session was lost.
+    pub reconnect_attempts: u32,
+    /// Milliseconds before the next.
+    pub reconnect_wait_ms: Option<u64>,
+    /// PDUs sent.
+    pub pdus_sent: u64,
+    /// PDUs received.
+    pub pdus_received: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// PDUs by size; `None` of a session before there was one.
+    pub pdu_sizes: Option<PduSizes>,
+    /// TCP segments; `None` where the kernel does not tell.
+    pub tcp_segments: Option<Segments>,
+    /// SCSI commands issued.
+    pub commands_sent: u64,
+    /// Of these, those that were issued again.
+    pub commands_retried: u64,
+    /// Connections that were lost while their session went on.
+    pub connections_recovered: u64,
+    /// Writes issued again after a session was lost.
+    pub writes_replayed: u64,
+    /// TCP connections now.
+    pub connections: usize,
+    /// Of these, halves of pairs.
+    pub split_connections: usize,
+    /// Commands at the target.
+    pub in_flight: usize,
+    /// Requests that are not sent yet.
+    pub waiting: usize,
+    /// Copies kept of writes since the last flush.
+    pub retained_bytes: usize,
+    /// As one of several hosts.
+    pub sharing: Option<Sharing>,
+    /// The values in force, which nobody reads but people.
+    #[serde(skip_deserializing)]
+    pub negotiated: Option<NegotiatedStatus>,
+    /// What looking for answers instead of sleeping came to.
+    pub busy_poll: BusyPollStatus,
+}
+
+/// PDUs by size on the wire, headers included.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PduSizes {
+    /// Those that were sent.
+    pub sent: Sizes,
+    /// Those that were received.
+    pub received: Sizes,
+}
+
+/// How many pieces there were, and how many of them not above each size.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sizes {
+    /// All.
+    pub count: u64,
+    /// By size, ascending.
+    pub histogram: Vec<SizeBucket>,
+}
+
+/// How many pieces are not above a size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SizeBucket {
+    /// The size.
+    pub le_bytes: u64,
+    /// Pieces not above it.
+    pub count: u64,
+}
+
+impl From<&SizeHistogram> for Sizes {
+    fn from(sizes: &SizeHistogram) -> Self {
+        let bucket = |(le_bytes, count)| SizeBucket { le_bytes, count };
+        Self { count: sizes.count(), histogram: sizes.classes().into_iter().map(bucket).collect() }
+    }
+}
+
+/// How a session stands as that of one of several hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sharing {
+    /// Its number at the target.
+    pub client: Option<String>,
+    /// Whether its copies may be used.
+    pub is_alive: bool,
+    /// For how long it may be silent from now on.
+    pub lease_left_ms: u64,
+    /// How often it was asked to drop copies.
+    pub purges: u64,
+    /// Lives that it has begun.
+    pub lives: u64,
+}

@@ -1,0 +1,34 @@
+//! The status of a target.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The status of a target.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetStatus {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its portals, separated by spaces.
+    pub address: String,
+    /// What it serves.
+    pub targets: Vec<ServedTarget>,
+    /// What can be changed while it runs, by key.
+    pub settings: BTreeMap<String, String>,
+    /// Sessions, connections and logical units, and what was counted.
+    #[serde(flatten)]
+    pub server: ::target::Status,
+}
+
+/// A target that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServedTarget {
+    /// Its name.
+    pub name: String,
+    /// Its LUNs.
+    pub luns: Vec<u64>,
+}

@@ -10,6 +10,15 @@ use crate::link::Link;
 use crate::verdict::Attention;
 use iscsi::initiator::ConnectionError;
 
+/// What a change ends with that may have been carried out, where other hosts may have written there since.
+pub(super) fn in_doubt(job: &Job, why: &str) -> Error {
+    let words = format!(
+        "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",
+        job.words()
+    );
+    Error::new(ErrorKind::OutcomeUnknown, words)
+}
+
 impl Engine {
     /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands
     /// begins again, since those that were carried out are not retained before the request is complete, and a replay could write
@@ -31,6 +40,12 @@ impl Engine {
                     continue;
                 }
                 _ => {}
+            }
+            if self.options.is_shared && job.is_mutation() && job.has_done_any() {
+                self.ready.remove(&order);
+                let error = in_doubt(&job, "the unit was reset");
+                job.finish(Err(error));
+                continue;
             }
             if job.has_begun() {
                 begun.push(order);
@@ -98,11 +113,8 @@ impl Engine {
                     continue;
                 }
                 Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
-                    let words = format!(
-                        "{} may or may not have happened: the session was lost, and what several hosts share is not written again unasked",
-                        job.words()
-                    );
-                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    let error = in_doubt(&job, "the session was lost");
+                    job.finish(Err(error));
                     continue;
                 }
                 Reply::Raw(_) | Reply::Request(_) => {}

@@ -570,7 +570,7 @@ impl Engine {
             // It may have been carried out after the unit lost what is about to be written again.
             match job.kind {
                 Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
-                _ if is_only_once => job.give_up(loss::in_doubt(job, "the unit was reset")),
+                _ if is_only_once => job.give_up(in_doubt(job, "the unit was reset")),
                 _ => job.start_over(),
             }
             self.counts.commands_retried += u64::from(!is_only_once);
@@ -580,7 +580,7 @@ impl Engine {
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
             // A cache may have been switched on before it was carried out: of that no copy would be kept.
             match is_only_once {
-                true => job.give_up(loss::in_doubt(job, "the unit may have had a cache switched on")),
+                true => job.give_up(in_doubt(job, "the unit may have had a cache switched on")),
                 false => job.reissue(step),
             }
             self.counts.commands_retried += u64::from(!is_only_once);
@@ -603,7 +603,7 @@ impl Engine {
             }
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
             Verdict::Later | Verdict::Elsewhere(_) => self.wait(now, order, step),
-            Verdict::Unanswered(words) if is_only_once => job.give_up(loss::in_doubt(job, &words)),
+            Verdict::Unanswered(words) if is_only_once => job.give_up(in_doubt(job, &words)),
             Verdict::Unanswered(words) | Verdict::Unsent(words) => self.try_again(now, order, step, &words),
             Verdict::Fenced(error) => {
                 job.give_up(error);
@@ -862,6 +862,15 @@ impl Engine {
 /// Of a raw command that was carried out.
 fn reset_too_early() -> Error {
     let words = "the unit was reset before the command was durable; it may or may not last";
+    Error::new(ErrorKind::OutcomeUnknown, words)
+}
+
+/// What a change ends with that may have been carried out, where other hosts may have written there since.
+fn in_doubt(job: &Job, why: &str) -> Error {
+    let words = format!(
+        "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",
+        job.words()
+    );
     Error::new(ErrorKind::OutcomeUnknown, words)
 }
 

@@ -2,22 +2,13 @@
 
 use block::{Error, ErrorKind};
 
-use super::{AGAIN_WORDS, Engine, final_error, reset_too_early};
+use super::{AGAIN_WORDS, Engine, final_error, in_doubt, reset_too_early};
 use crate::error::LinkError;
 use crate::job::{Job, Repeat, Reply};
 use crate::limits::ATTEMPTS_MAX;
 use crate::link::Link;
 use crate::verdict::Attention;
 use iscsi::initiator::ConnectionError;
-
-/// What a change ends with that may have been carried out, where other hosts may have written there since.
-pub(super) fn in_doubt(job: &Job, why: &str) -> Error {
-    let words = format!(
-        "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",
-        job.words()
-    );
-    Error::new(ErrorKind::OutcomeUnknown, words)
-}
 
 impl Engine {
     /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what takes several commands

@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 
-.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cache-peers bench-cleaning bench-initiator bench-target bench-writelog bench-postmark clean
+.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cache-peers bench-cleaning bench-initiator bench-target bench-writelog bench-postmark bench-sharing clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-cleaning  what cleaning costs others, and others cost it (~3 min)"
 	@echo "make bench-target  the target beside tgt and beside the bare TCP loopback (needs tgt; ~7 min)"
 	@echo "make bench-writelog  the write log beside bare durable writes, and opening a full one (~3 min)"
+	@echo "make bench-sharing  what sharing a LUN costs who is alone, and what a callback costs (~1 min)"
 	@echo "make bench-postmark  PostMark on ext2 mounted sync, plainly over iSCSI and with the write log (as root, ~40 min)"
 
 build:
@@ -86,6 +87,10 @@ bench-cleaning: build
 
 bench-postmark: build
 	FOLDER=target/postmark crates/lab/src/postmark.sh
+
+bench-sharing: build
+	$(CARGO) build --release --locked --package bench --bin sharing-speed
+	target/release/sharing-speed
 
 bench-initiator: build
 	bench/initiator

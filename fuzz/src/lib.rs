@@ -13,6 +13,7 @@
 //! | [`iscsi_peer`] | its wire: PDUs made with digests, PDUs of the other end parsed and checked |
 //! | [`scsi_script`] | commands for logical units |
 //! | [`session_script`], [`session_model`] | an initiator with several connections that loses things, and what it may expect |
+//! | [`sharing_script`] | hosts that share a unit |
 //! | [`nbd_script`] | the scripts of an NBD client and server |
 //! | [`ext2_image`] | an ext2 to be damaged, looked through and changed |
 //! | [`damage`], [`cache_image`], [`log_image`] | damage to a cache device or a write log, with checksums put right again |
@@ -30,3 +31,4 @@ pub mod nbd_script;
 pub mod scsi_script;
 pub mod session_model;
 pub mod session_script;
+pub mod sharing_script;

@@ -7,6 +7,7 @@ pub mod forwarder;
 pub mod guest;
 pub mod iscsi_test_cu;
 pub mod mutation;
+pub mod tgt;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};

@@ -18,6 +18,7 @@ use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use rustix::process::{Pid, Signal, kill_process};
+use tests::tgt::Tgt;
 use tests::{IQN, Process, World, finish};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -214,13 +215,18 @@ struct Host {
 
 impl Host {
     async fn attach(world: &World, url: &str, number: u64) -> Self {
+        Self::attach_with(world, url, number, &[]).await
+    }
+
+    /// With more options.
+    async fn attach_with(world: &World, url: &str, number: u64, more: &[&str]) -> Self {
         let name = format!("host{number}");
         let (socket, cache) = (world.path(&format!("{name}.nbd")), world.path(&format!("{name}.cache")));
         let front = format!("nbd:unix:{}", socket.display());
         let cache = cache.display().to_string();
         let what =
             ["attach", url, "--shared", "--name", &name, "--as", &front, "--cache", &cache, "--cache-size", "8MiB"];
-        let process = world.start(what);
+        let process = world.start([&what[..], more].concat());
         let (device, driver) = NbdClient::connect(&ListenAddress::Unix(socket)).await.expect("it said ready");
         tokio::spawn(driver);
         Self { process, device }
@@ -294,12 +300,58 @@ async fn hosts_with_caches_that_share_a_lun_read_nothing_old_and_lose_nothing() 
         let done = all.iter().filter(is_its).filter(|operation| operation.began > restarted).count();
         assert!(done > 0, "host {host} wrote nothing after the target started again");
     }
-    let hits = world.status("host1")["cache"]["hits"].clone();
+    let hits = hits_of(&world.status("host1"));
     println!("{} operations; hits of host 1: {hits}", all.len());
+    assert!(hits > 0, "no cache was used");
     let listed = world.run(["locks", &url, "--json"]).json();
     let lives = listed.as_array().expect("a list").iter().filter(|record| record["kind"] == "client").count();
     assert_eq!(lives, 2, "{listed}");
     target.kill();
+}
+
+/// Callbacks, answers and data each on whatever connection of the session they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_of_several_and_of_split_connections_read_nothing_old() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:1MiB,shared"]);
+    let url = target.url(0);
+    let several: [(&[&str], (u64, u64)); 3] =
+        [(&[], (1, 0)), (&["--connections", "4"], (4, 0)), (&["--connections", "2", "--split-connections"], (4, 4))];
+    let (history, start) = (History::new(), Instant::now());
+    let (mut hosts, mut loads) = (Vec::new(), Vec::new());
+    for ((more, _), number) in several.iter().zip(1..) {
+        let host = Host::attach_with(&world, &url, number, more).await;
+        loads.extend(host.load(number, &history));
+        hosts.push(host);
+    }
+    let qemu = {
+        let (url, pattern, history) = (url.clone(), world.path("pattern"), history.clone());
+        std::thread::spawn(move || work_as_qemu(&url, &pattern, 78, &history))
+    };
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    history.is_over.store(true, Ordering::Relaxed);
+    for load in loads {
+        load.await.expect("a load ends in order");
+    }
+    qemu.join().expect("qemu-io ends in order");
+    let all = history.all();
+    check_all(&all, start);
+    for ((_, connections), number) in several.iter().zip(1..) {
+        let status = world.status(&format!("host{number}"));
+        let remote = &status["remote"];
+        let counted = |name: &str| remote[name].as_u64().expect("it is counted");
+        assert_eq!((counted("connections"), counted("split_connections")), *connections, "{status}");
+        assert!(counted_purges(remote) > 0 && hits_of(&status) > 0, "{status}");
+        assert!(all.iter().any(|done| done.is_write && done.value >> 32 == number && done.ended.is_some()));
+    }
+}
+
+fn hits_of(status: &serde_json::Value) -> u64 {
+    status["cache"]["reads"]["hits"].as_u64().expect("it is counted")
+}
+
+fn counted_purges(remote: &serde_json::Value) -> u64 {
+    remote["sharing"]["purges"].as_u64().expect("it is counted")
 }
 
 #[test]
@@ -336,4 +388,21 @@ fn what_nobody_keeps_apart_is_refused_with_advice() {
     attach(&shared, &[]).failure(2, &["--shared", "without a cache"]);
     attach(&shared, &["--shared", "--cache-mode", "write-back"]).failure(2, &["write-through"]);
     attach(&shared, &["--shared", "--cache-exclusive"]).failure(2, &["--cache-exclusive"]);
+    // The target takes several paths of one client; our initiator is a client by one.
+    let (both, more) = (format!("{shared},{shared}"), &["--shared"][..]);
+    attach(&both, more).failure(2, &["--shared takes one logical unit by one way, not several URLs"]);
+}
+
+/// tgt does not know the key.
+#[test]
+fn a_target_that_cannot_keep_caches_coherent_is_refused_with_words() {
+    let world = World::new();
+    let tgt = Tgt::start(&world);
+    let url = tgt.url();
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--as", "nbd:unix:disk.nbd"];
+    let refused = world.run([&["attach", &url, "--shared"], &cache[..]].concat());
+    assert!(refused.code != Some(0) && refused.stderr.contains("its target does not keep the caches"), "{refused:?}");
+    assert!(!world.path("disk.cache").exists(), "nothing is made");
+    let refused = world.run(["locks", &url]);
+    assert!(refused.code != Some(0) && refused.stderr.contains("cannot be shared"), "{refused:?}");
 }

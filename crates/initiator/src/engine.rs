@@ -25,9 +25,9 @@
 //!   cannot have it nothing counts that is answered after the switch was heard of, and what was answered before, since
 //!   the last command that was told of none, is *exposed*: flushed at once, and told as lost if the unit may have lost
 //!   its cache before that;
-//! - of a LUN that several hosts share nothing is written again after a lost session: somebody else may have written
-//!   there since. What was sent ends with an unknown outcome, and of what was acknowledged and not flushed only the
-//!   ranges are retained, so that a flush can tell that it is lost.
+//! - of a LUN that several hosts share nothing is written again: somebody else may have written there since. What may
+//!   have been carried out ends with an unknown outcome, whether its session is lost or goes on, and of what was
+//!   acknowledged and not flushed only the ranges are retained, so that a flush can tell that it is lost.
 //!
 //! `loss` says what becomes of jobs when the session or the unit's cache is lost, `sharing` what a client of a shared
 //! LUN does besides.
@@ -574,20 +574,25 @@ impl Engine {
         }
         let depends_on_cache = job.depends_on_cache(token);
         let Some(step) = job.take_step(token, &mut buffer) else { return };
+        let is_only_once = self.options.is_shared && job.is_mutation();
         if self.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
             // It may have been carried out after the unit lost what is about to be written again.
             match job.kind {
                 Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
+                _ if is_only_once => job.give_up(in_doubt(job, "the unit was reset")),
                 _ => job.start_over(),
             }
-            self.counts.commands_retried += 1;
+            self.counts.commands_retried += u64::from(!is_only_once);
             self.go_on(order);
             return;
         }
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
             // A cache may have been switched on before it was carried out: of that no copy would be kept.
-            job.reissue(step);
-            self.counts.commands_retried += 1;
+            match is_only_once {
+                true => job.give_up(in_doubt(job, "the unit may have had a cache switched on")),
+                false => job.reissue(step),
+            }
+            self.counts.commands_retried += u64::from(!is_only_once);
             self.go_on(order);
             return;
         }
@@ -607,7 +612,8 @@ impl Engine {
             }
             Verdict::Elsewhere(error) if self.options.has_other_paths => job.give_up(error),
             Verdict::Later | Verdict::Elsewhere(_) => self.wait(now, order, step),
-            Verdict::Unanswered(words) => self.try_again(now, order, step, &words),
+            Verdict::Unanswered(words) if is_only_once => job.give_up(in_doubt(job, &words)),
+            Verdict::Unanswered(words) | Verdict::Unsent(words) => self.try_again(now, order, step, &words),
             Verdict::Fenced(error) => {
                 job.give_up(error);
                 self.note_fenced(now);
@@ -641,7 +647,7 @@ impl Engine {
             self.note_fenced(now);
         }
         let Some(job) = self.jobs.get_mut(&order) else { return };
-        let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_));
+        let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_) | Verdict::Unsent(_));
         if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
             let Some(step) = job.take_step(token, &mut buffer) else { return };
             match verdict {
@@ -867,6 +873,15 @@ impl Engine {
 /// Of a raw command that was carried out.
 fn reset_too_early() -> Error {
     let words = "the unit was reset before the command was durable; it may or may not last";
+    Error::new(ErrorKind::OutcomeUnknown, words)
+}
+
+/// What a change ends with that may have been carried out, where other hosts may have written there since.
+fn in_doubt(job: &Job, why: &str) -> Error {
+    let words = format!(
+        "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",
+        job.words()
+    );
     Error::new(ErrorKind::OutcomeUnknown, words)
 }
 

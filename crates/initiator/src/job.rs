@@ -438,6 +438,15 @@ impl Job {
         self.cut_bytes > 0 || self.is_last_made
     }
 
+    /// Whether some part of it was carried out, where no command is under way.
+    pub(crate) fn has_done_any(&self) -> bool {
+        let part_bytes = |step: &Step| match step.purpose {
+            Purpose::Part(part) => part.length,
+            Purpose::Whole | Purpose::Synchronize => 0,
+        };
+        self.cut_bytes > self.again.iter().map(part_bytes).sum()
+    }
+
     /// Whether no command is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()

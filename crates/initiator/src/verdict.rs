@@ -19,7 +19,10 @@ pub(crate) enum Verdict {
     Later,
     /// It was not, because the target port is in a state without access; another one may be open.
     Elsewhere(Error),
-    /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows.
+    /// It never left.
+    Unsent(String),
+    /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows, unless it changes
+    /// what others change, too.
     Unanswered(String),
     /// It was not, because this host is fenced from the shared unit.
     Fenced(Error),
@@ -56,6 +59,11 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
     }
 }
 
+const ABORTED_WORDS: &str = "the unit aborted it";
+
+/// A shared unit's reasons to do nothing for now, which are aborted commands by their sense key.
+const NOT_BEGUN: [Sense; 3] = [Sense::SHARING_UNKNOWN_CLIENT, Sense::SHARING_GRACE, Sense::SHARING_TABLE_FULL];
+
 /// Whether the unit is there and its target port in a state that carries no data (SPC-4 5.15.2): standby or
 /// unavailable.
 pub(crate) fn is_without_access(sense: &Sense) -> bool {
@@ -68,7 +76,7 @@ pub(crate) fn judge(outcome: &Outcome, read_bytes: usize, what: impl Fn() -> Str
         Outcome::Status { status, sense, residual, received_bytes } => (*status, sense, *residual, *received_bytes),
         Outcome::Failed(words) => return Verdict::Unanswered(words.clone()),
         Outcome::Aborted => return Verdict::Unanswered("no answer in time; it was aborted".to_owned()),
-        Outcome::NotSent => return Verdict::Unanswered("the target's command window stayed closed".to_owned()),
+        Outcome::NotSent => return Verdict::Unsent("the target's command window stayed closed".to_owned()),
     };
     let verdict = judge_status(status, sense, &what);
     // Whatever it is called.
@@ -83,7 +91,8 @@ fn judge_status(status: u8, sense: &[u8], what: &impl Fn() -> String) -> Verdict
     match Status::from_code(status) {
         Some(Status::Good | Status::ConditionMet) => Verdict::Done,
         Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,
-        Some(Status::TaskAborted) => Verdict::Again(None),
+        // However far it had come.
+        Some(Status::TaskAborted) => Verdict::Unanswered(ABORTED_WORDS.to_owned()),
         Some(Status::ReservationConflict) => {
             let words = format!("{} failed: another initiator holds a reservation", what());
             Verdict::Failed(Error::new(ErrorKind::ReservationConflict, words))
@@ -103,7 +112,8 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
         SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
         _ if is_fenced(sense) => Verdict::Fenced(Error::new(ErrorKind::Gone, format!("{what} failed: {sense}"))),
-        SenseKey::AbortedCommand => Verdict::Again(None),
+        _ if NOT_BEGUN.iter().any(|condition| sense.is_same_condition(condition)) => Verdict::Again(None),
+        SenseKey::AbortedCommand => Verdict::Unanswered(ABORTED_WORDS.to_owned()),
         SenseKey::NotReady if is_without_access(sense) => {
             Verdict::Elsewhere(Error::new(ErrorKind::NoAccess, format!("{what} failed: {sense}")))
         }

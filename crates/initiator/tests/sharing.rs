@@ -7,8 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use block::device::DeviceExt;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::memory::MemoryDevice;
-use block::{Buffer, ByteRange, Device, Dropped, ErrorKind, Keeper};
+use block::{
+    Buffer, ByteRange, Completion, Device, Dropped, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity,
+    Keeper, Request, SharedDevice,
+};
 use initiator::{InitiatorOptions, RemoteLun, State};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
@@ -29,7 +33,7 @@ fn memory() -> Arc<MemoryDevice> {
 }
 
 /// A target whose LUN may be shared, at the start that `sharing` says.
-fn serve(world: &mut World, device: Arc<MemoryDevice>, sharing: SharingOptions) {
+fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
     let clock = Arc::new(world.clock.clone());
     let options =
         LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
@@ -200,4 +204,135 @@ fn a_lun_that_is_not_shared_says_what_to_do() {
     world.serve(memory());
     let error = world.connect(host(&world, 1)).err().expect("it is not shared");
     assert!(error.to_string().contains("option \"shared\""), "{error}");
+}
+
+/// A device whose writes take a while.
+fn slow(world: &World, device: Arc<MemoryDevice>) -> SharedDevice {
+    let latency = Delays { write: Latency::Fixed(Duration::from_millis(50)), ..Delays::default() };
+    Arc::new(DelayLayer::new(device, Arc::new(world.clock.clone()), &world.workers, latency, 1))
+}
+
+/// Its connection is lost, and the session goes on: the target may have carried it out, and another host may have written there since.
+#[test]
+fn a_write_that_ended_with_its_connection_is_not_written_again() {
+    let mut world = World::new(9);
+    let device = memory();
+    let slow = slow(&world, device.clone());
+    serve(&mut world, slow, SharingOptions::default());
+    let options = InitiatorOptions { connections: 3, error_recovery_level: 1, ..host(&world, 1) };
+    let one = world.connect(options).unwrap();
+    read(&mut world, &one, 0);
+    world.pass(Duration::from_secs(1));
+    let two = world.connect(host(&world, 2)).unwrap();
+    read(&mut world, &two, 0);
+    let before = world.network.traffic();
+    let late = one.write(65536, Buffer::copy_of(&[1; 65536]), false);
+    world.pass(Duration::from_millis(10));
+    let after = world.network.traffic();
+    let used = (0..after.len()).max_by_key(|&link| after[link].0 - before[link].0).unwrap();
+    world.network.cut_one(used);
+    let error = world.run(late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(one.status().session_count, 1, "the session goes on: {:?}", one.status());
+    write(&mut world, &two, 65536, 2).unwrap();
+    world.pass(Duration::from_secs(5));
+    assert_eq!(read(&mut world, &one, 65536), 2);
+}
+
+/// Another initiator resets the unit: what was under way gets no answer, and may have been carried out.
+#[test]
+fn a_write_that_a_reset_cleared_is_not_written_again() {
+    let mut world = World::new(10);
+    let device = memory();
+    let slow = slow(&world, device.clone());
+    serve(&mut world, slow, SharingOptions::default());
+    let one = world.connect(host(&world, 1)).unwrap();
+    let two = world.connect(host(&world, 2)).unwrap();
+    read(&mut world, &two, 0);
+    let late = one.write(0, Buffer::copy_of(&[1; 512]), false);
+    world.pass(Duration::from_millis(10));
+    let resetting = InitiatorOptions { initiator_name: "iqn.2026-01.io.forebay:stock".to_owned(), ..world.options() };
+    support::reset_unit(&mut world, resetting);
+    assert_eq!(read(&mut world, &two, 0), 1, "it was carried out");
+    write(&mut world, &two, 0, 2).unwrap();
+    let error = world.run(late).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert_eq!(read(&mut world, &two, 0), 2);
+    write(&mut world, &one, 0, 3).unwrap();
+}
+
+/// A device that takes requests of 64 KiB, and says that it lost what it had in its cache when it is told to.
+struct Losing {
+    below: SharedDevice,
+    events: EventHub,
+}
+
+impl Device for Losing {
+    fn geometry(&self) -> Geometry {
+        Geometry { transfer_bytes_max: 64 << 10, ..self.below.geometry() }
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        self.below.submit(request)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.events.subscribe()
+    }
+}
+
+/// A write of several commands of which some were carried out when the unit lost its cache: with one at a time, and with several under way.
+#[test]
+fn a_write_of_several_commands_is_not_begun_again() {
+    for queue_depth in [1, 4] {
+        let mut world = World::new(12);
+        let device = memory();
+        let below = slow(&world, device.clone());
+        let losing = Arc::new(Losing { below, events: EventHub::new() });
+        serve(&mut world, losing.clone(), SharingOptions::default());
+        let one = world.connect(InitiatorOptions { queue_depth, ..host(&world, 1) }).unwrap();
+        let late = one.write(0, Buffer::copy_of(&[1; 12 * (64 << 10)]), false);
+        world.pass(Duration::from_millis(75));
+        losing.events.publish(&Event::WritesLost);
+        let error = world.run(late).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "depth {queue_depth}: {error}");
+        write(&mut world, &one, 0, 3).unwrap();
+    }
+}
+
+/// Whichever connection of the session a callback was sent on: it comes again by another one, and nobody is fenced for it.
+#[test]
+fn a_callback_that_is_lost_with_its_connection_comes_by_another() {
+    for (level, split) in [(1, false), (2, false), (1, true), (2, true)] {
+        let mut world = World::new(11);
+        serve(&mut world, memory(), SharingOptions::default());
+        let two = world.connect(host(&world, 2)).unwrap();
+        let options = InitiatorOptions { connections: 3, split, error_recovery_level: level, ..host(&world, 1) };
+        let one = world.connect(options).unwrap();
+        let cache = Cache::over(&one);
+        world.pass(Duration::from_secs(1));
+        let live = if split { 6 } else { 3 };
+        for round in 0..12 {
+            assert_eq!(read(&mut world, &one, 0), round);
+            assert_eq!(one.status().connections, live, "level {level}, split: {split}");
+            cache.dropped();
+            // One of those that live, and what it carries is lost.
+            let links = world.network.traffic().len();
+            let lost = links - 1 - usize::from(round) % live;
+            world.network.freeze_one(lost);
+            let write = two.write(0, Buffer::copy_of(&[round + 1; 512]), false);
+            world.pass(Duration::from_millis(10));
+            world.network.cut_one(lost);
+            world.run(write).unwrap();
+            assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: 4096 }], "level {level}, split: {split}");
+            world.pass(Duration::from_secs(10));
+        }
+        let status = one.status();
+        assert_eq!(status.sharing.unwrap().lives, 1);
+        assert!(status.connections_recovered > 3, "{status:?}");
+    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base::executor::Executor;
 use block::layer::crash::CrashLayer;
 use block::memory::MemoryDevice;
-use block::{Buffer, SharedDevice};
+use block::{Buffer, Device, SharedDevice};
 use common::changing::{BLOCKS_PER_MIB, NOT_CHANGING, SIZE, changing};
 use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};
 use locks::settings::Profile;
@@ -483,6 +483,104 @@ fn a_client_that_lies_about_its_copies_harms_nobody_else() {
     assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST));
 }
 
+/// Whoever names another client than its own is told so, and the other notices nothing.
+#[test]
+fn a_client_that_names_another_does_nothing_to_it() {
+    let mut world = World::new();
+    let (victim, stranger) = (world.client("victim", 1), world.client("stranger", 2));
+    let stock = world.nexus("stock");
+    world.ordered(&victim.0, victim.1, &lock(1, Resource::Metadata(9), Mode::MetadataExclusive));
+    let granted = world.messages(&victim.0).into_iter().find_map(|(_, body)| match body {
+        MessageBody::Granted { locks, .. } => locks.first().copied(),
+        _ => None,
+    });
+    let held = granted.expect("nobody else holds it");
+    world.read(&victim.0, 0).good();
+    let change = world.write(&stock, 0, 1);
+    let callback = world.purge(&victim.0);
+    let before = world.report(&stock);
+    let answer = CallbackAnswer::Done;
+    let orders = [
+        Parameters::Renew { taken: u64::MAX },
+        Parameters::Leave,
+        Parameters::Unlock { transaction: 0, locks: vec![Lock { mode: None, ..held }] },
+        Parameters::Acknowledge { taken: 9, callback, answer },
+        lock(2, Resource::Metadata(10), Mode::MetadataExclusive),
+        Parameters::Open { file: 1, is_write: true },
+        Parameters::Begin { transaction: 1, birth: 0 },
+        Parameters::Cancel { request: 1 },
+    ];
+    for parameters in &orders {
+        let sense = world.order(&stranger.0, victim.1, parameters).sense;
+        assert_eq!(sense, Some(Sense::SHARING_UNKNOWN_CLIENT), "{parameters:?}");
+        assert_eq!(world.order(&stock, victim.1, parameters).sense, sense, "a stock initiator is none");
+    }
+    // Ids that were never given out; their start is another one, or is this one and has not come to them.
+    for nobody in [0, victim.1 ^ 1 << 32, stranger.1 + 1, u64::MAX] {
+        for parameters in &orders {
+            let sense = world.order(&stranger.0, nobody, parameters).sense;
+            assert!(matches!(sense, Some(Sense::SHARING_UNKNOWN_CLIENT | Sense::SHARING_FENCED)), "{sense:?}");
+        }
+        let refused = world.order(&stranger.0, 0, &Parameters::Fence { client: nobody }).sense.expect("it is nobody");
+        assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST), "{refused}");
+    }
+    // What was asked of one is not another's to answer.
+    let not_its = Parameters::Acknowledge { taken: 0, callback, answer };
+    let refused = world.order(&stranger.0, stranger.1, &not_its).sense.expect("it was not asked");
+    assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST), "{refused}");
+    assert!(!change.is_over(), "the victim has not dropped its copy");
+    assert_eq!(world.report(&stock), before);
+    world.acknowledge(&victim, callback);
+    change.good();
+    world.renew(&victim);
+}
+
+/// What makes no sense is refused by the byte that is wrong; whatever it is, it waits for nobody, and nobody waits for it.
+#[test]
+fn locks_that_cannot_be_and_batches_that_are_too_large_are_refused_and_change_nothing() {
+    let mut world = World::new();
+    let (client, other) = (world.client("client", 1), world.client("other", 2));
+    world.ordered(&other.0, other.1, &lock(1, Resource::Metadata(1), Mode::MetadataShared));
+    world.messages(&other.0);
+    let before = world.report(&other.0);
+    let size = memory().geometry().size_bytes;
+    let end = size / 4096;
+    for (resource, mode) in [
+        (Resource::Metadata(end), Mode::MetadataExclusive),
+        (Resource::Metadata(u64::MAX), Mode::MetadataShared),
+        (Resource::Group(0, u64::MAX), Mode::Exclusive),
+        (Resource::Group(0, size.div_ceil(1 << 20)), Mode::Shared),
+    ] {
+        world.ordered(&client.0, client.1, &lock(5, resource, mode));
+        let refused = MessageBody::Refused { request: 5, reason: Reason::BeyondEnd, index: 0 };
+        assert_eq!(world.messages(&client.0).into_iter().map(|(_, body)| body).collect::<Vec<_>>(), [refused]);
+    }
+    let batch = |count: usize| {
+        let one = |block| Lock { resource: Resource::Metadata(block), mode: Some(Mode::MetadataShared), grant: 0 };
+        Parameters::Lock { request: 6, transaction: 0, is_reclaim: false, locks: (0..count as u64).map(one).collect() }
+    };
+    for count in [65, 1024] {
+        let sense = world.order(&client.0, client.1, &batch(count)).sense.unwrap();
+        assert_eq!(sense.field.map(|field| field.byte), Some(14), "the count of {count} locks");
+    }
+    // A million cannot be said: the count has two bytes. Neither with so long a list, nor with a longer count than list.
+    for count in [1025, 65_535, 1_000_000] {
+        let list = batch(count).emit();
+        let cdb = Cdb::SharingOut { service_action: 3, client: client.1, parameter_list_length: list.len() as u32 };
+        let sense = world.run(&client.0, cdb, &list).sense.unwrap();
+        assert!(sense.is_same_condition(&Sense::PARAMETER_LIST_LENGTH_ERROR), "{count}: {sense}");
+        let short = &list[..64];
+        let cdb = Cdb::SharingOut { service_action: 3, client: client.1, parameter_list_length: 64 };
+        let sense = world.run(&client.0, cdb, short).sense.unwrap();
+        assert_eq!(sense.key, scsi::SenseKey::IllegalRequest, "{count}: {sense}");
+    }
+    assert_eq!(world.messages(&client.0), []);
+    assert_eq!(world.report(&other.0).len(), before.len(), "nothing is held that was not");
+    world.ordered(&client.0, client.1, &batch(64));
+    assert!(matches!(world.messages(&client.0)[..], [(_, MessageBody::Granted { request: 6, .. })]));
+    world.renew(&other);
+}
+
 /// Race 12.
 #[test]
 fn a_client_that_takes_no_messages_is_fenced() {
@@ -529,6 +627,48 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
         world.messages(&third)[..],
         [(4, MessageBody::Granted { .. }), (5, MessageBody::Registered { .. })]
     ));
+}
+
+/// A change purges no copy of its own client: a write that is still on its way by a path that the client has given up must not land
+/// behind what it reads by another.
+#[test]
+fn no_write_lands_by_a_path_that_its_client_has_given_up() {
+    let mut world = World::new();
+    let client = world.client("first", 1);
+    let second = world.nexus("second");
+    world.ordered(&second, client.1, &register(1));
+    world.write(&client.0, 8, 1).good();
+    // It knows nothing of what became of the write below, says so, and goes on by the second path alone.
+    world.ordered(&second, 0, &register(1));
+    let messages = world.messages(&second);
+    let first = messages.first().map(|(number, _)| *number);
+    assert_eq!(first, Some(1), "what was not taken comes again this way: {messages:?}");
+    assert!(world.read(&second, 0).outcome().data_in.iter().all(|&byte| byte == 0), "and registers the block");
+    let unknown = Some(Sense::SHARING_UNKNOWN_CLIENT);
+    assert_eq!(world.write(&client.0, 0, 2).sense(), unknown, "it comes late");
+    assert_eq!(world.read(&client.0, 0).sense(), unknown);
+    assert_eq!(world.order(&client.0, client.1, &Parameters::Renew { taken: 0 }).sense, unknown);
+    assert!(world.read(&second, 0).outcome().data_in.iter().all(|&byte| byte == 0));
+    world.ordered(&client.0, client.1, &register(1));
+    world.write(&client.0, 0, 3).good();
+    world.write(&second, 8, 4).good();
+}
+
+/// The same with a write that waits at the gate: the read waits behind it.
+#[test]
+fn what_waits_of_a_path_that_was_given_up_is_before_what_is_read_then() {
+    let mut world = World::new();
+    let (client, other) = (world.client("first", 1), world.client("other", 2));
+    let second = world.nexus("second");
+    world.read(&other.0, 0).good();
+    let write = world.write(&client.0, 0, 7);
+    world.ordered(&second, 0, &register(1));
+    let read = world.read(&second, 0);
+    assert!(!write.is_over() && !read.is_over());
+    let callback = world.purge(&other.0);
+    world.acknowledge(&other, callback);
+    write.good();
+    assert!(read.outcome().data_in.iter().all(|&byte| byte == 7));
 }
 
 /// What a client says may be what others wait for: it waits for nothing itself.

@@ -9,6 +9,7 @@ mod iscsi_target;
 mod nbd;
 mod pdus;
 mod scsi_cdb;
+mod sharing;
 mod texts;
 
 use std::path::Path;
@@ -27,5 +28,6 @@ fn main() {
     iscsi_target::write_seeds();
     nbd::write_seeds();
     scsi_cdb::write_seeds();
+    sharing::write_seeds();
     texts::write_seeds();
 }

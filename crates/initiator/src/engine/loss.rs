@@ -3,7 +3,7 @@
 
 use block::{Error, ErrorKind};
 
-use super::{AGAIN_WORDS, Engine, final_error, reset_too_early};
+use super::{AGAIN_WORDS, Engine, final_error, in_doubt, reset_too_early};
 use crate::error::LinkError;
 use crate::job::{Job, Repeat, Reply};
 use crate::limits::ATTEMPTS_MAX;
@@ -33,6 +33,12 @@ impl Engine {
                     continue;
                 }
                 _ => {}
+            }
+            if self.options.is_shared && job.is_mutation() && job.has_done_any() {
+                self.ready.remove(&order);
+                let error = in_doubt(&job, "the unit was reset");
+                job.finish(Err(error));
+                continue;
             }
             if job.has_begun() {
                 begun.push(order);
@@ -101,12 +107,8 @@ impl Engine {
                     continue;
                 }
                 Reply::Request(_) if self.options.is_shared && job.was_sent && job.is_mutation() => {
-                    let words = format!(
-                        "{} may or may not have happened: the session was lost, and what several hosts share is not \
-                         written again unasked",
-                        job.words()
-                    );
-                    job.finish(Err(Error::new(ErrorKind::OutcomeUnknown, words)));
+                    let error = in_doubt(&job, "the session was lost");
+                    job.finish(Err(error));
                     continue;
                 }
                 Reply::Raw(_) | Reply::Request(_) => {}

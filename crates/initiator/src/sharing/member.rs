@@ -402,7 +402,9 @@ impl Member {
             MessageBody::Registered { .. } if is_registered => self.rejoin(now, message),
             MessageBody::Purge { callback, first_block, block_count, .. } => {
                 self.purges += 1;
-                let Some(range) = BlockRange::new(first_block, block_count) else { return };
+                // Of blocks that cannot be, all copies are dropped.
+                let range = BlockRange::new(first_block, block_count).or(BlockRange::new(0, u64::MAX));
+                let Some(range) = range else { return };
                 // The wire knows no generations: whatever was asked for before this came is older.
                 let generation = Generation(u64::MAX);
                 let number = CallbackNumber(callback);
@@ -467,3 +469,6 @@ impl Member {
 fn is_acknowledgement(parameters: &Parameters) -> bool {
     matches!(parameters, Parameters::Acknowledge { .. })
 }
+
+#[cfg(test)]
+mod tests;

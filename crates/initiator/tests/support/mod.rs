@@ -170,6 +170,11 @@ impl Network {
         }
     }
 
+    /// One link carries nothing any more, without saying so; in the order in which they were made.
+    pub(crate) fn freeze_one(&self, index: usize) {
+        lock(&self.lock().links[index]).is_frozen = true;
+    }
+
     /// The next link is cut after so many bytes.
     pub(crate) fn cut_next_after(&self, bytes: u64) {
         self.lock().budgets.push_back(bytes);

@@ -127,6 +127,9 @@ impl State {
             _ => return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(0).into()),
         };
         self.bind(now, client, registrant);
+        if joined == 0 {
+            self.give_up_others(client, registrant.nexus);
+        }
         let lease_ms = milliseconds(self.manager.settings().lease);
         let grace_ms = milliseconds(self.manager.grace_left(now).unwrap_or(Duration::ZERO));
         self.post(now, client, MessageBody::Registered { lease_ms, grace_ms, key: registrant.key });
@@ -136,6 +139,7 @@ impl State {
     /// A nexus is a client's from now on. Another client that it was has one path less; one that has none any more has given itself up.
     fn bind(&mut self, now: Instant, client: ClientId, registrant: &Registrant<'_>) {
         let Registrant { nexus, key, registers_reads } = *registrant;
+        self.given_up.remove(nexus);
         let other = self.bound.insert(nexus.clone(), client).filter(|other| *other != client);
         if let Some((other, member)) = other.and_then(|other| Some((other, self.members.get_mut(&other)?))) {
             member.paths.retain(|path| path != nexus);
@@ -149,6 +153,22 @@ impl State {
         member.registers_reads |= registers_reads;
         if !member.paths.contains(nexus) {
             member.paths.push(nexus.clone());
+        }
+    }
+
+    /// A client has no nexus but this one. What it sent by others and nobody has seen yet would land behind what it reads now.
+    fn give_up_others(&mut self, client: ClientId, nexus: &NexusId) {
+        let Some(member) = self.members.get_mut(&client) else { return };
+        let others: Vec<NexusId> = member.paths.extract_if(.., |path| path != nexus).collect();
+        if others.is_empty() {
+            return;
+        }
+        // What it was told there may not have come.
+        member.outbox.rewind();
+        for other in others {
+            self.listeners.remove(&other);
+            self.bound.remove(&other);
+            self.given_up.insert(other);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Whoever changes it settles it before he lets it go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
 
 use base::clock::Instant;
@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) members: BTreeMap<ClientId, Member>,
     /// Whose a nexus is. It stays so when the client is fenced: what it sends is refused.
     pub(super) bound: BTreeMap<NexusId, ClientId>,
+    /// Nexuses that their client has given up and that are still there: what comes by them is refused.
+    pub(super) given_up: BTreeSet<NexusId>,
     /// Who is woken when there is a message.
     pub(super) listeners: BTreeMap<NexusId, Waker>,
     pub(super) arrived: BTreeMap<CommandId, Arrived>,
@@ -75,6 +77,7 @@ impl State {
             manager,
             members: BTreeMap::new(),
             bound: BTreeMap::new(),
+            given_up: BTreeSet::new(),
             listeners: BTreeMap::new(),
             arrived: BTreeMap::new(),
             command_next: 0,
@@ -154,6 +157,7 @@ impl State {
     pub(super) fn is_used(&self) -> bool {
         self.manager.is_in_grace()
             || !self.bound.is_empty()
+            || !self.given_up.is_empty()
             || !self.arrived.is_empty()
             || self.manager.clients().all().next().is_some()
     }
@@ -176,8 +180,11 @@ impl State {
             && self.manager.clients().all().next().is_none()
     }
 
-    /// The client of a nexus, if it lives.
+    /// The client of a nexus, if it lives and has not given the nexus up.
     pub(super) fn client_of(&mut self, now: Instant, nexus: &NexusId) -> Result<Option<ClientId>, Failure> {
+        if self.given_up.contains(nexus) {
+            return Err(Sense::SHARING_UNKNOWN_CLIENT.into());
+        }
         let Some(client) = self.bound.get(nexus).copied() else { return Ok(None) };
         self.manager.check_life(now, client).map_err(|error| wire::failure(&error, 0))?;
         Ok(Some(client))
@@ -186,6 +193,7 @@ impl State {
     /// A nexus is gone: messages go another way, beginning with the first that was not taken.
     pub(super) fn lose_path(&mut self, nexus: &NexusId) {
         self.listeners.remove(nexus);
+        self.given_up.remove(nexus);
         let Some(member) = self.bound.remove(nexus).and_then(|client| self.members.get_mut(&client)) else { return };
         member.paths.retain(|path| path != nexus);
         member.outbox.rewind();

@@ -18,8 +18,9 @@ use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tests::tgt::Tgt;
-use tests::{IQN, Process, World, finish};
+use tests::{IQN, Process, World, finish, tool};
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 24;
@@ -346,12 +347,162 @@ async fn hosts_of_several_and_of_split_connections_read_nothing_old() {
     }
 }
 
-fn hits_of(status: &serde_json::Value) -> u64 {
+fn hits_of(status: &Value) -> u64 {
     status["cache"]["reads"]["hits"].as_u64().expect("it is counted")
 }
 
-fn counted_purges(remote: &serde_json::Value) -> u64 {
+fn counted_purges(remote: &Value) -> u64 {
     remote["sharing"]["purges"].as_u64().expect("it is counted")
+}
+
+const MIB: u64 = 1 << 20;
+
+fn io(place: &str, commands: &[&str]) {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    tool("qemu-io", ["-f", "raw"].into_iter().chain(commands).chain([place]));
+}
+
+/// A target of one LUN of 64 MiB in a file, which hosts share.
+fn serve(world: &World, portal: &str) -> Process {
+    let lun = "0=file:disk.img,size=64MiB,shared";
+    world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", lun])
+}
+
+/// A host with a cache whose clean lines would count after a crash, were the LUN its own.
+fn attach(world: &World, url: &str, name: &str) -> Process {
+    let cache = format!("{name}.cache");
+    let what = ["attach", url, "--shared", "--name", name, "--cache", &cache, "--cache-size", "16MiB"];
+    world.start(what.into_iter().chain(["--cache-crash", "warm"]))
+}
+
+fn detach(world: &World, name: &str, process: Process) {
+    world.run(["detach", name]).success();
+    process.wait().success();
+}
+
+/// What its attach found out about its cache.
+fn freshness(world: &World, name: &str) -> Value {
+    world.status(name)["freshness"]["cache"].clone()
+}
+
+/// Bytes that came from the target while this was done: what was not in the cache, and a little for leases.
+fn received(world: &World, name: &str, act: impl FnOnce()) -> u64 {
+    let bytes = || world.status(name)["remote"]["bytes_received"].as_u64().expect("a number");
+    let before = bytes();
+    act();
+    bytes() - before
+}
+
+fn misses(world: &World, name: &str) -> u64 {
+    let reads = world.status(name)["cache"]["reads"].clone();
+    ["misses", "partial_hits"].map(|what| reads[what].as_u64().expect("a number")).into_iter().sum()
+}
+
+/// More than leases and questions take, less than any change.
+const LITTLE: u64 = MIB / 2;
+
+#[test]
+fn a_cache_of_a_shared_lun_that_comes_back_is_warm_but_for_what_others_wrote() {
+    let world = World::new();
+    let target = serve(&world, "127.0.0.1:0");
+    let url = format!("iscsi://{}/{IQN}/0", target.ready);
+    let one = attach(&world, &url, "one");
+    assert_eq!(freshness(&world, "one")["state"], "cold");
+    io(&one.ready, &["write -P 1 0 6M", "read -P 1 0 6M"]);
+    detach(&world, "one", one);
+
+    let one = attach(&world, &url, "one");
+    assert_eq!(freshness(&world, "one")["state"], "kept", "{}", freshness(&world, "one"));
+    let bytes = received(&world, "one", || io(&one.ready, &["read -P 1 0 6M"]));
+    assert!(bytes < LITTLE && misses(&world, "one") == 0, "{bytes} came from the LUN");
+    // What it has from before is asked back as what it read now is.
+    let two = attach(&world, &url, "two");
+    io(&two.ready, &["write -P 2 64k 4k"]);
+    io(&one.ready, &["read -P 2 64k 4k", "read -P 1 68k 4k"]);
+    detach(&world, "one", one);
+
+    io(&two.ready, &["write -P 3 1M 64k"]);
+    io(&url, &["write -P 4 3M 4k", "write -z 5M 64k"]);
+    let one = attach(&world, &url, "one");
+    let found = freshness(&world, "one");
+    assert_eq!((&found["state"], &found["changed_by_others_bytes"]), (&"partly".into(), &(3 * MIB).into()), "{found}");
+    let checks =
+        ["read -P 1 0 64k", "read -P 2 64k 4k", "read -P 1 68k 956k", "read -P 3 1M 64k", "read -P 1 1088k 960k"];
+    let more = ["read -P 1 2M 1M", "read -P 4 3M 4k", "read -P 1 3076k 1020k", "read -P 1 4M 1M", "read -P 0 5M 64k"];
+    let bytes = received(&world, "one", || io(&one.ready, &[&checks[..], &more, &["read -P 1 5184k 960k"]].concat()));
+    assert!((3 * MIB..3 * MIB + LITTLE).contains(&bytes), "{bytes} came from the LUN");
+    // Nobody has forgotten the others.
+    io(&url, &["write -P 5 2M 4k"]);
+    io(&one.ready, &["read -P 5 2M 4k"]);
+    io(&two.ready, &["read -P 5 2M 4k"]);
+    detach(&world, "two", two);
+    detach(&world, "one", one);
+    let two = attach(&world, &url, "two");
+    assert_eq!(freshness(&world, "two")["state"], "kept", "{}", freshness(&world, "two"));
+    io(&two.ready, &["read -P 5 2M 4k"]);
+    detach(&world, "two", two);
+}
+
+/// What it was asked to drop, it dropped in its memory.
+#[test]
+fn a_host_that_was_killed_reads_nothing_old_when_it_comes_back() {
+    let world = World::new();
+    let target = serve(&world, "127.0.0.1:0");
+    let url = format!("iscsi://{}/{IQN}/0", target.ready);
+    let one = attach(&world, &url, "one");
+    io(&one.ready, &["write -P 1 0 4M", "read -P 1 0 4M"]);
+    detach(&world, "one", one);
+    let mut one = attach(&world, &url, "one");
+    io(&one.ready, &["read -P 1 0 4M"]);
+    // Before it is killed it is asked, and after that its lease is waited for.
+    io(&url, &["write -P 2 1M 4k"]);
+    one.kill();
+    io(&url, &["write -P 3 2M 4k"]);
+    let one = attach(&world, &url, "one");
+    let found = freshness(&world, "one");
+    assert!(
+        found["state"] == "cold" && found["why"].as_str().is_some_and(|why| why.contains("orderly end")),
+        "{found}"
+    );
+    io(&one.ready, &["read -P 2 1M 4k", "read -P 3 2M 4k", "read -P 1 3M 1M"]);
+    detach(&world, "one", one);
+    let one = attach(&world, &url, "one");
+    assert_eq!(freshness(&world, "one")["state"], "kept");
+    let bytes = received(&world, "one", || io(&one.ready, &["read -P 2 1M 4k", "read -P 3 2M 4k", "read -P 1 3M 1M"]));
+    assert!(bytes < LITTLE, "{bytes} came from the LUN");
+    detach(&world, "one", one);
+}
+
+#[test]
+fn a_cache_of_a_shared_lun_is_warm_after_a_restart_of_the_target_and_not_old() {
+    let world = World::new();
+    let mut target = serve(&world, "127.0.0.1:0");
+    let portal = target.ready.clone();
+    let url = format!("iscsi://{portal}/{IQN}/0");
+    let one = attach(&world, &url, "one");
+    io(&one.ready, &["write -P 1 0 4M", "read -P 1 0 4M"]);
+    detach(&world, "one", one);
+    io(&url, &["write -P 2 1M 4k"]);
+    target.kill();
+    let mut target = serve(&world, &portal);
+    io(&url, &["write -P 3 2M 4k"]);
+    let one = attach(&world, &url, "one");
+    let found = freshness(&world, "one");
+    assert_eq!((&found["state"], &found["changed_by_others_bytes"]), (&"partly".into(), &(2 * MIB).into()), "{found}");
+    let bytes = received(&world, "one", || io(&one.ready, &["read -P 1 0 1M", "read -P 1 3M 1M"]));
+    assert!(bytes < LITTLE, "{bytes} came from the LUN");
+    io(&one.ready, &["read -P 2 1M 4k", "read -P 3 2M 4k"]);
+    // While it is attached: its copies are void then, and it registers anew.
+    target.kill();
+    let target = serve(&world, &portal);
+    io(&url, &["write -P 4 0 4k"]);
+    io(&one.ready, &["read -P 4 0 4k", "read -P 1 4k 4k"]);
+    detach(&world, "one", one);
+    let one = attach(&world, &url, "one");
+    assert_eq!(freshness(&world, "one")["state"], "kept", "{}", freshness(&world, "one"));
+    io(&one.ready, &["read -P 4 0 4k", "read -P 1 4k 4k", "read -P 2 1M 4k", "read -P 3 2M 4k", "read -P 1 3M 1M"]);
+    detach(&world, "one", one);
+    drop(target);
 }
 
 #[test]

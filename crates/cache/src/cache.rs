@@ -188,6 +188,12 @@ impl Cache {
         self.core.invalidate(changed, is_overwritten).await
     }
 
+    /// What is clean here, as at most `count_max` ranges of the origin (at least one), ascending and apart. They may
+    /// have more than that between them.
+    pub fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange> {
+        self.core.clean_ranges(count_max)
+    }
+
     /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests
     /// go on. `successor` was opened by [`Cache::open_successor`] and runs, and nobody else uses it. From the call on
     /// it is told of what is written here.

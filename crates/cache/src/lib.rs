@@ -8,7 +8,7 @@
 //! | `beyond_end` | gives up what is stranded |
 //! | [`cache`] | [`Cache`], what users hold |
 //! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
-//! | `open`, `close`, `mode_change`, `invalidation` | opens a cache; closes it; another mode; others changed the origin meanwhile |
+//! | `open`, `close`, `mode_change`, `invalidation`, `held_ranges` | opens a cache; closes it; another mode; others changed the origin meanwhile; where it has something clean |
 //! | [`replace`] | another cache in place of this one |
 //! | `dispatch` | requests, on their way to what carries them out |
 //! | `write_back`, `write_through`, `read`, `discard`, `extents`, `flush` | one kind of request each |
@@ -91,6 +91,7 @@ mod extents;
 mod flush;
 mod flush_failures;
 mod format_cache;
+mod held_ranges;
 mod index;
 mod insertion;
 mod invalidation;

@@ -100,8 +100,14 @@ async fn find(
     let frames = with_checksums(frames, &superblock.payload)?;
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
     let is_of_another = generation != superblock.payload.generation.get();
-    let is_stale = is_of_another || is_shared || options.freshness == Freshness::Unknown;
-    let clean = if is_stale { Clean::Drop } else { Clean::Keep };
+    let is_unregistered = is_shared && !options.keeps_shared;
+    let is_stale = is_of_another || is_unregistered || options.freshness == Freshness::Unknown;
+    let clean = match (is_stale, is_shared) {
+        (true, _) => Clean::Drop,
+        // What was asked back is forgotten here at once, and on the device only when it is closed.
+        (false, true) => Clean::KeepOfClosed,
+        (false, false) => Clean::Keep,
+    };
     let padding = padding_within_blocks(&superblock.payload, layout.line_size, &binding_now)?;
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
     // A program that was killed may have left what it wrote in the device's own cache. What is relied on from here on

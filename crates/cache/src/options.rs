@@ -145,6 +145,9 @@ pub struct OpenOptions {
     /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails
     /// with [`ConflictingChanges`](crate::ConflictingChanges).
     pub overwrites_changes: bool,
+    /// Whether clean lines of an origin that several hosts share stay, if the cache was closed in order: the caller registers them
+    /// ([`Cache::clean_ranges`](crate::Cache::clean_ranges)) and says what others changed until then, before anybody reads. Otherwise they are dropped.
+    pub keeps_shared: bool,
     /// By what the caller tells the cache from other copies of it, from now on; `None` when nobody does.
     pub tokens: Option<Tokens>,
     /// How long a clean line waits before it is stored, where that counts after a crash.
@@ -179,6 +182,7 @@ impl OpenOptions {
             generation: None,
             freshness: Freshness::default(),
             overwrites_changes: false,
+            keeps_shared: false,
             tokens: None,
             lazy_interval: Duration::from_millis(LAZY_INTERVAL_MS),
             replacement: Replacement::default(),

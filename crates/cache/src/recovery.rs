@@ -62,6 +62,8 @@ pub(crate) struct Recovered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clean {
     Keep,
+    /// Those of a cache that was closed in order stay; after a crash the device may have what is to be dropped, whatever the crash mode.
+    KeepOfClosed,
     /// They are of an origin that has changed since.
     Drop,
 }
@@ -96,7 +98,7 @@ pub(crate) async fn recover(
     let layout = *frames.layout();
     let was_closed = parameters.state == STATE_CLOSED;
     let keeps_clean = clean == Clean::Keep && CrashMode::from_raw(parameters.crash_mode)?.keeps_clean();
-    let is_table_trusted = keeps_clean || (clean == Clean::Keep && was_closed);
+    let is_table_trusted = keeps_clean || (clean != Clean::Drop && was_closed);
     let mut replaying = Replaying::new(frames, origin_bytes, is_table_trusted, keeps_clean);
     let table_sequence = parameters.table_sequence.get();
     let take = |frame, stored: StoredLine<'_>| replaying.take_stored(frame, stored);

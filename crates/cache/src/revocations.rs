@@ -5,7 +5,8 @@
 //! were before its data was asked for, and looks at those that came since. Only the last ones are remembered; whoever
 //! was on its way for longer than that is not taken in either.
 //!
-//! A cache of a shared origin begins without clean lines: while it was closed nobody asked it to drop any.
+//! While it was closed nobody asked a cache to drop anything: of a shared origin it begins without clean lines, unless who opens it finds out what was
+//! changed, and registers the others ([`OpenOptions::keeps_shared`](crate::OpenOptions::keeps_shared)).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

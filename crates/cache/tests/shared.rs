@@ -14,7 +14,7 @@ use base::range::ByteRange;
 use block::completion::SlotSender;
 use block::device::DeviceExt;
 use block::{Completion, Copies, Device, ErrorKind, Geometry, Identity, Operation, Request, SharedDevice};
-use cache::{Cache, CrashMode, Mode};
+use cache::{Cache, CrashMode, Freshness, Mode, OpenOptions};
 use common::{close, made, memory, open, open_options, read, try_open, write};
 
 const LINE: u64 = 4096;
@@ -146,6 +146,63 @@ fn what_is_written_is_not_kept() {
     world.executor.run_until_stalled();
     world.reads();
     assert_eq!((world.read(), world.reads()), (3, 1));
+}
+
+impl World {
+    /// Reads so many lines from the first on.
+    fn read_lines(&mut self, count: u64) {
+        for line in 0..count {
+            read(&mut self.executor, &self.cache, line * LINE, LINE);
+        }
+        self.executor.run_until_stalled();
+    }
+
+    /// Opens the cache anew, which keeps what others have not `changed`.
+    fn open_again(&mut self, changed: Vec<ByteRange>) {
+        let options = OpenOptions {
+            keeps_shared: true,
+            freshness: Freshness::Changed(changed),
+            ..open_options(&self.executor, Mode::WriteThrough)
+        };
+        let device: SharedDevice = self.origin.clone();
+        self.cache = try_open(&mut self.executor, &self.cache_device, &device, options).unwrap();
+        self.reads();
+    }
+}
+
+#[test]
+fn a_cache_that_was_closed_keeps_what_is_to_be_registered_and_what_was_asked_back_is_not_among_it() {
+    let mut world = World::new(Mode::WriteThrough);
+    world.read_lines(8);
+    world.change(5);
+    let cache = Arc::clone(&world.cache);
+    close(&mut world.executor, &cache, false);
+    world.open_again(vec![ByteRange { offset: 4 * LINE, length: 512 }]);
+    let range = |first, count| ByteRange { offset: first * LINE, length: count * LINE };
+    // Of the line that was changed in part there is something left.
+    assert_eq!(world.cache.clean_ranges(8), [range(1, 7)]);
+    world.read_lines(8);
+    assert_eq!(world.reads(), 2, "the first and a part of the fifth");
+    let (cache, executor) = (Arc::clone(&world.cache), &mut world.executor);
+    executor
+        .block_on(async move { cache.invalidate(&[ByteRange { offset: 2 * LINE, length: 2 * LINE }], false).await })
+        .unwrap();
+    assert_eq!(world.cache.clean_ranges(8), [range(0, 2), range(4, 4)]);
+    assert_eq!(world.cache.clean_ranges(1), [range(0, 8)]);
+}
+
+/// What it was asked for it dropped here, and the device knows nothing of that.
+#[test]
+fn a_cache_of_a_shared_origin_that_was_not_closed_keeps_nothing_whatever_its_crash_mode() {
+    let mut world = World::new(Mode::WriteThrough);
+    world.read_lines(8);
+    let clock = world.executor.clock();
+    clock.advance(Duration::from_secs(60));
+    world.executor.run_until_stalled();
+    world.change(5);
+    world.open_again(Vec::new());
+    assert_eq!(world.cache.clean_ranges(8), []);
+    assert_eq!((world.read(), world.reads()), (5, 1));
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! and its changes are asked for: what others did while the session was away is told as
 //! [`Event::Invalidated`](block::Event::Invalidated). A mark that the target does not know any more, or with another
 //! token, means that everything may have changed.
+//!
+//! Of a LUN that several hosts share nothing is asked then: registrations tell of changes, and outlive the session.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
@@ -245,7 +247,7 @@ impl RemoteLun {
     }
 }
 
-/// In a new session, before anything else: takes again what is held, and gives what others changed meanwhile.
+/// In a new session, before anything else: takes again what is held, and gives what others changed meanwhile, unless the unit `is_shared`.
 ///
 /// # Errors
 /// Those of the link. What the unit refuses counts as everything changed.
@@ -253,9 +255,14 @@ pub(crate) async fn take_again(
     probe: &mut Probe<'_>,
     support: Option<Support>,
     taken: &TakenMarks,
+    is_shared: bool,
 ) -> Result<Vec<ByteRange>, LinkError> {
     let mut changed = Vec::new();
     for id in taken.ids() {
+        if is_shared {
+            take_newest(probe, id, taken).await?;
+            continue;
+        }
         match take_one(probe, support, id, taken).await? {
             Some(ranges) => changed.extend(ranges),
             None => {
@@ -280,13 +287,7 @@ async fn take_one(
     let tokens = taken.get(&id);
     let counts = |mark: &&Mark| mark.id == id && tokens.as_ref().is_some_and(|tokens| tokens.0.contains(&mark.token));
     let known = marks.iter().find(counts);
-    // Another path may give it a newer token meanwhile, which is not to be taken back.
-    let (mut token, mut is_taken) = (None, false);
-    while let Some(newest) = taken.get(&id).and_then(|tokens| tokens.newest()).filter(|newest| token != Some(*newest)) {
-        let list = Parameters { id, token: newest, sequence: 0 }.emit();
-        is_taken = probe.tell(&out_cdb(action_out::TAKE), &list).await?.is_ok();
-        token = Some(newest);
-    }
+    let is_taken = take_newest(probe, id, taken).await?;
     let Some(known) = known.filter(|_| is_taken) else { return Ok(None) };
     let mut report = Report::new(known.slot, support);
     loop {
@@ -300,6 +301,18 @@ async fn take_one(
             return Ok(Some(report.ranges));
         }
     }
+}
+
+/// Whether the unit took it.
+async fn take_newest(probe: &mut Probe<'_>, id: [u8; 16], taken: &TakenMarks) -> Result<bool, LinkError> {
+    // Another path may give it a newer token meanwhile, which is not to be taken back.
+    let (mut token, mut is_taken) = (None, false);
+    while let Some(newest) = taken.get(&id).and_then(|tokens| tokens.newest()).filter(|newest| token != Some(*newest)) {
+        let list = Parameters { id, token: newest, sequence: 0 }.emit();
+        is_taken = probe.tell(&out_cdb(action_out::TAKE), &list).await?.is_ok();
+        token = Some(newest);
+    }
+    Ok(is_taken)
 }
 
 fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {

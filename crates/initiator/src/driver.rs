@@ -176,7 +176,7 @@ async fn look(
     let changed = match held {
         // Another device is not told of our marks.
         Some(shared) if shared.view().identity == unit.identity => {
-            change_marks::take_again(&mut probe, unit.change_marks, &shared.taken).await?
+            change_marks::take_again(&mut probe, unit.change_marks, &shared.taken, options.is_shared).await?
         }
         _ => Vec::new(),
     };
@@ -291,7 +291,8 @@ impl Runner {
                     // A nexus reset lets go of what is held; after others this finds it held.
                     let taken = &self.shared.taken;
                     let mut probe = Probe::new(link, &self.options)?;
-                    let changed = change_marks::take_again(&mut probe, support, taken).await?;
+                    let is_shared = self.options.is_shared;
+                    let changed = change_marks::take_again(&mut probe, support, taken, is_shared).await?;
                     self.tell_of(&changed);
                     // Of this the unit is asked again.
                     std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.note_sense(sense));

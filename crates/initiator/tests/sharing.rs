@@ -103,6 +103,52 @@ fn a_copy_is_asked_back_before_another_host_writes() {
     assert_eq!(read(&mut world, &one, 4096), 7);
 }
 
+fn register(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) -> Result<(), block::Error> {
+    let lun = Arc::clone(lun);
+    world.run(async move { lun.register_copies(range).await })
+}
+
+/// Nothing is read for it. What lies beyond the end is nowhere.
+#[test]
+fn copies_from_before_are_asked_back_once_they_are_registered() {
+    let mut world = World::new(9);
+    let (_, one, two) = two_hosts(&mut world);
+    let cache = Cache::over(&one);
+    assert!(one.registers_copies());
+    write(&mut world, &two, 4096, 6).unwrap();
+    assert_eq!(cache.dropped(), [], "nobody knows of any");
+    register(&mut world, &one, ByteRange { offset: 5000, length: u64::MAX - 5000 }).unwrap();
+    write(&mut world, &two, 0, 7).unwrap();
+    assert_eq!(cache.dropped(), []);
+    write(&mut world, &two, 4096, 7).unwrap();
+    write(&mut world, &two, (1 << 20) - 512, 7).unwrap();
+    let block = |offset| ByteRange { offset, length: 4096 };
+    assert_eq!(cache.dropped(), [block(4096), block((1 << 20) - 4096)]);
+}
+
+/// It is sent only where the session is the client's: as a stranger's it would register nothing and be told that all is well.
+#[test]
+fn copies_are_registered_by_the_client_also_where_its_session_is_lost_meanwhile() {
+    let mut world = World::new(10);
+    let (_, one, two) = two_hosts(&mut world);
+    let cache = Cache::over(&one);
+    world.network.cut();
+    register(&mut world, &one, ByteRange { offset: 0, length: 4096 }).unwrap();
+    write(&mut world, &two, 0, 7).unwrap();
+    assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: 4096 }]);
+}
+
+#[test]
+fn a_host_that_does_not_share_the_lun_registers_nothing() {
+    let mut world = World::new(11);
+    serve(&mut world, memory(), SharingOptions::default());
+    let options = world.options();
+    let alone = world.connect(options).unwrap();
+    assert!(!alone.registers_copies());
+    let refused = register(&mut world, &alone, ByteRange { offset: 0, length: 4096 }).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+}
+
 #[test]
 fn a_lease_is_renewed_while_nothing_is_asked() {
     let mut world = World::new(2);

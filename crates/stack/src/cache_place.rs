@@ -189,7 +189,9 @@ impl CacheConfig {
         let device = open_or_make(PlaceKind::Cache, place, caches, self.size_bytes, format).await?;
         let device_bytes = device.geometry().size_bytes;
         let (freshness, tokens) = (since.freshness(), Some(since.begin_opening(caches)?));
-        let options = OpenOptions { freshness, overwrites_changes, tokens, ..self.open_options(clock, memory_max) };
+        let keeps_shared = since.keeps_shared();
+        let options =
+            OpenOptions { freshness, overwrites_changes, keeps_shared, tokens, ..self.open_options(clock, memory_max) };
         let cache = Cache::open(device, origin, options).await.map_err(|error| since.refusal(error))?;
         Ok((cache, device_bytes))
     }

@@ -3,13 +3,14 @@
 //! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a cache may hold what its LUN lacks
 //! says the registry; this is for people and programs who want to know what there is.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use base::range::ByteRange;
 use base::units::ByteSize;
 use block::Identity;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
 use store::Tokens;
 use uuid::Uuid;
@@ -48,7 +49,8 @@ pub struct Record {
     /// The LUNs it is of, each with what their targets remember for it: one, or the members of a stripe.
     #[serde(default, skip_serializing_if = "is_default")]
     pub luns: Vec<LunRecord>,
-    /// This host has used the LUN for writing without it: its clean lines do not count, unless the target says that they do.
+    /// This host has used the LUN for writing without it, or others have while they shared it: its clean lines do not count, unless the target says
+    /// that they do.
     #[serde(default, skip_serializing_if = "is_default")]
     pub is_stale: bool,
     /// The user promised that nobody else writes to the LUN.
@@ -225,12 +227,19 @@ fn remove(file: &Path) -> Result<()> {
     record_file::remove(file).map_err(|error| Error::io(file.display(), &error))
 }
 
-/// All of them.
+/// The name of the file that is locked while something of a record is changed.
+const LOCK: &str = "lock";
+
+/// All of them. Several processes change records at once, also those of each other's stores: of attachments that share a LUN, each notes of the others
+/// that this host writes without them. So whatever is changed is read and written under one lock.
 #[derive(Clone)]
 pub struct Caches {
     directory: PathBuf,
-    /// Held while something of a record is changed.
-    changing: Arc<Mutex<()>>,
+}
+
+/// Nobody else changes a record of this host, in whatever process.
+struct Changing {
+    _file: File,
 }
 
 impl Caches {
@@ -241,7 +250,17 @@ impl Caches {
     pub fn open(paths: &Paths) -> Result<Self> {
         let directory = paths.caches();
         make_private(&directory)?;
-        Ok(Self { directory, changing: Arc::default() })
+        Ok(Self { directory })
+    }
+
+    /// Waits until nobody else changes a record. What is done under it takes no longer than some writes of a small file.
+    fn begin_change(&self) -> Result<Changing> {
+        let path = self.directory.join(LOCK);
+        let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
+        let file =
+            File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| context(&error))?;
+        retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map_err(|error| context(&error.into()))?;
+        Ok(Changing { _file: file })
     }
 
     /// Notes a cache, durably: what is forgotten about it could be taken for fresh.
@@ -249,6 +268,11 @@ impl Caches {
     /// # Errors
     /// When the record cannot be written.
     pub fn note(&self, record: &Record) -> Result<()> {
+        let _changing = self.begin_change()?;
+        self.write(record)
+    }
+
+    fn write(&self, record: &Record) -> Result<()> {
         let path = self.file(&record.place());
         record_file::replace(&path, record)
             .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
@@ -279,12 +303,41 @@ impl Caches {
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
     pub(crate) fn note_mark(&self, place: &Place, mark: &MarkRecord) -> Result<()> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.begin_change()?;
         let Some(mut record) = self.find(place)? else { return Ok(()) };
         let known = record.luns.iter_mut().find_map(|lun| lun.mark.as_mut().filter(|known| known.id == mark.id));
         let Some(known) = known else { return Ok(()) };
         *known = mark.clone();
-        self.note(&record)
+        self.write(&record)
+    }
+
+    /// The mark `id` tells from now on what others change: the store at `place`, if that still has it, is closed, and what it holds is what the LUN
+    /// had when the mark was emptied.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_telling(&self, place: &Place, id: &[u8; 16]) -> Result<()> {
+        let _changing = self.begin_change()?;
+        let Some(mut record) = self.find(place)? else { return Ok(()) };
+        let known = record.luns.iter_mut().find_map(|lun| lun.mark.as_mut().filter(|known| known.id.as_bytes() == id));
+        let Some(known) = known else { return Ok(()) };
+        *known = known.clone().with_stage(MarkStage::Cleared);
+        self.write(&Record { is_stale: false, ..record })
+    }
+
+    /// This host is about to write to one of these LUNs without the stores at other places than `but`: their clean lines do not count any more, unless the
+    /// target knows better.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find) and [`note`](Self::note).
+    pub(crate) fn note_stale(&self, identities: &[Identity], but: &[&Place]) -> Result<()> {
+        let _changing = self.begin_change()?;
+        for record in self.stores()? {
+            if record.is_of(identities) && !record.is_stale && !but.contains(&&record.place()) {
+                self.write(&Record { is_stale: true, ..record })?;
+            }
+        }
+        Ok(())
     }
 
     /// The mark of the store at `place` that has this id.
@@ -301,10 +354,10 @@ impl Caches {
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
     pub(crate) fn note_successor(&self, place: &Place, tokens: Tokens) -> Result<()> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.begin_change()?;
         let Some(mut record) = self.find(place)? else { return Ok(()) };
         record.tokens.extend([tokens.in_use, tokens.closed]);
-        self.note(&Record { uuid: None, ..record })
+        self.write(&Record { uuid: None, ..record })
     }
 
     /// Notes which store is at `place`, of those that may have come there.
@@ -312,9 +365,9 @@ impl Caches {
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
     pub(crate) fn note_succeeded(&self, place: &Place) -> Result<()> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.begin_change()?;
         let Some(record) = self.find(place)? else { return Ok(()) };
-        self.note(&Record { uuid: store_at(place).map(|store| store.uuid), ..record })
+        self.write(&Record { uuid: store_at(place).map(|store| store.uuid), ..record })
     }
 
     /// The store at `place`, which nobody else has open, is about to be opened with `tokens`: from then on it may have these, or the one that it has now,
@@ -323,11 +376,11 @@ impl Caches {
     /// # Errors
     /// As [`check_is_last`](Self::check_is_last) and [`note`](Self::note).
     pub fn note_opening(&self, place: &Place, tokens: Tokens) -> Result<()> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.begin_change()?;
         self.check_is_last(place)?;
         let Some(found) = store_at(place) else { return Ok(()) };
         for record in self.stores()?.into_iter().filter(|record| record.uuid == Some(found.uuid)) {
-            self.note(&Record { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
+            self.write(&Record { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
         }
         Ok(())
     }
@@ -337,12 +390,12 @@ impl Caches {
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
     pub fn note_closed(&self, place: &Place) -> Result<()> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.begin_change()?;
         let (Some(record), Some(found)) = (self.find(place)?, store_at(place)) else { return Ok(()) };
         if record.uuid != Some(found.uuid) || !record.tokens.contains(&found.token) {
             return Ok(());
         }
-        self.note(&Record { tokens: vec![found.token], ..record })
+        self.write(&Record { tokens: vec![found.token], ..record })
     }
 
     /// Whether what is at `place` is the store that this host used there last, as far as it knows.

@@ -15,6 +15,14 @@
 //! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR, and again (`clearing`)
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
+//! Where several hosts share the LUN, callbacks tell of changes while the store is used, and its mark only between an end in order and the next
+//! beginning. So it is not emptied at an attach: what the store keeps is registered instead (`registering`), and this host notes that the mark tells
+//! nothing, until it was emptied at the end and the store is closed (`held_marks`):
+//!
+//! ```text
+//! assess   ->   open the store, which drops durably   ->   commit: note that it is used, register what is left, report and drop again
+//!                                                                      ... CLEAR, close the store, note that the mark tells
+//! ```
 //! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has
 //! no mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
 
@@ -37,7 +45,8 @@ use crate::remotes::{MemberLun, Remotes};
 use crate::status::stores::StoreFreshness;
 
 mod clearing;
-mod report;
+mod registering;
+pub(crate) mod report;
 pub(crate) mod token;
 
 pub(crate) use clearing::Invalidate;
@@ -53,6 +62,8 @@ pub(crate) struct Promise {
     pub(crate) is_exclusive: Option<bool>,
     /// Which generation the LUN's content has was given: then the cache itself sees what is old.
     pub(crate) has_generation: bool,
+    /// Others use the LUN at the same time: whatever was promised before does not count.
+    pub(crate) is_shared: bool,
 }
 
 /// What was found out about a store before it is opened.
@@ -62,6 +73,8 @@ pub(crate) struct Assessed {
     luns: Vec<LunRecord>,
     taken: Vec<Taken>,
     is_exclusive: bool,
+    /// Several hosts use the LUNs at once.
+    is_shared: bool,
     /// Nothing was known of it here.
     is_new: bool,
     /// The target should know a mark of this store: one is remembered here, or the store comes from elsewhere.
@@ -95,7 +108,8 @@ pub(crate) async fn assess(
         Some(record) => record.is_stale,
         None => is_stale_elsewhere(caches, uuid)?,
     };
-    let is_exclusive = promise.is_exclusive.unwrap_or(record.as_ref().is_some_and(|record| record.is_exclusive));
+    let was_exclusive = record.as_ref().is_some_and(|record| record.is_exclusive);
+    let is_exclusive = !promise.is_shared && promise.is_exclusive.unwrap_or(was_exclusive);
     let mut assessed = Assessed {
         store,
         place: place.clone(),
@@ -106,6 +120,7 @@ pub(crate) async fn assess(
             .collect(),
         taken: Vec::new(),
         is_exclusive,
+        is_shared: promise.is_shared,
         is_new: record.is_none(),
         was_marked: false,
         is_mark_lost: false,
@@ -170,7 +185,7 @@ impl Assessed {
         caches: &Caches,
         record: Option<Record>,
     ) -> std::result::Result<(), Asked> {
-        let mut is_told = true;
+        let (mut is_told, mut is_owing) = (true, false);
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
             let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
@@ -179,6 +194,7 @@ impl Assessed {
                 None => MarkStage::New,
             };
             is_told &= stage == MarkStage::Cleared;
+            is_owing |= is_known && stage == MarkStage::Owing;
             let mark = match found {
                 // Either token counts until this one is known to be there.
                 Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
@@ -208,6 +224,7 @@ impl Assessed {
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
         if !is_told {
             self.why = match self.is_new {
+                false if is_owing => "it did not come to an orderly end when it was used last".to_owned(),
                 false => "the target does not know this store's mark: it is new there, or the mark was given up".to_owned(),
                 true => "this host has no record of the store: it is new, or comes from another host or from a version that kept none, or the state \
                          directory is not the one from before"
@@ -261,6 +278,15 @@ impl Assessed {
         self.freshness.clone()
     }
 
+    /// Whether what is clean in a store of a LUN that hosts share may stay: the target tells what was changed, and registers the rest. Nothing is asked
+    /// back before that.
+    pub(crate) fn keeps_shared(&self) -> bool {
+        let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
+        self.is_shared
+            && is_told
+            && self.taken.iter().flat_map(|taken| &taken.member.luns).all(|lun| lun.registers_copies())
+    }
+
     /// What others changed, as far as that is known.
     pub(crate) fn changed(&self) -> &[ByteRange] {
         match &self.freshness {
@@ -285,21 +311,31 @@ impl Assessed {
         record: Record,
         (store, is_overwritten): (&dyn Invalidate, bool),
     ) -> Result<(StoreFreshness, HeldMarks)> {
-        let (is_exclusive, is_new) = (self.is_exclusive, self.is_new);
+        let (is_exclusive, is_new, is_shared) = (self.is_exclusive, self.is_new, self.is_shared);
+        let mut keeps_any = !is_shared || self.keeps_shared();
         let taken = std::mem::take(&mut self.taken);
-        // From now on the store is used, and its marks have to tell.
+        // From now on the store is used, and its marks have to tell; where it is shared, not before it has come to its end in order.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
+        if is_shared {
+            taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::Cleared, MarkStage::Owing));
+        }
         let uuid = uuid_at(&self.place);
         let tokens = vec![self.tokens.in_use, self.tokens.closed];
-        let mut record = Record { store: self.store, is_stale: false, is_exclusive, uuid, tokens, ..record };
+        let mut record = Record { store: self.store, is_stale: is_shared, is_exclusive, uuid, tokens, ..record };
         record.luns.clone_from(&self.luns);
         caches.note(&record)?;
         let marks = self.luns.iter().filter_map(|lun| lun.mark.as_ref());
         marks.filter(|_| is_new).try_for_each(|mark| caches.note_forgotten(mark))?;
-        let mut held = HeldMarks::new(caches, &self.place);
+        let mut held = HeldMarks::new(caches, &self.place, is_shared);
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
         for taken in taken {
+            if is_shared {
+                // Where nothing is kept there is nothing to register.
+                keeps_any = keeps_any && clearing.register(&taken).await.map_err(|error| self.refusal(error))?;
+                held.add(taken.id, taken.member.luns);
+                continue;
+            }
             let is_cleared = clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
             if is_cleared {
                 self.note_stage(taken.id, MarkStage::Owing, MarkStage::Cleared);
@@ -313,8 +349,12 @@ impl Assessed {
             record.luns.clone_from(&self.luns);
             caches.note(&record)?;
         }
+        if is_told && !keeps_any {
+            self.why = format!("{}, and it does not register what a host has from before", self.why);
+        }
         let what = self.store.as_str();
         let (state, ranges, bytes) = match &self.freshness {
+            _ if !keeps_any => ("cold", 0, None),
             Freshness::Unchanged => ("kept", 0, Some(0)),
             Freshness::Changed(ranges) if !self.is_mark_lost => {
                 ("partly", ranges.len(), Some(ranges.iter().map(|range| range.length).sum::<u64>()))
@@ -507,12 +547,7 @@ async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
 /// # Errors
 /// When this host's list cannot be read or written.
 pub fn note_writable_opening(caches: &Caches, identities: &[Identity], but: &[&Place]) -> Result<()> {
-    for record in caches.stores()? {
-        if record.is_of(identities) && !record.is_stale && !but.contains(&&record.place()) {
-            caches.note(&Record { is_stale: true, ..record })?;
-        }
-    }
-    Ok(())
+    caches.note_stale(identities, but)
 }
 
 #[cfg(test)]

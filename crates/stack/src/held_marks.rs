@@ -7,8 +7,17 @@
 //! ```text
 //! remember the candidate   ->   every path expects it   ->   TAKE by all that are there   ->   the candidate is the token
 //! ```
+//!
+//! Where several hosts share the LUN, the mark of a store is emptied when nobody uses that any more, and before it is closed:
+//!
+//! ```text
+//! report, CLEAR, again if it is refused   ->   the lease goes on   ->   the store is closed   ->   note that the mark tells
+//! ```
+//! What was changed before the CLEAR, this host was asked for first, and has dropped; what is changed after it, the mark has. A host whose lease is
+//! over may not have been asked.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Device, Event};
 use initiator::{RemoteLun, State};
@@ -17,14 +26,16 @@ use tokio::task::JoinSet;
 
 use crate::caches::{Caches, MarkRecord};
 use crate::error::Result;
+use crate::freshness::report::report_of;
 use crate::freshness::token::draw_token;
-use crate::limits::CLOSE_TIME_MAX;
+use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX, CLOSE_TIME_MAX};
 use crate::place::Place;
 
 /// The marks of one store.
 pub(crate) struct HeldMarks {
     caches: Caches,
     place: Place,
+    is_shared: bool,
     marks: Vec<HeldMark>,
 }
 
@@ -34,17 +45,19 @@ struct HeldMark {
     luns: Vec<Arc<RemoteLun>>,
     /// Held while it gets another token.
     renewing: Mutex<()>,
+    /// It was emptied for the end of a store of a shared LUN, and tells of changes once that is closed.
+    is_emptied: AtomicBool,
 }
 
 impl HeldMarks {
-    /// Those of the store at `place`, of which there are none yet.
-    pub(crate) fn new(caches: &Caches, place: &Place) -> Self {
-        Self { caches: caches.clone(), place: place.clone(), marks: Vec::new() }
+    /// Those of the store at `place`, of which there are none yet. Several hosts may use its LUNs at once.
+    pub(crate) fn new(caches: &Caches, place: &Place, is_shared: bool) -> Self {
+        Self { caches: caches.clone(), place: place.clone(), is_shared, marks: Vec::new() }
     }
 
     /// One more, of the LUN that these are paths to.
     pub(crate) fn add(&mut self, id: [u8; 16], luns: Vec<Arc<RemoteLun>>) {
-        self.marks.push(HeldMark { id, luns, renewing: Mutex::default() });
+        self.marks.push(HeldMark { id, luns, renewing: Mutex::default(), is_emptied: AtomicBool::new(false) });
     }
 
     /// Another token for a mark, by the paths to its LUN that are there. What cannot be done leaves it known by either.
@@ -88,11 +101,54 @@ impl HeldMarks {
         Ok(settled)
     }
 
+    async fn empty_all(&self) {
+        for mark in &self.marks {
+            match self.empty(mark).await {
+                Ok(is_emptied) => mark.is_emptied.store(is_emptied, Ordering::Relaxed),
+                Err(error) => tracing::warn!(%error, "a change mark cannot be emptied: the next attach begins cold"),
+            }
+        }
+    }
+
+    /// Whether it is empty now, and this host was asked for all that was changed before.
+    async fn empty(&self, mark: &HeldMark) -> Result<bool> {
+        let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(false) };
+        for lun in &mark.luns {
+            let is_asked = || lun.copies().is_some_and(|copies| copies.may_use());
+            if !empty_by(lun, mark.id, record.newest()).await? || !is_asked() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Its store is closed, with what it had when its marks were emptied.
+    fn note_telling(&self) {
+        for mark in self.marks.iter().filter(|mark| mark.is_emptied.load(Ordering::Relaxed)) {
+            if let Err(error) = self.caches.note_telling(&self.place, &mark.id) {
+                tracing::warn!(%error, "the next attach with {} begins cold", self.place);
+            }
+        }
+    }
+
     async fn renew_all(&self) {
         for mark in &self.marks {
             self.renew(mark).await;
         }
     }
+}
+
+async fn empty_by(lun: &RemoteLun, id: [u8; 16], token: u64) -> std::result::Result<bool, block::Error> {
+    let mut pause = CLEAR_PAUSE_MIN;
+    for _ in 0..CLEAR_TRIES_MAX {
+        let report = report_of(lun, id).await?;
+        if lun.clear_mark(id, token, report.sequence).await? {
+            return Ok(true);
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    Ok(false)
 }
 
 /// Renews marks as long as their stores are used.
@@ -115,6 +171,26 @@ impl MarkRenewal {
             }
         }
         Self { stores, watches }
+    }
+
+    /// Nobody uses the stores any more, and they are about to be closed: those of shared LUNs empty their marks. A
+    /// target that does not answer soon is not
+    /// waited for.
+    pub(crate) async fn empty_shared(&self) {
+        let emptied = async {
+            for store in self.stores.iter().filter(|store| store.is_shared) {
+                store.empty_all().await;
+            }
+        };
+        if tokio::time::timeout(CLOSE_TIME_MAX, emptied).await.is_err() {
+            tracing::warn!("the target does not answer: the next attach begins cold");
+        }
+    }
+
+    /// The stores are closed in order, after [`empty_shared`](Self::empty_shared): from now on the marks of shared LUNs
+    /// tell.
+    pub(crate) fn note_telling(&self) {
+        self.stores.iter().for_each(|store| store.note_telling());
     }
 
     /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is

@@ -4,9 +4,10 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 
+use base::clock::Clock;
 use block::SharedDevice;
 use iscsi::target::TargetPortal;
-use logical_unit::{ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap};
+use logical_unit::{ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
 use target::{Target, TargetServer, TargetServerOptions};
 
 /// Its name.
@@ -14,11 +15,20 @@ pub(crate) const IQN: &str = "iqn.2026-11.io.forebay:stack";
 
 /// Serves `lun` as LUN 0, its change marks kept in `store`, on a thread of its own, which ends with the process.
 pub(crate) fn serve(lun: SharedDevice, store: Arc<dyn ChangeStore>) -> SocketAddr {
+    serve_with(lun, LogicalUnitOptions { change_store: Some(store), ..LogicalUnitOptions::default() })
+}
+
+/// The same for several hosts at once, by this clock.
+pub(crate) fn serve_shared(lun: SharedDevice, store: Arc<dyn ChangeStore>, clock: Arc<dyn Clock>) -> SocketAddr {
+    let (sharing, clock) = (Some(SharingOptions::default()), Some(clock));
+    serve_with(lun, LogicalUnitOptions { change_store: Some(store), sharing, clock, ..LogicalUnitOptions::default() })
+}
+
+fn serve_with(lun: SharedDevice, options: LogicalUnitOptions) -> SocketAddr {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
-            let options = LogicalUnitOptions { change_store: Some(store), ..LogicalUnitOptions::default() };
             let unit = LogicalUnit::new(lun, options);
             tokio::spawn(unit.run());
             let luns = LunMap::new();

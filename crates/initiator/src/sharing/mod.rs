@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`member`] | [`Member`]: the client's life over all sessions: it registers, renews, hears callbacks and answers them |
 //! | [`order`] | SHARING OUT commands, and what came of them |
+//! | `registering` | copies that a client has from before |
 //! | `asking` | what people ask of a shared unit |
 //! | [`status`] | [`SharingStatus`] |
 //!
@@ -12,6 +13,7 @@
 mod asking;
 pub(crate) mod member;
 pub(crate) mod order;
+mod registering;
 pub(crate) mod status;
 
 pub(crate) use member::Member;

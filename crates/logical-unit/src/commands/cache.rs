@@ -1,12 +1,12 @@
 //! SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 5.7, 5.8, 5.21, 5.22).
 
-use block::{Buffer, Request};
+use block::{Buffer, ByteRange, Request};
 use scsi::cdb::CacheRange;
 
 use super::task::{Task, nothing, refuse};
+use crate::command::Outcome;
 use crate::execution::Execution;
-use crate::failure::Failure;
-use crate::unit::LogicalUnit;
+use crate::sharing::Direction;
 
 /// Flushes everything, whatever range was asked for: a flush has no range. With IMMED the answer does not wait for it.
 pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
@@ -23,9 +23,21 @@ pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
     task.run(async move { flush.await.map(|()| Buffer::empty()) })
 }
 
-/// Checks the range and reads nothing ahead. GOOD says that not all of it is in the cache; CONDITION MET would say that
-/// it is.
-pub(super) fn prefetch(unit: &LogicalUnit, range: CacheRange) -> Result<Buffer, Failure> {
-    unit.range_of(&unit.geometry(), range.blocks)?;
-    Ok(Buffer::empty())
+/// Reads nothing ahead: GOOD says that not all of it is in the cache; CONDITION MET would say that it is. To a client
+/// of a shared unit it is a read without
+/// data: what it has of these blocks is registered when this is answered, also with IMMED (`docs/protocol/sharing.md`).
+pub(super) fn prefetch(task: Task<'_>, range: CacheRange) -> Execution {
+    let geometry = task.unit.geometry();
+    let named = match task.unit.range_of(&geometry, range.blocks) {
+        Ok(named) => named,
+        Err(sense) => return refuse(sense),
+    };
+    let is_client = task.unit.access.sharing().is_some_and(|sharing| sharing.has_client(task.nexus));
+    if !is_client {
+        return nothing();
+    }
+    let is_to_end = range.blocks.count == 0;
+    let length = if is_to_end { geometry.size_bytes - named.offset } else { named.length };
+    let blocks = ByteRange { length, ..named };
+    task.run_beside(blocks, Direction::Read, async { Outcome::good(Buffer::empty()) })
 }

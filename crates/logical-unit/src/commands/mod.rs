@@ -58,6 +58,7 @@ pub(crate) fn start(
         Cdb::ExtendedCopy { parameter_list_length } => extended_copy::extended_copy(task, parameter_list_length),
         Cdb::Unmap { is_anchor, parameter_list_length } => unmap::unmap(task, is_anchor, parameter_list_length),
         Cdb::SynchronizeCache(range) => cache::synchronize(task, range),
+        Cdb::Prefetch(range) => cache::prefetch(task, range),
         Cdb::ModeSelect(select) => mode::select(task, select),
         Cdb::StartStopUnit(start_stop) => medium::start_stop(task, start_stop),
         Cdb::GetLbaStatus { lba, allocation_length } => capacity::lba_status(task, lba, allocation_length),
@@ -101,7 +102,6 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         }
         Cdb::ReadCapacity10 => capacity::read_capacity_10(unit),
         Cdb::ReadCapacity16 { allocation_length } => capacity::read_capacity_16(unit, allocation_length),
-        Cdb::Prefetch(range) => cache::prefetch(unit, range),
         Cdb::ModeSense(sense) => mode::sense(unit, nexus, sense),
         Cdb::PreventAllowMediumRemoval { prevent } => medium::prevent_allow(unit, nexus, prevent),
         Cdb::Reserve6 => reserve::reserve_6(unit, nexus),
@@ -142,6 +142,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         | Cdb::ExtendedCopy { .. }
         | Cdb::Unmap { .. }
         | Cdb::SynchronizeCache(_)
+        | Cdb::Prefetch(_)
         | Cdb::ChangeMarkOut { .. }
         | Cdb::SharingOut { .. }
         | Cdb::PersistentReserveOut { .. }

@@ -61,6 +61,7 @@ impl Sharing {
             hold_ms_min: milliseconds(options.hold_time_min),
             block_bytes: block_bytes as u32,
             untaken_max: u32::try_from(options.untaken_max).unwrap_or(u32::MAX),
+            prefetch_registers: true,
         };
         let state = State::new(manager, options.saved, options.untaken_max);
         Arc::new(Self {
@@ -107,6 +108,11 @@ impl Sharing {
     /// What it is told when its client does not live any more.
     pub(crate) fn check_life(&self, nexus: &NexusId) -> Result<(), Failure> {
         self.with(|state, now| state.client_of(now, nexus).map(|_| ()))
+    }
+
+    /// Whether a nexus is a client's, be that alive or fenced.
+    pub(crate) fn has_client(&self, nexus: &NexusId) -> bool {
+        self.is_used() && self.with(|state, _| state.bound.contains_key(nexus))
     }
 
     /// VPD page C1h.

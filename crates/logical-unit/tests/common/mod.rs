@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 pub(crate) mod changing;
+pub(crate) mod shared_unit;
 
 use std::sync::{Arc, Mutex};
 

@@ -25,10 +25,14 @@ struct SupportRaw {
     hold_ms_min: U32,     // 24
     block_bytes: U32,     // 28
     untaken_max: U32,     // 32
-    zero: [u8; 8],        // 36
+    flags: u8,            // 36
+    zero: [u8; 7],        // 37
 }
 const _: () = assert!(size_of::<SupportRaw>() == 44);
-const _: () = assert!(offset_of!(SupportRaw, untaken_max) == 32);
+const _: () = assert!(offset_of!(SupportRaw, flags) == 36);
+
+/// In `flags`: PRE-FETCH of a client registers copies.
+const PREFETCH_REGISTERS: u8 = 0x01;
 
 /// What a unit says of its sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub struct Support {
     pub block_bytes: u32,
     /// Messages that a client may leave untaken.
     pub untaken_max: u32,
+    /// Whether PRE-FETCH of a client registers copies, without moving data: those that it has from before.
+    pub prefetch_registers: bool,
 }
 
 impl Support {
@@ -65,7 +71,8 @@ impl Support {
             hold_ms_min: U32::new(self.hold_ms_min),
             block_bytes: U32::new(self.block_bytes),
             untaken_max: U32::new(self.untaken_max),
-            zero: [0; 8],
+            flags: if self.prefetch_registers { PREFETCH_REGISTERS } else { 0 },
+            zero: [0; 7],
         };
         vpd::whole(page::SHARING, raw.as_bytes())
     }
@@ -93,6 +100,7 @@ impl Support {
             hold_ms_min: raw.hold_ms_min.get(),
             block_bytes: raw.block_bytes.get(),
             untaken_max: raw.untaken_max.get(),
+            prefetch_registers: raw.flags & PREFETCH_REGISTERS != 0,
         };
         let is_possible = raw.profile <= 1
             && support.block_bytes.is_power_of_two()

@@ -251,9 +251,11 @@ fn the_page_is_these_bytes_and_nobody_elses() {
         hold_ms_min: 20,
         block_bytes: 4096,
         untaken_max: 4096,
+        prefetch_registers: true,
     };
     let page = support.emit();
     assert_eq!(Support::parse(&page), Ok(Some(support)));
+    assert_eq!((page.len(), page[40], &page[41..]), (48, 1, &[0; 7][..]));
     let with = |at: usize, byte: u8| {
         let mut page = page.clone();
         page[at] = byte;
@@ -263,4 +265,7 @@ fn the_page_is_these_bytes_and_nobody_elses() {
     assert_eq!(with(12, 2), Ok(None), "another version");
     assert!(with(13, 2).is_err() && with(34, 3).is_err() && with(15, 0).is_err());
     assert!(Support::parse(&page[..47]).is_err());
+    // A target from before the bit, and one that knows more of them.
+    assert_eq!(with(40, 0), Ok(Some(Support { prefetch_registers: false, ..support })));
+    assert_eq!(with(40, 0xff), Ok(Some(support)));
 }

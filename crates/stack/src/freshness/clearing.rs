@@ -25,17 +25,29 @@ use crate::remotes::MemberLun;
 pub(crate) trait Invalidate {
     /// Others changed these bytes: clean copies go, durably, and dirty data in them is refused unless it `is_overwritten`.
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// At most so many ranges that have all that is clean here, of a LUN that several hosts share.
+    fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange>;
 }
 
 impl Invalidate for Cache {
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.invalidate(changed, is_overwritten))
     }
+
+    fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange> {
+        self.clean_ranges(count_max)
+    }
 }
 
 impl Invalidate for WriteLog {
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.invalidate(changed, is_overwritten))
+    }
+
+    /// A log delays writes: nobody shares a LUN with one.
+    fn clean_ranges(&self, _: usize) -> Vec<ByteRange> {
+        Vec::new()
     }
 }
 
@@ -99,7 +111,12 @@ impl Clearing<'_> {
         Ok(false)
     }
 
-    async fn invalidate(&mut self, lun: &RemoteLun, member: &MemberLun, ranges: &[ByteRange]) -> Result<(), Error> {
+    pub(super) async fn invalidate(
+        &mut self,
+        lun: &RemoteLun,
+        member: &MemberLun,
+        ranges: &[ByteRange],
+    ) -> Result<(), Error> {
         // The layers above have copies as well, and a store that was opened before this one.
         lun.invalidate(ranges);
         let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| member.in_whole(range)).collect();

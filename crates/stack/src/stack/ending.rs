@@ -176,13 +176,19 @@ impl Stack {
             Some(parts) => Some(parts.changing.lock().await),
             None => None,
         };
+        let renewal = self.renewal.take();
+        if let Some(renewal) = &renewal {
+            self.within_ending_time(renewal.empty_shared()).await;
+        }
         let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
         let (dirty_bytes, waited_for) = (self.dirty_bytes(), self.waits_for());
-        let renewal = self.renewal.take();
         if let Some(renewal) = renewal {
             // What could not be closed in time may still be written in.
             let are_closed = !self.is_target_left.get();
+            if are_closed && cache_cleaned.is_ok() {
+                renewal.note_telling();
+            }
             self.within_ending_time(renewal.finish(are_closed)).await;
         }
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {

@@ -150,7 +150,11 @@ impl<'a> Opening<'a> {
         let (Some(config), Some(place)) = (self.config.cache.clone(), self.cache_place.clone()) else { return Ok(()) };
         let (name, overwrites) = (self.config.name.clone(), self.config.overwrites_changes);
         let memory_max = memory_left(self.paths, &config, &name).await?;
-        let promise = Promise { is_exclusive: config.is_exclusive, has_generation: config.generation.is_some() };
+        let promise = Promise {
+            is_exclusive: config.is_exclusive,
+            has_generation: config.generation.is_some(),
+            is_shared: self.config.settings.is_on("shared"),
+        };
         let assessed = assess(&self.remotes, &self.caches, Store::Cache, &place, promise).await?;
         let (origin, clock) = (Arc::clone(&self.device), Arc::clone(&self.clock));
         let since = (&assessed, overwrites);

@@ -211,7 +211,7 @@ impl MountParts {
 impl Handler for MountParts {
     async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
         match request {
-            Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(self.status())))),
+            Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
             Request::Clean => {
                 self.file_system.commit().await?;
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))

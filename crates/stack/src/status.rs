@@ -12,6 +12,7 @@
 //! | [`fronts`] | how applications reach an attachment |
 //! | [`remote`] | a session with a remote LUN |
 //! | [`members`] | several LUNs that are one device |
+//! | [`lun_name`] | who a LUN is |
 //! | [`stores`] | what is below the fronts: cache, write log, difference |
 //!
 //! The reference (`docs/reference/status.md`) says what each key means. Who reads may be of another version than who
@@ -21,6 +22,7 @@
 pub mod answer;
 pub mod attachment;
 pub mod fronts;
+pub mod lun_name;
 pub mod members;
 pub mod mount;
 pub mod process;

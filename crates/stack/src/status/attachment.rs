@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use block::Identity;
 use serde::{Deserialize, Serialize};
 
 use super::fronts::FrontsStatus;
+use super::lun_name::LunName;
 use super::members::{MultipathStatus, StripeStatus};
 use super::remote::RemoteStatus;
 use super::stores::{DifferenceStatus, Freshness};
@@ -63,24 +63,6 @@ pub struct AttachmentStatus<C, L> {
     pub freshness: Freshness,
     /// The settings in effect by their keys.
     pub settings: BTreeMap<String, String>,
-}
-
-/// Who a LUN is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LunName {
-    /// Target name.
-    pub target: String,
-    /// Designator of the unit.
-    pub unit: String,
-    /// Serial number.
-    pub serial: String,
-}
-
-impl From<&Identity> for LunName {
-    fn from(Identity { target, unit, serial }: &Identity) -> Self {
-        Self { target: target.clone(), unit: unit.clone(), serial: serial.clone() }
-    }
 }
 
 /// An attachment that is being detached.

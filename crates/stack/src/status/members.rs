@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::attachment::LunName;
+use super::lun_name::LunName;
 use super::remote::RemoteStatus;
 
 /// The paths to a LUN with several.

@@ -18,7 +18,7 @@ pub enum ProcessStatus<C = cache::Status, L = writelog::Status> {
     /// An attachment.
     Attachment(Box<AttachmentStatus<C, L>>),
     /// A mount.
-    Mount(MountStatus),
+    Mount(Box<MountStatus>),
     /// A target.
     Target(Box<TargetStatus>),
 }

@@ -54,7 +54,7 @@ mod tests {
             let slow = range.clone().find(|index| bits[*index as usize / 8] & (1 << (index % 8)) == 0);
             prop_assert_eq!(first_clear(&bits, range.clone()), slow);
             let is_free_byte =
-                |index: &u32| index % 8 == 0 && index + 8 <= range.end && bits[*index as usize / 8] == 0;
+                |index: &u32| index.is_multiple_of(8) && index + 8 <= range.end && bits[*index as usize / 8] == 0;
             let slow = range.clone().find(is_free_byte);
             prop_assert_eq!(first_clear_byte(&bits, range), slow);
         }

@@ -375,7 +375,7 @@ fn a_unit_that_does_not_say_its_name_for_once_is_asked_again() {
 #[test]
 fn a_unit_that_is_busy_without_end_is_said_to_be_busy() {
     let mut world = World::new(42);
-    let target = Scripted::new(&mut world);
+    let target = Scripted::new(&world);
     target.tell(|_, _| Reaction::Answer(Some(Reply { status: Status::Busy.code(), ..Reply::default() })));
     // Longer than it is asked for.
     let options = InitiatorOptions { command_timeout: Duration::from_secs(600), ..world.options() };

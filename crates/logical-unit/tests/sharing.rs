@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
+use block::Device;
 use block::layer::crash::CrashLayer;
 use block::memory::MemoryDevice;
-use block::{Buffer, Device, SharedDevice};
 use common::changing::{BLOCKS_PER_MIB, NOT_CHANGING, SIZE, changing};
 use common::shared_unit::{LEASE, MOMENT, World, lock, options, register};
 use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};

@@ -165,7 +165,9 @@ fn print_table(all: &[Running]) {
     }
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(["NAME", "KIND", "ADDRESS", "STATE"]);
-    all.iter().for_each(|running| drop(table.add_row(running.row())));
+    for running in all {
+        table.add_row(running.row());
+    }
     print_line(&table.to_string());
 }
 

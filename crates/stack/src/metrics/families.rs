@@ -236,7 +236,8 @@ fn sessions(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Resu
             ("target", session.target_name.as_deref().map_or_else(String::new, text)),
         ]
     };
-    let families: [(&'static str, fn(&SessionActivity) -> f64); 3] = [
+    type Value = fn(&SessionActivity) -> f64;
+    let families: [(&'static str, Value); 3] = [
         ("forebay_target_session_commands_under_way", |activity| activity.commands_under_way as f64),
         ("forebay_target_session_oldest_command_seconds", |it| it.oldest_command_ms.unwrap_or(0) as f64 * 1e-3),
         ("forebay_target_session_data_in_bytes", |activity| activity.outstanding_data_in_bytes as f64),

@@ -20,6 +20,7 @@ const SUPPORT: Support = Support {
     hold_ms_min: 20,
     block_bytes: 4096,
     untaken_max: 64,
+    prefetch_registers: true,
 };
 
 fn message(client: u64, number: u64, body: MessageBody) -> Message {

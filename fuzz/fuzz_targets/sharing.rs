@@ -1,5 +1,5 @@
-//! Hosts that share a unit and say anything: every command ends once the time for it is over, and who keeps its copies as the protocol says, and says
-//! nothing else, never has an old one.
+//! Hosts that share a unit and say anything: every command ends once the time for it is over, and who keeps its copies
+//! as the protocol says, and says nothing else, never has an old one.
 
 #![no_main]
 

@@ -7,8 +7,9 @@
 //! | a write for which one other client has to drop its copy | a write of a plain initiator, and the round trip of a command without data |
 //! | 8 clients with caches that read one block while another writes it: reads and writes, and how even (Jain's index) | |
 //!
-//! The target is a process of its own with both LUNs in RAM; all hosts are in this one. Rounds are interleaved, so that whatever else the machine does
-//! meets both alike. Raw results are printed as they come, then medians with the smallest and the largest.
+//! The target is a process of its own with both LUNs in RAM; all hosts are in this one. Rounds are interleaved, so that
+//! whatever else the machine does meets both alike. Raw results are printed as they come, then medians with the
+//! smallest and the largest.
 
 #![forbid(unsafe_code)]
 

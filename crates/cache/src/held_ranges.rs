@@ -1,6 +1,7 @@
 //! Where a cache has something clean, in few ranges: for who has to register that at a shared origin.
 //!
-//! The origin is taken in parts, of a line or more. What is between two ranges that are near each other counts with them where there would be too many.
+//! The origin is taken in parts, of a line or more. What is between two ranges that are near each other counts with
+//! them where there would be too many.
 
 use base::range::ByteRange;
 

@@ -143,7 +143,8 @@ pub const STRANDED_RANGES_MAX: usize = 8;
 /// One slot for this many lines, to remember blocks that missed once.
 pub const LINES_PER_SEEN_SLOT: usize = 4;
 
-/// Parts of an origin that are told apart when a cache says where it has something clean: a megabyte of memory while it does.
+/// Parts of an origin that are told apart when a cache says where it has something clean: a megabyte of memory while it
+/// does.
 pub const HELD_PARTS_MAX: u64 = 1 << 20;
 
 /// Revocations by a shared origin that are remembered, for what is on its way from there: some hundred milliseconds of

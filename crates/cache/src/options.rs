@@ -145,8 +145,9 @@ pub struct OpenOptions {
     /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails
     /// with [`ConflictingChanges`](crate::ConflictingChanges).
     pub overwrites_changes: bool,
-    /// Whether clean lines of an origin that several hosts share stay, if the cache was closed in order: the caller registers them
-    /// ([`Cache::clean_ranges`](crate::Cache::clean_ranges)) and says what others changed until then, before anybody reads. Otherwise they are dropped.
+    /// Whether clean lines of an origin that several hosts share stay, if the cache was closed in order: the caller
+    /// registers them ([`Cache::clean_ranges`](crate::Cache::clean_ranges)) and says what others changed until then,
+    /// before anybody reads. Otherwise they are dropped.
     pub keeps_shared: bool,
     /// By what the caller tells the cache from other copies of it, from now on; `None` when nobody does.
     pub tokens: Option<Tokens>,

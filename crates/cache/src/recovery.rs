@@ -62,7 +62,8 @@ pub(crate) struct Recovered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clean {
     Keep,
-    /// Those of a cache that was closed in order stay; after a crash the device may have what is to be dropped, whatever the crash mode.
+    /// Those of a cache that was closed in order stay; after a crash the device may have what is to be dropped,
+    /// whatever the crash mode.
     KeepOfClosed,
     /// They are of an origin that has changed since.
     Drop,

@@ -5,8 +5,9 @@
 //! were before its data was asked for, and looks at those that came since. Only the last ones are remembered; whoever
 //! was on its way for longer than that is not taken in either.
 //!
-//! While it was closed nobody asked a cache to drop anything: of a shared origin it begins without clean lines, unless who opens it finds out what was
-//! changed, and registers the others ([`OpenOptions::keeps_shared`](crate::OpenOptions::keeps_shared)).
+//! While it was closed nobody asked a cache to drop anything: of a shared origin it begins without clean lines, unless
+//! who opens it finds out what was changed, and registers the others
+//! ([`OpenOptions::keeps_shared`](crate::OpenOptions::keeps_shared)).
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -247,7 +247,8 @@ impl RemoteLun {
     }
 }
 
-/// In a new session, before anything else: takes again what is held, and gives what others changed meanwhile, unless the unit `is_shared`.
+/// In a new session, before anything else: takes again what is held, and gives what others changed meanwhile, unless
+/// the unit `is_shared`.
 ///
 /// # Errors
 /// Those of the link. What the unit refuses counts as everything changed.

@@ -21,8 +21,8 @@ pub(crate) enum Verdict {
     Elsewhere(Error),
     /// It never left.
     Unsent(String),
-    /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows, unless it changes
-    /// what others change, too.
+    /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows, unless it
+    /// changes what others change, too.
     Unanswered(String),
     /// It was not, because this host is fenced from the shared unit.
     Fenced(Error),

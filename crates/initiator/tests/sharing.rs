@@ -126,7 +126,8 @@ fn copies_from_before_are_asked_back_once_they_are_registered() {
     assert_eq!(cache.dropped(), [block(4096), block((1 << 20) - 4096)]);
 }
 
-/// It is sent only where the session is the client's: as a stranger's it would register nothing and be told that all is well.
+/// It is sent only where the session is the client's: as a stranger's it would register nothing and be told that all is
+/// well.
 #[test]
 fn copies_are_registered_by_the_client_also_where_its_session_is_lost_meanwhile() {
     let mut world = World::new(10);
@@ -258,7 +259,8 @@ fn slow(world: &World, device: Arc<MemoryDevice>) -> SharedDevice {
     Arc::new(DelayLayer::new(device, Arc::new(world.clock.clone()), &world.workers, latency, 1))
 }
 
-/// Its connection is lost, and the session goes on: the target may have carried it out, and another host may have written there since.
+/// Its connection is lost, and the session goes on: the target may have carried it out, and another host may have
+/// written there since.
 #[test]
 fn a_write_that_ended_with_its_connection_is_not_written_again() {
     let mut world = World::new(9);
@@ -331,7 +333,8 @@ impl Device for Losing {
     }
 }
 
-/// A write of several commands of which some were carried out when the unit lost its cache: with one at a time, and with several under way.
+/// A write of several commands of which some were carried out when the unit lost its cache: with one at a time, and
+/// with several under way.
 #[test]
 fn a_write_of_several_commands_is_not_begun_again() {
     for queue_depth in [1, 4] {
@@ -350,7 +353,8 @@ fn a_write_of_several_commands_is_not_begun_again() {
     }
 }
 
-/// Whichever connection of the session a callback was sent on: it comes again by another one, and nobody is fenced for it.
+/// Whichever connection of the session a callback was sent on: it comes again by another one, and nobody is fenced for
+/// it.
 #[test]
 fn a_callback_that_is_lost_with_its_connection_comes_by_another() {
     for (level, split) in [(1, false), (2, false), (1, true), (2, true)] {

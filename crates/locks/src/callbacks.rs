@@ -31,7 +31,8 @@ pub struct Callback {
     pub deadline_max: Instant,
 }
 
-/// The callbacks of all clients. A client's are numbered from 1 on, so that a number that it was never sent is known as such.
+/// The callbacks of all clients. A client's are numbered from 1 on, so that a number that it was never sent is known as
+/// such.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Callbacks {
     last: BTreeMap<ClientId, CallbackNumber>,

@@ -1,7 +1,8 @@
 //! Who is registered, until when, and what waits in its mailbox.
 //!
-//! A client is live, then being fenced, then gone. While it is being fenced nothing that it held passes on: its commands may still be under way, and it may
-//! not have heard, and serve copies and use locks until its lease is over. Its number is never given again, so nobody has to remember those that are gone.
+//! A client is live, then being fenced, then gone. While it is being fenced nothing that it held passes on: its
+//! commands may still be under way, and it may not have heard, and serve copies and use locks until its lease is over.
+//! Its number is never given again, so nobody has to remember those that are gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -1,12 +1,13 @@
 //! Circles of requests that wait for each other.
 //!
-//! A ticket waits for the tickets ahead of it, and for those of the holders in its way that will not give way of themselves: explicit
-//! transactions, which keep their locks until they end, and clients that deferred a callback, since something of theirs is in use. One table has
-//! metadata and data, so that a circle over both is seen. A client's own requests are not told apart: what defers a callback may be another
-//! operation than the one that waits, so now and then a request is refused that would have been granted later.
+//! A ticket waits for the tickets ahead of it, and for those of the holders in its way that will not give way of
+//! themselves: explicit transactions, which keep their locks until they end, and clients that deferred a callback,
+//! since something of theirs is in use. One table has metadata and data, so that a circle over both is seen. A client's
+//! own requests are not told apart: what defers a callback may be another operation than the one that waits, so now and
+//! then a request is refused that would have been granted later.
 //!
-//! Of the tickets ahead only the nearest is an edge of the graph, and a node for those before it the other: with an edge to each, a queue of a thousand
-//! would be half a million.
+//! Of the tickets ahead only the nearest is an edge of the graph, and a node for those before it the other: with an
+//! edge to each, a queue of a thousand would be half a million.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -24,8 +25,8 @@ enum Node {
     Of(Owner),
 }
 
-/// The ticket to be refused so that those of a circle can go on: the youngest of it. None where there is no circle that a ticket of `changed` is
-/// in: whenever one comes to be, something has changed about one of its tickets.
+/// The ticket to be refused so that those of a circle can go on: the youngest of it. None where there is no circle that
+/// a ticket of `changed` is in: whenever one comes to be, something has changed about one of its tickets.
 pub fn victim(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
     let circle = circle(table, changed)?;
     circle.into_iter().max_by_key(|number| table.ticket(*number).map(|ticket| (ticket.birth, *number)))

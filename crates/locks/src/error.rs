@@ -44,7 +44,8 @@ pub enum LockError {
     /// Another client has reclaimed what conflicts with this.
     #[error("{0} was reclaimed by another client")]
     ReclaimConflict(Resource),
-    /// A reclaim names a life that cannot reclaim: others may have held the same since, or it is being reclaimed by another client.
+    /// A reclaim names a life that cannot reclaim: others may have held the same since, or it is being reclaimed by
+    /// another client.
     #[error("what client {0} held can no longer be reclaimed")]
     NotReclaimable(ClientId),
     /// A client reclaims locks of its own, not of a transaction.

@@ -1,10 +1,12 @@
 //! Blocks that are on their way to a client, and whether they may be kept when they come.
 //!
-//! A purge and the data that it concerns come on different connections, in any order. So what is on its way when a purge comes is *void* if it was read with a
-//! smaller generation than the purge has: it goes to whoever waits for it, and into no cache.
+//! A purge and the data that it concerns come on different connections, in any order. So what is on its way when a
+//! purge comes is *void* if it was read with a smaller generation than the purge has: it goes to whoever waits for it,
+//! and into no cache.
 //!
-//! A change by the client itself purges nothing of its own at the target, and whether a read or another change of the same blocks passes before or after it is
-//! not known here. So whatever is under way at the same time as a change, and shares a block with it, is void, the change included.
+//! A change by the client itself purges nothing of its own at the target, and whether a read or another change of the
+//! same blocks passes before or after it is not known here. So whatever is under way at the same time as a change, and
+//! shares a block with it, is void, the change included.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +40,8 @@ impl Fetches {
         self.start(range, false)
     }
 
-    /// Begins a change, of which what was written may be kept. To be called before the command is sent, and when copies of the range were dropped.
+    /// Begins a change, of which what was written may be kept. To be called before the command is sent, and when copies
+    /// of the range were dropped.
     pub fn begin_change(&mut self, range: BlockRange) -> FetchId {
         self.start(range, true)
     }

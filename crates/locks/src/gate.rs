@@ -5,15 +5,19 @@
 //! change   waits behind whatever of its blocks came before     │ every other registration is purged │ under way │ ends
 //! ```
 //!
-//! A read of a client that keeps copies waits until it is registered, too: for room in the table, and for the answer of its own to an earlier purge of these
-//! blocks, which would end the new registration. So whoever got data may keep it, and nobody has to be told that he must not.
+//! A read of a client that keeps copies waits until it is registered, too: for room in the table, and for the answer of
+//! its own to an earlier purge of these blocks, which would end the new registration. So whoever got data may keep it,
+//! and nobody has to be told that he must not.
 //!
-//! A change by whoever holds the range alone comes before all that waits: the client may be asked to give the range up, and has to write it first.
+//! A change by whoever holds the range alone comes before all that waits: the client may be asked to give the range up,
+//! and has to write it first.
 //!
-//! Until every other client's copies are purged a change is not under way: so a reader finds the old block before and the new one after, and nobody has an
-//! old copy when the change is answered. Reads that come meanwhile wait behind it, so nothing is registered again in a range that is being purged.
+//! Until every other client's copies are purged a change is not under way: so a reader finds the old block before and
+//! the new one after, and nobody has an old copy when the change is answered. Reads that come meanwhile wait behind it,
+//! so nothing is registered again in a range that is being purged.
 //!
-//! Each copy is asked for by one purge at a time. The generation grows when a purge begins, and names it. What was read with a smaller one than the purge has was registered before it, and is old.
+//! Each copy is asked for by one purge at a time. The generation grows when a purge begins, and names it. What was read
+//! with a smaller one than the purge has was registered before it, and is old.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +34,8 @@ pub struct Change {
     pub range: BlockRange,
     /// Whose it is; none for a stock initiator, whose changes purge everybody's copies.
     pub by: Option<ClientId>,
-    /// Whether its client holds the range alone: it may write what only it has, before others go on, and after a start what the target lost.
+    /// Whether its client holds the range alone: it may write what only it has, before others go on, and after a start
+    /// what the target lost.
     pub is_under_grant: bool,
 }
 
@@ -150,8 +155,8 @@ impl Gate {
         Ok(())
     }
 
-    /// A change is done, or was given up under way: its blocks may be old, new or both. With `keeps_copy`, its client has what it wrote as a
-    /// copy of the generation returned; none says that it must not.
+    /// A change is done, or was given up under way: its blocks may be old, new or both. With `keeps_copy`, its client
+    /// has what it wrote as a copy of the generation returned; none says that it must not.
     ///
     /// # Errors
     /// When no such change is under way.

@@ -41,7 +41,8 @@ pub struct PendingCallback {
     pub is_deferred: bool,
 }
 
-/// The grants of all owners. Those of block groups and those that are deferred can be found without a look at the others.
+/// The grants of all owners. Those of block groups and those that are deferred can be found without a look at the
+/// others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
     by_owner: BTreeMap<Owner, BTreeMap<Resource, Grant>>,

@@ -1,15 +1,18 @@
 //! The client's end: what it holds, what of that is in use, and what it answers.
 //!
 //! What it keeps true:
-//! - It never believes that it holds what the target may have given away. It may hold less than the target thinks: a callback of what it does not have is
-//!   answered with *done*.
-//! - A callback is answered at once when nothing that it would take away is in use, or else when the last such use ends. New uses wait behind it.
-//! - Its lease ends before the target's does: it counts from when the renewal was sent, and less by what two clocks may run apart.
+//! - It never believes that it holds what the target may have given away. It may hold less than the target thinks: a
+//!   callback of what it does not have is answered with *done*.
+//! - A callback is answered at once when nothing that it would take away is in use, or else when the last such use
+//!   ends. New uses wait behind it.
+//! - Its lease ends before the target's does: it counts from when the renewal was sent, and less by what two clocks may
+//!   run apart.
 //!
-//! Messages and replies may overtake each other. A callback that comes before the grant that it is about makes that grant void: the
-//! grant's number tells. The request is then sent again.
+//! Messages and replies may overtake each other. A callback that comes before the grant that it is about makes that
+//! grant void: the grant's number tells. The request is then sent again.
 //!
-//! Locks of explicit transactions are not cached and not called back: the answer to their requests is all there is to know.
+//! Locks of explicit transactions are not cached and not called back: the answer to their requests is all there is to
+//! know.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -177,7 +180,8 @@ impl Holder {
         }
     }
 
-    /// Wants the locks of a request no more. If they are granted meanwhile they are not used, and come back when they are called back.
+    /// Wants the locks of a request no more. If they are granted meanwhile they are not used, and come back when they
+    /// are called back.
     pub fn cancel(&mut self, now: Instant, request: RequestId) {
         if self.requests.remove(&request).is_some()
             && let Some(client) = self.client(now)
@@ -426,8 +430,9 @@ impl Holder {
         self.handle_timeout(now);
     }
 
-    /// The life from which locks are reclaimed when the target has started again. Where those of an older one are not reclaimed yet, that one: the target takes it
-    /// only if nothing of them was given to others since, and then nothing of this one was, either.
+    /// The life from which locks are reclaimed when the target has started again. Where those of an older one are not
+    /// reclaimed yet, that one: the target takes it only if nothing of them was given to others since, and then nothing
+    /// of this one was, either.
     fn reclaimable_life(&self) -> Option<ClientId> {
         let is_reclaiming = self.requests.values().any(|request| request.is_reclaim);
         self.reclaims_of.filter(|_| is_reclaiming).or(self.life.map(|life| life.client))
@@ -453,7 +458,8 @@ impl Holder {
         self.outputs.extend(lost);
     }
 
-    /// Asks for what was held before the target started again, and for what was to be reclaimed then. Until it is granted it is not used.
+    /// Asks for what was held before the target started again, and for what was to be reclaimed then. Until it is
+    /// granted it is not used.
     fn reclaim(&mut self, client: ClientId, unreclaimed: Vec<Wanted>) {
         let mut wanted: BTreeMap<Resource, Mode> = unreclaimed.into_iter().collect();
         for (resource, held) in std::mem::take(&mut self.held) {

@@ -1,9 +1,11 @@
-//! Numbers that name clients, their transactions and requests. Each is a type of its own, so that they do not meet by accident.
+//! Numbers that name clients, their transactions and requests. Each is a type of its own, so that they do not meet by
+//! accident.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// A client's life at the target. Never used again: the high half counts the target's starts, the low half registrations since.
+/// A client's life at the target. Never used again: the high half counts the target's starts, the low half
+/// registrations since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
@@ -92,8 +94,8 @@ impl fmt::Display for Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Counts the grants of a client, so that what crosses on the way is told apart: whenever the target says that a lock is held,
-/// it says so with a new number.
+/// Counts the grants of a client, so that what crosses on the way is told apart: whenever the target says that a lock
+/// is held, it says so with a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantNumber(pub u64);
 
@@ -109,7 +111,8 @@ pub struct Birth(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// Counts the changes of a logical unit that purge copies, over all starts of the target. What was read with a smaller one than a purge has is old.
+/// Counts the changes of a logical unit that purge copies, over all starts of the target. What was read with a smaller
+/// one than a purge has is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 

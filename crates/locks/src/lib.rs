@@ -1,7 +1,7 @@
 //! Locks, callbacks and leases of a logical unit that several hosts share, without I/O: both ends' state machines.
 //!
-//! Time and messages go in as arguments; messages and deadlines come out. All state is ordered and can be compared, so that a model checker goes through
-//! every state of the code that runs.
+//! Time and messages go in as arguments; messages and deadlines come out. All state is ordered and can be compared, so
+//! that a model checker goes through every state of the code that runs.
 //!
 //! | module | holds |
 //! |---|---|

@@ -2,39 +2,46 @@
 
 use std::time::Duration;
 
-/// Clients registered at a time. One more is refused, [`Table::Clients`](crate::error::Table::Clients). A cluster of ext2 hosts is far smaller.
+/// Clients registered at a time. One more is refused, [`Table::Clients`](crate::error::Table::Clients). A cluster of
+/// ext2 hosts is far smaller.
 pub const CLIENTS_MAX: usize = 256;
 
 /// Locks of one request or release. More are refused: a batch is decided at once, and others wait meanwhile.
 pub const BATCH_MAX: usize = 64;
 
-/// Locks that one client holds, its transactions' included. A request that could pass it is refused, [`Table::Grants`](crate::error::Table::Grants); the
-/// client gives some back. 65,536 metadata blocks of 4 KiB are 256 MiB.
+/// Locks that one client holds, its transactions' included. A request that could pass it is refused,
+/// [`Table::Grants`](crate::error::Table::Grants); the client gives some back. 65,536 metadata blocks of 4 KiB are 256
+/// MiB.
 pub const GRANTS_OF_CLIENT_MAX: usize = 65_536;
 
 /// Requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting).
 pub const WAITING_OF_CLIENT_MAX: usize = 256;
 
-/// Locks of the requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting): what a change touches is looked
-/// at each time.
+/// Locks of the requests of one client that wait. One more is refused,
+/// [`Table::Waiting`](crate::error::Table::Waiting): what a change touches is looked at each time.
 pub const WAITING_LOCKS_OF_CLIENT_MAX: usize = 2048;
 
-/// Open explicit transactions of one client. One more is refused, [`Table::Transactions`](crate::error::Table::Transactions).
+/// Open explicit transactions of one client. One more is refused,
+/// [`Table::Transactions`](crate::error::Table::Transactions).
 pub const TRANSACTIONS_OF_CLIENT_MAX: usize = 256;
 
-/// Open files of one client, times they are open. One more is refused, [`Table::OpenFiles`](crate::error::Table::OpenFiles).
+/// Open files of one client, times they are open. One more is refused,
+/// [`Table::OpenFiles`](crate::error::Table::OpenFiles).
 pub const OPENS_OF_CLIENT_MAX: usize = 65_536;
 
-/// Ranges of blocks that clients may hold copies of, of all clients. When full, the oldest is called back, and what is read meanwhile must not be cached.
+/// Ranges of blocks that clients may hold copies of, of all clients. When full, the oldest is called back, and what is
+/// read meanwhile must not be cached.
 pub const REGISTRATIONS_MAX: usize = 1 << 20;
 
-/// Reads and changes that wait at the gate or are under way there. One more is refused, [`Table::Commands`](crate::error::Table::Commands): TASK SET FULL.
+/// Reads and changes that wait at the gate or are under way there. One more is refused,
+/// [`Table::Commands`](crate::error::Table::Commands): TASK SET FULL.
 pub const COMMANDS_MAX: usize = 4096;
 
 /// Locks that are looked at to see whether a client holds a range alone. A longer change waits like any other.
 pub const ALONE_LOCKS_MAX: u64 = 64;
 
-/// Messages for one client that it has not taken. With one more the client is fenced: it no longer hears what it must give back.
+/// Messages for one client that it has not taken. With one more the client is fenced: it no longer hears what it must
+/// give back.
 pub const MAILBOX_MAX: usize = 4096;
 
 /// Fenced clients that a query still names; the one that was fenced first gives way. No decision depends on them.
@@ -43,8 +50,8 @@ pub const FENCED_REMEMBERED_MAX: usize = 64;
 /// How long grants of a silent client stand.
 pub const LEASE: Duration = Duration::from_secs(10);
 
-/// How long a client that does not defer has to answer a callback: as long as a lease, so that a host that is merely slow is not fenced before one that
-/// is silent.
+/// How long a client that does not defer has to answer a callback: as long as a lease, so that a host that is merely
+/// slow is not fenced before one that is silent.
 pub const CALLBACK_TIME: Duration = Duration::from_secs(10);
 
 /// By how much a deferral moves the deadline.
@@ -53,7 +60,8 @@ pub const DEFERRAL_STEP: Duration = Duration::from_secs(5);
 /// When the last deferral of a callback is over.
 pub const CALLBACK_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long a holder keeps a lock before it is called back, so that it does some work with it: as GFS2, a few round trips of a campus.
+/// How long a holder keeps a lock before it is called back, so that it does some work with it: as GFS2, a few round
+/// trips of a campus.
 pub const HOLD_TIME_MIN: Duration = Duration::from_millis(20);
 
 /// By how many percent two clocks may run apart. A client counts its lease as that much shorter.

@@ -14,7 +14,8 @@ pub type LockFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LockError>> +
 
 /// Locks of one shared LUN, as one of its clients has them.
 pub trait LockClient: Send + Sync {
-    /// Waits until all of a batch is held, files before their block groups. What a client holds of its own it may keep when it is used no more.
+    /// Waits until all of a batch is held, files before their block groups. What a client holds of its own it may keep
+    /// when it is used no more.
     fn lock<'a>(&'a self, transaction: TransactionId, batch: &'a [Wanted]) -> LockFuture<'a, ()>;
 
     /// Begins to use what is held of the client's own; false when it has to be locked first. Never waits.

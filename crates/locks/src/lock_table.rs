@@ -1,10 +1,11 @@
 //! Who holds what and who waits for it, and what has to be looked at again when that changes.
 //!
-//! Two holders of `M_S` that both want `M_X`: the ticket that came first waits for the other's `M_S`, which is called back; when it is given up
-//! the first is granted, and the other's ticket goes on as a plain one behind it. While a holder has not answered a callback, its own tickets on
-//! that resource wait as plain ones, too.
+//! Two holders of `M_S` that both want `M_X`: the ticket that came first waits for the other's `M_S`, which is called
+//! back; when it is given up the first is granted, and the other's ticket goes on as a plain one behind it. While a
+//! holder has not answered a callback, its own tickets on that resource wait as plain ones, too.
 //!
-//! The ticket of a block group names the file, too, so that the file is held whenever the block group is granted, whatever was given up meanwhile.
+//! The ticket of a block group names the file, too, so that the file is held whenever the block group is granted,
+//! whatever was given up meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,8 @@ use crate::rules;
 /// What has changed since somebody looked. A look at these alone finds all that follows from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Touched {
-    /// Tickets that came, came forward, or whose owner holds something else now: they may be granted, be the first somewhere, or be in a circle.
+    /// Tickets that came, came forward, or whose owner holds something else now: they may be granted, be the first
+    /// somewhere, or be in a circle.
     pub tickets: BTreeSet<TicketNumber>,
     /// Where somebody holds less or waits no more: others may be granted.
     pub freed: BTreeSet<Resource>,
@@ -186,7 +188,8 @@ impl LockTable {
         first
     }
 
-    /// Whom a ticket waits for at one of its resources, but for those ahead of it there; none where it has what it wants.
+    /// Whom a ticket waits for at one of its resources, but for those ahead of it there; none where it has what it
+    /// wants.
     pub fn stayers(&self, owner: Owner, wanted: Wanted) -> Option<Stayers> {
         let is_deferred = |owner| {
             let called = self.grant(owner, wanted.0).and_then(|grant| grant.callback);
@@ -277,7 +280,8 @@ impl LockTable {
             return mode;
         }
         self.look_at_own(owner, resource);
-        // A lock on all of a file that is no intention is one on each block group: those of its own are no longer told apart.
+        // A lock on all of a file that is no intention is one on each block group: those of its own are no longer told
+        // apart.
         if resource.is_root() && !mode.is_intention() {
             let leaves = rules::LEAF_MODES.into_iter().flat_map(|mode| self.leaves_in(owner, resource, mode));
             for leaf in leaves.collect::<Vec<_>>() {
@@ -294,7 +298,8 @@ impl LockTable {
         Some(grant)
     }
 
-    /// An owner's tickets at a resource that it holds otherwise from now on: what it holds decides about their turns in all queues.
+    /// An owner's tickets at a resource that it holds otherwise from now on: what it holds decides about their turns in
+    /// all queues.
     fn look_at_own(&mut self, owner: Owner, resource: Resource) {
         for (number, mode) in self.queues.own_at(owner, resource).collect::<Vec<_>>() {
             self.touched.tickets.insert(number);
@@ -319,8 +324,8 @@ impl LockTable {
         }
     }
 
-    /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves first.
-    /// Returns the callbacks that this answers.
+    /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves
+    /// first. Returns the callbacks that this answers.
     pub fn demote(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Vec<CallbackNumber> {
         let to = to.and_then(|to| self.grant(owner, resource).map(|grant| grant.mode.meet(to)));
         let mut answered = Vec::new();

@@ -36,7 +36,8 @@ pub struct Release {
 /// What a client answers to a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallbackAnswer {
-    /// The lock was given up down to the mode that was asked for, or the copies are purged. Of a file, its block groups as well.
+    /// The lock was given up down to the mode that was asked for, or the copies are purged. Of a file, its block groups
+    /// as well.
     Done,
     /// The lock is in use. Done follows.
     InUse,

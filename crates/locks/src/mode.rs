@@ -1,7 +1,7 @@
 //! Modes of locks, and which of them conflict: tables 1 and 2 of the paper (He and Du, 2005).
 //!
-//! A mode *covers* another when who holds it needs no more to do what the other allows. The paper has no mode that is shared and
-//! intends exclusive access, so the join of `D_S` and `D_IX` is `D_X`.
+//! A mode *covers* another when who holds it needs no more to do what the other allows. The paper has no mode that is
+//! shared and intends exclusive access, so the join of `D_S` and `D_IX` is `D_X`.
 
 use std::fmt;
 
@@ -66,7 +66,8 @@ impl Mode {
     /// From the one that allows most to the one that allows least, so that the first that fits is the one to keep.
     const BY_STRENGTH: [Self; 6] = [Self::M_X, Self::M_S, Self::D_X, Self::D_S, Self::D_IX, Self::D_IS];
 
-    /// Whether two holders exclude each other. Modes of different kinds never stand on one resource; they count as a conflict.
+    /// Whether two holders exclude each other. Modes of different kinds never stand on one resource; they count as a
+    /// conflict.
     pub fn conflicts(self, other: Self) -> bool {
         match (self, other) {
             (Self::Metadata(a), Self::Metadata(b)) => METADATA_CONFLICTS[a as usize][b as usize],

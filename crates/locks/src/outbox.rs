@@ -1,4 +1,5 @@
-//! Messages to one client, numbered, kept until it says that it has taken them: what a lost connection swallowed is sent again on another.
+//! Messages to one client, numbered, kept until it says that it has taken them: what a lost connection swallowed is
+//! sent again on another.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,9 @@
 //! Who waits for what, and whose turn it is.
 //!
-//! A request waits as one ticket, in the queue of each resource that it names, and holds nothing of it until all of it is free: two requests that
-//! wait can so never hold each other up for ever. A ticket of whoever holds something of it already and wants more (a *conversion*) comes first,
-//! then the others in the order they came, in each queue alike; nobody passes a ticket that it conflicts with.
+//! A request waits as one ticket, in the queue of each resource that it names, and holds nothing of it until all of it
+//! is free: two requests that wait can so never hold each other up for ever. A ticket of whoever holds something of it
+//! already and wants more (a *conversion*) comes first, then the others in the order they came, in each queue alike;
+//! nobody passes a ticket that it conflicts with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -29,7 +30,8 @@ pub struct Ticket {
     pub wanted: Vec<Wanted>,
 }
 
-/// The place of a ticket in all its queues: conversions, then the others as they came. It is the same in each, so that no two tickets wait for each other.
+/// The place of a ticket in all its queues: conversions, then the others as they came. It is the same in each, so that
+/// no two tickets wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Turn {
     is_plain: bool,
@@ -149,7 +151,8 @@ impl Queues {
         Turn { is_plain: !converts, number }
     }
 
-    /// Puts a request into the queues. `wants_more` says of each resource whether its owner holds some of it, and less than it wants.
+    /// Puts a request into the queues. `wants_more` says of each resource whether its owner holds some of it, and less
+    /// than it wants.
     pub fn enqueue(&mut self, ticket: Ticket, wants_more: impl Fn(Wanted) -> bool) -> TicketNumber {
         let number = TicketNumber(self.number_next);
         self.number_next += 1;
@@ -196,7 +199,8 @@ impl Queues {
         Some(ticket)
     }
 
-    /// Whether the owner of a ticket holds some of a resource and less than the ticket wants. True when the ticket has another turn now.
+    /// Whether the owner of a ticket holds some of a resource and less than the ticket wants. True when the ticket has
+    /// another turn now.
     pub fn set_conversion(&mut self, number: TicketNumber, resource: Resource, wants_more: bool) -> bool {
         let before = self.turn(number);
         if wants_more {

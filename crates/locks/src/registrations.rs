@@ -13,7 +13,8 @@ struct Age(u64);
 struct Entry {
     end: u64,
     age: Age,
-    /// The purge that called it back. Until that one is answered nothing in it is registered anew, and no other asks for it.
+    /// The purge that called it back. Until that one is answered nothing in it is registered anew, and no other asks
+    /// for it.
     leaving: Option<Generation>,
 }
 
@@ -32,7 +33,8 @@ impl Registrations {
         self.count
     }
 
-    /// Registers a range, if there is room for one more; false where there is none, or while part of it is leaving: the client must not keep a copy.
+    /// Registers a range, if there is room for one more; false where there is none, or while part of it is leaving: the
+    /// client must not keep a copy.
     pub fn insert(&mut self, client: ClientId, range: BlockRange, max: usize) -> bool {
         let near = self.near(client, range);
         if near.iter().any(|(_, entry)| entry.leaving.is_some()) {
@@ -112,8 +114,9 @@ impl Registrations {
         self.count - self.by_age.len()
     }
 
-    /// A client's copies of a range are called back by a purge. Gives what has to be dropped: where the table has no room for what would be left on both sides, all
-    /// that is registered there. None when other purges have called all of it back.
+    /// A client's copies of a range are called back by a purge. Gives what has to be dropped: where the table has no
+    /// room for what would be left on both sides, all that is registered there. None when other purges have called all
+    /// of it back.
     pub fn begin_leaving(
         &mut self,
         client: ClientId,

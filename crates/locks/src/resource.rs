@@ -10,7 +10,8 @@ use crate::mode::Mode;
 pub struct FileId(pub u64);
 
 impl FileId {
-    /// The logical unit as a whole, whose block groups are ranges of its blocks: how a raw LUN is shared. An ext2 has no inode 0.
+    /// The logical unit as a whole, whose block groups are ranges of its blocks: how a raw LUN is shared. An ext2 has
+    /// no inode 0.
     pub const LOGICAL_UNIT: Self = Self(0);
 }
 

@@ -1,5 +1,5 @@
-//! The rules between a file and its block groups: root before leaf, leaf released before root, no intention on a leaf, and a lock on
-//! the file that is no intention is one on each block group.
+//! The rules between a file and its block groups: root before leaf, leaf released before root, no intention on a leaf,
+//! and a lock on the file that is no intention is one on each block group.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,8 +12,8 @@ use crate::resource::{GroupIndex, Resource};
 /// The modes that block groups are held in.
 pub const LEAF_MODES: [Mode; 2] = [Mode::D_S, Mode::D_X];
 
-/// What is held in the end by who asks for `batch` in that order and holds `held` already: files before block groups, the file of each block
-/// group among it.
+/// What is held in the end by who asks for `batch` in that order and holds `held` already: files before block groups,
+/// the file of each block group among it.
 ///
 /// # Errors
 /// For the first lock that breaks a rule.

@@ -13,7 +13,8 @@ pub enum Profile {
     /// Every grant is kept until it is called back, and a command has as many blocks as it likes.
     #[default]
     Usual,
-    /// As the paper has it, to be measured against: only `M_S` is kept, locks are asked for one by one, and a command has one block.
+    /// As the paper has it, to be measured against: only `M_S` is kept, locks are asked for one by one, and a command
+    /// has one block.
     Paper,
 }
 
@@ -84,8 +85,8 @@ impl Settings {
 pub struct Start {
     /// This start.
     pub boot_epoch: BootEpoch,
-    /// The earliest start whose clients may still reclaim what they held: the last one whose grace period ended. Nothing that they held was given to
-    /// others since.
+    /// The earliest start whose clients may still reclaim what they held: the last one whose grace period ended.
+    /// Nothing that they held was given to others since.
     pub reclaimable_from: BootEpoch,
     /// The longest lease of the starts before; none when nobody can hold anything of them.
     pub longest_lease: Option<Duration>,

@@ -1,4 +1,5 @@
-//! Explicit transactions of clients. They keep their locks until they end; one that is tried again stays as old as it was.
+//! Explicit transactions of clients. They keep their locks until they end; one that is tried again stays as old as it
+//! was.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ pub struct Transactions {
 }
 
 impl Transactions {
-    /// Begins a transaction with a number that its client has not used. One that has just begun may be begun again: the answer was lost.
+    /// Begins a transaction with a number that its client has not used. One that has just begun may be begun again: the
+    /// answer was lost.
     ///
     /// # Errors
     /// When the number was used before, or the client has too many.

@@ -1,4 +1,5 @@
-//! Requests that wait for each other in a circle: each way in which one can close, and random ones against a search that looks at everything.
+//! Requests that wait for each other in a circle: each way in which one can close, and random ones against a search
+//! that looks at everything.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Every state that two clients with caches, a stock initiator and the gate can come to over a network that loses purges and reorders: nobody serves a copy
-//! that is older than the last answered change, and every change passes.
+//! Every state that two clients with caches, a stock initiator and the gate can come to over a network that loses
+//! purges and reorders: nobody serves a copy that is older than the last answered change, and every change passes.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Every state that a few clients and the lock manager can come to, over a network that loses and reorders, where any client can freeze, for ever
-//! or until its lease is over: no two clients ever believe that they hold what conflicts, no write lands after its lock has passed on, and from
-//! every state everybody gets an answer.
+//! Every state that a few clients and the lock manager can come to, over a network that loses and reorders, where any
+//! client can freeze, for ever or until its lease is over: no two clients ever believe that they hold what conflicts,
+//! no write lands after its lock has passed on, and from every state everybody gets an answer.
 
 mod common;
 
@@ -436,7 +436,8 @@ fn three_clients_of_which_one_freezes_or_dies() {
     );
 }
 
-/// Two resources, a message that may be lost, and any of the three may die: who waits for both, who has one, who wants one.
+/// Two resources, a message that may be lost, and any of the three may die: who waits for both, who has one, who wants
+/// one.
 #[test]
 fn three_clients_and_two_resources_where_any_message_is_lost_and_any_client_dies() {
     let scripts: Vec<Script> = vec![&[BOTH_BLOCKS], &[READ], &[CHANGE_OTHER]];

@@ -186,7 +186,8 @@ fn a_lock_is_released_when_nothing_uses_it() {
     assert_eq!(host.holder.held().next(), None);
 }
 
-/// "An M_X lock is always released immediately after the involved operations have finished", and M_S stays (section 3.1 of the paper).
+/// "An M_X lock is always released immediately after the involved operations have finished", and M_S stays (section 3.1
+/// of the paper).
 #[test]
 fn in_the_papers_profile_only_a_shared_lock_of_metadata_is_kept() {
     let mut host = Host { holder: Holder::of(Profile::Paper), ..Host::new() };
@@ -274,7 +275,8 @@ fn what_cannot_be_reclaimed_is_given_up() {
     assert_eq!(host.outputs()[0], HolderOutput::GiveUp(BLOCK, None));
 }
 
-/// Race 9: two starts within one lease. What was held in the first life is claimed from there, since the second may never have had it.
+/// Race 9: two starts within one lease. What was held in the first life is claimed from there, since the second may
+/// never have had it.
 #[test]
 fn what_was_not_reclaimed_when_the_target_starts_once_more_is_reclaimed_from_the_life_that_had_it() {
     let mut host = Host::new();

@@ -37,7 +37,8 @@ impl Naive {
         self.held.extend(mode.map(|mode| (client, block, mode)));
     }
 
-    /// Whether a request can have one of its blocks, `called` being the holders that were asked for one and have not answered.
+    /// Whether a request can have one of its blocks, `called` being the holders that were asked for one and have not
+    /// answered.
     fn is_free(&self, index: usize, block: u64, mode: Mode, called: &BTreeSet<(ClientId, u64)>) -> bool {
         let client = self.waiting[index].1;
         if called.contains(&(client, block)) {
@@ -103,7 +104,8 @@ impl Run {
         let mut granted = self.naive.grant_all(&called);
         self.take_mail();
         let told = std::mem::take(&mut self.granted);
-        // Whoever was called back by this is no longer ahead of others. What was granted by it was called back afterwards.
+        // Whoever was called back by this is no longer ahead of others. What was granted by it was called back
+        // afterwards.
         let fresh: BTreeSet<_> = self.naive.waiting.iter().filter(|(request, ..)| told.contains(request)).collect();
         let is_fresh = |at: &(ClientId, u64)| {
             fresh.iter().any(|(_, client, wanted)| *client == at.0 && wanted.iter().any(|(block, _)| *block == at.1))

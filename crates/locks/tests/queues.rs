@@ -81,7 +81,8 @@ fn a_holder_that_wants_more_comes_before_who_has_nothing() {
         server.granted(client, &[(BLOCK, Mode::M_S)]);
     }
     server.queued(c, &[(BLOCK, Mode::M_X)]);
-    // Both were called back by the stranger. Once the callback of one is answered by keeping nothing, the other's wish is a plain one.
+    // Both were called back by the stranger. Once the callback of one is answered by keeping nothing, the other's wish
+    // is a plain one.
     let (of_a, ..) = server.callback(a);
     let (of_b, ..) = server.callback(b);
     server.queued(a, &[(BLOCK, Mode::M_X)]);
@@ -205,7 +206,8 @@ fn a_callback_without_an_answer_fences_at_its_deadline_and_not_before() {
     assert_eq!(server.fences(), [(a, FenceReason::CallbackUnanswered)]);
 }
 
-/// Race 7, as far as locks go: what a frozen client held passes on after the fence only, and the client is refused when it wakes.
+/// Race 7, as far as locks go: what a frozen client held passes on after the fence only, and the client is refused when
+/// it wakes.
 #[test]
 fn a_silent_client_is_fenced_before_what_it_held_passes_on() {
     let mut server = TestServer::new();

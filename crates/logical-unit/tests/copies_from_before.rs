@@ -1,5 +1,5 @@
-//! Copies that a client has from an earlier life (`docs/protocol/sharing.md`): PRE-FETCH registers them, and no change comes between the report of a
-//! change mark and the registration.
+//! Copies that a client has from an earlier life (`docs/protocol/sharing.md`): PRE-FETCH registers them, and no change
+//! comes between the report of a change mark and the registration.
 
 mod common;
 
@@ -123,7 +123,8 @@ fn a_change_between_the_report_and_the_registration_is_in_the_report_after_it() 
     assert_eq!(report(&mut world, &host.0).runs, [Run { first: 3, count: 1 }]);
 }
 
-/// Each place that a change may be at when the registration comes: it waits for another host's answer, or for that of this client about its neighbour.
+/// Each place that a change may be at when the registration comes: it waits for another host's answer, or for that of
+/// this client about its neighbour.
 #[test]
 fn a_registration_waits_behind_a_change_that_is_under_way_and_the_report_after_it_has_that() {
     let mut world = world();

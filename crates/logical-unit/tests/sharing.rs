@@ -355,7 +355,8 @@ fn a_client_that_names_another_does_nothing_to_it() {
     world.renew(&victim);
 }
 
-/// What makes no sense is refused by the byte that is wrong; whatever it is, it waits for nobody, and nobody waits for it.
+/// What makes no sense is refused by the byte that is wrong; whatever it is, it waits for nobody, and nobody waits for
+/// it.
 #[test]
 fn locks_that_cannot_be_and_batches_that_are_too_large_are_refused_and_change_nothing() {
     let mut world = World::new();
@@ -383,7 +384,8 @@ fn locks_that_cannot_be_and_batches_that_are_too_large_are_refused_and_change_no
         let sense = world.order(&client.0, client.1, &batch(count)).sense.unwrap();
         assert_eq!(sense.field.map(|field| field.byte), Some(14), "the count of {count} locks");
     }
-    // A million cannot be said: the count has two bytes. Neither with so long a list, nor with a longer count than list.
+    // A million cannot be said: the count has two bytes. Neither with so long a list, nor with a longer count than
+    // list.
     for count in [1025, 65_535, 1_000_000] {
         let list = batch(count).emit();
         let cdb = Cdb::SharingOut { service_action: 3, client: client.1, parameter_list_length: list.len() as u32 };
@@ -449,8 +451,8 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
     ));
 }
 
-/// A change purges no copy of its own client: a write that is still on its way by a path that the client has given up must not land
-/// behind what it reads by another.
+/// A change purges no copy of its own client: a write that is still on its way by a path that the client has given up
+/// must not land behind what it reads by another.
 #[test]
 fn no_write_lands_by_a_path_that_its_client_has_given_up() {
     let mut world = World::new();

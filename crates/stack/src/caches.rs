@@ -1,7 +1,7 @@
 //! The caches of this host and user: where they are, and of which LUN, whether they are in use or not.
 //!
-//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a cache may hold what its LUN lacks
-//! says the registry; this is for people and programs who want to know what there is.
+//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a
+//! cache may hold what its LUN lacks says the registry; this is for people and programs who want to know what there is.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -49,8 +49,8 @@ pub struct Record {
     /// The LUNs it is of, each with what their targets remember for it: one, or the members of a stripe.
     #[serde(default, skip_serializing_if = "is_default")]
     pub luns: Vec<LunRecord>,
-    /// This host has used the LUN for writing without it, or others have while they shared it: its clean lines do not count, unless the target says
-    /// that they do.
+    /// This host has used the LUN for writing without it, or others have while they shared it: its clean lines do not
+    /// count, unless the target says that they do.
     #[serde(default, skip_serializing_if = "is_default")]
     pub is_stale: bool,
     /// The user promised that nobody else writes to the LUN.
@@ -59,8 +59,8 @@ pub struct Record {
     /// Of the store that is meant, where that is known: its place may hold another one by now.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uuid: Option<Uuid>,
-    /// The tokens that store may have: one, or some where this host stopped in the middle. What has another one is another copy of it. None where this
-    /// host has given it none.
+    /// The tokens that store may have: one, or some where this host stopped in the middle. What has another one is
+    /// another copy of it. None where this host has given it none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tokens: Vec<u64>,
 }
@@ -230,8 +230,9 @@ fn remove(file: &Path) -> Result<()> {
 /// The name of the file that is locked while something of a record is changed.
 const LOCK: &str = "lock";
 
-/// All of them. Several processes change records at once, also those of each other's stores: of attachments that share a LUN, each notes of the others
-/// that this host writes without them. So whatever is changed is read and written under one lock.
+/// All of them. Several processes change records at once, also those of each other's stores: of attachments that share
+/// a LUN, each notes of the others that this host writes without them. So whatever is changed is read and written under
+/// one lock.
 #[derive(Clone)]
 pub struct Caches {
     directory: PathBuf,
@@ -253,7 +254,8 @@ impl Caches {
         Ok(Self { directory })
     }
 
-    /// Waits until nobody else changes a record. What is done under it takes no longer than some writes of a small file.
+    /// Waits until nobody else changes a record. What is done under it takes no longer than some writes of a small
+    /// file.
     fn begin_change(&self) -> Result<Changing> {
         let path = self.directory.join(LOCK);
         let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
@@ -278,7 +280,8 @@ impl Caches {
             .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
     }
 
-    /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their targets forget them, too.
+    /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their
+    /// targets forget them, too.
     ///
     /// # Errors
     /// When the record cannot be removed, or a mark not be noted.
@@ -311,8 +314,8 @@ impl Caches {
         self.write(&record)
     }
 
-    /// The mark `id` tells from now on what others change: the store at `place`, if that still has it, is closed, and what it holds is what the LUN
-    /// had when the mark was emptied.
+    /// The mark `id` tells from now on what others change: the store at `place`, if that still has it, is closed, and
+    /// what it holds is what the LUN had when the mark was emptied.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -325,8 +328,8 @@ impl Caches {
         self.write(&Record { is_stale: false, ..record })
     }
 
-    /// This host is about to write to one of these LUNs without the stores at other places than `but`: their clean lines do not count any more, unless the
-    /// target knows better.
+    /// This host is about to write to one of these LUNs without the stores at other places than `but`: their clean
+    /// lines do not count any more, unless the target knows better.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -370,8 +373,8 @@ impl Caches {
         self.write(&Record { uuid: store_at(place).map(|store| store.uuid), ..record })
     }
 
-    /// The store at `place`, which nobody else has open, is about to be opened with `tokens`: from then on it may have these, or the one that it has now,
-    /// wherever it is known.
+    /// The store at `place`, which nobody else has open, is about to be opened with `tokens`: from then on it may have
+    /// these, or the one that it has now, wherever it is known.
     ///
     /// # Errors
     /// As [`check_is_last`](Self::check_is_last) and [`note`](Self::note).
@@ -408,8 +411,8 @@ impl Caches {
         Ok(record.is_of_store(Some(found.uuid)) && record.knows(found.token))
     }
 
-    /// Refuses what is at `place` if it is another copy of a store than the one that this host used last, there or elsewhere: what it says is clean, and
-    /// what it says is dirty, was so once, or on another host.
+    /// Refuses what is at `place` if it is another copy of a store than the one that this host used last, there or
+    /// elsewhere: what it says is clean, and what it says is dirty, was so once, or on another host.
     ///
     /// # Errors
     /// `WouldLoseData`, saying how to go on; as [`find`](Self::find).
@@ -419,8 +422,9 @@ impl Caches {
         let Some(last) = self.stores()?.into_iter().find(is_other) else { return Ok(()) };
         let what = last.store.as_str();
         let message = format!(
-            "the {what} {place} is another copy of the one that this host used last, at {}: it is older, or was used elsewhere. Bring the last one back; \
-             what another host left in this one is written back there; or give up what this one holds with `forebay {what} discard {}`",
+            "the {what} {place} is another copy of the one that this host used last, at {}: it is older, or was used \
+             elsewhere. Bring the last one back; what another host left in this one is written back there; or give up \
+             what this one holds with `forebay {what} discard {}`",
             last.path.display(),
             place.argument(what)
         );
@@ -484,7 +488,8 @@ impl Caches {
         Ok(self.stores()?.into_iter().filter(|record| record.store == Store::Cache).collect())
     }
 
-    /// All caches and write logs that are known, by path. A record that cannot be read is passed over, with a word in the log.
+    /// All caches and write logs that are known, by path. A record that cannot be read is passed over, with a word in
+    /// the log.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -511,7 +516,8 @@ impl Caches {
         Ok(self.stores()?.into_iter().find(|record| record.place() == *place).and_then(|record| record.length))
     }
 
-    /// Refuses these bytes of the file or block device of `place` when any of them are another store's, whether that is in use or not.
+    /// Refuses these bytes of the file or block device of `place` when any of them are another store's, whether that is
+    /// in use or not.
     ///
     /// # Errors
     /// `InUse`, naming it, or its name when it is that cache itself by another one.
@@ -534,8 +540,8 @@ impl Caches {
             let whole = || "all of it".to_owned();
             let taken = record.length.map_or_else(whole, |length| format!("{} of it", ByteSize(length)));
             let message = format!(
-                "{place} overlaps the {what} {other} of \"{}\" (LUN serial {}), which takes {taken}: choose another place, or give that {what} up with \
-                 `forebay {what} discard {}`",
+                "{place} overlaps the {what} {other} of \"{}\" (LUN serial {}), which takes {taken}: choose another \
+                 place, or give that {what} up with `forebay {what} discard {}`",
                 record.name,
                 record.serial,
                 other.argument(what)

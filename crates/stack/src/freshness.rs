@@ -6,25 +6,28 @@
 //! | tells of changes and does not know our mark, which it should | go | refused: others may have written there |
 //! | cannot tell | go, unless the user promised that nobody else writes, and nobody of this host did | stays |
 //!
-//! The targets of several paths to one LUN need not know of each other: each is asked, and what any of them tells counts.
+//! The targets of several paths to one LUN need not know of each other: each is asked, and what any of them tells
+//! counts.
 //!
-//! Here is what is asked of the target, and what this host remembers for it: the mark of each LUN with its token, in the list of stores
-//! ([`caches`](crate::caches)). The protocol: `docs/protocol/change-marks.md`.
+//! Here is what is asked of the target, and what this host remembers for it: the mark of each LUN with its token, in
+//! the list of stores ([`caches`](crate::caches)). The protocol: `docs/protocol/change-marks.md`.
 //!
 //! ```text
 //! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR, and again (`clearing`)
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
-//! Where several hosts share the LUN, callbacks tell of changes while the store is used, and its mark only between an end in order and the next
-//! beginning. So it is not emptied at an attach: what the store keeps is registered instead (`registering`), and this host notes that the mark tells
-//! nothing, until it was emptied at the end and the store is closed (`held_marks`):
+//! Where several hosts share the LUN, callbacks tell of changes while the store is used, and its mark only between an
+//! end in order and the next beginning. So it is not emptied at an attach: what the store keeps is registered instead
+//! (`registering`), and this host notes that the mark tells nothing, until it was emptied at the end and the store is
+//! closed (`held_marks`):
 //!
 //! ```text
 //! assess   ->   open the store, which drops durably   ->   commit: note that it is used, register what is left, report and drop again
 //!                                                                      ... CLEAR, close the store, note that the mark tells
 //! ```
-//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that nothing is remembered of has
-//! no mark before it is open: one that is made for it is noted as nobody's until then, and forgotten where nothing comes of it.
+//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that
+//! nothing is remembered of has no mark before it is open: one that is made for it is noted as nobody's until then, and
+//! forgotten where nothing comes of it.
 
 use block::device::Device;
 use block::{ByteRange, Identity};
@@ -90,8 +93,8 @@ pub(crate) struct Assessed {
 /// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
 ///
 /// # Errors
-/// `WouldLoseData` for another copy of the store than the last one; when what this host remembers cannot be read or written. A target that fails is one that cannot
-/// tell.
+/// `WouldLoseData` for another copy of the store than the last one; when what this host remembers cannot be read or
+/// written. A target that fails is one that cannot tell.
 pub(crate) async fn assess(
     remotes: &Remotes,
     caches: &Caches,
@@ -178,7 +181,8 @@ fn known_mark(record: Option<&Record>, member: &MemberLun) -> Option<MarkRecord>
 }
 
 impl Assessed {
-    /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted as nobody's.
+    /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted
+    /// as nobody's.
     async fn ask(
         &mut self,
         member_luns: &[MemberLun],
@@ -225,10 +229,14 @@ impl Assessed {
         if !is_told {
             self.why = match self.is_new {
                 false if is_owing => "it did not come to an orderly end when it was used last".to_owned(),
-                false => "the target does not know this store's mark: it is new there, or the mark was given up".to_owned(),
-                true => "this host has no record of the store: it is new, or comes from another host or from a version that kept none, or the state \
-                         directory is not the one from before"
-                    .to_owned(),
+                false => {
+                    "the target does not know this store's mark: it is new there, or the mark was given up".to_owned()
+                }
+                true => {
+                    "this host has no record of the store: it is new, or comes from another host or from a version \
+                     that kept none, or the state directory is not the one from before"
+                        .to_owned()
+                }
             };
             self.lose_mark();
             return Ok(());
@@ -246,8 +254,8 @@ impl Assessed {
         self.freshness = if changed.is_empty() { Freshness::Unchanged } else { Freshness::Changed(changed) };
     }
 
-    /// A target that tells of changes has nothing to tell of this store: others may have written anywhere, also where something is dirty. Of a store
-    /// whose target could not tell when it was here last nobody expects it.
+    /// A target that tells of changes has nothing to tell of this store: others may have written anywhere, also where
+    /// something is dirty. Of a store whose target could not tell when it was here last nobody expects it.
     fn lose_mark(&mut self) {
         if !self.was_marked {
             return;
@@ -258,14 +266,16 @@ impl Assessed {
 
     fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
         let Some(record) = record else { return self.luns.iter().try_for_each(|lun| caches.note_released(lun)) };
-        // Whether the store is of these LUNs and no others shows only when it is opened: the marks of others stay known.
+        // Whether the store is of these LUNs and no others shows only when it is opened: the marks of others stay
+        // known.
         let mut luns = record.luns.clone();
         luns.retain(|known| !self.luns.iter().any(|lun| (&lun.unit, &lun.serial) == (&known.unit, &known.serial)));
         luns.extend_from_slice(&self.luns);
         caches.note(&Record { luns, ..record.clone() })
     }
 
-    /// The store is about to be opened, and nobody else has it open: what it is to be given then, which this host knows from now on.
+    /// The store is about to be opened, and nobody else has it open: what it is to be given then, which this host knows
+    /// from now on.
     ///
     /// # Errors
     /// As [`Caches::note_opening`].
@@ -278,8 +288,8 @@ impl Assessed {
         self.freshness.clone()
     }
 
-    /// Whether what is clean in a store of a LUN that hosts share may stay: the target tells what was changed, and registers the rest. Nothing is asked
-    /// back before that.
+    /// Whether what is clean in a store of a LUN that hosts share may stay: the target tells what was changed, and
+    /// registers the rest. Nothing is asked back before that.
     pub(crate) fn keeps_shared(&self) -> bool {
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         self.is_shared
@@ -300,11 +310,12 @@ impl Assessed {
         Kept { assessed: self, is_overwritten }
     }
 
-    /// The `store` is open, and what is old is gone from it durably: the marks begin anew. What others change meanwhile goes, too. Gives what
-    /// `status` tells, and the marks that are held.
+    /// The `store` is open, and what is old is gone from it durably: the marks begin anew. What others change meanwhile
+    /// goes, too. Gives what `status` tells, and the marks that are held.
     ///
     /// # Errors
-    /// When this host's list cannot be written; when others changed just now what is dirty in the store, unless that `is_overwritten`.
+    /// When this host's list cannot be written; when others changed just now what is dirty in the store, unless that
+    /// `is_overwritten`.
     pub(crate) async fn commit(
         mut self,
         caches: &Caches,
@@ -314,7 +325,8 @@ impl Assessed {
         let (is_exclusive, is_new, is_shared) = (self.is_exclusive, self.is_new, self.is_shared);
         let mut keeps_any = !is_shared || self.keeps_shared();
         let taken = std::mem::take(&mut self.taken);
-        // From now on the store is used, and its marks have to tell; where it is shared, not before it has come to its end in order.
+        // From now on the store is used, and its marks have to tell; where it is shared, not before it has come to its
+        // end in order.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
         if is_shared {
             taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::Cleared, MarkStage::Owing));
@@ -395,7 +407,8 @@ impl Assessed {
         }
     }
 
-    /// Refuses dirty data that others have written over meanwhile, or may have: whoever is the newer one, one of the two is lost.
+    /// Refuses dirty data that others have written over meanwhile, or may have: whoever is the newer one, one of the
+    /// two is lost.
     fn conflict(&self, bytes: u64) -> Error {
         let (what, place) = (self.store.as_str(), &self.place);
         let (others, theirs) = match self.is_mark_lost {
@@ -405,8 +418,9 @@ impl Assessed {
             }
         };
         let message = format!(
-            "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: give --overwrite-changes to write over \
-             {theirs}, or give up what the {what} holds with `forebay {what} discard {}`",
+            "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: give \
+             --overwrite-changes to write over {theirs}, or give up what the {what} holds with `forebay {what} \
+             discard {}`",
             place.argument(what)
         );
         Error::new(Failure::WouldLoseData, message)
@@ -427,8 +441,8 @@ fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 impl MemberLun {
-    /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may lead to targets that know nothing
-    /// of each other, and what one of them does not tell nobody does.
+    /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may
+    /// lead to targets that know nothing of each other, and what one of them does not tell nobody does.
     async fn find(&self, remembered: Option<&MarkRecord>) -> std::result::Result<(Option<Mark>, bool), block::Error> {
         let Some(remembered) = remembered else { return Ok((None, false)) };
         let (mut found, mut is_known) = (None, true);
@@ -470,8 +484,8 @@ impl ChangesSince {
         self.0.kept(is_overwritten)
     }
 
-    /// The `log` is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is finished. Whether what others
-    /// change just now `is_overwritten` is as in [`Self::kept`].
+    /// The `log` is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is
+    /// finished. Whether what others change just now `is_overwritten` is as in [`Self::kept`].
     ///
     /// # Errors
     /// When this host's list cannot be written; when others changed just now what is dirty in the log.
@@ -509,14 +523,16 @@ impl Kept<'_> {
     }
 }
 
-/// What was to use the LUNs is refused: FORGET, for the marks that were made for it. A target that does not answer soon is told the next time.
+/// What was to use the LUNs is refused: FORGET, for the marks that were made for it. A target that does not answer soon
+/// is told the next time.
 pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
     if tokio::time::timeout(CLOSE_TIME_MAX, release_marks(remotes, caches)).await.is_err() {
         tracing::warn!("the target does not answer: a change mark that nobody needs is forgotten the next time");
     }
 }
 
-/// FORGET, for the marks of stores that this host gave up, of the LUNs that are at hand. What cannot be told now is told the next time.
+/// FORGET, for the marks of stores that this host gave up, of the LUNs that are at hand. What cannot be told now is
+/// told the next time.
 pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
     for member in remotes.member_luns() {
         if let Err(error) = release_marks_of(&member, caches).await {
@@ -541,8 +557,8 @@ async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
     released.iter().try_for_each(|mark| caches.note_forgotten(mark))
 }
 
-/// A LUN is about to be changed without the stores at other places than `but`: their clean lines do not count any more, unless the target
-/// knows better. Durable before this returns, so before the first write.
+/// A LUN is about to be changed without the stores at other places than `but`: their clean lines do not count any more,
+/// unless the target knows better. Durable before this returns, so before the first write.
 ///
 /// # Errors
 /// When this host's list cannot be read or written.

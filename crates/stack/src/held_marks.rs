@@ -8,13 +8,14 @@
 //! remember the candidate   ->   every path expects it   ->   TAKE by all that are there   ->   the candidate is the token
 //! ```
 //!
-//! Where several hosts share the LUN, the mark of a store is emptied when nobody uses that any more, and before it is closed:
+//! Where several hosts share the LUN, the mark of a store is emptied when nobody uses that any more, and before it is
+//! closed:
 //!
 //! ```text
 //! report, CLEAR, again if it is refused   ->   the lease goes on   ->   the store is closed   ->   note that the mark tells
 //! ```
-//! What was changed before the CLEAR, this host was asked for first, and has dropped; what is changed after it, the mark has. A host whose lease is
-//! over may not have been asked.
+//! What was changed before the CLEAR, this host was asked for first, and has dropped; what is changed after it, the
+//! mark has. A host whose lease is over may not have been asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -142,8 +142,8 @@ pub const DESTAGE_WRITES: RangeInclusive<u64> = 1..=256;
 /// Shortest time after which destaging looks again: shorter ones are a loop that computes.
 pub const DESTAGE_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// Ranges in which a host that shares a LUN registers what its cache has from before: as many commands, and entries in the target's table. Where a
-/// cache has more, what is between near ones is registered with them.
+/// Ranges in which a host that shares a LUN registers what its cache has from before: as many commands, and entries in
+/// the target's table. Where a cache has more, what is between near ones is registered with them.
 pub const REGISTERED_RANGES_MAX: usize = 1024;
 
 /// Of these, so many at once: the others of a queue stay free for whoever else uses the session.

@@ -1,4 +1,5 @@
-//! Hosts that share a unit: copies that are called back, locks that pass on, hosts that are silent, and orders of every kind.
+//! Hosts that share a unit: copies that are called back, locks that pass on, hosts that are silent, and orders of every
+//! kind.
 
 use fuzz::sharing_script::{Named, Step, What};
 use scsi::sharing::{CallbackAnswer, Lock, Mode, Parameters, Resource};

@@ -8,12 +8,13 @@
 //!
 //! What it keeps true:
 //! - an order leaves only behind what was to be done before it: a purge is acknowledged when all copies are dropped;
-//! - an answer to a callback is sent until it is answered, in every session anew: the target does not ask twice for what it knows was heard;
+//! - an answer to a callback is sent until it is answered, in every session anew: the target does not ask twice for
+//!   what it knows was heard;
 //! - messages are taken in the order of their numbers, each once;
-//! - copies may be used while the lease lasts by the time at which its renewal was *sent*, and all copies of an old life are dropped before a new one
-//!   allows any;
-//! - who was fenced stays so: what it had under way may be half done, and only who uses the disk knows what to do about that. Where the *target* started
-//!   again nothing can be half done by another's leave, and a new life begins.
+//! - copies may be used while the lease lasts by the time at which its renewal was *sent*, and all copies of an old
+//!   life are dropped before a new one allows any;
+//! - who was fenced stays so: what it had under way may be half done, and only who uses the disk knows what to do about
+//!   that. Where the *target* started again nothing can be half done by another's leave, and a new life begins.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll};
@@ -287,8 +288,8 @@ impl Member {
 
     fn end_for_good(&mut self) {
         let words = format!(
-            "{} is shared, and this host was fenced from it: it did not answer in time, or an administrator asked for it. What it had under way may or \
-             may not have happened; detach, look at the data, and attach again",
+            "{} is shared, and this host was fenced from it: it did not answer in time, or an administrator asked for \
+             it. What it had under way may or may not have happened; detach, look at the data, and attach again",
             self.place
         );
         self.copies.allow_until(None);
@@ -427,7 +428,8 @@ impl Member {
         self.live(now, client, since);
     }
 
-    /// The client that it was before has this session, too. A life that was over here goes on when a renewal is answered.
+    /// The client that it was before has this session, too. A life that was over here goes on when a renewal is
+    /// answered.
     fn rejoin(&mut self, now: Instant, message: &Message) {
         if self.join(message).is_some() {
             self.holder.handle_timeout(now);

@@ -8,7 +8,8 @@
 //! | `asking` | what people ask of a shared unit |
 //! | [`status`] | [`SharingStatus`] |
 //!
-//! What becomes of requests meanwhile is the engine's: none leaves before the session is the client's, so that no write passes as a stranger's.
+//! What becomes of requests meanwhile is the engine's: none leaves before the session is the client's, so that no write
+//! passes as a stranger's.
 
 mod asking;
 pub(crate) mod member;

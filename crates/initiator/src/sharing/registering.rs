@@ -14,8 +14,8 @@ impl RemoteLun {
         self.copies().is_some() && self.sharing_support().is_some_and(|support| support.prefetch_registers)
     }
 
-    /// Tells the target that this host may have copies of these bytes from before: when this returns, changes of them are told as if they had been
-    /// read. Those until then are not. Beyond the end there are none.
+    /// Tells the target that this host may have copies of these bytes from before: when this returns, changes of them
+    /// are told as if they had been read. Those until then are not. Beyond the end there are none.
     ///
     /// # Errors
     /// `Unsupported` where the target does not do so; what else commands end with. Then the copies must not be used.

@@ -15,8 +15,8 @@ use crate::open_files::OpenMode;
 use crate::resource::{FileId, GroupIndex, Resource};
 
 impl LockManager {
-    /// A command to read arrives; none for a stock initiator, which keeps no copies that we know of. What is not passed at once is by an
-    /// [`Output::Pass`].
+    /// A command to read arrives; none for a stock initiator, which keeps no copies that we know of. What is not passed
+    /// at once is by an [`Output::Pass`].
     ///
     /// # Errors
     /// When the client's life is over, or the gate is full.
@@ -48,7 +48,8 @@ impl LockManager {
         Ok(self.advance_gate_for(now, command))
     }
 
-    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata blocks of the range. Of a long range it is not looked at.
+    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata blocks of the range.
+    /// Of a long range it is not looked at.
     fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
         let holds =
             |resource, mode| self.table.grant(Owner::own(client), resource).is_some_and(|grant| grant.mode == mode);
@@ -62,8 +63,8 @@ impl LockManager {
                 && (range.first()..range.end()).all(|block| holds(Resource::Metadata(block), Mode::M_X)))
     }
 
-    /// A change that passed is done, or was given up: its blocks may be old, new, or both. With `keeps_copy` its client may keep what it wrote, as
-    /// a copy of the generation returned.
+    /// A change that passed is done, or was given up: its blocks may be old, new, or both. With `keeps_copy` its client
+    /// may keep what it wrote, as a copy of the generation returned.
     ///
     /// # Errors
     /// When no such change is under way.
@@ -142,7 +143,8 @@ impl LockManager {
         self.open_files.close(client, file, mode)
     }
 
-    /// A client lost its connection and came back with the same life: what it was asked for and has not answered is in its mailbox again.
+    /// A client lost its connection and came back with the same life: what it was asked for and has not answered is in
+    /// its mailbox again.
     ///
     /// # Errors
     /// When its life is over.

@@ -10,7 +10,8 @@ use crate::identity::ClientId;
 use crate::message::Registration;
 
 impl LockManager {
-    /// Gives a client an identity and a lease; `previous` is the life of the start before whose locks it wants to reclaim.
+    /// Gives a client an identity and a lease; `previous` is the life of the start before whose locks it wants to
+    /// reclaim.
     ///
     /// # Errors
     /// When there is no room, or that life cannot reclaim.
@@ -73,8 +74,8 @@ impl LockManager {
         self.settle(now);
     }
 
-    /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as well: it may not have heard, and serves
-    /// copies until then. Ignored for any other client.
+    /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as
+    /// well: it may not have heard, and serves copies until then. Ignored for any other client.
     pub fn fenced(&mut self, now: Instant, client: ClientId) {
         self.clients.end_commands(client);
         self.pass_on(now);
@@ -111,7 +112,8 @@ impl LockManager {
         self.outputs.push_back(Output::Fence(client, reason));
     }
 
-    /// Does what is due: leases that are over, callbacks without an answer, locks that were held for long enough, the end of the grace period.
+    /// Does what is due: leases that are over, callbacks without an answer, locks that were held for long enough, the
+    /// end of the grace period.
     pub fn handle_timeout(&mut self, now: Instant) {
         for client in self.clients.silent(now) {
             self.begin_fence(client, FenceReason::LeaseOver);
@@ -136,7 +138,8 @@ impl LockManager {
         }
     }
 
-    /// What is left of the time in which only reclaims are granted; none when it is over, or when its end is being made durable.
+    /// What is left of the time in which only reclaims are granted; none when it is over, or when its end is being made
+    /// durable.
     pub fn grace_left(&self, now: Instant) -> Option<Duration> {
         match self.grace {
             Grace::Until(end) => Some(end.since(now)),

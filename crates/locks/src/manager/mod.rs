@@ -1,12 +1,15 @@
 //! The target's end of sharing one logical unit: locks, callbacks, leases, fencing, and the gate for blocks.
 //!
 //! What it keeps true:
-//! - No two owners hold a resource in modes that conflict, and whoever has to give one up is asked, has a deadline, and is fenced after it.
-//! - Fencing has two steps. [`Output::Fence`] asks for the end of all that the client has under way; nothing that it held passes on before
-//!   [`LockManager::fenced`] says that this is done, and before its lease is over: it may not have heard of it, and serves copies until then.
-//! - A lease counts here from when a message was *received*, at the client from when it was *sent*: the client gives up first.
-//! - After a start only reclaims are granted until every lease of the start before is over, and that this time has ended is durable before anything
-//!   else is granted: after another start nobody can reclaim what was given to others.
+//! - No two owners hold a resource in modes that conflict, and whoever has to give one up is asked, has a deadline, and
+//!   is fenced after it.
+//! - Fencing has two steps. [`Output::Fence`] asks for the end of all that the client has under way; nothing that it
+//!   held passes on before [`LockManager::fenced`] says that this is done, and before its lease is over: it may not
+//!   have heard of it, and serves copies until then.
+//! - A lease counts here from when a message was *received*, at the client from when it was *sent*: the client gives up
+//!   first.
+//! - After a start only reclaims are granted until every lease of the start before is over, and that this time has
+//!   ended is durable before anything else is granted: after another start nobody can reclaim what was given to others.
 //!
 //! | file | holds |
 //! |---|---|
@@ -63,7 +66,8 @@ pub enum Output {
     Pass(CommandId, Passage),
     /// Nobody has a file open any more: if it is unlinked, its blocks can go.
     LastClose(FileId),
-    /// Keep durably that only clients of this start can reclaim after the next, and call [`LockManager::grace_end_kept`].
+    /// Keep durably that only clients of this start can reclaim after the next, and call
+    /// [`LockManager::grace_end_kept`].
     KeepGraceEnd(BootEpoch),
 }
 

@@ -16,8 +16,8 @@ use crate::resource::{FileId, Resource};
 use crate::rules;
 
 impl LockManager {
-    /// Asks for locks, files before their block groups. Either all of them are wanted in the end, or the request is refused and nothing is done. What is held
-    /// already is granted again, with a new number.
+    /// Asks for locks, files before their block groups. Either all of them are wanted in the end, or the request is
+    /// refused and nothing is done. What is held already is granted again, with a new number.
     ///
     /// # Errors
     /// When a rule is broken, a table is full, there would be a deadlock, or only reclaims are granted.
@@ -38,7 +38,8 @@ impl LockManager {
         self.settle_request(now, (owner, request))
     }
 
-    /// As [`lock`](Self::lock), for a client that is told of everything by messages: when all is held, by [`ToClient::Granted`](crate::message::ToClient). True when it waits.
+    /// As [`lock`](Self::lock), for a client that is told of everything by messages: when all is held, by
+    /// [`ToClient::Granted`](crate::message::ToClient). True when it waits.
     ///
     /// # Errors
     /// As [`lock`](Self::lock). A deadlock is told by [`ToClient::Refused`](crate::message::ToClient).
@@ -112,7 +113,8 @@ impl LockManager {
     /// Takes locks of a client's own that it held before the target started again.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock); when the time for it is over, the client has nothing to reclaim, or another client reclaimed what conflicts.
+    /// As [`lock`](Self::lock); when the time for it is over, the client has nothing to reclaim, or another client
+    /// reclaimed what conflicts.
     pub fn reclaim(
         &mut self,
         now: Instant,
@@ -241,7 +243,8 @@ impl LockManager {
         Ok(())
     }
 
-    /// Begins an explicit transaction. Its age is to be named when it is tried again: in a deadlock the youngest gives way, so that it is its turn some time.
+    /// Begins an explicit transaction. Its age is to be named when it is tried again: in a deadlock the youngest gives
+    /// way, so that it is its turn some time.
     ///
     /// # Errors
     /// When the number was used before, or the client has too many.

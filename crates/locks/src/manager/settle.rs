@@ -1,4 +1,5 @@
-//! Who is next, who has to give way, who is refused. Only what has changed is looked at: requests of others that wait cost a request nothing.
+//! Who is next, who has to give way, who is refused. Only what has changed is looked at: requests of others that wait
+//! cost a request nothing.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +36,8 @@ impl Settled {
 }
 
 impl LockManager {
-    /// Grants what can be granted, ends deadlocks, and calls back what is in the way, where something has changed. Those concerned are told.
+    /// Grants what can be granted, ends deadlocks, and calls back what is in the way, where something has changed.
+    /// Those concerned are told.
     pub(super) fn settle(&mut self, now: Instant) {
         while self.settle_once(now, |_| ()) {}
     }
@@ -52,7 +54,8 @@ impl LockManager {
         answer
     }
 
-    /// One round; false when nothing had changed. Whoever is called back is no longer ahead of others by what it holds, so that there may be more to do.
+    /// One round; false when nothing had changed. Whoever is called back is no longer ahead of others by what it holds,
+    /// so that there may be more to do.
     fn settle_once(&mut self, now: Instant, answer: impl FnOnce(&mut Settled)) -> bool {
         let mut settled = Settled::default();
         let mut changed = Touched::default();
@@ -71,7 +74,8 @@ impl LockManager {
         self.table.is_touched()
     }
 
-    /// Grants until nothing changes, the oldest first: what one is given may be what another one waits for. What was touched is added to `changed`.
+    /// Grants until nothing changes, the oldest first: what one is given may be what another one waits for. What was
+    /// touched is added to `changed`.
     fn grant_ready(&mut self, now: Instant, changed: &mut Touched, settled: &mut Settled) {
         let mut candidates = BTreeSet::new();
         loop {

@@ -1,13 +1,16 @@
 //! What was asked and answered, and whether one disk could have answered so.
 //!
-//! Each block is a register: a read gives what the last write before it wrote, in an order of all operations in which each takes effect at one moment between its
-//! beginning and its end. Every write writes a value of its own, so that whether there is such an order follows from *zones* (Gibbons and Korach, 1997): of
-//! a value, its write and the reads that gave it, the time from the first end to the last beginning. There is none if and only if
+//! Each block is a register: a read gives what the last write before it wrote, in an order of all operations in which
+//! each takes effect at one moment between its beginning and its end. Every write writes a value of its own, so that
+//! whether there is such an order follows from *zones* (Gibbons and Korach, 1997): of a value, its write and the reads
+//! that gave it, the time from the first end to the last beginning. There is none if and only if
 //! - a read ends before the write of its value begins, or
-//! - two values must both be there at one time: their zones go forward (first end before last beginning) and overlap, or
+//! - two values must both be there at one time: their zones go forward (first end before last beginning) and overlap,
+//!   or
 //! - a value comes and goes while another must be there: a zone that goes backward lies within one that goes forward.
 //!
-//! A write whose outcome nobody knows has happened or not. If it has, then before its bound, when it is known that it takes effect no more.
+//! A write whose outcome nobody knows has happened or not. If it has, then before its bound, when it is known that it
+//! takes effect no more.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! A host: a client that keeps copies and changes blocks under locks, or a stock initiator, which has neither.
 //!
-//! What it does with blocks that anybody uses: reads register, writes go through to the target. With blocks that are locked: what is written stays here until the lock is
-//! called back or an application wants it durable, and counts as answered only then; what was read of it meanwhile counts if it becomes durable.
+//! What it does with blocks that anybody uses: reads register, writes go through to the target. With blocks that are
+//! locked: what is written stays here until the lock is called back or an application wants it durable, and counts as
+//! answered only then; what was read of it meanwhile counts if it becomes durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! Clients with caches, stock initiators and a target over links that are cut and delayed, in virtual time: hosts freeze for longer than their lease, their
-//! clocks run apart, the target is killed at any of its writes. Whatever happens, the unit is one disk to all of them: each block's history has an order that
-//! fits what everybody was told (`history`); nobody believes to hold what another holds; and everybody comes to his end.
+//! Clients with caches, stock initiators and a target over links that are cut and delayed, in virtual time: hosts
+//! freeze for longer than their lease, their clocks run apart, the target is killed at any of its writes. Whatever
+//! happens, the unit is one disk to all of them: each block's history has an order that fits what everybody was told
+//! (`history`); nobody believes to hold what another holds; and everybody comes to his end.
 //!
 //! The same with one thing done wrong at a time: the history, or a lock, shows it within a few seeds.
 

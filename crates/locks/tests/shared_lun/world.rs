@@ -268,8 +268,8 @@ impl World {
         }
     }
 
-    /// Sends a message over one of a session's connections, each of which keeps the order, and all of which take their time. What tells of locks has one
-    /// connection, in each direction.
+    /// Sends a message over one of a session's connections, each of which keeps the order, and all of which take their
+    /// time. What tells of locks has one connection, in each direction.
     fn send(&mut self, (asker, is_to_target, is_ordered): (Asker, bool, bool), event: Event) {
         if self.sessions[asker.host] != Some(asker.session) {
             return self.lose(event);

@@ -1,9 +1,11 @@
-//! What sharing does by itself: deadlines that pass, fences that are carried out, and what has to be durable before it goes on.
+//! What sharing does by itself: deadlines that pass, fences that are carried out, and what has to be durable before it
+//! goes on.
 //!
-//! A fence is carried out by taking all ranges once: whatever had one before has ended then, and whatever gets one later looks whether its client lives.
-//! So it does not matter through which unit a command came, or whether it came before its client registered. Then the device is flushed: a client that died
-//! between its write and its flush leaves nothing behind that who has the lock next could read, and a loss of power could take away. The same after a
-//! start, before others are granted what clients of before did not reclaim.
+//! A fence is carried out by taking all ranges once: whatever had one before has ended then, and whatever gets one
+//! later looks whether its client lives. So it does not matter through which unit a command came, or whether it came
+//! before its client registered. Then the device is flushed: a client that died between its write and its flush leaves
+//! nothing behind that who has the lock next could read, and a loss of power could take away. The same after a start,
+//! before others are granted what clients of before did not reclaim.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -79,7 +81,8 @@ impl Sharing {
         .await;
     }
 
-    /// Nothing that clients of before held can be reclaimed after the next start. Until that is durable nothing else is granted.
+    /// Nothing that clients of before held can be reclaimed after the next start. Until that is durable nothing else is
+    /// granted.
     async fn keep_grace_end(&self, epoch: BootEpoch) {
         let _turn = self.turns.exclusive(TURN).await;
         let saved = self.with(|state, _| SavedSharing { reclaimable_from: epoch.0, ..state.saved });
@@ -92,7 +95,8 @@ impl Sharing {
         });
     }
 
-    /// Nobody can hold anything: the next start need not wait for anybody. Who registers meanwhile has to make its lease durable after this.
+    /// Nobody can hold anything: the next start need not wait for anybody. Who registers meanwhile has to make its
+    /// lease durable after this.
     async fn forget_lease(&self) {
         let _turn = self.turns.exclusive(TURN).await;
         let saved = self.with(|state, _| {

@@ -1,7 +1,8 @@
-//! Sharing of a logical unit among several hosts (`docs/protocol/sharing.md`): who its clients are, what they hold, and the gate for blocks.
+//! Sharing of a logical unit among several hosts (`docs/protocol/sharing.md`): who its clients are, what they hold, and
+//! the gate for blocks.
 //!
-//! The decisions are those of [`locks::manager`]; here are the commands that ask for them, the messages that tell of them, the time that ends leases,
-//! and what has to end before a client's life is over.
+//! The decisions are those of [`locks::manager`]; here are the commands that ask for them, the messages that tell of
+//! them, the time that ends leases, and what has to end before a client's life is over.
 //!
 //! | module | holds |
 //! |---|---|

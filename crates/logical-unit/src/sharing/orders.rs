@@ -136,7 +136,8 @@ impl State {
         Ok(())
     }
 
-    /// A nexus is a client's from now on. Another client that it was has one path less; one that has none any more has given itself up.
+    /// A nexus is a client's from now on. Another client that it was has one path less; one that has none any more has
+    /// given itself up.
     fn bind(&mut self, now: Instant, client: ClientId, registrant: &Registrant<'_>) {
         let Registrant { nexus, key, registers_reads } = *registrant;
         self.given_up.remove(nexus);
@@ -156,7 +157,8 @@ impl State {
         }
     }
 
-    /// A client has no nexus but this one. What it sent by others and nobody has seen yet would land behind what it reads now.
+    /// A client has no nexus but this one. What it sent by others and nobody has seen yet would land behind what it
+    /// reads now.
     fn give_up_others(&mut self, client: ClientId, nexus: &NexusId) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let others: Vec<NexusId> = member.paths.extract_if(.., |path| path != nexus).collect();

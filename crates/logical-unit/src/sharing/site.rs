@@ -77,7 +77,8 @@ impl Sharing {
         })
     }
 
-    /// Whether commands have to pass the gate. Asked by whoever has its range: who shares the unit and reads blocks had them before, or will.
+    /// Whether commands have to pass the gate. Asked by whoever has its range: who shares the unit and reads blocks had
+    /// them before, or will.
     pub(crate) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }

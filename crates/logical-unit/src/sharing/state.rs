@@ -1,4 +1,5 @@
-//! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Whoever changes it settles it before he lets it go.
+//! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Whoever changes it
+//! settles it before he lets it go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;

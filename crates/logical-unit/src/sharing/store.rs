@@ -38,7 +38,7 @@ impl SavedSharing {
 
 /// Where that is kept.
 pub trait SharingStore: Send + Sync {
-    /// Makes it durable, and does not hold up the thread that asks. When it fails, what was saved before is still there. It is not called
-    /// again before it has ended, unless the future was dropped.
+    /// Makes it durable, and does not hold up the thread that asks. When it fails, what was saved before is still
+    /// there. It is not called again before it has ended, unless the future was dropped.
     fn save(&self, sharing: SavedSharing) -> Saving;
 }

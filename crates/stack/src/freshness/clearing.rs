@@ -1,12 +1,13 @@
 //! CLEAR, when a store is open that its LUN was assessed for; and again where others change the LUN meanwhile.
 //!
-//! Others may be what is left of a program that was killed: its last writes are on their way through the target when the next attachment begins. A
-//! CLEAR that is refused because of them, and left at that, would have them told to the next attach as if they had come after what is written here from now
-//! on, and be refused there as a conflict that is none. So what is new is invalidated, as what was told before the open was, and CLEAR tried again.
+//! Others may be what is left of a program that was killed: its last writes are on their way through the target when
+//! the next attachment begins. A CLEAR that is refused because of them, and left at that, would have them told to the
+//! next attach as if they had come after what is written here from now on, and be refused there as a conflict that is
+//! none. So what is new is invalidated, as what was told before the open was, and CLEAR tried again.
 //!
-//! No application has written anything through the store by then: what is dirty in it is older than what others have just written, which is a
-//! true conflict.
-//! A mark that cannot tell, as it was new or lost, says here what it said before the open, and what that meant for dirty data was decided there.
+//! No application has written anything through the store by then: what is dirty in it is older than what others have
+//! just written, which is a true conflict. A mark that cannot tell, as it was new or lost, says here what it said
+//! before the open, and what that meant for dirty data was decided there.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ use crate::remotes::MemberLun;
 
 /// A store that is open.
 pub(crate) trait Invalidate {
-    /// Others changed these bytes: clean copies go, durably, and dirty data in them is refused unless it `is_overwritten`.
+    /// Others changed these bytes: clean copies go, durably, and dirty data in them is refused unless it
+    /// `is_overwritten`.
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
 
     /// At most so many ranges that have all that is clean here, of a LUN that several hosts share.
@@ -97,7 +99,10 @@ impl Clearing<'_> {
             let report = match report_of(lun, taken.id).await {
                 Ok(report) => report,
                 Err(error) => {
-                    tracing::warn!(%error, "what others change during the attach is not known: the next attach is colder");
+                    tracing::warn!(
+                        %error,
+                        "what others change during the attach is not known: the next attach is colder"
+                    );
                     lun.invalidate(&everything());
                     return Ok(false);
                 }

@@ -1,8 +1,9 @@
-//! What a store has from before of a LUN that several hosts share is registered, when the store is open that it was assessed for.
+//! What a store has from before of a LUN that several hosts share is registered, when the store is open that it was
+//! assessed for.
 //!
-//! The report that the store was opened with is older than the registrations. So there is another behind them: a change of blocks is executed, and
-//! recorded before that, before a registration of these blocks is answered, or else waits for this host. What the second report has goes, too. Nobody
-//! reads before that.
+//! The report that the store was opened with is older than the registrations. So there is another behind them: a change
+//! of blocks is executed, and recorded before that, before a registration of these blocks is answered, or else waits
+//! for this host. What the second report has goes, too. Nobody reads before that.
 //!
 //! Where anything goes wrong the store begins cold: whether a change is told nobody knows then.
 
@@ -30,7 +31,10 @@ impl Clearing<'_> {
                 Ok(report) if report.ranges.is_empty() => {}
                 Ok(report) => self.invalidate(lun, &taken.member, &report.ranges).await?,
                 Err(error) => {
-                    tracing::warn!(%error, "what is cached of the shared LUN is not registered there, and does not count");
+                    tracing::warn!(
+                        %error,
+                        "what is cached of the shared LUN is not registered there, and does not count"
+                    );
                     // What is dirty may stay: nobody says that others wrote there.
                     self.store.invalidate(&everything(), true).await?;
                     return Ok(false);

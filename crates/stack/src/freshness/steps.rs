@@ -1,5 +1,5 @@
-//! The steps of an attach and of its end, against a target that looks on: what this host remembers at the moment that something becomes durable
-//! there is what it would have after a crash.
+//! The steps of an attach and of its end, against a target that looks on: what this host remembers at the moment that
+//! something becomes durable there is what it would have after a crash.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -189,7 +189,8 @@ impl Host {
         assess(remotes, &self.caches, store, &self.place, Promise::default()).await
     }
 
-    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, or as much of that as comes before `stop`.
+    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, or as much of that
+    /// as comes before `stop`.
     async fn use_once(&self, store: Store, stop: Stop, meanwhile: impl FnOnce()) -> Result<()> {
         let remotes = self.connect("own").await;
         let assessed = self.try_assess(&remotes, store).await?;
@@ -318,7 +319,8 @@ async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     assert!(host.mark().candidate().is_none());
 }
 
-/// From the CLEAR on the mark tells of changes, so from then on the host must expect it to: a crash behind it leaves a store that is in use.
+/// From the CLEAR on the mark tells of changes, so from then on the host must expect it to: a crash behind it leaves a
+/// store that is in use.
 #[tokio::test]
 async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     let store = Watched::default();
@@ -337,8 +339,9 @@ async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     assert_eq!(host.mark().stage(), MarkStage::Cleared);
 }
 
-/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and the next one as well. Left at
-/// that, the next attach took it for changes after this one, and refused what was written in this one.
+/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and
+/// the next one as well. Left at that, the next attach took it for changes after this one, and refused what was written
+/// in this one.
 #[tokio::test]
 async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the_next() {
     let store = Watched::default();
@@ -425,7 +428,8 @@ async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itse
     }
 }
 
-/// Both lives began as one file. The one that was used more often is no later state of the other: what it says is dirty was never this host's.
+/// Both lives began as one file. The one that was used more often is no later state of the other: what it says is dirty
+/// was never this host's.
 #[tokio::test]
 async fn a_copy_that_was_used_elsewhere_more_often_is_not_taken_for_the_store_that_this_host_used_last() {
     for store in [Store::Cache, Store::Log] {
@@ -544,7 +548,8 @@ impl Host {
         assess(remotes, &self.caches, Store::Cache, &self.place, promise).await.unwrap()
     }
 
-    /// An attach of a LUN that hosts share, and its end, or as much of that as comes before `stop`. The store keeps all.
+    /// An attach of a LUN that hosts share, and its end, or as much of that as comes before `stop`. The store keeps
+    /// all.
     async fn share_once(&self, stop: Stop) {
         let remotes = self.connect_as("own", true).await;
         let assessed = self.assess_shared(&remotes).await;
@@ -564,7 +569,8 @@ fn keeping_all() -> Opened {
     Opened { clean_ranges: vec![ByteRange { offset: 0, length: 16 * MIB }], ..Opened::default() }
 }
 
-/// One comes when the store is being opened, and one when it is open: the second report has the one, and this host is asked about the other.
+/// One comes when the store is being opened, and one when it is open: the second report has the one, and this host is
+/// asked about the other.
 #[tokio::test]
 async fn a_change_between_the_report_and_the_registration_of_what_a_store_keeps_is_not_lost() {
     let host = Host::new(serve_shared());

@@ -1,4 +1,5 @@
-//! What a target may say that makes no sense: a client ignores it, or is over; it never keeps what it should have dropped and believes to be registered.
+//! What a target may say that makes no sense: a client ignores it, or is over; it never keeps what it should have
+//! dropped and believes to be registered.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -27,6 +27,8 @@ pub struct Client {
     pub is_being_fenced: bool,
     /// Whether no command of it is under way any more.
     has_no_commands: bool,
+    /// Whether it ended its life itself.
+    has_left: bool,
     mailbox: VecDeque<ToClient>,
 }
 
@@ -69,6 +71,7 @@ impl Clients {
             previous,
             is_being_fenced: false,
             has_no_commands: false,
+            has_left: false,
             mailbox: VecDeque::new(),
         };
         self.registered.insert(client, fresh);
@@ -124,6 +127,7 @@ impl Clients {
     pub fn end_lease(&mut self, now: Instant, client: ClientId) {
         if let Some(found) = self.registered.get_mut(&client) {
             found.lease_until = found.lease_until.min(now);
+            found.has_left = true;
         }
     }
 
@@ -139,7 +143,10 @@ impl Clients {
         let is_over = |client: &Client| client.is_being_fenced && client.has_no_commands && client.lease_until <= now;
         let over: Vec<ClientId> = self.all().filter(|(_, client)| is_over(client)).map(|(id, _)| id).collect();
         for client in &over {
-            self.registered.remove(client);
+            let has_left = self.registered.remove(client).is_some_and(|found| found.has_left);
+            if has_left {
+                continue;
+            }
             if self.fenced.len() == FENCED_REMEMBERED_MAX {
                 self.fenced.pop_front();
             }
@@ -175,7 +182,7 @@ impl Clients {
         self.registered.iter().map(|(id, client)| (*id, client))
     }
 
-    /// Those that were fenced last.
+    /// Those that were fenced last. Who left is none of them.
     pub fn fenced(&self) -> impl Iterator<Item = ClientId> {
         self.fenced.iter().copied()
     }

@@ -352,3 +352,16 @@ fn what_was_held_two_starts_ago_is_reclaimed_only_if_nothing_was_granted_since()
     let mut had_ended = TestServer::with(settings(), start(2));
     assert_eq!(had_ended.manager.register(had_ended.now, Some(old)), Err(LockError::NotReclaimable(old)));
 }
+
+#[test]
+fn who_left_was_not_fenced() {
+    let mut server = TestServer::new();
+    let (a, b) = (server.client(), server.client());
+    server.granted(a, &[(BLOCK, Mode::M_X)]);
+    server.queued(b, &[(BLOCK, Mode::M_X)]);
+    server.manager.leave(server.now, a).unwrap();
+    assert_eq!(server.fences(), [(a, FenceReason::Left)]);
+    server.manager.fenced(server.now, a);
+    assert_eq!(server.mode(b, BLOCK), Some(Mode::M_X), "nobody has to wait for the end of its lease");
+    assert_eq!(server.manager.clients().fenced().count(), 0);
+}

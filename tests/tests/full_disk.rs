@@ -133,5 +133,6 @@ fn a_new_cache_that_cannot_be_recorded_leaves_nothing() {
     refused.failure(NO_SPACE, &["No space left"]);
     assert!(!world.path("disk.cache").exists(), "the next start would take it for one that was used");
     let left: Vec<_> = fs::read_dir(&records).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name == "others"), "{left:?}");
+    // Who may change the records is not one of them.
+    assert!(left.iter().all(|name| name == "others" || name == "lock"), "{left:?}");
 }

@@ -15,9 +15,8 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +29,7 @@ use cache::{Cache, FormatOptions, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
 use initiator::{InitiatorOptions, RemoteLun, TcpConnector};
+use tests::Process;
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 
@@ -102,31 +102,25 @@ impl Results {
 
 /// A target with one LUN that nobody shares and one that may be, until it is dropped.
 struct Target {
-    process: Child,
-    portal: String,
+    process: Process,
 }
 
 impl Target {
     fn start(forebay: &Path, stage: &Path) -> Result<Self> {
         let luns = [format!("{PLAIN}=ram:{LUN_BYTES}"), format!("{SHARED}=ram:{LUN_BYTES},shared")];
-        let mut process = Command::new(forebay)
+        let mut command = Command::new(forebay);
+        command
             .args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN])
             .args(luns.iter().flat_map(|lun| ["--lun", lun]))
             .env("FOREBAY_RUNTIME_DIR", stage.join("run"))
-            .env("FOREBAY_STATE_DIR", stage.join("state"))
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut lines = BufReader::new(process.stdout.take().ok_or("no standard output")?).lines();
-        let ready = lines.find_map(|line| line.ok()?.strip_prefix("ready: ").map(str::to_owned));
-        let portal = ready.ok_or("the target did not start")?;
-        // The rest of its output must not fill the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        Ok(Self { process, portal })
+            .env("FOREBAY_STATE_DIR", stage.join("state"));
+        let process = Process::start(&mut command).map_err(|ended| ended.stderr)?;
+        Ok(Self { process })
     }
 
     /// A host: a client of the LUN, or a plain initiator.
     async fn host(&self, lun: u16, is_shared: bool, number: usize) -> Result<Arc<RemoteLun>> {
-        let url = format!("iscsi://{}/{IQN}/{lun}", self.portal).parse()?;
+        let url = format!("iscsi://{}/{IQN}/{lun}", self.process.ready).parse()?;
         let initiator_name = format!("iqn.2026-11.io.forebay:host{number}");
         let options = InitiatorOptions { initiator_name, is_shared, ..InitiatorOptions::for_url(&url) };
         let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await?;
@@ -145,14 +139,6 @@ impl Target {
         let cache = Cache::open(store, origin, options).await?;
         let background = tokio::spawn(cache.run());
         Ok(Caching { lun, cache, background })
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        // It may be gone already; there is nobody to tell.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

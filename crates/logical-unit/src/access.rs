@@ -22,6 +22,8 @@ use crate::task_set::Ticket;
 /// Everybody's way to the blocks of one unit.
 pub(crate) struct Access {
     ranges: RangeLock,
+    /// Commands that change a long range piece by piece, each piece with its blocks alone.
+    repeats: RangeLock,
     sharing: Option<Arc<Sharing>>,
 }
 
@@ -39,7 +41,7 @@ enum Place {
 
 impl Access {
     pub(crate) fn new(sharing: Option<Arc<Sharing>>) -> Self {
-        Self { ranges: RangeLock::new(), sharing }
+        Self { ranges: RangeLock::new(), repeats: RangeLock::new(), sharing }
     }
 
     /// The sharing of the unit, if it may be shared.
@@ -50,6 +52,13 @@ impl Access {
     /// The ranges alone, for who changes nothing that is on the medium.
     pub(crate) fn ranges(&self) -> &RangeLock {
         &self.ranges
+    }
+
+    /// The turn of a command that will change this range piece by piece, among those that do so: without it pieces of
+    /// two would mix, and who wants a few of the blocks would wait for a piece of each. It is of no use to others, and
+    /// nobody who has blocks waits for it.
+    pub(crate) fn repeat(&self, range: ByteRange) -> Acquire {
+        self.repeats.exclusive(range)
     }
 
     fn has_gate(&self) -> bool {

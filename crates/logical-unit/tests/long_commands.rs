@@ -73,6 +73,31 @@ fn what_is_left_of_a_write_same_is_not_written_for_a_nexus_that_is_gone() {
     assert_eq!((byte_at(&device, 0), byte_at(&device, 1 << 20)), (7, 0));
 }
 
+/// Repeats of the same blocks run one after the other, and who reads some of these waits for none of them.
+#[test]
+fn who_reads_blocks_that_are_repeated_waits_for_a_piece() {
+    let (device, target) = target();
+    let start = |byte: u8, tag| {
+        target.start(write_same().emit(), Buffer::copy_of(&[byte; BLOCK_BYTES]), TaskAttribute::Simple, tag)
+    };
+    let mut repeats = [start(7, 1), start(8, 2), start(9, 3)];
+    let mut poll =
+        |index: usize| Pin::new(&mut repeats[index]).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    for _ in 0..3 {
+        assert!(!poll(0) && !poll(1) && !poll(2));
+        assert_eq!(target.read(0, 1)[0], 7, "nobody else has begun");
+        assert_eq!(target.read(u64::from(PIECES << 20) / BLOCK_BYTES as u64 - 1, 1)[0], 0, "nor is the first one over");
+    }
+    // What is written meanwhile lies behind what is repeated, or before it.
+    target.write(0, &[5; BLOCK_BYTES]);
+    assert_eq!(byte_at(&device, 0), 5);
+    let last = u64::from(PIECES << 20) - BLOCK_BYTES as u64;
+    for (index, expected) in [(5, 7), (8, 8), (9, 9)].into_iter().enumerate() {
+        while !poll(index) {}
+        assert_eq!((byte_at(&device, 0), byte_at(&device, last)), expected);
+    }
+}
+
 /// In memory a read is a copy on the thread of whoever asks.
 #[test]
 fn a_long_read_lets_others_have_their_turn_between_its_pieces() {

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use base::range::ByteRange;
 use base::units::ByteSize;
 use block::Identity;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::retry_on_intr;
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use store::Tokens;
 use uuid::Uuid;
 
 use crate::content::{content_is_there, store_at};
 use crate::error::{Error, Failure, Result};
+use crate::limits::CHANGE_TIME_MAX;
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
 use crate::record_file;
-use crate::registry::Store;
+use crate::registry::{Store, lock_within};
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -255,13 +255,24 @@ impl Caches {
     }
 
     /// Waits until nobody else changes a record. What is done under it takes no longer than some writes of a small
-    /// file.
+    /// file: who has it for longer was stopped, and is not waited for.
     fn begin_change(&self) -> Result<Changing> {
         let path = self.directory.join(LOCK);
         let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
         let file =
             File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| context(&error))?;
-        retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map_err(|error| context(&error.into()))?;
+        if !lock_within(&file, FlockOperation::NonBlockingLockExclusive, CHANGE_TIME_MAX) {
+            return Err(Error::new(
+                Failure::InUse,
+                format!(
+                    "{} has been locked for {} s: a process of this user that changes the records of its caches does not \
+                     go on; find it with \"fuser {}\"",
+                    path.display(),
+                    CHANGE_TIME_MAX.as_secs(),
+                    path.display()
+                ),
+            ));
+        }
         Ok(Changing { _file: file })
     }
 
@@ -579,6 +590,20 @@ mod tests {
         caches.forget(&place("a")).unwrap();
         caches.forget(&place("a")).unwrap();
         assert_eq!(caches.list().unwrap(), records[1..]);
+    }
+
+    #[test]
+    fn who_was_stopped_while_it_changes_records_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        let caches = Caches::open(&paths).unwrap();
+        let stopped = caches.begin_change().unwrap();
+        let place = Place { path: "/a".into(), offset: None };
+        let error = caches.forget(&place).unwrap_err();
+        assert_eq!(error.failure(), Failure::InUse);
+        assert!(error.to_string().contains("caches/lock"), "{error}");
+        drop(stopped);
+        caches.forget(&place).unwrap();
     }
 
     #[test]

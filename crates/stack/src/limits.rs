@@ -35,6 +35,10 @@ const _: () = assert!(CONTROL_TRANSFER_TIME_MAX.as_millis() * 4 < CONTROL_SILENC
 /// tenths of a second.
 pub const ENDING_TIME_MAX: Duration = Duration::from_millis(1500);
 
+/// Time to wait for another process that changes the records of this host's caches: many times what some durable writes
+/// of small files take.
+pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
+
 /// Time that an end has after a signal, with closing the stores and logging out. An orderly end takes tens of
 /// milliseconds where the target answers; service managers give ten seconds and more before they kill.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);

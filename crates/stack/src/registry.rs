@@ -251,8 +251,8 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), error)
 }
 
-/// Locks `file`, waiting for a holder that was just killed and is still ending.
-fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bool {
+/// Locks `file`, waiting for a holder for so long: one that was just killed is still ending.
+pub(crate) fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bool {
     const LOOK_INTERVAL: Duration = Duration::from_millis(10);
     let deadline = Instant::now() + time_max;
     loop {

@@ -39,6 +39,8 @@ async fn show(url: &str, login: &Given<LoginOptions>, as_json: bool) -> Result<(
     let records: Vec<ReportRecord> = report?.into_iter().filter(|record| Some(client_of(record)) != own).collect();
     if as_json {
         print_json(&Value::Array(records.iter().map(to_json).collect()));
+    } else if records.is_empty() {
+        print_line("nobody shares this logical unit");
     } else {
         records.iter().for_each(|record| print_line(&in_words(record)));
     }

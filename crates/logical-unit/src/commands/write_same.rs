@@ -1,7 +1,8 @@
 //! WRITE SAME (SBC-3 5.39, 5.40).
 //!
 //! Zeroes go to the device as one `write_zeroes`, which may give space back when UNMAP is set. Any other block is
-//! written piece by piece. With UNMAP set the medium reads afterwards exactly as if it were clear, so a block that is
+//! written piece by piece, each with its own blocks alone: who reads or writes a few of them waits for one piece, and not
+//! for all that others repeat there. What repeats blocks in the same range does so one after the other. With UNMAP set the medium reads afterwards exactly as if it were clear, so a block that is
 //! not zero is simply written.
 
 use std::sync::Arc;
@@ -13,9 +14,12 @@ use scsi::cdb::WriteSame;
 
 use super::read_write::write_range;
 use super::task::{Task, between_pieces, refuse};
+use crate::admission::Admission;
 use crate::execution::Execution;
 use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::{PIECE_BYTES, WRITE_SAME_BLOCKS_MAX, WRITE_SAME_PIECE_BYTES};
+use crate::nexus::NexusId;
+use crate::sharing::Direction;
 use crate::task_set::Ticket;
 use crate::unit::{LogicalUnit, range_in};
 
@@ -24,18 +28,16 @@ pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
         Ok(parts) => parts,
         Err(failure) => return refuse(failure),
     };
-    let (unit, held) = (Arc::clone(task.unit), task.admission.held);
-    let is_fua = task.admission.writes_through;
-    let lba = same.blocks.lba;
-    task.run_alone(range, |ticket| async move {
-        unit.record_change(held, range).await?;
-        if block.iter().all(|&byte| byte == 0) {
-            zero(&unit, range, (is_fua, same.is_unmap), lba).await
-        } else {
-            repeat(&unit, range, (&block, lba), (is_fua, &ticket)).await
-        }
-        .map(|()| Buffer::empty())
-    })
+    if block.iter().all(|&byte| byte == 0) {
+        zero(&task, range, &same)
+    } else {
+        let turn = task.unit.access.repeat(range);
+        let repetition = Repetition::of(&task, range, block, same.blocks.lba);
+        task.run_long(|ticket| async move {
+            let _turn = turn.await;
+            repetition.run(&ticket).await.map(|()| Buffer::empty())
+        })
+    }
 }
 
 /// The range, and the block; none (NDOB) stands for zeroes.
@@ -68,35 +70,58 @@ fn check_flags(unit: &LogicalUnit, geometry: &Geometry, same: &WriteSame) -> Res
     Ok(())
 }
 
-async fn zero(
-    unit: &LogicalUnit,
-    range: ByteRange,
-    (is_fua, may_discard): (bool, bool),
-    lba: u64,
-) -> Result<(), Failure> {
-    let is_fua = is_fua || unit.mode.is_write_through();
-    let request = Request::write_zeroes(range.offset, range.length, is_fua, may_discard);
-    let response = unit.device().submit(request).await;
-    response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, Some(lba)))
+fn zero(task: &Task<'_>, range: ByteRange, same: &WriteSame) -> Execution {
+    let (unit, admission) = (Arc::clone(task.unit), task.admission);
+    let (may_discard, lba) = (same.is_unmap, same.blocks.lba);
+    task.run_alone(range, |_| async move {
+        unit.record_change(admission.held, range).await?;
+        let is_fua = admission.writes_through || unit.mode.is_write_through();
+        let request = Request::write_zeroes(range.offset, range.length, is_fua, may_discard);
+        let response = unit.device().submit(request).await;
+        let failed = |error| failure::of_block_error(&error, DeviceAccess::Writing, Some(lba));
+        response.result.map(|()| Buffer::empty()).map_err(failed)
+    })
 }
 
-async fn repeat(
-    unit: &LogicalUnit,
+/// One block that is written again and again.
+struct Repetition {
+    unit: Arc<LogicalUnit>,
+    nexus: NexusId,
+    admission: Admission,
     range: ByteRange,
-    (block, lba): (&[u8], u64),
-    (is_fua, ticket): (bool, &Ticket),
-) -> Result<(), Failure> {
-    let piece_max = WRITE_SAME_PIECE_BYTES.min(unit.geometry().transfer_bytes_max as usize);
-    let mut pieces = Pieces::new(block.len() as u64, PIECE_BYTES, piece_max as u64);
-    let mut done = 0;
-    while done < range.length {
-        let length = pieces.next(range.length - done);
-        let mut buffer = unit.options.work_buffers.acquire(length as usize).await;
-        buffer.chunks_exact_mut(block.len()).for_each(|place| place.copy_from_slice(block));
-        let lba = lba + done / block.len() as u64;
-        pieces.wait_for(write_range(unit, range.offset + done, buffer, is_fua, lba)).await?;
-        done += length;
-        between_pieces(ticket).await?;
+    block: Buffer,
+    /// Of the first block.
+    lba: u64,
+}
+
+impl Repetition {
+    fn of(task: &Task<'_>, range: ByteRange, block: Buffer, lba: u64) -> Self {
+        let (unit, nexus) = (Arc::clone(task.unit), task.nexus.clone());
+        Self { unit, nexus, admission: task.admission, range, block, lba }
     }
-    Ok(())
+
+    async fn run(&self, ticket: &Ticket) -> Result<(), Failure> {
+        let block_bytes = self.block.len() as u64;
+        let piece_max = WRITE_SAME_PIECE_BYTES.min(self.unit.geometry().transfer_bytes_max as usize);
+        let mut pieces = Pieces::new(block_bytes, PIECE_BYTES, piece_max as u64);
+        let mut done = 0;
+        while done < self.range.length {
+            let length = pieces.next(self.range.length - done);
+            let piece = ByteRange { offset: self.range.offset + done, length };
+            self.write(piece, self.lba + done / block_bytes, &mut pieces, ticket).await?;
+            done += length;
+            between_pieces(ticket).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, piece: ByteRange, lba: u64, pieces: &mut Pieces, ticket: &Ticket) -> Result<(), Failure> {
+        let (unit, admission) = (&self.unit, &self.admission);
+        let mut buffer = unit.options.work_buffers.acquire(piece.length as usize).await;
+        buffer.chunks_exact_mut(self.block.len()).for_each(|place| place.copy_from_slice(&self.block));
+        let _entry = unit.access.enter(&self.nexus, piece, Direction::Change).take(Some(ticket)).await?;
+        admission.check(unit, ticket)?;
+        unit.record_change(admission.held, piece).await?;
+        pieces.wait_for(write_range(unit, piece.offset, buffer, admission.writes_through, lba)).await
+    }
 }

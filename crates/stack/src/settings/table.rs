@@ -299,7 +299,7 @@ pub static TABLE: &[Setting] = &[
         "shared",
         "shared",
         Kind::Switch,
-        "Other hosts use the logical unit at the same time, and caches stay coherent",
+        "Other hosts use the unit at the same time; caches stay coherent",
     )
     .default("off")
     .more(
@@ -307,7 +307,8 @@ pub static TABLE: &[Setting] = &[
          read, also from one attachment to the next, but for what others changed between. Several attachments of one \
          host may share a logical unit, too, each with a cache of its own. What is under way when a session is lost is \
          not written again, and fails.",
-    ),
+    )
+    .basic(),
     Setting::new(
         Part::Attachment,
         "metrics",

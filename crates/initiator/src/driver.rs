@@ -351,8 +351,13 @@ impl Runner {
                     for sense in &heard {
                         self.engine.learn(sense);
                     }
-                    tracing::warn!(%error, attempt, place = self.options.place(), portal = %self.portal, "no session \
-                                                                                                          yet");
+                    let (place, portal) = (self.options.place(), &self.portal);
+                    // Of a target that is away for long a few lines say as much as thousands.
+                    if attempt.is_power_of_two() {
+                        tracing::warn!(%error, attempt, place, %portal, "no session yet");
+                    } else {
+                        tracing::debug!(%error, attempt, place, %portal, "no session yet");
+                    }
                     self.shared.view().status.last_error = Some(error.into_error(&self.options).to_string());
                     wait = self.back_off.take();
                 }
@@ -494,7 +499,8 @@ impl Runner {
             (view.status.session_count, view.status.portal.clone())
         };
         if session > 1 {
-            tracing::info!(place = self.options.place(), portal, session, "the session is back");
+            // As loud as the loss: who reads only warnings takes the target for lost otherwise.
+            tracing::warn!(place = self.options.place(), portal, session, "the session is back");
             self.shared.events.publish(&Event::Back);
         }
     }

@@ -98,6 +98,24 @@ fn who_reads_blocks_that_are_repeated_waits_for_a_piece() {
     }
 }
 
+/// Where a device takes its time, too: of the blocks that it repeats it has those alone that are on their way.
+#[test]
+fn who_reads_blocks_that_are_not_repeated_yet_waits_for_nothing() {
+    let device = common::GatedDevice::new();
+    let target = Target::with(std::sync::Arc::clone(&device) as _, LogicalUnitOptions::default());
+    let blocks = Blocks::sixteen(0, common::BLOCK_COUNT as u32);
+    let repeat = WriteSame { blocks, is_unmap: false, is_anchor: false, has_no_data_out: false };
+    let block = Buffer::copy_of(&[7; BLOCK_BYTES]);
+    let mut repeating = target.start(Cdb::WriteSame(repeat).emit(), block, TaskAttribute::Simple, 1);
+    assert!(Pin::new(&mut repeating).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!(device.waiting_count(), 1, "a piece is on its way");
+    let read = |lba| Cdb::Read(common::transfer(Blocks::sixteen(lba, 1))).emit();
+    let _first = target.start(read(0), Buffer::empty(), TaskAttribute::Simple, 2);
+    assert_eq!(device.waiting_count(), 1, "who wants a block of it waits");
+    let _last = target.start(read(u64::from(blocks.count) - 1), Buffer::empty(), TaskAttribute::Simple, 3);
+    assert_eq!(device.waiting_count(), 2, "others do not");
+}
+
 /// In memory a read is a copy on the thread of whoever asks.
 #[test]
 fn a_long_read_lets_others_have_their_turn_between_its_pieces() {

@@ -98,7 +98,12 @@ pub fn is_in_memory(path: &Path) -> bool {
 
 /// Refuses a file system in memory for what is to outlive the power.
 pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
-    if kind == PlaceKind::Difference || !is_in_memory(path) {
+    if !is_in_memory(path) {
+        return Ok(());
+    }
+    if kind == PlaceKind::Difference {
+        // There are some that are thrown away on purpose.
+        tracing::warn!(place = %path.display(), "a difference on a file system in memory does not outlive the power");
         return Ok(());
     }
     let message = format!(

@@ -167,10 +167,15 @@ impl Registry {
                 continue;
             }
             let what = store.as_str();
+            let argument = place.argument(what);
+            let advice = if place.path.exists() {
+                format!("attach it with --{what} {argument} (and detach it to write it back)")
+            } else {
+                "this is not there: bring it back and attach it".to_owned()
+            };
             let message = format!(
-                "the newest data of {identity} may be in the {what} {place}: attach it with --{what} {argument} (and \
-                 detach it to write it back), or give that data up with `forebay {what} discard {argument}`",
-                argument = place.argument(what)
+                "the newest data of {identity} may be in the {what} {place}: {advice}, or give that data up with \
+                 `forebay {what} discard {argument}`"
             );
             return Err(Error::new(Failure::WouldLoseData, message));
         }

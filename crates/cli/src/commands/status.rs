@@ -149,12 +149,16 @@ fn left_dirty(paths: &Paths, running: &[Running]) -> Result<Vec<Entry>> {
 
 fn in_words(entry: &Entry) -> String {
     let (what, place) = (entry.store.as_str(), entry.place());
-    let state = if place.path.exists() { "" } else { ", which is not there" };
+    let argument = place.argument(what);
+    let advice = if place.path.exists() {
+        format!("attach it with --{what} {argument}")
+    } else {
+        format!("this is not there: bring it back, or give that data up with `forebay {what} discard {argument}`")
+    };
     format!(
-        "not attached: \"{}\", the newest data of {} may be in the {what} {place}{state}: attach it with --{what} {}",
+        "not attached: \"{}\", the newest data of {} may be in the {what} {place}: {advice}",
         entry.name,
         plain(&entry.identity().to_string()),
-        place.argument(what)
     )
 }
 

@@ -12,6 +12,11 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The kernel's door.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
+/// The mode of a file that is made for a front. The sticky bit, which means nothing on a file, is how it is known again
+/// after a process that was killed: one that stays behind takes what programs write there in the belief that it is the
+/// device.
+const MADE_MODE: u32 = 0o1600;
+
 /// An empty file that nobody else mounts over while this is there.
 #[derive(Debug)]
 pub struct Mountpoint {
@@ -24,7 +29,7 @@ pub struct Mountpoint {
 
 impl Mountpoint {
     /// Takes `path`: makes an empty file there, or takes one that is there. What a process left there that was killed
-    /// is unmounted first.
+    /// is unmounted first, and the file it made counts as made by this one.
     ///
     /// # Errors
     /// `AlreadyExists` for what is no empty file; `AddrInUse` where another process has it; `Unsupported` on a kernel
@@ -89,7 +94,7 @@ pub(crate) fn is_left_behind(path: &Path) -> bool {
 }
 
 fn open_empty(path: &Path) -> io::Result<(File, bool)> {
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+    match OpenOptions::new().write(true).create_new(true).mode(MADE_MODE).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return Ok((made?, true)),
     }
@@ -97,7 +102,8 @@ fn open_empty(path: &Path) -> io::Result<(File, bool)> {
     if !found.is_file() || found.len() > 0 {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something is there that is no empty file"));
     }
-    Ok((File::open(path)?, false))
+    let is_made = found.mode() & 0o7777 == MADE_MODE && found.uid() == rustix::process::geteuid().as_raw();
+    Ok((File::open(path)?, is_made))
 }
 
 /// Unmounts what is at `path`, whoever still has it open.
@@ -133,6 +139,19 @@ mod tests {
         fs::write(&path, "").unwrap();
         drop(Mountpoint::claim(&path).unwrap());
         assert!(path.exists(), "it was there");
+    }
+
+    /// As after a kill: the file stays behind, and nobody is there to remove it.
+    #[test]
+    fn a_file_that_a_killed_process_made_goes_with_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let Mountpoint { file, .. } = &*std::mem::ManuallyDrop::new(Mountpoint::claim(&path).unwrap());
+        flock(file, FlockOperation::Unlock).unwrap();
+        let next = Mountpoint::claim(&path).unwrap();
+        assert!(path.exists());
+        drop(next);
+        assert!(!path.exists(), "programs would write into it");
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
 use crate::layout::LogPlace;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::{SegmentNumber, SlotNumber};
 use crate::place::Place;
 use crate::stage::Stage;
 use crate::unit::LogUnit;
@@ -191,7 +192,7 @@ impl Core {
         let bytes = buffer.len() as u64;
         let end = LogPlace {
             segment,
-            next_segment: head.next_segment.get(),
+            next_segment: head.next_segment.into(),
             position: LogPosition {
                 offset: position.offset + bytes,
                 sequence: position.sequence + 1,
@@ -205,7 +206,7 @@ impl Core {
     }
 
     /// What the next record, of so many entries, says of itself, its position and its segment.
-    fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, u32) {
+    fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, SegmentNumber) {
         let State { appender, contents: Contents { stage, .. }, .. } = state;
         let open = appender.open.as_ref().expect("a record has a segment");
         let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !appender.is_slot_queued());
@@ -226,7 +227,7 @@ impl Core {
         &self,
         state: &mut State,
         taken: Vec<Entry>,
-        segment: u32,
+        segment: SegmentNumber,
         record_unit: LogUnit,
         sequence: u64,
         buffer: &mut Buffer,
@@ -370,7 +371,7 @@ fn abandon_queue(state: &mut State, error: &Error, finished: &mut Finished) {
     }
 }
 
-fn cancel_move(stage: &mut Option<Stage>, slot: Option<u32>) {
+fn cancel_move(stage: &mut Option<Stage>, slot: Option<SlotNumber>) {
     if let (Some(slot), Some(stage)) = (slot, stage) {
         stage.cancel_move(slot);
     }

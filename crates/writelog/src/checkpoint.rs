@@ -35,6 +35,7 @@ use crate::layout::LogPlace;
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::options::DestageOrder;
 use crate::place::PlaceView;
 
@@ -52,7 +53,7 @@ pub(crate) struct Snapshot {
     destaged_sequence: u64,
     dirty_bytes: u64,
     tail_bytes: u64,
-    released: Vec<u32>,
+    released: Vec<SegmentNumber>,
     has_failed: bool,
     pub(crate) has_nvram: bool,
 }
@@ -116,7 +117,7 @@ impl Core {
         if due_in == Some(Duration::ZERO) { self.checkpoint(STATE_IN_USE).await } else { Ok(()) }
     }
 
-    pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
+    pub(crate) fn releasable(&self, state: &State) -> Vec<SegmentNumber> {
         let destaged = self.keeps_order().then_some(state.destaged.sequence());
         state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
@@ -223,7 +224,7 @@ impl Core {
         let released = self.releasable(state);
         let mut bytes = CheckpointBytes::new();
         let mut segment_count = 0;
-        let is_released: HashSet<u32> = released.iter().copied().collect();
+        let is_released: HashSet<SegmentNumber> = released.iter().copied().collect();
         for segment in state.contents.segments.by_age().filter(|segment| !is_released.contains(segment)) {
             let entry = state.contents.segments.get(segment);
             if entry.first_sequence >= applied {

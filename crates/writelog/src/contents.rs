@@ -8,6 +8,7 @@ use base::clock::Instant;
 
 use crate::layout::{Layout, LogPlace};
 use crate::map::{ExtentMap, Piece};
+use crate::numbers::SlotNumber;
 use crate::place::PlaceView;
 use crate::records::RecordCache;
 use crate::segments::Segments;
@@ -149,7 +150,7 @@ impl Contents {
     }
 
     /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
-    pub(crate) fn note_moved(&mut self, slot: u32, piece: &Piece) {
+    pub(crate) fn note_moved(&mut self, slot: SlotNumber, piece: &Piece) {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let Some(stage) = stage else { return };
         let from = Piece { place: stage.place(slot), ..*piece };
@@ -221,6 +222,7 @@ mod tests {
 
     use super::*;
     use crate::limits::UNIT_BYTES;
+    use crate::numbers::SegmentNumber;
     use crate::nvram::VolatileRegion;
     use crate::options::FormatOptions;
     use crate::place::{Place, Zeroed};
@@ -233,7 +235,7 @@ mod tests {
     struct World {
         contents: Contents,
         twin: [Sector; SECTORS as usize],
-        open: u32,
+        open: SegmentNumber,
         offset: u64,
         sequence: u64,
     }
@@ -368,7 +370,7 @@ mod tests {
                 let below = contents.shadow.from(0).find(|piece| (piece.sector..piece.end()).contains(&sector));
                 assert_eq!(below.map(|piece| piece.clip(sector, sector + 1).place), twin.below, "below {sector}");
             }
-            for segment in 0..contents.layout.segment_count {
+            for segment in contents.layout.segments() {
                 let is_here =
                     |piece: &Piece| piece.is_in_segment() && contents.layout.segment_of(piece.unit()) == segment;
                 let owed: u64 = contents.owed_from(0).filter(is_here).map(|piece| piece.sectors).sum();

@@ -38,6 +38,7 @@ use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::line::Line;
+use crate::numbers::SegmentNumber;
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
 use crate::origin::Origin;
 use crate::pace::Pace;
@@ -235,7 +236,7 @@ impl Core {
     }
 
     /// A tag for data that goes to a segment now.
-    pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
+    pub(crate) fn tag_for(segments: &Segments, segment: SegmentNumber) -> Tag {
         Tag::dirty(segments.get(segment).generation)
     }
 }

@@ -10,6 +10,7 @@ use store::Weighed;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw};
 use crate::limits::{EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, SEGMENT_BYTES_PAPER, UNIT_BYTES};
+use crate::numbers::SlotNumber;
 use crate::place::Zeroed;
 
 /// Data up to here is not split between records: a request stays in one piece.
@@ -21,7 +22,7 @@ const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
 /// What is to be recorded of a run of sectors.
 pub(crate) enum Content {
     Bytes { buffer: Arc<Buffer>, at: usize },
-    Slot(u32),
+    Slot(SlotNumber),
     Zeroes(Zeroed),
 }
 
@@ -60,7 +61,7 @@ impl Entry {
     }
 
     /// The slot that it moves.
-    pub(crate) fn slot(&self) -> Option<u32> {
+    pub(crate) fn slot(&self) -> Option<SlotNumber> {
         match self.content {
             Content::Slot(slot) => Some(slot),
             Content::Bytes { .. } | Content::Zeroes(_) => None,

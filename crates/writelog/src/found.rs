@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, EntryRaw, parse_payload, prefix_bytes};
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::place::{Place, Zeroed};
 use crate::tag::Tag;
 use crate::unit::LogUnit;
@@ -16,7 +17,7 @@ use crate::unit::LogUnit;
 pub(crate) struct Found {
     pub(crate) sequence: u64,
     pub(crate) flags: u32,
-    pub(crate) next_segment: u32,
+    pub(crate) next_segment: SegmentNumber,
     pub(crate) link: u32,
     pub(crate) epoch: u64,
     pub(crate) checksum: u32,
@@ -32,7 +33,7 @@ pub(crate) struct Found {
 pub(crate) fn records_in(
     image: &[u8],
     sequences: RangeInclusive<u64>,
-    segment: u32,
+    segment: SegmentNumber,
     log_id: Uuid,
     segment_unit: LogUnit,
 ) -> Vec<Found> {
@@ -54,7 +55,7 @@ pub(crate) fn records_in(
 pub(crate) fn find_record(
     image: &[u8],
     offset: u64,
-    segment: u32,
+    segment: SegmentNumber,
     log_id: Uuid,
     segment_unit: LogUnit,
 ) -> Option<Found> {
@@ -66,17 +67,23 @@ pub(crate) fn find_record(
 
 /// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their
 /// checksum is right.
-pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_unit: LogUnit) -> Option<Found> {
+pub(crate) fn record_at(
+    bytes: &[u8],
+    offset: u64,
+    segment: SegmentNumber,
+    log_id: Uuid,
+    segment_unit: LogUnit,
+) -> Option<Found> {
     let (header, payload_bytes) = parse_header(bytes, log_id)?;
     let (head, entries) = parse_payload(bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload_bytes)?)?;
-    if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
+    if SegmentNumber::from(head.segment) != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
         return None;
     }
     let unit = segment_unit + offset / UNIT_BYTES;
     Some(Found {
         sequence: header.sequence.get(),
         flags: head.flags.get(),
-        next_segment: head.next_segment.get(),
+        next_segment: head.next_segment.into(),
         link: header.link.get(),
         epoch: header.epoch.get(),
         checksum: header.checksum.get(),

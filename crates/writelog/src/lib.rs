@@ -17,7 +17,7 @@
 //! | `core` | what all operations share: locks, state |
 //! | `dispatch` | each request goes its way |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `contents`, `map`, `place`, [`mod@unit`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
+//! | `contents`, `map`, `place`, [`mod@unit`], [`numbers`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; which segment and which slot; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `destaged`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; how far the origin is in it; in which writes; sending it; what cannot be sent, since it cannot be read |
 //! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read in the order of their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
@@ -37,6 +37,7 @@ pub mod format;
 pub mod inspect;
 pub mod layout;
 pub mod limits;
+pub mod numbers;
 pub mod nvram;
 pub mod options;
 pub mod reads;

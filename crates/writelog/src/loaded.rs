@@ -13,6 +13,7 @@ use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
 use crate::limits::{SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::salvage::segment_image;
 use crate::segments::SegmentState;
 use crate::unit::LogUnit;
@@ -41,14 +42,17 @@ impl Core {
     }
 
     /// Segments one after the other, the next ones being read already.
-    pub(crate) fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Loaded)> + Unpin + '_ {
+    pub(crate) fn load_in_order(
+        &self,
+        segments: Vec<SegmentNumber>,
+    ) -> impl Stream<Item = (SegmentNumber, Loaded)> + Unpin + '_ {
         let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
         let at_once = (SEGMENT_READ_BYTES_MAX / self.layout.segment_bytes).max(1) as usize;
         Box::pin(loading.buffered(self.log_reads_in_flight().min(at_once)))
     }
 
     /// A segment's image and the records in it that were applied.
-    pub(crate) async fn load_segment(&self, segment: u32) -> Loaded {
+    pub(crate) async fn load_segment(&self, segment: SegmentNumber) -> Loaded {
         let range = self.layout.segment(segment);
         let (first, last, end, is_all) = {
             let state = self.state();
@@ -66,7 +70,7 @@ impl Core {
         let image = match self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await {
             Ok(image) => image,
             Err(error) => {
-                tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
+                tracing::error!(%error, segment = segment.0, "a segment of the log cannot be read as a whole");
                 let mut image = segment_image(&self.log_device, &self.layout, segment).await;
                 self.copy_records_in_ram(unit, &mut image);
                 image
@@ -87,7 +91,7 @@ impl Core {
     }
 
     /// The records of a segment, if all of these are in RAM still: neither read nor checked.
-    fn records_in_ram(&self, segment: u32, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
+    fn records_in_ram(&self, segment: SegmentNumber, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
         let first = self.layout.unit(segment, 0);
         let kept: Vec<(LogUnit, Arc<Buffer>)> = {
             let state = self.state();
@@ -103,7 +107,7 @@ impl Core {
     }
 
     /// What the log has in damaged records of a segment is lost, by name.
-    pub(crate) fn lose_damaged(&self, segment: u32, loaded: &Loaded) {
+    pub(crate) fn lose_damaged(&self, segment: SegmentNumber, loaded: &Loaded) {
         if loaded.is_whole {
             return;
         }
@@ -115,7 +119,7 @@ impl Core {
         lost.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
     }
 
-    fn is_in(&self, segment: u32, piece: &Piece) -> bool {
+    fn is_in(&self, segment: SegmentNumber, piece: &Piece) -> bool {
         piece.is_in_segment() && self.layout.segment_of(piece.unit()) == segment
     }
 }
@@ -128,7 +132,7 @@ impl Loaded {
 }
 
 /// Why they are lost.
-pub(crate) fn damaged_records(segment: u32) -> Error {
+pub(crate) fn damaged_records(segment: SegmentNumber) -> Error {
     Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"))
 }
 

@@ -15,6 +15,7 @@ use crate::images::Images;
 use crate::limits::UNIT_BYTES;
 use crate::loaded::{Loaded, without};
 use crate::map::{ExtentMap, Piece};
+use crate::numbers::SegmentNumber;
 use crate::pins::Pins;
 use crate::place::PlaceView;
 use crate::stage::Stage;
@@ -69,7 +70,7 @@ impl Core {
 
     /// The epoch up to `end` that has these pieces, of each sector one.
     fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
-        let last_of = |segment: u32| state.contents.segments.get(segment).last_sequence.min(end);
+        let last_of = |segment: SegmentNumber| state.contents.segments.get(segment).last_sequence.min(end);
         let lasts: Vec<u64> = state.contents.segments.by_age().map(last_of).collect();
         let newest = state.contents.applied.position.sequence - 1;
         let mut rest = BTreeMap::from([(end, Vec::new())]);
@@ -93,8 +94,9 @@ impl Core {
                 return (None, None);
             }
             let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence - 1);
-            let is_behind = |segment: &u32| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
-            let segments: Vec<u32> = state.contents.segments.by_age().filter(is_behind).collect();
+            let is_behind =
+                |segment: &SegmentNumber| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
+            let segments: Vec<SegmentNumber> = state.contents.segments.by_age().filter(is_behind).collect();
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
             (segments, destaged, applied, state.destaged.found(), count)
         };
@@ -145,7 +147,7 @@ impl Core {
         let destaged = self.state().destaged.sequence();
         let across = {
             let state = self.state();
-            let is_across = |segment: &u32| {
+            let is_across = |segment: &SegmentNumber| {
                 let entry = state.contents.segments.get(*segment);
                 (entry.first_sequence..entry.last_sequence).contains(&destaged)
             };
@@ -175,7 +177,7 @@ impl Core {
     /// The bytes of these pieces; what is damaged is left out.
     async fn read_pieces(&self, pieces: Vec<Piece>) -> (Vec<Piece>, Images) {
         let (logged, mut whole): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(Piece::is_in_segment);
-        let mut by_segment: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+        let mut by_segment: BTreeMap<SegmentNumber, Vec<Piece>> = BTreeMap::new();
         for piece in logged {
             by_segment.entry(self.layout.segment_of(piece.unit())).or_default().push(piece);
         }

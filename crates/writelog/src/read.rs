@@ -31,6 +31,7 @@ use futures_util::future::{join, join_all};
 use crate::core::{Core, State};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::pins::Pins;
 use crate::place::PlaceView;
 use crate::reads::FoundSectors;
@@ -120,7 +121,7 @@ impl Core {
     /// there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
         let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
-        let unchecked: BTreeSet<u32> = {
+        let unchecked: BTreeSet<SegmentNumber> = {
             let state = self.state();
             rest.log
                 .iter()

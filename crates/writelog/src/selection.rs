@@ -20,6 +20,7 @@ use crate::batch::{Batch, Choice, Goal};
 use crate::core::{Core, FailureNote, State};
 use crate::epoch::Epoch;
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::options::DestageOrder;
 use crate::pins::Pins;
 
@@ -95,11 +96,11 @@ impl Core {
 
     async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
         let mut pins = Pins::none(self);
-        let chosen: Vec<u32> = {
+        let chosen: Vec<SegmentNumber> = {
             let state = &mut *self.state();
-            let is_dirty = |segment: &u32| state.contents.segments.get(*segment).dirty_sectors > 0;
+            let is_dirty = |segment: &SegmentNumber| state.contents.segments.get(*segment).dirty_sectors > 0;
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
-            let chosen: Vec<u32> = match choice {
+            let chosen: Vec<SegmentNumber> = match choice {
                 Choice::Newest => state.contents.segments.by_age().rev().filter(is_dirty).take(count).collect(),
                 _ => state.contents.segments.by_age().filter(is_dirty).take(count).collect(),
             };

@@ -14,6 +14,7 @@ use crate::found::records_in;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::salvage::segment_image;
 use crate::segments::{Segment, Segments};
 
@@ -29,7 +30,7 @@ pub(crate) async fn damaged_ranges(
     segments: &Segments,
     dirty: &[Piece],
 ) -> Vec<ByteRange> {
-    let mut by_segment: BTreeMap<u32, Vec<&Piece>> = BTreeMap::new();
+    let mut by_segment: BTreeMap<SegmentNumber, Vec<&Piece>> = BTreeMap::new();
     for piece in dirty.iter().filter(|piece| piece.is_in_segment()) {
         by_segment.entry(layout.segment_of(piece.unit())).or_default().push(piece);
     }
@@ -62,7 +63,7 @@ fn add(ranges: &mut Vec<ByteRange>, range: ByteRange) {
     }
 }
 
-fn units_of(image: &[u8], layout: &Layout, segment: u32, entry: &Segment, log_id: Uuid) -> Units {
+fn units_of(image: &[u8], layout: &Layout, segment: SegmentNumber, entry: &Segment, log_id: Uuid) -> Units {
     let first = layout.unit(segment, 0);
     let mut units = vec![None; image.len() / UNIT_BYTES as usize];
     let sequences = entry.first_sequence..=entry.last_sequence;

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 use block::{Completion, Device, Error, Request, Response};
-use store::LogPosition;
 use store::limits::RECORD_BYTES_MAX;
 use store::record::{Claims, RECORD_HEADER_BYTES, seal};
 use store::turns::Step;
+use store::{LogPosition, Sequence};
 use zerocopy::IntoBytes;
 
 use crate::appender::{OpenSegment, Placed, Record, SenderId};
@@ -35,7 +35,7 @@ use crate::unit::LogUnit;
 
 /// A record that is sent now.
 struct Outgoing {
-    sequence: u64,
+    sequence: Sequence,
     offset: u64,
     buffer: Buffer,
 }
@@ -185,7 +185,7 @@ impl Core {
         let unit = self.layout.unit(segment, position.offset);
         let placed = self.place_entries(state, taken, segment, unit, position.sequence, &mut buffer);
         let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
-        let settled = state.contents.applied.position.sequence.saturating_sub(1);
+        let settled = state.contents.applied.position.sequence.before();
         let claims = Claims { settled, in_flight: state.appender.in_flight() as u64 };
         let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
         state.contents.segments.add_record(segment, position.sequence);
@@ -195,7 +195,7 @@ impl Core {
             next_segment: head.next_segment.into(),
             position: LogPosition {
                 offset: position.offset + bytes,
-                sequence: position.sequence + 1,
+                sequence: position.sequence.next(),
                 link: checksum,
                 ..position
             },
@@ -229,7 +229,7 @@ impl Core {
         taken: Vec<Entry>,
         segment: SegmentNumber,
         record_unit: LogUnit,
-        sequence: u64,
+        sequence: Sequence,
         buffer: &mut Buffer,
     ) -> Vec<Placed> {
         let Contents { stage, segments, sums, .. } = &mut state.contents;
@@ -257,7 +257,7 @@ impl Core {
         placed
     }
 
-    fn finish_record(self: &Arc<Self>, sequence: u64, response: Response) {
+    fn finish_record(self: &Arc<Self>, sequence: Sequence, response: Response) {
         let has_landed = response.result.is_ok();
         let mut finished = Vec::new();
         {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use block::Error;
 use store::turns::{Step, Turns};
-use store::{Appends, Gathering, LogPosition, Worth};
+use store::{Appends, Gathering, LogPosition, Sequence, Worth};
 
 use crate::entry::{Entry, Ticket};
 use crate::format::prefix_bytes;
@@ -192,7 +192,7 @@ impl Appender {
     }
 
     /// A record has landed, or was refused.
-    pub(crate) fn finish(&mut self, sequence: u64, result: Result<(), Error>) -> Option<&mut Record> {
+    pub(crate) fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) -> Option<&mut Record> {
         self.appends.finish(sequence, result);
         self.appends.record_mut(sequence)
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
-use store::{LogPosition, Superblock};
+use store::{LogPosition, Sequence, Superblock};
 use zerocopy::little_endian::U32;
 
 use crate::checkpoint_bytes::CheckpointBytes;
@@ -50,7 +50,7 @@ pub(crate) struct Snapshot {
     applied: LogPlace,
     /// Where replay begins.
     place: LogPlace,
-    destaged_sequence: u64,
+    destaged_sequence: Sequence,
     dirty_bytes: u64,
     tail_bytes: u64,
     released: Vec<SegmentNumber>,
@@ -234,7 +234,7 @@ impl Core {
                 segment: segment.into(),
                 reserved: U32::ZERO,
                 first_sequence: entry.first_sequence.into(),
-                last_sequence: entry.last_sequence.min(applied - 1).into(),
+                last_sequence: entry.last_sequence.min(applied.before()).into(),
             });
             segment_count += 1;
         }
@@ -580,7 +580,7 @@ mod tests {
         let state = after.core.state();
         let last =
             state.contents.segments.by_age().map(|segment| state.contents.segments.get(segment).last_sequence).max();
-        assert_eq!(last, Some(1));
+        assert_eq!(last, Some(Sequence::FIRST));
     }
 
     /// All of a segment is on the origin, and the next record is under way in another one.

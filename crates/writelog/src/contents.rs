@@ -220,6 +220,8 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use store::Sequence;
+
     use super::*;
     use crate::limits::UNIT_BYTES;
     use crate::numbers::SegmentNumber;
@@ -237,7 +239,7 @@ mod tests {
         twin: [Sector; SECTORS as usize],
         open: SegmentNumber,
         offset: u64,
-        sequence: u64,
+        sequence: Sequence,
     }
 
     #[derive(Clone, Copy, Default)]
@@ -269,7 +271,7 @@ mod tests {
                 applied: LogPlace::default(),
                 zeroes_since: None,
             };
-            Self { contents, twin: [Sector::default(); SECTORS as usize], open, offset: 0, sequence: 0 }
+            Self { contents, twin: [Sector::default(); SECTORS as usize], open, offset: 0, sequence: Sequence::NONE }
         }
 
         /// The next place of the log for so many sectors, and a tag for them.
@@ -316,7 +318,7 @@ mod tests {
             if self.is_staged(sector, sectors) {
                 return;
             }
-            self.sequence += 1;
+            self.sequence = self.sequence.next();
             let (place, tag) = match is_zeroing {
                 true => (Place::zeroes(self.sequence, Zeroed::Kept), Tag::dirty(0)),
                 false => self.next_place(sectors),

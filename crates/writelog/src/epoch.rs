@@ -24,6 +24,7 @@
 //!   read when its turn comes. What it takes besides is one entry for each write in it.
 
 use std::collections::BTreeMap;
+use store::Sequence;
 
 use crate::map::Piece;
 
@@ -33,13 +34,13 @@ pub(crate) struct Epoch {
     step: Option<Step>,
     /// What comes behind that, by the last record of the segment that it is in: of each sector what is newest in the
     /// epoch.
-    rest: BTreeMap<u64, Vec<Piece>>,
+    rest: BTreeMap<Sequence, Vec<Piece>>,
 }
 
 /// What is sent of an epoch before `destaged_sequence` moves.
 struct Step {
     /// Its last record.
-    end: u64,
+    end: Sequence,
     /// Disjoint, ascending.
     pieces: Vec<Piece>,
     /// Before this sector all of it is on the origin, durably.
@@ -57,7 +58,7 @@ pub(crate) struct Part {
 
 impl Epoch {
     /// One of which nothing is sent, by the last record of the segment that each piece is in.
-    pub(crate) fn new(rest: BTreeMap<u64, Vec<Piece>>) -> Self {
+    pub(crate) fn new(rest: BTreeMap<Sequence, Vec<Piece>>) -> Self {
         Self { step: None, rest }
     }
 
@@ -73,7 +74,7 @@ impl Epoch {
     }
 
     /// The step under way is on the origin, durably. Its last record, and what it had.
-    pub(crate) fn end_step(&mut self) -> Option<(u64, Vec<Piece>)> {
+    pub(crate) fn end_step(&mut self) -> Option<(Sequence, Vec<Piece>)> {
         self.step.take().map(|step| (step.end, step.pieces))
     }
 
@@ -84,8 +85,8 @@ impl Epoch {
 
 impl Step {
     /// What the oldest segments have, up to so many bytes, but at least one of them.
-    fn first_of(rest: &mut BTreeMap<u64, Vec<Piece>>, bytes_max: u64) -> Self {
-        let mut step = Self { end: 0, pieces: Vec::new(), sent_to: 0 };
+    fn first_of(rest: &mut BTreeMap<Sequence, Vec<Piece>>, bytes_max: u64) -> Self {
+        let mut step = Self { end: Sequence::NONE, pieces: Vec::new(), sent_to: 0 };
         let mut bytes = 0;
         while let Some(next) = rest.first_entry() {
             bytes += next.get().iter().map(Piece::destage_bytes).sum::<u64>();

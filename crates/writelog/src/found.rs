@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use store::Sequence;
 use store::record::{RECORD_HEADER_BYTES, parse_header, record_bytes};
 use uuid::Uuid;
 
@@ -15,7 +16,7 @@ use crate::unit::LogUnit;
 
 /// A record in a segment's image.
 pub(crate) struct Found {
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     pub(crate) flags: u32,
     pub(crate) next_segment: SegmentNumber,
     pub(crate) link: u32,
@@ -32,12 +33,12 @@ pub(crate) struct Found {
 /// damaged record the next one begins at some unit.
 pub(crate) fn records_in(
     image: &[u8],
-    sequences: RangeInclusive<u64>,
+    sequences: RangeInclusive<Sequence>,
     segment: SegmentNumber,
     log_id: Uuid,
     segment_unit: LogUnit,
 ) -> Vec<Found> {
-    let count = (sequences.end() + 1).saturating_sub(*sequences.start());
+    let count = sequences.end().next().checked_since(*sequences.start()).unwrap_or(0);
     let (mut records, mut offset) = (Vec::new(), 0);
     while (records.len() as u64) < count && offset < image.len() as u64 {
         match find_record(image, offset, segment, log_id, segment_unit) {
@@ -76,23 +77,23 @@ pub(crate) fn record_at(
 ) -> Option<Found> {
     let (header, payload_bytes) = parse_header(bytes, log_id)?;
     let (head, entries) = parse_payload(bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload_bytes)?)?;
-    if SegmentNumber::from(head.segment) != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
+    if SegmentNumber::from(head.segment) != segment || Sequence::from(header.sequence) > Sequence::MAX {
         return None;
     }
     let unit = segment_unit + offset / UNIT_BYTES;
     Some(Found {
-        sequence: header.sequence.get(),
+        sequence: header.sequence.into(),
         flags: head.flags.get(),
         next_segment: head.next_segment.into(),
         link: header.link.get(),
         epoch: header.epoch.get(),
         checksum: header.checksum.get(),
         end: offset + record_bytes(payload_bytes),
-        pieces: pieces_of(&entries, header.sequence.get(), unit),
+        pieces: pieces_of(&entries, header.sequence.into(), unit),
     })
 }
 
-fn pieces_of(entries: &[EntryRaw], sequence: u64, record_unit: LogUnit) -> Vec<Piece> {
+fn pieces_of(entries: &[EntryRaw], sequence: Sequence, record_unit: LogUnit) -> Vec<Piece> {
     let mut unit = record_unit + prefix_bytes(entries.len()) as u64 / UNIT_BYTES;
     let mut pieces = Vec::with_capacity(entries.len());
     for entry in entries {

@@ -22,6 +22,7 @@ use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use store::Sequence;
 
 use crate::batch::{Batch, Goal};
 use crate::core::{Core, State};
@@ -167,7 +168,7 @@ impl Core {
             return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
         state.contents.segments.oldest_dirty_at().is_some()
-            || (self.keeps_order() && state.destaged.sequence() + 1 < state.contents.applied.position.sequence)
+            || (self.keeps_order() && state.destaged.sequence().next() < state.contents.applied.position.sequence)
             || state.contents.zeroes_since.is_some()
     }
 
@@ -447,17 +448,17 @@ impl Core {
     }
 
     /// Whether anything from before record `end` is not on the origin, but for what is lost.
-    fn is_dirty_before(&self, state: &State, end: u64) -> bool {
+    fn is_dirty_before(&self, state: &State, end: Sequence) -> bool {
         if state.failure.is_some() {
             return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
         }
-        if self.keeps_order() && state.destaged.sequence() + 1 < end {
+        if self.keeps_order() && state.destaged.sequence().next() < end {
             return true;
         }
         let oldest =
             state.contents.segments.by_age().find(|&segment| state.contents.segments.get(segment).dirty_sectors > 0);
         let is_segment_dirty = oldest.is_some_and(|segment| state.contents.segments.get(segment).first_sequence < end);
-        let newest = state.contents.applied.position.sequence.saturating_sub(1);
+        let newest = state.contents.applied.position.sequence.before();
         let is_zero_before = |piece: Piece| piece.is_zero() && piece.place.record(newest) < end;
         is_segment_dirty && state.contents.owed_from(0).any(|piece| !piece.tag.is_lost())
             || state.contents.owed_from(0).any(is_zero_before)

@@ -7,6 +7,7 @@ use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
 use futures_util::stream::{self, Stream, StreamExt};
+use store::Sequence;
 
 use crate::core::Core;
 use crate::found::{Found, record_at, records_in};
@@ -60,7 +61,7 @@ impl Core {
             let applied = &state.contents.applied;
             let end = if applied.segment == segment { applied.position.offset } else { range.length };
             let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
-            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
+            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence.before()), end, is_all)
         };
         let unit = self.layout.unit(segment, 0);
         let end = unit + end / UNIT_BYTES;
@@ -77,7 +78,7 @@ impl Core {
             }
         };
         let records = records_in(&image, first..=last, segment, self.uuid, unit);
-        let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
+        let is_whole = records.iter().map(|record| record.sequence).eq(first.up_to(last));
         Loaded { images: Images::of(unit, image), records, is_all, is_whole, end }
     }
 
@@ -91,7 +92,11 @@ impl Core {
     }
 
     /// The records of a segment, if all of these are in RAM still: neither read nor checked.
-    fn records_in_ram(&self, segment: SegmentNumber, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
+    fn records_in_ram(
+        &self,
+        segment: SegmentNumber,
+        sequences: RangeInclusive<Sequence>,
+    ) -> Option<(Images, Vec<Found>)> {
         let first = self.layout.unit(segment, 0);
         let kept: Vec<(LogUnit, Arc<Buffer>)> = {
             let state = self.state();
@@ -102,7 +107,7 @@ impl Core {
             kept.iter().map(|(unit, bytes)| record_at(bytes, (*unit - first) * UNIT_BYTES, segment, self.uuid, first));
         let found = found.collect::<Option<Vec<Found>>>()?;
         let found: Vec<Found> = found.into_iter().filter(|record| sequences.contains(&record.sequence)).collect();
-        let is_whole = found.iter().map(|record| record.sequence).eq(sequences);
+        let is_whole = found.iter().map(|record| record.sequence).eq(sequences.start().up_to(*sequences.end()));
         is_whole.then(|| (kept.into_iter().collect(), found))
     }
 

@@ -266,6 +266,8 @@ fn piece((sector, extent): (u64, Extent)) -> Piece {
 
 #[cfg(test)]
 mod tests {
+    use store::Sequence;
+
     use super::*;
     use crate::place::Zeroed;
     use proptest::prelude::*;
@@ -310,7 +312,7 @@ mod tests {
                 let mut removed_sectors = 0;
                 match step {
                     Step::Insert { sector, sectors, place, is_zero } => {
-                        let place = if is_zero { Place::zeroes(0, Zeroed::Kept) } else { in_log(place) };
+                        let place = if is_zero { Place::zeroes(Sequence::NONE, Zeroed::Kept) } else { in_log(place) };
                         let piece = Piece { sector, sectors, place, tag: Tag::dirty(1) };
                         let held = (sector..sector + sectors).filter(|sector| twin.contains_key(sector));
                         let expected = held.count() as u64;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 use futures_util::stream::StreamExt;
+use store::Sequence;
 
 use crate::batch::Batch;
 use crate::core::{Core, State};
@@ -69,10 +70,10 @@ impl Core {
     }
 
     /// The epoch up to `end` that has these pieces, of each sector one.
-    fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
+    fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: Sequence) -> Epoch {
         let last_of = |segment: SegmentNumber| state.contents.segments.get(segment).last_sequence.min(end);
-        let lasts: Vec<u64> = state.contents.segments.by_age().map(last_of).collect();
-        let newest = state.contents.applied.position.sequence - 1;
+        let lasts: Vec<Sequence> = state.contents.segments.by_age().map(last_of).collect();
+        let newest = state.contents.applied.position.sequence.before();
         let mut rest = BTreeMap::from([(end, Vec::new())]);
         for piece in pieces {
             let last = if piece.is_zero() {
@@ -93,7 +94,7 @@ impl Core {
             if !state.destaged.take_epoch_hint() {
                 return (None, None);
             }
-            let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence - 1);
+            let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence.before());
             let is_behind =
                 |segment: &SegmentNumber| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
             let segments: Vec<SegmentNumber> = state.contents.segments.by_age().filter(is_behind).collect();
@@ -119,7 +120,7 @@ impl Core {
                 images.extend(loaded.images);
                 images
             });
-            let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
+            let is_new = |record: &Found| (destaged.next()..=applied).contains(&record.sequence);
             for record in loaded.records.into_iter().filter(is_new) {
                 waiting.extend(record.pieces);
                 if record.flags & FLAG_EPOCH_END != 0 {
@@ -160,7 +161,7 @@ impl Core {
             end = self.layout.unit(segment, sent.map(|record| record.end).max().unwrap_or(0));
         }
         let state = &mut *self.state();
-        let newest = state.contents.applied.position.sequence - 1;
+        let newest = state.contents.applied.position.sequence.before();
         let is_sent = |piece: &Piece| match piece.place.view() {
             PlaceView::Zeroes(_) => piece.place.record(newest) <= destaged,
             PlaceView::Segment(unit) if Some(self.layout.segment_of(unit)) == across => unit < end,

@@ -16,7 +16,7 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
-use store::{Binding, ConflictingChanges, Life, LogPosition, Superblock, superblock};
+use store::{Binding, ConflictingChanges, Life, LogPosition, Sequence, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
@@ -49,7 +49,7 @@ pub(crate) async fn format(
 ) -> Result<(), Error> {
     check_devices(log_device, origin)?;
     let layout = Layout::new(log_device.geometry().size_bytes, &options)?;
-    let first = LogPosition { offset: 0, epoch: 0, sequence: 1, link: 0 };
+    let first = LogPosition { offset: 0, epoch: 0, sequence: Sequence::FIRST, link: 0 };
     let parameters = ParametersRaw {
         binding: Binding::of(origin).to_raw()?,
         segment_bytes: (layout.segment_bytes as u32).into(),
@@ -130,7 +130,7 @@ pub(crate) async fn open(
     let stage = open_stage(&options, &layout, &superblock)?;
     check_size(&recovered, stage.as_ref(), &binding, binding_now.size_bytes)?;
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
-    let destaged_sequence = superblock.payload.destaged_sequence.get();
+    let destaged_sequence = superblock.payload.destaged_sequence.into();
     let origin = Origin::new(origin, binding_now.identity, origin_events);
     let core = assemble(log_device, origin, options, superblock, layout, recovered, stage);
     core.check_kept_changes(&core.options.kept_changes)?;
@@ -231,7 +231,7 @@ fn assemble(
             zeroes_since: has_zeroes.then(|| options.clock.now()),
         },
         appender: Appender::new(&start),
-        destaged: Destaged::new(start.position.sequence.saturating_sub(1)),
+        destaged: Destaged::new(start.position.sequence.before()),
         releasable_count: 0,
         line: Line::new(),
         pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),

@@ -16,7 +16,7 @@ use block::{Error, ErrorKind, SharedDevice};
 use futures_util::stream::{self, StreamExt};
 use store::limits::SEQUENCE_MAX;
 use store::record::parse_header;
-use store::{LogPosition, Superblock};
+use store::{LogPosition, Sequence, Superblock};
 
 use crate::checkpoint_bytes::CheckpointReader;
 use crate::format::{CHECKPOINT_FLAG_DISCARDS, ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
@@ -63,7 +63,7 @@ pub(crate) async fn recover(
         && layout.has_segment(place.next_segment)
         && position.offset <= layout.segment_bytes
         && position.offset.is_multiple_of(UNIT_BYTES)
-        && (1..=SEQUENCE_MAX).contains(&position.sequence)
+        && (Sequence::FIRST..=Sequence::MAX).contains(&position.sequence)
         && position.epoch < SEQUENCE_MAX;
     if !is_sane {
         return Err(Error::new(ErrorKind::Corrupt, "the place where the log begins is damaged"));
@@ -94,9 +94,13 @@ impl Replay<'_> {
         let cannot_be = || damaged("the log's checkpoint holds what cannot be");
         for _ in 0..head.segment_count.get() {
             let raw: SegmentRaw = rows.next().await?;
-            let (segment, first, last) =
-                (SegmentNumber::from(raw.segment), raw.first_sequence.get(), raw.last_sequence.get());
-            let is_sane = self.layout.has_segment(segment) && 0 < first && first <= last && last <= SEQUENCE_MAX;
+            let (segment, first, last) = (
+                SegmentNumber::from(raw.segment),
+                Sequence::from(raw.first_sequence),
+                Sequence::from(raw.last_sequence),
+            );
+            let is_sane =
+                self.layout.has_segment(segment) && Sequence::NONE < first && first <= last && last <= Sequence::MAX;
             if !is_sane || !self.recovered.segments.restore(segment, first, last, self.now) {
                 return Err(cannot_be());
             }
@@ -199,7 +203,7 @@ impl Replay<'_> {
         place.position = LogPosition {
             offset: found.end,
             epoch: place.position.epoch,
-            sequence: found.sequence + 1,
+            sequence: found.sequence.next(),
             link: found.checksum,
         };
         Ok(())
@@ -259,7 +263,7 @@ impl Replay<'_> {
             // Of a record only its header is here; whether it is whole is looked at where it matters.
             let is_later = start.is_ok_and(|start| {
                 parse_header(&start, self.log_id).is_some_and(|(header, _)| {
-                    header.epoch.get() == end.position.epoch && header.sequence.get() > end.position.sequence
+                    header.epoch.get() == end.position.epoch && Sequence::from(header.sequence) > end.position.sequence
                 })
             });
             if is_later {

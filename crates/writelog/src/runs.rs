@@ -159,6 +159,8 @@ fn cut(piece: &Piece, cell_bytes: u64) -> impl Iterator<Item = Piece> {
 
 #[cfg(test)]
 mod tests {
+    use store::Sequence;
+
     use super::*;
     use crate::place::Place;
     use crate::tag::Tag;
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn adjacent_pieces_are_one_write_up_to_the_largest() {
-        let zero = Piece { place: Place::zeroes(1, Zeroed::Kept), ..piece(24, 8) };
+        let zero = Piece { place: Place::zeroes(Sequence::FIRST, Zeroed::Kept), ..piece(24, 8) };
         let pieces = [piece(0, 8), piece(8, 8), piece(20, 4), zero, piece(32, 40)];
         assert_eq!(ranges(&runs(&pieces, &bounds(16, 0))), [(0, 16), (20, 4), (24, 8), (32, 16), (48, 16), (64, 8)]);
     }
@@ -207,7 +209,7 @@ mod tests {
         // Across a multiple of the longest write there are two, and they share no block.
         assert_eq!(ranges(&runs(&[piece(2040, 16)])), [(2040, 8), (2048, 8)]);
         assert_eq!(ranges(&runs(&[piece(2045, 5)])), [(2040, 8), (2048, 8)]);
-        let zero = Piece { place: Place::zeroes(1, Zeroed::Kept), ..piece(3, 30) };
+        let zero = Piece { place: Place::zeroes(Sequence::FIRST, Zeroed::Kept), ..piece(3, 30) };
         let zeroes = runs(&[zero]);
         assert_eq!(ranges(&zeroes), [(0, 8), (8, 24), (32, 8)]);
         assert_eq!(zeroes.iter().map(|run| run.is_zeroing).collect::<Vec<_>>(), [false, true, false]);
@@ -215,7 +217,12 @@ mod tests {
 
     #[test]
     fn many_zeroes_are_many_requests() {
-        let of = |zeroed| Piece { sector: 8, sectors: 1 << 31, place: Place::zeroes(1, zeroed), tag: Tag::dirty(1) };
+        let of = |zeroed| Piece {
+            sector: 8,
+            sectors: 1 << 31,
+            place: Place::zeroes(Sequence::FIRST, zeroed),
+            tag: Tag::dirty(1),
+        };
         for (zeroed, bytes_max) in
             [(Zeroed::Kept, DESTAGE_ZEROES_BYTES_MAX), (Zeroed::Discarded, DESTAGE_DISCARD_BYTES_MAX)]
         {

@@ -11,6 +11,7 @@
 //! passed over.
 
 use std::collections::{BTreeMap, VecDeque};
+use store::Sequence;
 
 use crate::numbers::SegmentNumber;
 
@@ -32,9 +33,9 @@ pub(crate) struct Segment {
     pub(crate) state: SegmentState,
     /// Grows when it is taken.
     pub(crate) generation: u32,
-    /// Of its records; 0 before the first.
-    pub(crate) first_sequence: u64,
-    pub(crate) last_sequence: u64,
+    /// Of its records; [`Sequence::NONE`] before the first.
+    pub(crate) first_sequence: Sequence,
+    pub(crate) last_sequence: Sequence,
     pub(crate) dirty_sectors: u32,
     pub(crate) pins: u32,
     /// Nothing that comes into it, or into one opened later, was written before.
@@ -58,7 +59,7 @@ pub(crate) struct Segments {
     /// Free and valid ones, in the order in which they are taken.
     reusable: VecDeque<SegmentNumber>,
     /// Open and used ones that have records, by their first sequence.
-    by_age: BTreeMap<u64, SegmentNumber>,
+    by_age: BTreeMap<Sequence, SegmentNumber>,
 }
 
 impl Segments {
@@ -66,8 +67,8 @@ impl Segments {
         let free = Segment {
             state: SegmentState::Free,
             generation: 0,
-            first_sequence: 0,
-            last_sequence: 0,
+            first_sequence: Sequence::NONE,
+            last_sequence: Sequence::NONE,
             dirty_sectors: 0,
             pins: 0,
             oldest_at: Instant::START,
@@ -126,8 +127,8 @@ impl Segments {
         *entry = Segment {
             state: SegmentState::Open,
             generation: entry.generation,
-            first_sequence: 0,
-            last_sequence: 0,
+            first_sequence: Sequence::NONE,
+            last_sequence: Sequence::NONE,
             dirty_sectors: 0,
             pins: 0,
             oldest_at,
@@ -136,9 +137,9 @@ impl Segments {
     }
 
     /// Notes that a record is on its way into the segment.
-    pub(crate) fn add_record(&mut self, segment: SegmentNumber, sequence: u64) {
+    pub(crate) fn add_record(&mut self, segment: SegmentNumber, sequence: Sequence) {
         let entry = self.get_mut(segment);
-        if entry.first_sequence == 0 {
+        if entry.first_sequence == Sequence::NONE {
             entry.first_sequence = sequence;
             self.by_age.insert(sequence, segment);
         }
@@ -154,8 +155,8 @@ impl Segments {
     pub(crate) fn restore(
         &mut self,
         segment: SegmentNumber,
-        first_sequence: u64,
-        last_sequence: u64,
+        first_sequence: Sequence,
+        last_sequence: Sequence,
         now: Instant,
     ) -> bool {
         if !self.take_named(segment) {
@@ -209,7 +210,7 @@ impl Segments {
 
     /// Used segments that a checkpoint of now would not need: nothing dirty, all records before `sequence`, and up to
     /// `destaged` where the order is kept.
-    pub(crate) fn releasable(&self, sequence: u64, destaged: Option<u64>) -> Vec<SegmentNumber> {
+    pub(crate) fn releasable(&self, sequence: Sequence, destaged: Option<Sequence>) -> Vec<SegmentNumber> {
         let is_releasable = |segment: &Segment| {
             segment.state == SegmentState::Used
                 && segment.dirty_sectors == 0
@@ -236,7 +237,7 @@ impl Segments {
 mod tests {
     use super::*;
 
-    fn fill(segments: &mut Segments, segment: SegmentNumber, sequence: u64) {
+    fn fill(segments: &mut Segments, segment: SegmentNumber, sequence: Sequence) {
         segments.open(segment, Instant::START);
         segments.add_record(segment, sequence);
         segments.add_dirty(segment, 8);
@@ -247,15 +248,15 @@ mod tests {
     fn a_segment_is_used_again_only_when_clean_and_checkpointed() {
         let mut segments = Segments::new(4);
         let first = segments.take_next().unwrap();
-        fill(&mut segments, first, 1);
+        fill(&mut segments, first, Sequence(1));
         let second = segments.take_next().unwrap();
-        fill(&mut segments, second, 2);
+        fill(&mut segments, second, Sequence(2));
         assert_eq!((first, second), (SegmentNumber(0), SegmentNumber(1)));
-        assert!(segments.releasable(10, None).is_empty(), "both are dirty");
+        assert!(segments.releasable(Sequence(10), None).is_empty(), "both are dirty");
         segments.remove_dirty(second, 8);
-        assert_eq!(segments.releasable(10, None), [second]);
-        assert!(segments.releasable(2, None).is_empty(), "its record is not in the checkpoint");
-        assert!(segments.releasable(10, Some(1)).is_empty(), "its epoch is not on the origin");
+        assert_eq!(segments.releasable(Sequence(10), None), [second]);
+        assert!(segments.releasable(Sequence(2), None).is_empty(), "its record is not in the checkpoint");
+        assert!(segments.releasable(Sequence(10), Some(Sequence(1))).is_empty(), "its epoch is not on the origin");
         segments.release(&[second]);
         assert_eq!(segments.get(second).state, SegmentState::Valid);
         let circle = [SegmentNumber(2), SegmentNumber(3), second];

@@ -40,12 +40,22 @@ pub(crate) fn stage_tag() -> Tag {
     Tag::dirty(0)
 }
 
+/// The order in which slots were written: none of a record's. 0 in a free slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SlotSequence(u64);
+
+impl SlotSequence {
+    fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// A slot in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) sector: u64,
     pub(crate) sectors: u32,
-    sequence: u64,
+    sequence: SlotSequence,
     /// Sectors that were not written again.
     live_sectors: u32,
     is_moving: bool,
@@ -53,8 +63,14 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    const FREE: Self =
-        Self { sector: 0, sectors: 0, sequence: 0, live_sectors: 0, is_moving: false, written_at: Instant::START };
+    const FREE: Self = Self {
+        sector: 0,
+        sectors: 0,
+        sequence: SlotSequence(0),
+        live_sectors: 0,
+        is_moving: false,
+        written_at: Instant::START,
+    };
 }
 
 /// See the module.
@@ -64,10 +80,10 @@ pub(crate) struct Stage {
     data_offset: usize,
     slots: Vec<Slot>,
     free: Vec<SlotNumber>,
-    by_sequence: BTreeMap<u64, SlotNumber>,
-    sequence_next: u64,
+    by_sequence: BTreeMap<SlotSequence, SlotNumber>,
+    sequence_next: SlotSequence,
     /// Slots up to this sequence belong to the round under way.
-    cut: Option<u64>,
+    cut: Option<SlotSequence>,
     keeps_order: bool,
 }
 
@@ -91,7 +107,7 @@ impl Stage {
             slots: vec![Slot::FREE; slot_count],
             free: (0..slot_count as u32).rev().map(SlotNumber).collect(),
             by_sequence: BTreeMap::new(),
-            sequence_next: 1,
+            sequence_next: SlotSequence(1),
             cut: None,
             keeps_order,
         };
@@ -124,7 +140,7 @@ impl Stage {
             }
             let SlotFound::Whole(raw) = found else { continue };
             let sectors = raw.sectors.get();
-            let sequence = raw.sequence.get();
+            let sequence = SlotSequence(raw.sequence.get());
             self.slots[slot.index()] = Slot {
                 sector: raw.sector.get(),
                 sectors,
@@ -134,7 +150,7 @@ impl Stage {
                 written_at: now,
             };
             self.by_sequence.insert(sequence, slot);
-            self.sequence_next = self.sequence_next.max(sequence + 1);
+            self.sequence_next = self.sequence_next.max(sequence.next());
         }
         let by_sequence = &self.by_sequence;
         let used: std::collections::BTreeSet<SlotNumber> = by_sequence.values().copied().collect();
@@ -178,11 +194,11 @@ impl Stage {
         let slot = self.free.pop()?;
         let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
         let sequence = self.sequence_next;
-        self.sequence_next += 1;
+        self.sequence_next = sequence.next();
         let mut raw = SlotRaw {
             checksum: U32::ZERO,
             sectors: sectors.into(),
-            sequence: sequence.into(),
+            sequence: sequence.0.into(),
             sector: sector.into(),
             reserved: U64::ZERO,
         };

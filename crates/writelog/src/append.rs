@@ -28,7 +28,7 @@ use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
 use crate::layout::LogPlace;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
-use crate::numbers::{SegmentNumber, SlotNumber};
+use crate::numbers::{Sector, SegmentNumber, SlotNumber};
 use crate::place::Place;
 use crate::stage::Stage;
 use crate::unit::LogUnit;
@@ -46,7 +46,7 @@ type Finished = Vec<(Arc<Ticket>, Result<(), Error>)>;
 impl Core {
     /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it
     /// failed.
-    pub(crate) fn append(self: &Arc<Self>, entries: Vec<(u64, u64, Content)>) -> Completion {
+    pub(crate) fn append(self: &Arc<Self>, entries: Vec<(Sector, u64, Content)>) -> Completion {
         if entries.is_empty() {
             return Completion::ready(Response::done(Buffer::empty()));
         }

@@ -35,7 +35,7 @@ use crate::layout::LogPlace;
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
-use crate::numbers::SegmentNumber;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::options::DestageOrder;
 use crate::place::PlaceView;
 
@@ -45,7 +45,7 @@ pub(crate) struct Snapshot {
     segment_count: u32,
     pub(crate) extent_count: u32,
     /// What lies before it was collected.
-    sector: u64,
+    sector: Sector,
     /// Where the last record that counts ended.
     applied: LogPlace,
     /// Where replay begins.
@@ -212,7 +212,7 @@ impl Core {
                 // Collected while others write they may be more than there ever were; at one moment they have room.
                 let state = self.state();
                 snapshot = self.snapshot_without_extents(&state);
-                state.contents.owed_from(0).for_each(|piece| snapshot.add(&piece));
+                state.contents.owed_from(Sector::FIRST).for_each(|piece| snapshot.add(&piece));
                 return snapshot;
             }
         }
@@ -254,7 +254,7 @@ impl Core {
             bytes,
             segment_count,
             extent_count: 0,
-            sector: 0,
+            sector: Sector::FIRST,
             applied: state.contents.applied,
             place,
             destaged_sequence: state.destaged.sequence(),
@@ -496,8 +496,9 @@ mod tests {
         world.executor.block_on(committed).expect("nothing fails");
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), ORDERED_SEED, false);
         assert_eq!(after.core.recovery.checkpoint_extents, 3, "it names them");
-        let dirty: Vec<u64> = after.core.state().contents.owed_from(0).map(|piece| piece.sector).collect();
-        assert_eq!(dirty, [20 * BLOCK_BYTES / UNIT_BYTES], "what was written last is all that the origin lacks");
+        let dirty: Vec<Sector> =
+            after.core.state().contents.owed_from(Sector::FIRST).map(|piece| piece.sector).collect();
+        assert_eq!(dirty, [Sector::at(20 * BLOCK_BYTES)], "what was written last is all that the origin lacks");
     }
 
     /// What a slot covers goes from the map to the shadow, where it joins what was collected before: its rest begins in

@@ -38,7 +38,7 @@ use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::line::Line;
-use crate::numbers::SegmentNumber;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
 use crate::origin::Origin;
 use crate::pace::Pace;
@@ -127,7 +127,7 @@ pub(crate) struct State {
     /// Whether a round of level 1 keeps requests waiting (the paper's profile).
     pub(crate) is_gated: bool,
     /// Where the next batch in order of LBA begins.
-    pub(crate) lba_cursor: u64,
+    pub(crate) lba_cursor: Sector,
     /// The log device refused a record or a checkpoint. From then on writes go to the origin.
     pub(crate) failure: Option<Error>,
     /// How that was noted durably.

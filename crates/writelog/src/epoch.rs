@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use store::Sequence;
 
 use crate::map::Piece;
+use crate::numbers::Sector;
 
 /// What is sent before anything that came after it.
 pub(crate) struct Epoch {
@@ -44,14 +45,14 @@ struct Step {
     /// Disjoint, ascending.
     pieces: Vec<Piece>,
     /// Before this sector all of it is on the origin, durably.
-    sent_to: u64,
+    sent_to: Sector,
 }
 
 /// What a batch sends of an epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Behind its last sector.
-    pub(crate) end_sector: u64,
+    pub(crate) end_sector: Sector,
     /// Whether nothing of its step comes behind it.
     pub(crate) is_last: bool,
 }
@@ -69,7 +70,7 @@ impl Epoch {
     }
 
     /// The step under way is on the origin up to `sector`, durably.
-    pub(crate) fn sent_to(&mut self, sector: u64) {
+    pub(crate) fn sent_to(&mut self, sector: Sector) {
         self.step.iter_mut().for_each(|step| step.sent_to = sector);
     }
 
@@ -86,7 +87,7 @@ impl Epoch {
 impl Step {
     /// What the oldest segments have, up to so many bytes, but at least one of them.
     fn first_of(rest: &mut BTreeMap<Sequence, Vec<Piece>>, bytes_max: u64) -> Self {
-        let mut step = Self { end: Sequence::NONE, pieces: Vec::new(), sent_to: 0 };
+        let mut step = Self { end: Sequence::NONE, pieces: Vec::new(), sent_to: Sector::FIRST };
         let mut bytes = 0;
         while let Some(next) = rest.first_entry() {
             bytes += next.get().iter().map(Piece::destage_bytes).sum::<u64>();

@@ -108,7 +108,7 @@ fn pieces_of(entries: &[EntryRaw], sequence: Sequence, record_unit: LogUnit) -> 
             ENTRY_DISCARDED => Place::zeroes(sequence, Zeroed::MayDiscard),
             _ => Place::zeroes(sequence, Zeroed::Kept),
         };
-        pieces.push(Piece { sector: entry.sector.get(), sectors, place, tag: Tag::dirty(0) });
+        pieces.push(Piece { sector: entry.sector.into(), sectors, place, tag: Tag::dirty(0) });
     }
     pieces
 }

@@ -35,6 +35,7 @@ use crate::limits::{
     EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
 };
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::options::Level2;
 use crate::place::PlaceView;
 use crate::runs::{Bounds, Run, joined, runs};
@@ -165,7 +166,7 @@ impl Core {
     /// Whether level 2 has anything to do: what is in slots is level 1's, and what is lost is nobody's.
     fn is_anything_dirty(&self, state: &State) -> bool {
         if state.failure.is_some() {
-            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+            return state.contents.map.dirty_from(Sector::FIRST).any(|piece| !piece.tag.is_lost());
         }
         state.contents.segments.oldest_dirty_at().is_some()
             || (self.keeps_order() && state.destaged.sequence().next() < state.contents.applied.position.sequence)
@@ -218,7 +219,9 @@ impl Core {
         };
         {
             let state = &mut *self.state();
-            if state.contents.zeroes_since.is_some() && !state.contents.owed_from(0).any(|piece| piece.is_zero()) {
+            if state.contents.zeroes_since.is_some()
+                && !state.contents.owed_from(Sector::FIRST).any(|piece| piece.is_zero())
+            {
                 state.contents.zeroes_since = None;
             }
             state.releasable_count = self.releasable(state).len() as u32;
@@ -250,7 +253,7 @@ impl Core {
 
     /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a
     /// step is nothing to go on from. Returns the sectors that became clean.
-    fn advance(&self, epoch: &mut Option<Epoch>, sector: u64, is_all: bool) -> u64 {
+    fn advance(&self, epoch: &mut Option<Epoch>, sector: Sector, is_all: bool) -> u64 {
         if !is_all {
             epoch.iter_mut().for_each(|epoch| epoch.sent_to(sector));
             return 0;
@@ -266,7 +269,7 @@ impl Core {
 
     /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent
     /// leaves the batch: all from the sector on that is returned.
-    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<u64>, Error> {
+    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<Sector>, Error> {
         let runs = runs(&batch.pieces, &self.bounds(self.level2().seek_bytes));
         let mut in_flight = FuturesUnordered::new();
         let mut runs = runs.into_iter();
@@ -450,7 +453,7 @@ impl Core {
     /// Whether anything from before record `end` is not on the origin, but for what is lost.
     fn is_dirty_before(&self, state: &State, end: Sequence) -> bool {
         if state.failure.is_some() {
-            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+            return state.contents.map.dirty_from(Sector::FIRST).any(|piece| !piece.tag.is_lost());
         }
         if self.keeps_order() && state.destaged.sequence().next() < end {
             return true;
@@ -460,7 +463,7 @@ impl Core {
         let is_segment_dirty = oldest.is_some_and(|segment| state.contents.segments.get(segment).first_sequence < end);
         let newest = state.contents.applied.position.sequence.before();
         let is_zero_before = |piece: Piece| piece.is_zero() && piece.place.record(newest) < end;
-        is_segment_dirty && state.contents.owed_from(0).any(|piece| !piece.tag.is_lost())
-            || state.contents.owed_from(0).any(is_zero_before)
+        is_segment_dirty && state.contents.owed_from(Sector::FIRST).any(|piece| !piece.tag.is_lost())
+            || state.contents.owed_from(Sector::FIRST).any(is_zero_before)
     }
 }

@@ -14,7 +14,7 @@ use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
 use crate::limits::{SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
-use crate::numbers::SegmentNumber;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::salvage::segment_image;
 use crate::segments::SegmentState;
 use crate::unit::LogUnit;
@@ -118,7 +118,10 @@ impl Core {
         }
         let lost: Vec<Piece> = {
             let state = self.state();
-            let owed = state.contents.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
+            let owed = state
+                .contents
+                .owed_from(Sector::FIRST)
+                .filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
             owed.flat_map(|piece| loaded.missing_of(&piece)).collect()
         };
         lost.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
@@ -145,7 +148,7 @@ pub(crate) fn damaged_records(segment: SegmentNumber) -> Error {
 fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
     let mut parts = vec![*piece];
     let is_of = |held: &&Piece| {
-        held.is_in_segment() && held.sector.wrapping_sub(held.unit().0) == piece.sector.wrapping_sub(piece.unit().0)
+        held.is_in_segment() && held.sector.0.wrapping_sub(held.unit().0) == piece.sector.0.wrapping_sub(piece.unit().0)
     };
     for held in records.iter().flat_map(|record| &record.pieces).filter(is_of) {
         parts = parts.iter().flat_map(|part| without(part, held.unit(), held.unit_end())).collect();

@@ -16,7 +16,7 @@ use crate::images::Images;
 use crate::limits::UNIT_BYTES;
 use crate::loaded::{Loaded, without};
 use crate::map::{ExtentMap, Piece};
-use crate::numbers::SegmentNumber;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::pins::Pins;
 use crate::place::PlaceView;
 use crate::stage::Stage;
@@ -50,7 +50,8 @@ impl Core {
         let state = self.state();
         let is_all = state.contents.stage.as_ref().is_none_or(Stage::is_empty);
         if is_all && state.destaged.sequence() < state.destaged.found() {
-            *epoch = Some(self.epoch_of(&state, state.contents.owed_from(0).collect(), state.destaged.found()));
+            *epoch =
+                Some(self.epoch_of(&state, state.contents.owed_from(Sector::FIRST).collect(), state.destaged.found()));
         }
     }
 
@@ -60,7 +61,7 @@ impl Core {
         let mut epoch = self.destaging.lock().await;
         let state = &mut *self.state();
         let found = state.destaged.found();
-        let pieces: Vec<Piece> = state.contents.owed_from(0).collect();
+        let pieces: Vec<Piece> = state.contents.owed_from(Sector::FIRST).collect();
         if pieces.is_empty() {
             state.destaged.begin_at(found);
             return;
@@ -170,7 +171,7 @@ impl Core {
             }
             PlaceView::Slot(_) => false,
         };
-        let sent: Vec<Piece> = state.contents.owed_from(0).filter(is_sent).collect();
+        let sent: Vec<Piece> = state.contents.owed_from(Sector::FIRST).filter(is_sent).collect();
         // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
         sent.iter().for_each(|piece| state.contents.forget(piece.sector, piece.sectors));
     }
@@ -223,7 +224,7 @@ fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
     }
     let mut map = ExtentMap::default();
     pieces.into_iter().for_each(|piece| map.insert(piece, |_| {}));
-    map.dirty_from(0).collect()
+    map.dirty_from(Sector::FIRST).collect()
 }
 
 #[cfg(test)]
@@ -243,20 +244,20 @@ mod tests {
         ) {
             let pieces: Vec<Piece> = (0u64..).zip(writes).map(|(index, (at, count))| {
                 let place = Place::segment(LogUnit(index * 100));
-                Piece { sector: at * 4, sectors: count * 4, place, tag: Tag::dirty(0) }
+                Piece { sector: Sector(at * 4), sectors: count * 4, place, tag: Tag::dirty(0) }
             }).collect();
             let mut twin = vec![None; SECTORS as usize + 8];
             for piece in &pieces {
                 let place = |sector| piece.clip(sector, sector + 1).place;
-                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(place(sector)));
+                piece.sector.up_to(piece.end()).for_each(|sector| twin[sector.0 as usize] = Some(place(sector)));
             }
             let mut found = vec![None; twin.len()];
-            let mut last = 0;
+            let mut last = Sector::FIRST;
             for piece in newest(pieces) {
                 prop_assert!(piece.sector >= last);
                 last = piece.end();
                 let place = |sector| piece.clip(sector, sector + 1).place;
-                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(place(sector)));
+                piece.sector.up_to(last).for_each(|sector| found[sector.0 as usize] = Some(place(sector)));
             }
             prop_assert_eq!(found, twin);
         }

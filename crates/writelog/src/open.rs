@@ -31,6 +31,7 @@ use crate::level2::DestageProgress;
 use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
 use crate::line::Line;
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 use crate::origin::Origin;
@@ -158,10 +159,10 @@ fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
 
 /// Refuses an origin that shrank to less than what is dirty.
 fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, origin_bytes: u64) -> Result<(), Error> {
-    let in_log = recovered.map.dirty_from(0).map(|piece| piece.end());
+    let in_log = recovered.map.dirty_from(Sector::FIRST).map(|piece| piece.end());
     let in_slots =
         stage.into_iter().flat_map(Stage::slots_by_age).map(|(_, _, slot)| slot.sector + u64::from(slot.sectors));
-    if in_log.chain(in_slots).all(|end| end <= origin_bytes / UNIT_BYTES) {
+    if in_log.chain(in_slots).all(|end| end <= Sector::at(origin_bytes)) {
         return Ok(());
     }
     let context = format!(
@@ -217,7 +218,7 @@ fn assemble(
     let mut report = recovered.report;
     let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
     let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
-    let has_zeroes = recovered.map.dirty_from(0).any(|piece| piece.is_zero());
+    let has_zeroes = recovered.map.dirty_from(Sector::FIRST).any(|piece| piece.is_zero());
     let mut state = State {
         contents: Contents {
             layout,
@@ -241,7 +242,7 @@ fn assemble(
         was_full: false,
         wants_room: false,
         is_gated: false,
-        lba_cursor: 0,
+        lba_cursor: Sector::FIRST,
         failure: None,
         failure_note: FailureNote::Untried,
         stuck: None,

@@ -24,7 +24,7 @@ use crate::found::{Found, find_record};
 use crate::layout::{Layout, LogPlace};
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SEGMENT_STARTS_AT_ONCE, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
-use crate::numbers::SegmentNumber;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::place::{Place, PlaceView};
 use crate::segments::{SegmentState, Segments};
 use crate::status::RecoveryReport;
@@ -106,12 +106,12 @@ impl Replay<'_> {
             }
         }
         let has_discards = head.flags.get() & CHECKPOINT_FLAG_DISCARDS != 0;
-        let mut last_end = 0;
+        let mut last_end = Sector::FIRST;
         for _ in 0..head.extent_count.get() {
             let raw: ExtentRaw = rows.next().await?;
-            let (sector, sectors) = (raw.sector.get(), u64::from(raw.sectors.get()));
+            let (sector, sectors) = (Sector::from(raw.sector), u64::from(raw.sectors.get()));
             let place = Place::decode(raw.place.get(), has_discards);
-            let is_behind = sector >= last_end && sectors > 0 && sector < 1 << 54;
+            let is_behind = sector >= last_end && sectors > 0 && sector < Sector::END;
             let generation = match place.view() {
                 PlaceView::Zeroes(_) => Some(0),
                 PlaceView::Segment(unit) if is_behind => self.add_dirty(unit, sectors),

@@ -20,7 +20,7 @@ use crate::batch::{Batch, Choice, Goal};
 use crate::core::{Core, FailureNote, State};
 use crate::epoch::Epoch;
 use crate::map::Piece;
-use crate::numbers::SegmentNumber;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::options::DestageOrder;
 use crate::pins::Pins;
 
@@ -77,7 +77,7 @@ impl Core {
                 _ => Box::new(state.contents.map.dirty_from(sector)),
             }
         };
-        let before_cursor = dirty_from(0).take_while(|piece| piece.sector < cursor);
+        let before_cursor = dirty_from(Sector::FIRST).take_while(|piece| piece.sector < cursor);
         for piece in dirty_from(cursor).chain(before_cursor).filter(|piece| !piece.tag.is_lost()) {
             if bytes >= bytes_max {
                 break;
@@ -86,7 +86,7 @@ impl Core {
             bytes += piece.destage_bytes();
             pieces.push(piece);
         }
-        state.lba_cursor = pieces.last().map_or(0, Piece::end);
+        state.lba_cursor = pieces.last().map_or(Sector::FIRST, Piece::end);
         for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
             pins.add(&mut state.contents.segments, self.layout.segment_of(piece.unit()));
         }

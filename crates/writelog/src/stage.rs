@@ -25,7 +25,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{NVRAM_MAGIC, NvramRaw, SlotRaw};
 use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
-use crate::numbers::SlotNumber;
+use crate::numbers::{Sector, SlotNumber};
 use crate::nvram::PersistentRegion;
 use crate::place::{Place, SLOT_UNITS_MAX};
 use crate::tag::Tag;
@@ -53,7 +53,7 @@ impl SlotSequence {
 /// A slot in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
-    pub(crate) sector: u64,
+    pub(crate) sector: Sector,
     pub(crate) sectors: u32,
     sequence: SlotSequence,
     /// Sectors that were not written again.
@@ -64,7 +64,7 @@ pub(crate) struct Slot {
 
 impl Slot {
     const FREE: Self = Self {
-        sector: 0,
+        sector: Sector::FIRST,
         sectors: 0,
         sequence: SlotSequence(0),
         live_sectors: 0,
@@ -142,7 +142,7 @@ impl Stage {
             let sectors = raw.sectors.get();
             let sequence = SlotSequence(raw.sequence.get());
             self.slots[slot.index()] = Slot {
-                sector: raw.sector.get(),
+                sector: raw.sector.into(),
                 sectors,
                 sequence,
                 live_sectors: sectors,
@@ -190,7 +190,7 @@ impl Stage {
     }
 
     /// Puts up to a slot's worth of sectors into a free slot, durably, and returns where it begins.
-    pub(crate) fn write(&mut self, sector: u64, data: &[u8], now: Instant) -> Option<SlotUnit> {
+    pub(crate) fn write(&mut self, sector: Sector, data: &[u8], now: Instant) -> Option<SlotUnit> {
         let slot = self.free.pop()?;
         let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
         let sequence = self.sequence_next;
@@ -342,13 +342,13 @@ pub(crate) enum SlotFound {
 
 impl SlotFound {
     /// The sectors that it says it is, if a slot can have them.
-    pub(crate) fn sectors_of(raw: &SlotRaw, slot_bytes: usize) -> Option<(u64, u64)> {
+    pub(crate) fn sectors_of(raw: &SlotRaw, slot_bytes: usize) -> Option<(Sector, u64)> {
         let sectors = u64::from(raw.sectors.get());
         let is_sane = sectors > 0
             && sectors * UNIT_BYTES <= slot_bytes as u64
             && raw.sequence.get() < u64::MAX >> 1
-            && raw.sector.get() < 1 << 54;
-        is_sane.then_some((raw.sector.get(), sectors))
+            && Sector::from(raw.sector) < Sector::END;
+        is_sane.then_some((raw.sector.into(), sectors))
     }
 }
 
@@ -453,7 +453,7 @@ mod tests {
     fn the_bytes_are_what_the_format_page_says() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let unit = stage.write(0x1122, &[0xa5; 512], Instant::START).unwrap();
+        let unit = stage.write(Sector(0x1122), &[0xa5; 512], Instant::START).unwrap();
         assert_eq!(unit, SlotUnit(0));
         let mut bytes = [0; 64];
         region.load(0, &mut bytes);
@@ -470,12 +470,12 @@ mod tests {
     fn what_was_written_is_found_again_and_what_was_torn_is_not() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let first = stage.write(8, &[1; 1024], Instant::START).unwrap();
-        stage.write(16, &[2; 512], Instant::START).unwrap();
+        let first = stage.write(Sector(8), &[1; 1024], Instant::START).unwrap();
+        stage.write(Sector(16), &[2; 512], Instant::START).unwrap();
         region.store(4096 + 1024, &[9]);
         let stage = open(&region, false);
-        let found: Vec<u64> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
-        assert_eq!(found, [8]);
+        let found: Vec<Sector> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
+        assert_eq!(found, [Sector(8)]);
         let mut bytes = [0; 512];
         stage.load(SlotUnit(first.0 + 1), &mut bytes);
         assert_eq!(bytes, [1; 512]);
@@ -497,10 +497,10 @@ mod tests {
         for keeps_order in [false, true] {
             let region = Arc::new(VolatileRegion::new(64 << 10));
             let mut stage = open(&region, keeps_order);
-            let unit = stage.write(8, &[1; 512], Instant::START).unwrap();
+            let unit = stage.write(Sector(8), &[1; 512], Instant::START).unwrap();
             stage.begin_round(1.0);
             assert!(!stage.is_at_cut());
-            stage.write(8, &[2; 512], Instant::START).unwrap();
+            stage.write(Sector(8), &[2; 512], Instant::START).unwrap();
             stage.supersede(unit, 1);
             assert_eq!(stage.used_count(), if keeps_order { 2 } else { 1 });
             let moving = stage.take_moving(1 << 20);

@@ -57,7 +57,7 @@ impl Core {
                 let ticket = Arc::clone(&ticket);
                 Entry { sector, sectors, content, ticket }
             });
-            if let Some(error) = state.failure.clone() {
+            if let Some(error) = state.failure.error().cloned() {
                 entries.for_each(|entry| cancel_move(&mut state.contents.stage, entry.slot()));
                 return Completion::ready(Response::failed(error, Buffer::empty()));
             }
@@ -117,7 +117,7 @@ impl Core {
             };
             let taken = state.appender.take(limit, extents_max);
             if !taken.is_empty() {
-                state.wants_room = false;
+                state.room.note_found(false);
                 return Some(self.assemble(state, taken));
             }
             let open = state.appender.open.take().expect("it was opened above");
@@ -132,11 +132,9 @@ impl Core {
         let mut finished = Vec::new();
         {
             let state = &mut *self.state();
-            if !state.wants_room {
+            if !state.room.give_up(error) {
                 return;
             }
-            state.stuck = Some(error.clone());
-            state.wants_room = false;
             abandon_queue(state, error, &mut finished);
         }
         tell(finished);
@@ -150,8 +148,7 @@ impl Core {
 
     /// Somebody waits until the origin has taken some of what the log holds.
     pub(crate) fn ask_for_room(&self, state: &mut State) {
-        state.was_full = true;
-        if !std::mem::replace(&mut state.wants_room, true) {
+        if state.room.ask() {
             self.background.notify();
         }
     }
@@ -281,14 +278,13 @@ impl Core {
 
     /// The log device failed where nothing can be promised without it. The first time, loudly.
     fn fail(&self, state: &mut State, error: &Error) {
-        if state.failure.is_none() {
+        if state.failure.comes(error) {
             tracing::error!(
                 %error,
                 dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES,
                 "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it \
                  can be read"
             );
-            state.failure = Some(error.clone());
             state.appender.refuse(error);
         }
         self.changed.notify();
@@ -323,7 +319,7 @@ impl Core {
                 }
             }
         }
-        if let Some(error) = state.failure.clone() {
+        if let Some(error) = state.failure.error().cloned() {
             abandon_queue(state, &error, finished);
         }
     }
@@ -347,7 +343,7 @@ impl Core {
         if record.is_epoch_end {
             state.destaged.note_epoch_end();
         }
-        state.tail_bytes += record.bytes;
+        state.checkpointed.note_record(record.bytes);
         if let Some(buffer) = record.done {
             state.contents.records.insert(record.unit, buffer);
         }

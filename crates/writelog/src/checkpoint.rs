@@ -94,9 +94,9 @@ impl Core {
     /// In what time a checkpoint is due unless something changes; `None` when none is.
     fn checkpoint_due_in(&self, state: &State) -> Option<Duration> {
         let interval = self.options.checkpoint_interval_bytes;
-        let rested = self.clock.now().since(state.checkpointed_at);
+        let rested = state.checkpointed.rested(self.clock.now());
         let is_paused = rested < self.options.checkpoint_pause;
-        if state.tail_bytes >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
+        if state.checkpointed.tail_bytes() >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
             return Some(Duration::ZERO);
         }
         // Who waits for room in the checkpoint waits for level 2 only.
@@ -108,8 +108,8 @@ impl Core {
         if freed > 0 && freed >= written * CHECKPOINT_WORTH_TIMES {
             return Some(Duration::ZERO);
         }
-        let rest = state.checkpoint_took * CHECKPOINT_REST_TIMES;
-        (freed > 0 && state.wants_room).then(|| rest.saturating_sub(rested))
+        let rest = state.checkpointed.took() * CHECKPOINT_REST_TIMES;
+        (freed > 0 && state.room.is_wanted()).then(|| rest.saturating_sub(rested))
     }
 
     pub(crate) async fn checkpoint_if_it_helps(self: &Arc<Self>) -> Result<(), Error> {
@@ -138,7 +138,7 @@ impl Core {
             self.give_up_log(&error);
             return Err(error);
         }
-        self.state().checkpoint_took = self.clock.now().since(began_at);
+        self.state().checkpointed.note_end(began_at, self.clock.now());
         drop(superblock);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.start_records();
@@ -188,14 +188,13 @@ impl Core {
             state.contents.segments.release(&snapshot.released);
             snapshot.released.iter().for_each(|&segment| state.contents.sums.forget(segment));
             state.releasable_count = self.releasable(state).len() as u32;
-            state.tail_bytes -= snapshot.tail_bytes;
-            state.checkpointed_at = self.clock.now();
+            state.checkpointed.note_durable(self.clock.now(), snapshot.tail_bytes);
         }
         Ok(())
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.state().failure.clone()
+        self.state().failure.error().cloned()
     }
 
     /// All that a checkpoint stores, as of now.
@@ -239,7 +238,7 @@ impl Core {
             segment_count += 1;
         }
         let mut place = state.contents.applied;
-        if state.failure.is_some() {
+        if state.failure.has_come() {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
             place.position.epoch += 1;
         }
@@ -259,9 +258,9 @@ impl Core {
             place,
             destaged_sequence: state.destaged.sequence(),
             dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
-            tail_bytes: state.tail_bytes,
+            tail_bytes: state.checkpointed.tail_bytes(),
             released,
-            has_failed: state.failure.is_some(),
+            has_failed: state.failure.has_come(),
             has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.life.is_stopped()),
         }
     }
@@ -314,7 +313,7 @@ impl Core {
             offset += length;
             let is_waited_for = {
                 let state = self.state();
-                state.wants_room || state.failure.is_some()
+                state.room.is_wanted() || state.failure.has_come()
             };
             let is_urgent = is_waited_for || self.life.is_stopped();
             if offset < end && !is_urgent {

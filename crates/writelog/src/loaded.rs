@@ -37,8 +37,12 @@ impl Core {
     /// unless it waits for room.
     pub(crate) fn log_reads_in_flight(&self) -> usize {
         let state = self.state();
-        let free =
-            state.contents.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
+        let free = state
+            .contents
+            .stage
+            .as_ref()
+            .filter(|_| !state.room.is_wanted())
+            .map_or(1.0, |stage| 1.0 - stage.share_used());
         ((self.level2().writes_in_flight as f64 * free).round() as usize).max(1)
     }
 

@@ -7,7 +7,6 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::range::ByteRange;
@@ -21,10 +20,12 @@ use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
 use crate::appender::Appender;
+use crate::checkpointed::Checkpointed;
 use crate::contents::Contents;
-use crate::core::{Core, FailureNote, State};
+use crate::core::{Core, State};
 use crate::counters::Counters;
 use crate::destaged::Destaged;
+use crate::failure::Failure;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
@@ -38,6 +39,7 @@ use crate::origin::Origin;
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::room::Room;
 use crate::sectors::whole_sectors;
 use crate::shadow::Shadow;
 use crate::stage::{Stage, stage_tag};
@@ -236,16 +238,11 @@ fn assemble(
         releasable_count: 0,
         line: Line::new(),
         pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),
-        tail_bytes: 0,
-        checkpointed_at: options.clock.now(),
-        checkpoint_took: Duration::ZERO,
-        was_full: false,
-        wants_room: false,
+        checkpointed: Checkpointed::none(options.clock.now()),
+        room: Room::default(),
         is_gated: false,
         lba_cursor: Sector::FIRST,
-        failure: None,
-        failure_note: FailureNote::Untried,
-        stuck: None,
+        failure: Failure::none(),
         destage_failure: None,
     };
     if let Some(stage) = stage {

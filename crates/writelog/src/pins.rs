@@ -32,7 +32,7 @@ impl Drop for Pins {
         let is_room_wanted = {
             let state = &mut *self.core.state();
             self.segments.iter().for_each(|&segment| state.contents.segments.unpin(segment));
-            state.wants_room
+            state.room.is_wanted()
         };
         if is_room_wanted {
             self.core.start_records();

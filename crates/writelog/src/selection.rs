@@ -17,8 +17,9 @@ use block::Error;
 use futures_util::stream::StreamExt;
 
 use crate::batch::{Batch, Choice, Goal};
-use crate::core::{Core, FailureNote, State};
+use crate::core::{Core, State};
 use crate::epoch::Epoch;
+use crate::failure::FailureNote;
 use crate::map::Piece;
 use crate::numbers::{Sector, SegmentNumber};
 use crate::options::DestageOrder;
@@ -28,10 +29,11 @@ impl Core {
     /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
     pub(crate) fn choice(&self, state: &State, goal: Goal) -> Choice {
         // Halfway between where writes slow down and where they stop.
-        let is_low = state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
+        let is_low =
+            state.room.is_wanted() || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
         match self.options.order {
             // What is only in the log goes first, while it can be read; of slots, too.
-            _ if state.failure.is_some() => Choice::Lba,
+            _ if state.failure.has_come() => Choice::Lba,
             DestageOrder::Log => Choice::Epoch,
             _ if goal == Goal::Everything => Choice::Oldest,
             // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
@@ -72,7 +74,7 @@ impl Core {
         // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is
         // newer than what the log has.
         let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
-            match state.failure_note {
+            match state.failure.note {
                 FailureNote::Untried | FailureNote::Nowhere => Box::new(state.contents.owed_from(sector)),
                 _ => Box::new(state.contents.map.dirty_from(sector)),
             }

@@ -71,12 +71,12 @@ impl Core {
             let count = self.changed.count();
             let (written, is_due, has_room_for_others) = {
                 let state = &mut *self.state();
-                if let Some(error) = &state.failure {
+                if let Some(error) = state.failure.error() {
                     return Err(error.clone());
                 }
                 let has_room = self.has_room_for_slot(state);
                 match has_room {
-                    true => state.wants_room &= state.appender.has_queue(),
+                    true => state.room.note_found(state.appender.has_queue()),
                     false => self.ask_for_room(state),
                 }
                 let Some(stage) = &mut state.contents.stage else { break };
@@ -94,7 +94,7 @@ impl Core {
                     self.count_superseded(superseded);
                     again = sectors - (state.contents.map.dirty_sectors() - before);
                     self.counters.absorbed(again - superseded.min(again));
-                } else if let Some(error) = &state.stuck {
+                } else if let Some(error) = state.room.stuck() {
                     return Err(error.clone());
                 }
                 (written, is_first || self.is_round_due(state), again > 0 && state.line.len() > 0)

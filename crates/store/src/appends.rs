@@ -320,7 +320,8 @@ mod tests {
                 while let Some((sequence, result)) = appends.settle() {
                     prop_assert!(!under_way.contains(&sequence), "nobody is told of what is on its way");
                     prop_assert_eq!(result.is_ok(), sequence < refused_from);
-                    prop_assert!(result.is_err() || Sequence::FIRST.up_to(sequence).all(|before| landed.contains(&before)));
+                    let is_in_order = Sequence::FIRST.up_to(sequence).all(|before| landed.contains(&before));
+                    prop_assert!(result.is_err() || is_in_order);
                     prop_assert!(told.insert(sequence, result.is_ok()).is_none(), "told once");
                 }
                 for sequence in Sequence::FIRST.up_to(appends.next_sequence().before()) {

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::processor;
+use crate::processor::{self, on_processors};
 use crate::{Arguments, Result};
 
 /// Bytes of a basic header segment, so of a request.
@@ -105,12 +105,8 @@ fn reply(mut stream: TcpStream, request_bytes: usize, reply_bytes: usize, batch_
 /// One shape: operations per second, and microseconds of the server's processor per operation.
 pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<(f64, f64)> {
     let program = std::env::current_exe()?;
-    let mut server = Command::new("taskset")
-        .args(["-c", &arguments.server_cpus])
-        .arg(program)
-        .arg("--ceiling-server")
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let mut server =
+        on_processors(&arguments.server_cpus).arg(program).arg("--ceiling-server").stdout(Stdio::piped()).spawn()?;
     let mut address = String::new();
     BufReader::new(server.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
     // The client is this process's thread: it takes its place on the clients' processors by a child that it would only

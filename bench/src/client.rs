@@ -5,6 +5,7 @@
 
 use std::process::Command;
 
+use crate::processor::on_processors;
 use crate::server::{self, Server};
 use crate::{Arguments, Result};
 
@@ -97,9 +98,9 @@ pub struct Operations {
 /// Runs a case against a server, all its sessions at once.
 pub fn run(case: &Case, server: &Server, arguments: &Arguments) -> Result<Operations> {
     let outputs = std::thread::scope(|scope| {
-        let run_one =
-            |session| move || server::run(&mut command(case, server, arguments, session)).map_err(|e| e.to_string());
-        let running: Vec<_> = (0..case.sessions).map(|session| scope.spawn(run_one(session))).collect();
+        let commands = (0..case.sessions).map(|session| command(case, server, arguments, session));
+        let run_one = |mut command: Command| move || server::run(&mut command).map_err(|e| e.to_string());
+        let running: Vec<_> = commands.map(|command| scope.spawn(run_one(command))).collect();
         running.into_iter().map(|thread| thread.join().map_err(|_| "a client's thread panicked")).collect::<Vec<_>>()
     });
     let mut total = Operations::default();
@@ -122,8 +123,7 @@ fn requests(case: &Case, arguments: &Arguments) -> u64 {
 fn command(case: &Case, server: &Server, arguments: &Arguments, session: u32) -> Command {
     let (depth, bytes, seconds) = (case.depth.to_string(), case.block_bytes.to_string(), arguments.seconds.to_string());
     let name = format!("iqn.2026-11.io.forebay:client-{session}");
-    let mut command = Command::new("taskset");
-    command.args(["-c", &arguments.client_cpus]);
+    let mut command = on_processors(&arguments.client_cpus);
     match case.client {
         Client::IscsiPerf => {
             let blocks = (case.block_bytes / 512).to_string();

@@ -1,6 +1,15 @@
-//! Processor time, of a process that runs and of those that ended.
+//! Processors that a process has, and the time it took of them: one that runs, and those that ended.
+
+use std::process::Command;
 
 use crate::Result;
+
+/// What begins a command that runs on `cpus` only, as taskset has them; the program and its arguments follow.
+pub fn on_processors(cpus: &str) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", cpus]);
+    command
+}
 
 /// Of all threads of a process so far, in microseconds (`/proc/PID/task/TID/schedstat`, first field, in nanoseconds).
 pub fn of_process_us(id: u32) -> Result<f64> {

@@ -1,11 +1,13 @@
 //! Our target and tgt as processes on the servers' processors, each with one RAM-backed LUN of 1 GiB, written once.
 
-use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tests::Process;
+
+use crate::processor::on_processors;
 use crate::{Result, processor};
 
 const IQN: &str = "iqn.2026-11.io.forebay:bench";
@@ -51,9 +53,21 @@ pub struct Server {
     pub url: String,
     /// Where clients may keep what they keep.
     pub stage: PathBuf,
+    running: Running,
+}
+
+/// Its process, which ends with it.
+enum Running {
+    Ours(Process),
+    Tgt(Tgt),
+}
+
+struct Tgt {
     process: Child,
-    /// tgt's medium, and the name of its control socket.
-    tgt: Option<(PathBuf, String)>,
+    /// Its medium.
+    file: PathBuf,
+    /// The name of its control socket.
+    control: String,
 }
 
 impl Server {
@@ -71,34 +85,30 @@ impl Server {
 
     fn start_ours(kind: Kind, forebay: &Path, cpus: &str, stage: &Path) -> Result<Self> {
         let lun = format!("1=ram:{}MiB", LUN_BYTES >> 20);
-        let mut process = Command::new("taskset")
-            .args(["-c", cpus])
+        let mut command = on_processors(cpus);
+        command
             .arg(forebay)
             .args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun])
             .env("FOREBAY_RUNTIME_DIR", stage.join("run"))
-            .env("FOREBAY_STATE_DIR", stage.join("state"))
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let mut lines = BufReader::new(process.stdout.take().ok_or("no standard output")?).lines();
-        let ready = lines.find_map(|line| line.ok()?.strip_prefix("ready: ").map(str::to_owned));
-        let address = ready.ok_or("our target did not start")?;
-        // The rest of its output must not fill the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
-        Ok(Self { kind, url: format!("iscsi://{address}/{IQN}/1"), stage: stage.to_owned(), process, tgt: None })
+            .env("FOREBAY_STATE_DIR", stage.join("state"));
+        let process = Process::start(&mut command).map_err(|ended| ended.stderr)?;
+        let url = format!("iscsi://{}/{IQN}/1", process.ready);
+        Ok(Self { kind, url, stage: stage.to_owned(), running: Running::Ours(process) })
     }
 
     fn start_tgt(kind: Kind, store: &str, index: usize, cpus: &str, stage: &Path) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let control = (usize::from(port) % TGT_CONTROL_PORTS + index).to_string();
         let portal = format!("portal=127.0.0.1:{port}");
-        let process = Command::new("taskset")
-            .args(["-c", cpus, "tgtd", "-f", "-C", &control, "--iscsi", &portal])
+        let process = on_processors(cpus)
+            .args(["tgtd", "-f", "-C", &control, "--iscsi", &portal])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
         let file = PathBuf::from(format!("/dev/shm/forebay-bench-{}-{store}", std::process::id()));
         let url = format!("iscsi://127.0.0.1:{port}/{IQN}/1");
-        let server = Self { kind, url, stage: stage.to_owned(), process, tgt: Some((file.clone(), control)) };
+        let running = Running::Tgt(Tgt { process, file: file.clone(), control });
+        let server = Self { kind, url, stage: stage.to_owned(), running };
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if began.elapsed() > START_TIMEOUT {
@@ -127,23 +137,25 @@ impl Server {
 
     /// Gives tgt an order.
     fn administer(&self, order: &[&str]) -> Result<()> {
-        let Some((_, control)) = &self.tgt else { return Ok(()) };
+        let Running::Tgt(Tgt { control, .. }) = &self.running else { return Ok(()) };
         run(Command::new("tgtadm").args(["-C", control, "--lld", "iscsi"]).args(order)).map(drop)
     }
 
     /// Processor time of all its threads so far, in microseconds.
     pub fn cpu_us(&self) -> Result<f64> {
-        processor::of_process_us(self.process.id())
+        let id = match &self.running {
+            Running::Ours(process) => process.id(),
+            Running::Tgt(tgt) => tgt.process.id(),
+        };
+        processor::of_process_us(id)
     }
 }
 
-impl Drop for Server {
+impl Drop for Tgt {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        if let Some((file, _)) = &self.tgt {
-            let _ = std::fs::remove_file(file);
-        }
+        let _ = std::fs::remove_file(&self.file);
     }
 }
 

@@ -9,7 +9,7 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind, SharedDevice};
-use store::{Binding, LogPosition, Superblock, superblock};
+use store::{Binding, LogPosition, Sequence, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 
@@ -69,7 +69,7 @@ pub(crate) fn check_devices(cache_device: &SharedDevice, origin: &SharedDevice) 
 }
 
 fn parameters(layout: &Layout, binding: &Binding) -> Result<ParametersRaw, Error> {
-    let first = LogPosition { offset: 0, epoch: 0, sequence: 1, link: 0 };
+    let first = LogPosition { offset: 0, epoch: 0, sequence: Sequence::FIRST, link: 0 };
     Ok(ParametersRaw {
         binding: binding.to_raw()?,
         line_bytes: (layout.line_size.bytes() as u32).into(),

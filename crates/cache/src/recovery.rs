@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, SharedDevice};
-use store::{LogPosition, Record, Replayed, Superblock, replay};
+use store::{LogPosition, Record, Replayed, Sequence, Superblock, replay};
 
 use crate::changes::Changes;
 use crate::crash_mode::CrashMode;
@@ -106,7 +106,7 @@ pub(crate) async fn recover(
     let table = load(device, &layout, superblock.uuid(), table_sequence, take).await?;
     let start = LogPosition::from(parameters.log_position);
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
-    check_log_end(parameters.log_end.get(), replayed.end.sequence)?;
+    check_log_end(parameters.log_end.into(), replayed.end.sequence)?;
     let mut report = replaying.verify(device, &replayed).await;
     // Programs that closed it in the middle of cleaning left such. What they recorded is whole; what is clean was not
     // kept up then.
@@ -141,7 +141,7 @@ pub(crate) async fn recover(
 }
 
 /// Refuses a log of which records are missing at its end that were durable when the superblock was written.
-fn check_log_end(durable: u64, found: u64) -> Result<(), Error> {
+fn check_log_end(durable: Sequence, found: Sequence) -> Result<(), Error> {
     if found >= durable {
         return Ok(());
     }
@@ -192,7 +192,7 @@ struct Replaying {
 
 /// A write whose data may not have landed, and what was there before it.
 struct Unproven {
-    sequence: u64,
+    sequence: Sequence,
     entry: LogEntry,
     frame_before: Line,
     freed_before: Line,
@@ -304,7 +304,7 @@ impl Replaying {
         Ok(())
     }
 
-    fn apply_entry(&mut self, sequence: u64, entry: LogEntry) -> Result<(), Error> {
+    fn apply_entry(&mut self, sequence: Sequence, entry: LogEntry) -> Result<(), Error> {
         let (block, frame, freed) = (entry.line.block, entry.frame, entry.frame_freed);
         let frame_before = self.line_at(frame)?;
         let freed_before = if freed == FRAME_NONE { Line::default() } else { self.line_at(freed)? };

@@ -271,15 +271,6 @@ mod tests {
         assert_eq!(sum(sum(Value::Null, one), other), json!({ "open": 4, "read": { "requests": 6 } }));
     }
 
-    #[test]
-    fn families_of_a_front_are_below_its_name() {
-        for kind in KINDS {
-            for family in kind.metrics {
-                assert!(family.at.starts_with(&format!("/{}/", kind.name)), "{}", family.name);
-            }
-        }
-    }
-
     #[tokio::test]
     async fn a_front_that_ends_leaves_the_others() {
         let local = parse("nbd:127.0.0.1:0", &|_| PathBuf::new()).unwrap();

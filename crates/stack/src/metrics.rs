@@ -105,7 +105,7 @@ async fn scrape(State(questions): State<mpsc::Sender<Question>>) -> Response {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let Ok(status) = answer.await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    match families::render(&status) {
+    match families::render(status) {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use block::Error;
 
 use crate::gathering::Gathering;
+use crate::sequence::Sequence;
 
 /// What waits for a record.
 pub trait Weighed {
@@ -36,9 +37,9 @@ pub struct Appends<W, R> {
     records: VecDeque<OnItsWay<R>>,
     records_weight: u64,
     /// Sequence of the first of them, or of the next one to start: all before it are durable.
-    first: u64,
+    first: Sequence,
     /// What is refused, whether it landed or not: everything from this sequence on. And why.
-    failure: Option<(u64, Error)>,
+    failure: Option<(Sequence, Error)>,
 }
 
 struct OnItsWay<R> {
@@ -50,7 +51,7 @@ struct OnItsWay<R> {
 
 impl<W: Weighed, R> Appends<W, R> {
     /// None yet; the first record is to have the sequence `first`.
-    pub fn new(rule: Gathering, first: u64) -> Self {
+    pub fn new(rule: Gathering, first: Sequence) -> Self {
         Self {
             rule,
             waiting: VecDeque::new(),
@@ -114,12 +115,12 @@ impl<W: Weighed, R> Appends<W, R> {
     }
 
     /// Sequence of the next record.
-    pub fn next_sequence(&self) -> u64 {
+    pub fn next_sequence(&self) -> Sequence {
         self.first + self.records.len() as u64
     }
 
     /// All records before this sequence are durable.
-    pub fn durable_end(&self) -> u64 {
+    pub fn durable_end(&self) -> Sequence {
         self.first
     }
 
@@ -140,17 +141,20 @@ impl<W: Weighed, R> Appends<W, R> {
     }
 
     /// Likewise, with their sequences.
-    pub fn records_mut(&mut self) -> impl Iterator<Item = (u64, &mut R)> {
-        (self.first..).zip(&mut self.records).filter_map(|(at, on_its_way)| Some((at, on_its_way.record.as_mut()?)))
+    pub fn records_mut(&mut self) -> impl Iterator<Item = (Sequence, &mut R)> {
+        self.first
+            .onwards()
+            .zip(&mut self.records)
+            .filter_map(|(at, on_its_way)| Some((at, on_its_way.record.as_mut()?)))
     }
 
     /// A record that is on its way or landed.
-    pub fn record_mut(&mut self, sequence: u64) -> Option<&mut R> {
+    pub fn record_mut(&mut self, sequence: Sequence) -> Option<&mut R> {
         self.at(sequence)?.record.as_mut()
     }
 
     /// A record has landed, or its medium refused it: then all behind it are refused, too.
-    pub fn finish(&mut self, sequence: u64, result: Result<(), Error>) {
+    pub fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) {
         self.at(sequence).expect("a record stays until it has ended").has_ended = true;
         if let Err(error) = result {
             self.refuse_from(sequence, error);
@@ -159,7 +163,7 @@ impl<W: Weighed, R> Appends<W, R> {
 
     /// The log failed: what is in no record that settled, and in none before `sequence`, counts no more, even if it
     /// lands.
-    pub fn refuse_from(&mut self, sequence: u64, error: Error) {
+    pub fn refuse_from(&mut self, sequence: Sequence, error: Error) {
         match &mut self.failure {
             Some((from, _)) => *from = (*from).min(sequence),
             None => self.failure = Some((sequence, error)),
@@ -174,29 +178,32 @@ impl<W: Weighed, R> Appends<W, R> {
     /// The next record of which it is known by now what becomes of it: durable, with all before it, or refused. Ask
     /// until there is none.
     pub fn settle(&mut self) -> Option<(R, Result<(), Error>)> {
-        let refused_from = self.failure.as_ref().map_or(u64::MAX, |(from, _)| *from);
-        if self.first < refused_from && self.records.front().is_some_and(|front| front.has_ended) {
+        let refused_from = self.failure.as_ref().map(|(from, _)| *from);
+        if refused_from.is_none_or(|from| self.first < from)
+            && self.records.front().is_some_and(|front| front.has_ended)
+        {
             let front = self.records.pop_front()?;
-            self.first += 1;
+            self.first = self.first.next();
             self.records_weight -= front.weight;
             return front.record.map(|record| (record, Ok(())));
         }
-        let (_, error) = self.failure.as_ref()?;
-        let refused = (self.first..).zip(&mut self.records).filter(|(at, one)| *at >= refused_from && one.has_ended);
+        let (refused_from, error) = self.failure.as_ref()?;
+        let refused =
+            self.first.onwards().zip(&mut self.records).filter(|(at, one)| at >= refused_from && one.has_ended);
         let mut refused = refused.filter_map(|(_, one)| one.record.take());
         refused.next().map(|record| (record, Err(error.clone())))
     }
 
     /// What became of what is in the record `sequence`, or waits for it; `None` as long as that is open.
-    pub fn outcome(&self, sequence: u64) -> Option<Result<(), Error>> {
-        let Some(index) = sequence.checked_sub(self.first) else { return Some(Ok(())) };
+    pub fn outcome(&self, sequence: Sequence) -> Option<Result<(), Error>> {
+        let Some(index) = sequence.checked_since(self.first) else { return Some(Ok(())) };
         let (_, error) = self.failure.as_ref().filter(|(from, _)| *from <= sequence)?;
         let is_open = self.records.get(index as usize).is_some_and(|record| !record.has_ended);
         (!is_open).then(|| Err(error.clone()))
     }
 
-    fn at(&mut self, sequence: u64) -> Option<&mut OnItsWay<R>> {
-        let index = sequence.checked_sub(self.first)?;
+    fn at(&mut self, sequence: Sequence) -> Option<&mut OnItsWay<R>> {
+        let index = sequence.checked_since(self.first)?;
         self.records.get_mut(index as usize)
     }
 }
@@ -212,6 +219,8 @@ mod tests {
     use crate::gathering::Worth;
 
     const IN_FLIGHT_MAX: usize = 3;
+    /// What is kept of a record.
+    const RECORD: Sequence = Sequence(7);
 
     struct Append {
         weight: u64,
@@ -228,12 +237,12 @@ mod tests {
         }
     }
 
-    fn appends() -> Appends<Append, u64> {
-        Appends::new(Gathering { in_flight_max: IN_FLIGHT_MAX, worth: Worth::Share, turns: 1 }, 1)
+    fn appends() -> Appends<Append, Sequence> {
+        Appends::new(Gathering { in_flight_max: IN_FLIGHT_MAX, worth: Worth::Share, turns: 1 }, Sequence::FIRST)
     }
 
     /// Makes a record of all that waits; its sequence.
-    fn start(appends: &mut Appends<Append, u64>) -> u64 {
+    fn start(appends: &mut Appends<Append, Sequence>) -> Sequence {
         let (sequence, weight) = (appends.next_sequence(), appends.waiting_weight());
         appends.drain();
         appends.start(sequence, weight);
@@ -247,27 +256,27 @@ mod tests {
     #[test]
     fn a_record_on_its_way_behind_one_that_failed_is_refused_only_when_it_has_ended() {
         let mut appends = appends();
-        (0..2).for_each(|_| appends.start(7, 1));
-        appends.finish(1, Err(broken()));
-        assert!(matches!(appends.settle(), Some((7, Err(_)))));
-        assert!(matches!(appends.outcome(1), Some(Err(_))));
+        (0..2).for_each(|_| appends.start(RECORD, 1));
+        appends.finish(Sequence(1), Err(broken()));
+        assert!(matches!(appends.settle(), Some((RECORD, Err(_)))));
+        assert!(matches!(appends.outcome(Sequence(1)), Some(Err(_))));
         assert!(appends.settle().is_none(), "it may land yet, and then over what came after the refusal");
-        assert!(appends.outcome(2).is_none());
-        appends.finish(2, Ok(()));
-        assert!(matches!(appends.settle(), Some((7, Err(_)))), "nothing behind a hole counts");
-        assert!(matches!(appends.outcome(2), Some(Err(_))));
+        assert!(appends.outcome(Sequence(2)).is_none());
+        appends.finish(Sequence(2), Ok(()));
+        assert!(matches!(appends.settle(), Some((RECORD, Err(_)))), "nothing behind a hole counts");
+        assert!(matches!(appends.outcome(Sequence(2)), Some(Err(_))));
     }
 
     #[test]
     fn one_that_landed_counts_when_all_before_it_have() {
         let mut appends = appends();
-        (0..2).for_each(|_| appends.start(7, 1));
-        appends.finish(2, Ok(()));
-        assert!(appends.settle().is_none() && appends.outcome(2).is_none());
-        assert_eq!(appends.durable_end(), 1);
-        appends.finish(1, Ok(()));
-        assert!(matches!((appends.settle(), appends.settle()), (Some((7, Ok(()))), Some((7, Ok(()))))));
-        assert_eq!((appends.durable_end(), appends.in_flight()), (3, 0));
+        (0..2).for_each(|_| appends.start(RECORD, 1));
+        appends.finish(Sequence(2), Ok(()));
+        assert!(appends.settle().is_none() && appends.outcome(Sequence(2)).is_none());
+        assert_eq!(appends.durable_end(), Sequence(1));
+        appends.finish(Sequence(1), Ok(()));
+        assert!(matches!((appends.settle(), appends.settle()), (Some((RECORD, Ok(()))), Some((RECORD, Ok(()))))));
+        assert_eq!((appends.durable_end(), appends.in_flight()), (Sequence(3), 0));
     }
 
     #[test]
@@ -291,12 +300,12 @@ mod tests {
         ) {
             let mut appends = appends();
             let (mut under_way, mut landed, mut told) = (Vec::new(), Vec::new(), BTreeMap::new());
-            let mut refused_from = u64::MAX;
+            let mut refused_from = Sequence(u64::MAX);
             for (step, which) in steps {
                 match step {
                     0 | 1 => appends.push(Append { weight: 1 + which as u64, is_full: step == 0 }),
                     2 | 3 if appends.may_start() => {
-                        prop_assert!(refused_from == u64::MAX, "nothing starts after a failure");
+                        prop_assert!(refused_from == Sequence(u64::MAX), "nothing starts after a failure");
                         prop_assert!(appends.in_flight() < IN_FLIGHT_MAX);
                         under_way.push(start(&mut appends));
                     }
@@ -311,16 +320,17 @@ mod tests {
                 while let Some((sequence, result)) = appends.settle() {
                     prop_assert!(!under_way.contains(&sequence), "nobody is told of what is on its way");
                     prop_assert_eq!(result.is_ok(), sequence < refused_from);
-                    prop_assert!(result.is_err() || (1..=sequence).all(|before| landed.contains(&before)));
+                    let is_in_order = Sequence::FIRST.up_to(sequence).all(|before| landed.contains(&before));
+                    prop_assert!(result.is_err() || is_in_order);
                     prop_assert!(told.insert(sequence, result.is_ok()).is_none(), "told once");
                 }
-                for sequence in 1..appends.next_sequence() {
+                for sequence in Sequence::FIRST.up_to(appends.next_sequence().before()) {
                     let outcome = appends.outcome(sequence).map(|result| result.is_ok());
                     prop_assert_eq!(outcome, told.get(&sequence).copied());
                 }
             }
             if under_way.is_empty() {
-                prop_assert_eq!(told.len() as u64, appends.next_sequence() - 1, "all are told in the end");
+                prop_assert_eq!(told.len() as u64, appends.next_sequence().before().0, "all are told in the end");
             }
         }
     }

@@ -10,6 +10,7 @@ use block::{Completion, Error};
 
 use crate::appends::{Appends, Weighed};
 use crate::gathering::Gathering;
+use crate::sequence::Sequence;
 
 /// Appends that share a record.
 struct Batch {
@@ -57,7 +58,7 @@ pub(crate) struct Batches {
 
 /// A batch that becomes a record now.
 pub(crate) struct Starting {
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     pub(crate) place: u64,
     pub(crate) payload: Vec<u8>,
     /// Records before it that may not have landed.
@@ -66,12 +67,12 @@ pub(crate) struct Starting {
 
 impl Batches {
     /// None yet; the first is to have this sequence.
-    pub(crate) fn new(rule: Gathering, first: u64) -> Self {
+    pub(crate) fn new(rule: Gathering, first: Sequence) -> Self {
         Self { appends: Appends::new(rule, first), spare: Vec::new() }
     }
 
     /// All records before this sequence are durable.
-    pub(crate) fn durable_end(&self) -> u64 {
+    pub(crate) fn durable_end(&self) -> Sequence {
         self.appends.durable_end()
     }
 
@@ -81,7 +82,7 @@ impl Batches {
     }
 
     /// Adds to the batch that gathers, or to a new one. Its sequence, and the number of the append in it.
-    pub(crate) fn add(&mut self, payload: &[u8]) -> (u64, usize) {
+    pub(crate) fn add(&mut self, payload: &[u8]) -> (Sequence, usize) {
         if self.gathered_bytes().is_none() {
             self.appends.push(Batch { payload: std::mem::take(&mut self.spare), waiters: Vec::new(), place: None });
         }
@@ -121,7 +122,7 @@ impl Batches {
     }
 
     /// The write of this record can go on, or is over.
-    pub(crate) fn mark_ready(&mut self, sequence: u64) {
+    pub(crate) fn mark_ready(&mut self, sequence: Sequence) {
         if let Some(writing) = self.appends.record_mut(sequence) {
             writing.is_ready = true;
         }
@@ -140,21 +141,21 @@ impl Batches {
 
     /// A write to be looked at, and its sequence. It comes back by [`Batches::put_back`] or ends in
     /// [`Batches::finish`].
-    pub(crate) fn take_ready(&mut self) -> Option<(u64, Completion)> {
+    pub(crate) fn take_ready(&mut self) -> Option<(Sequence, Completion)> {
         let (sequence, writing) = self.appends.records_mut().find(|(_, writing)| writing.needs_poll())?;
         writing.is_ready = false;
         writing.completion.take().map(|completion| (sequence, completion))
     }
 
     /// A write goes on.
-    pub(crate) fn put_back(&mut self, sequence: u64, completion: Completion) {
+    pub(crate) fn put_back(&mut self, sequence: Sequence, completion: Completion) {
         if let Some(writing) = self.appends.record_mut(sequence) {
             writing.completion = Some(completion);
         }
     }
 
     /// A write is over.
-    pub(crate) fn finish(&mut self, sequence: u64, result: Result<(), Error>) {
+    pub(crate) fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) {
         self.appends.finish(sequence, result);
     }
 
@@ -178,12 +179,12 @@ impl Batches {
     }
 
     /// What became of an append; `None` as long as that is open.
-    pub(crate) fn outcome(&self, sequence: u64) -> Option<Result<(), Error>> {
+    pub(crate) fn outcome(&self, sequence: Sequence) -> Option<Result<(), Error>> {
         self.appends.outcome(sequence)
     }
 
     /// `waker` waits for an append.
-    pub(crate) fn wait(&mut self, sequence: u64, append: usize, waker: &Waker) {
+    pub(crate) fn wait(&mut self, sequence: Sequence, append: usize, waker: &Waker) {
         self.change_waiter(sequence, append, |waiter| match waiter {
             Some(waiting) => waiting.clone_from(waker),
             None => *waiter = Some(waker.clone()),
@@ -191,20 +192,20 @@ impl Batches {
     }
 
     /// Nobody waits for an append any more.
-    pub(crate) fn forget(&mut self, sequence: u64, append: usize) {
+    pub(crate) fn forget(&mut self, sequence: Sequence, append: usize) {
         self.change_waiter(sequence, append, |waiter| *waiter = None);
     }
 
-    fn change_waiter(&mut self, sequence: u64, append: usize, change: impl FnOnce(&mut Option<Waker>)) {
+    fn change_waiter(&mut self, sequence: Sequence, append: usize, change: impl FnOnce(&mut Option<Waker>)) {
         let change = |waiters: &mut Waiters| waiters.get_mut(append).map(change);
-        match sequence.checked_sub(self.appends.next_sequence()) {
+        match sequence.checked_since(self.appends.next_sequence()) {
             None => self.appends.record_mut(sequence).and_then(|writing| change(&mut writing.waiters)),
             Some(index) => self.appends.change(index as usize, |batch| change(&mut batch.waiters)).flatten(),
         };
     }
 
     /// Somebody who waits: for the record `sequence` if anybody does.
-    pub(crate) fn waker_of(&mut self, sequence: u64) -> Option<Waker> {
+    pub(crate) fn waker_of(&mut self, sequence: Sequence) -> Option<Waker> {
         let own =
             self.appends.record_mut(sequence).and_then(|writing| writing.waiters.iter().flatten().next().cloned());
         let others = self.appends.records().map(|writing| &writing.waiters);

@@ -5,6 +5,7 @@
 //! | [`superblock`] | [`Superblock`]: two copies at the ends of the device, each write survives a power loss |
 //! | [`binding`] | [`Binding`]: which origin a store belongs to, and the error when it meets another |
 //! | [`record`] | the bytes of one log record |
+//! | [`sequence`] | [`Sequence`]: the number of a record |
 //! | [`gathering`], [`turns`] | [`Gathering`]: when the next record of a log starts; who starts it |
 //! | [`appends`] | [`Appends`]: what waits for a record of a log, the records on their way, and what becomes of them |
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
@@ -32,6 +33,7 @@ pub mod losses;
 pub mod record;
 pub mod replay;
 pub mod reports;
+pub mod sequence;
 pub mod superblock;
 pub mod turns;
 
@@ -45,4 +47,5 @@ pub use losses::Losses;
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
 pub use reports::OriginReports;
+pub use sequence::Sequence;
 pub use superblock::{Kind, Superblock, Tokens};

@@ -36,6 +36,7 @@ use crate::batch::{Batches, Starting};
 use crate::gathering::{Gathering, Worth};
 use crate::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, RECORD_UNIT_BYTES, RECORDS_IN_FLIGHT_MAX, TURNS_BEFORE_RECORD};
 use crate::record::{Claims, LogPosition, RECORD_PAYLOAD_BYTES_MAX, emit, record_bytes};
+use crate::sequence::Sequence;
 use crate::turns::{Step, Turns};
 
 /// A log under way. Clones are the same log.
@@ -69,14 +70,14 @@ struct State {
     /// Records written or being written since the tail.
     written: VecDeque<RecordPlace>,
     /// Count of holds by sequence.
-    holds: BTreeMap<u64, u32>,
+    holds: BTreeMap<Sequence, u32>,
     /// Likewise, of those that are settled.
-    settled_holds: BTreeMap<u64, u32>,
+    settled_holds: BTreeMap<Sequence, u32>,
     turns: Turns<AppendId>,
 }
 
 /// Sequence of the record of an append, and its number in it: it names who waits for it, and drives the log meanwhile.
-type AppendId = (u64, usize);
+type AppendId = (Sequence, usize);
 
 /// Appends are a few bytes each, and each poll of one who waits is a turn of the runtime.
 const GATHERING: Gathering =
@@ -85,14 +86,14 @@ const GATHERING: Gathering =
 #[derive(Clone, Copy)]
 struct NextToWrite {
     place: u64,
-    sequence: u64,
+    sequence: Sequence,
     link: u32,
 }
 
 #[derive(Clone, Copy)]
 struct RecordPlace {
     place: u64,
-    sequence: u64,
+    sequence: Sequence,
     link: u32,
 }
 
@@ -218,7 +219,7 @@ impl RecordLog {
 
     /// Sequence of the first record that may not be durable: a replay from a position that was needed meanwhile reaches
     /// it.
-    pub fn durable_end(&self) -> u64 {
+    pub fn durable_end(&self) -> Sequence {
         self.shared.lock().batches.durable_end()
     }
 
@@ -321,7 +322,7 @@ impl LogShared {
     }
 
     /// Polls the write of a record, without any lock: it may call back.
-    fn look_at(self: &Arc<Self>, sequence: u64, mut completion: Completion) {
+    fn look_at(self: &Arc<Self>, sequence: Sequence, mut completion: Completion) {
         let waker = Waker::from(Arc::new(RecordWaker { shared: Arc::downgrade(self), sequence }));
         let polled = Pin::new(&mut completion).poll(&mut Context::from_waker(&waker));
         let mut told = Vec::new();
@@ -344,7 +345,7 @@ impl LogShared {
     }
 
     /// The record of the next batch, and its place. From here on nobody adds to it any more.
-    fn serialise(&self, state: &mut State) -> (u64, u64, Buffer) {
+    fn serialise(&self, state: &mut State) -> (Sequence, u64, Buffer) {
         if state.batches.is_next_gathering() {
             let bytes = state.batches.gathered_bytes().map_or(0, record_bytes);
             let place = self.place_for(state.head, bytes);
@@ -355,12 +356,12 @@ impl LogShared {
         assert_eq!(state.next_to_write.sequence, sequence, "records are written in order");
         let link = state.next_to_write.link;
         let position = LogPosition { offset: place % self.region.length, epoch: self.epoch, sequence, link };
-        let settled = state.holds.keys().next().map_or(sequence, |oldest| *oldest).saturating_sub(1);
+        let settled = state.holds.keys().next().map_or(sequence, |oldest| *oldest).before();
         let (buffer, checksum) = emit(self.log_id, position, Claims { settled, in_flight }, &payload);
         state.batches.use_again(payload);
         state.written.push_back(RecordPlace { place, sequence, link });
         state.next_to_write =
-            NextToWrite { place: place + buffer.len() as u64, sequence: sequence + 1, link: checksum };
+            NextToWrite { place: place + buffer.len() as u64, sequence: sequence.next(), link: checksum };
         (sequence, position.offset, buffer)
     }
 }
@@ -369,7 +370,7 @@ impl LogShared {
 struct RecordWaker {
     /// Weak, since the write is kept in the log itself.
     shared: Weak<LogShared>,
-    sequence: u64,
+    sequence: Sequence,
 }
 
 impl Wake for RecordWaker {
@@ -395,7 +396,7 @@ pub struct Append {
 
 impl Append {
     /// Sequence of the record it is part of.
-    pub fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> Sequence {
         self.hold.sequence
     }
 
@@ -414,7 +415,7 @@ impl Append {
 /// Waits for one append.
 struct Waiting {
     shared: Arc<LogShared>,
-    sequence: u64,
+    sequence: Sequence,
     /// Of the append in its batch.
     number: usize,
     is_over: bool,
@@ -479,7 +480,7 @@ impl Drop for Waiting {
 #[must_use = "dropping it says that all the append announced is done"]
 pub struct Hold {
     shared: Arc<LogShared>,
-    sequence: u64,
+    sequence: Sequence,
     /// Whether it only keeps the record from being released.
     is_settled: bool,
 }
@@ -513,13 +514,13 @@ impl Drop for Hold {
 }
 
 impl State {
-    fn holds_of(&mut self, is_settled: bool) -> &mut BTreeMap<u64, u32> {
+    fn holds_of(&mut self, is_settled: bool) -> &mut BTreeMap<Sequence, u32> {
         if is_settled { &mut self.settled_holds } else { &mut self.holds }
     }
 }
 
 /// One less.
-fn count_down(holds: &mut BTreeMap<u64, u32>, sequence: u64) {
+fn count_down(holds: &mut BTreeMap<Sequence, u32>, sequence: Sequence) {
     if let Some(count) = holds.get_mut(&sequence) {
         *count -= 1;
         if *count == 0 {

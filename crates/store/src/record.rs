@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{RECORD_BYTES_MAX, RECORD_UNIT_BYTES};
+use crate::sequence::Sequence;
 
 /// First bytes after the checksum of every record.
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"frec");
@@ -49,8 +50,8 @@ const _: () = assert!(std::mem::offset_of!(RecordHeaderRaw, in_flight) == 56);
 impl RecordHeaderRaw {
     /// First sequence whose record this one does not prove to have been durable: that of the oldest one on its way when
     /// this was made.
-    pub fn proves_before(&self) -> u64 {
-        self.sequence.get().saturating_sub(self.in_flight.get())
+    pub fn proves_before(&self) -> Sequence {
+        Sequence(self.sequence.get().saturating_sub(self.in_flight.get()))
     }
 }
 
@@ -71,7 +72,7 @@ pub struct LogPosition {
     /// Epoch of the next record.
     pub epoch: u64,
     /// Sequence of the next record.
-    pub sequence: u64,
+    pub sequence: Sequence,
     /// Checksum of the record before.
     pub link: u32,
 }
@@ -107,7 +108,7 @@ impl From<LogPosition> for LogPositionRaw {
 
 impl From<LogPositionRaw> for LogPosition {
     fn from(raw: LogPositionRaw) -> Self {
-        Self { offset: raw.offset.get(), epoch: raw.epoch.get(), sequence: raw.sequence.get(), link: raw.link.get() }
+        Self { offset: raw.offset.get(), epoch: raw.epoch.get(), sequence: raw.sequence.into(), link: raw.link.get() }
     }
 }
 
@@ -123,7 +124,7 @@ pub const RECORD_HEADER_BYTES: usize = HEADER_BYTES;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// Everything that records up to this sequence announce was on stable storage when this one was made.
-    pub settled: u64,
+    pub settled: Sequence,
     /// How many records right before it may not have landed when it was made. All before those were durable.
     pub in_flight: u64,
 }
@@ -180,8 +181,8 @@ mod tests {
     use proptest::prelude::*;
 
     const ID: Uuid = Uuid::from_bytes([9; 16]);
-    const POSITION: LogPosition = LogPosition { offset: 512, epoch: 2, sequence: 3, link: 0x0403_0201 };
-    const CLAIMS: Claims = Claims { settled: 1, in_flight: 2 };
+    const POSITION: LogPosition = LogPosition { offset: 512, epoch: 2, sequence: Sequence(3), link: 0x0403_0201 };
+    const CLAIMS: Claims = Claims { settled: Sequence(1), in_flight: 2 };
 
     #[test]
     fn the_bytes_are_what_the_format_page_says() {

@@ -25,13 +25,14 @@ use uuid::Uuid;
 use crate::limits::{RECORD_BYTES_MAX, RECORD_UNIT_BYTES, REPLAY_WINDOW_BYTES, SEQUENCE_MAX};
 use crate::log::check_region;
 use crate::record::{LogPosition, RecordHeaderRaw, parse_header, parse_payload, record_bytes};
+use crate::sequence::Sequence;
 
 /// One record, as the visitor of [`replay`] sees it.
 pub struct Record<'a> {
     /// Its number.
-    pub sequence: u64,
+    pub sequence: Sequence,
     /// Everything that records up to this number announce was on stable storage before this one was written.
-    pub settled: u64,
+    pub settled: Sequence,
     /// What was appended, one behind the other.
     pub payload: &'a [u8],
 }
@@ -46,7 +47,7 @@ pub struct Replayed {
     /// Bytes of the records.
     pub record_bytes: u64,
     /// The largest `settled` of all records; 0 without records.
-    pub settled: u64,
+    pub settled: Sequence,
 }
 
 /// Visits all records from `from` on, oldest first.
@@ -62,15 +63,15 @@ pub async fn replay(
     mut visit: impl FnMut(Record<'_>) -> Result<(), Error>,
 ) -> Result<Replayed, Error> {
     check_region(region, device.geometry().size_bytes)?;
-    if from.sequence > SEQUENCE_MAX || from.epoch > SEQUENCE_MAX {
+    if from.sequence > Sequence::MAX || from.epoch > SEQUENCE_MAX {
         return Err(Error::new(ErrorKind::Corrupt, "the place where the log begins is damaged"));
     }
     let mut window = Window { device, region, buffer: Buffer::empty(), offset: 0 };
-    let mut replayed = Replayed { end: from, record_count: 0, record_bytes: 0, settled: 0 };
+    let mut replayed = Replayed { end: from, record_count: 0, record_bytes: 0, settled: Sequence::NONE };
     while let Some((offset, header)) = find_successor(&mut window, log_id, replayed.end).await? {
         let bytes = record_bytes(header.payload_bytes.get() as usize);
         let payload = parse_payload(window.at(offset), &header).ok_or(ErrorKind::Corrupt)?;
-        let (sequence, settled) = (header.sequence.get(), header.settled.get());
+        let (sequence, settled) = (Sequence::from(header.sequence), Sequence::from(header.settled));
         visit(Record { sequence, settled, payload })?;
         replayed.record_count += 1;
         replayed.record_bytes += bytes;
@@ -78,7 +79,7 @@ pub async fn replay(
         replayed.end = LogPosition {
             offset: (offset + bytes) % region.length,
             epoch: from.epoch,
-            sequence: sequence.checked_add(1).ok_or(ErrorKind::Corrupt)?,
+            sequence: sequence.0.checked_add(1).map(Sequence).ok_or(ErrorKind::Corrupt)?,
             link: header.checksum.get(),
         };
     }
@@ -95,7 +96,7 @@ async fn find_successor(
     for offset in [position.offset, 0] {
         let Some(header) = window.record_at(offset, log_id).await? else { continue };
         let is_successor = header.epoch.get() == position.epoch
-            && header.sequence.get() == position.sequence
+            && Sequence::from(header.sequence) == position.sequence
             && header.link.get() == position.link;
         if is_successor {
             return Ok(Some((offset, header)));

@@ -24,14 +24,14 @@ use block::{Error, ErrorKind, SharedDevice};
 use futures_util::future::join_all;
 use store::limits::{LOG_BYTES_MIN, RECORDS_IN_FLIGHT_MAX};
 use store::record::{Claims, emit};
-use store::{AppendRefused, Kind, LogPosition, LogPositionRaw, RecordLog, Superblock, replay};
+use store::{AppendRefused, Kind, LogPosition, LogPositionRaw, RecordLog, Sequence, Superblock, replay};
 use uuid::Uuid;
 
 const ID: Uuid = Uuid::from_bytes([3; 16]);
 const KIND: Kind = Kind { code: *b"test\0\0\0\0", version: 1, version_min: 1, name: "test store" };
 const MEDIUM_BYTES: u64 = 64 << 10;
 const REGION: ByteRange = ByteRange { offset: 4096, length: LOG_BYTES_MIN };
-const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: 1, link: 0 };
+const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: Sequence::FIRST, link: 0 };
 /// More writes than a life makes.
 const WRITES_MAX: u64 = 10_000;
 
@@ -286,7 +286,7 @@ fn log_with_holes(count: u64, in_flight: impl Fn(u64) -> u64, lost: &[u64]) -> S
     let device: SharedDevice = Arc::new(CrashLayer::new(MEDIUM_BYTES, 1));
     let mut position = START;
     for sequence in 1..=count {
-        let claims = Claims { settled: 0, in_flight: in_flight(sequence) };
+        let claims = Claims { settled: Sequence::NONE, in_flight: in_flight(sequence) };
         let (buffer, link) = emit(ID, position, claims, &sequence.to_le_bytes());
         let length = buffer.len() as u64;
         if !lost.contains(&sequence) {
@@ -294,7 +294,8 @@ fn log_with_holes(count: u64, in_flight: impl Fn(u64) -> u64, lost: &[u64]) -> S
             let offset = REGION.offset + position.offset;
             Executor::in_order().block_on(async move { device.write(offset, buffer, true).await.map(drop).unwrap() });
         }
-        position = LogPosition { offset: position.offset + length, sequence: sequence + 1, link, ..position };
+        position =
+            LogPosition { offset: position.offset + length, sequence: Sequence(sequence).next(), link, ..position };
     }
     device
 }
@@ -342,7 +343,7 @@ fn so_many_records_are_on_their_way_and_the_next_gathers() {
     }
     executor.run();
     assert_eq!(medium.writes_seen(), RECORDS_IN_FLIGHT_MAX as u64 + 1, "those that waited share one");
-    assert_eq!(log.position_needed().sequence, RECORDS_IN_FLIGHT_MAX as u64 + 2);
+    assert_eq!(log.position_needed().sequence, Sequence(RECORDS_IN_FLIGHT_MAX as u64 + 2));
 }
 
 /// Whoever is told answers a client, and appends what that sends next: not in the turn in which it was told.

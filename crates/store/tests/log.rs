@@ -14,12 +14,12 @@ use block::layer::delay::Latency;
 use block::{ErrorKind, SharedDevice};
 use futures_util::future::join_all;
 use store::limits::LOG_BYTES_MIN;
-use store::{AppendRefused, LogPosition, RecordLog, replay};
+use store::{AppendRefused, LogPosition, RecordLog, Sequence, replay};
 use uuid::Uuid;
 
 const ID: Uuid = Uuid::from_bytes([3; 16]);
 const REGION: ByteRange = ByteRange { offset: 4096, length: LOG_BYTES_MIN };
-const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: 1, link: 0 };
+const START: LogPosition = LogPosition { offset: 0, epoch: 1, sequence: Sequence::FIRST, link: 0 };
 
 /// What the program knows: what it appended, what was acknowledged, and where a replay starts.
 struct Known {
@@ -202,7 +202,7 @@ fn records_of_an_earlier_epoch_are_never_replayed() {
     append_one(&mut executor, &device, second, 9);
     let (appends, end) = replayed(&mut executor, &device, second);
     assert_eq!(appends.len(), 1);
-    assert_eq!(end.sequence, 2);
+    assert_eq!(end.sequence, Sequence(2));
 }
 
 /// One that a program before wrote landed only after the next one had looked: nobody was told of it, and the next one
@@ -287,13 +287,13 @@ fn appends_share_a_record_while_one_is_on_its_way() {
     let log = RecordLog::new(device, REGION, ID, START).unwrap();
     let sequences = executor.block_on(async move {
         let appends: Vec<_> = (0..10u8).map(|byte| log.try_append(&[byte; 8]).unwrap()).collect();
-        let sequences: Vec<u64> = appends.iter().map(store::Append::sequence).collect();
+        let sequences: Vec<Sequence> = appends.iter().map(store::Append::sequence).collect();
         for hold in join_all(appends.into_iter().map(store::Append::durable)).await {
             drop(hold.unwrap());
         }
         sequences
     });
-    assert!(sequences.iter().all(|&sequence| sequence == 1), "{sequences:?}");
+    assert!(sequences.iter().all(|&sequence| sequence == Sequence::FIRST), "{sequences:?}");
     assert_eq!(medium.writes_seen(), 1);
 }
 
@@ -346,7 +346,7 @@ fn a_settled_hold_lets_later_records_call_its_own_settled_and_keeps_it() {
         needed.push(log.position_needed().sequence);
         needed
     });
-    assert_eq!(needed, [1, 1, 3], "it is kept until nobody holds it");
+    assert_eq!(needed, [1, 1, 3].map(Sequence), "it is kept until nobody holds it");
     let found = executor.block_on(async move { replay(&device, REGION, ID, START, |_| Ok(())).await.unwrap() });
-    assert_eq!((found.record_count, found.settled), (2, 1));
+    assert_eq!((found.record_count, found.settled), (2, Sequence(1)));
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 use block::{Completion, Device, Error, Request, Response};
-use store::LogPosition;
 use store::limits::RECORD_BYTES_MAX;
 use store::record::{Claims, RECORD_HEADER_BYTES, seal};
 use store::turns::Step;
+use store::{LogPosition, Sequence};
 use zerocopy::IntoBytes;
 
 use crate::appender::{OpenSegment, Placed, Record, SenderId};
@@ -28,13 +28,14 @@ use crate::format::{EntryRaw, FLAG_EPOCH_END, HeadRaw, prefix_bytes};
 use crate::layout::LogPlace;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::{Sector, SegmentNumber, SlotNumber};
 use crate::place::Place;
 use crate::stage::Stage;
 use crate::unit::LogUnit;
 
 /// A record that is sent now.
 struct Outgoing {
-    sequence: u64,
+    sequence: Sequence,
     offset: u64,
     buffer: Buffer,
 }
@@ -45,7 +46,7 @@ type Finished = Vec<(Arc<Ticket>, Result<(), Error>)>;
 impl Core {
     /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it
     /// failed.
-    pub(crate) fn append(self: &Arc<Self>, entries: Vec<(u64, u64, Content)>) -> Completion {
+    pub(crate) fn append(self: &Arc<Self>, entries: Vec<(Sector, u64, Content)>) -> Completion {
         if entries.is_empty() {
             return Completion::ready(Response::done(Buffer::empty()));
         }
@@ -56,7 +57,7 @@ impl Core {
                 let ticket = Arc::clone(&ticket);
                 Entry { sector, sectors, content, ticket }
             });
-            if let Some(error) = state.failure.clone() {
+            if let Some(error) = state.failure.error().cloned() {
                 entries.for_each(|entry| cancel_move(&mut state.contents.stage, entry.slot()));
                 return Completion::ready(Response::failed(error, Buffer::empty()));
             }
@@ -116,7 +117,7 @@ impl Core {
             };
             let taken = state.appender.take(limit, extents_max);
             if !taken.is_empty() {
-                state.wants_room = false;
+                state.room.note_found(false);
                 return Some(self.assemble(state, taken));
             }
             let open = state.appender.open.take().expect("it was opened above");
@@ -131,11 +132,9 @@ impl Core {
         let mut finished = Vec::new();
         {
             let state = &mut *self.state();
-            if !state.wants_room {
+            if !state.room.give_up(error) {
                 return;
             }
-            state.stuck = Some(error.clone());
-            state.wants_room = false;
             abandon_queue(state, error, &mut finished);
         }
         tell(finished);
@@ -149,8 +148,7 @@ impl Core {
 
     /// Somebody waits until the origin has taken some of what the log holds.
     pub(crate) fn ask_for_room(&self, state: &mut State) {
-        state.was_full = true;
-        if !std::mem::replace(&mut state.wants_room, true) {
+        if state.room.ask() {
             self.background.notify();
         }
     }
@@ -184,17 +182,17 @@ impl Core {
         let unit = self.layout.unit(segment, position.offset);
         let placed = self.place_entries(state, taken, segment, unit, position.sequence, &mut buffer);
         let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
-        let settled = state.contents.applied.position.sequence.saturating_sub(1);
+        let settled = state.contents.applied.position.sequence.before();
         let claims = Claims { settled, in_flight: state.appender.in_flight() as u64 };
         let checksum = seal(&mut buffer, self.uuid, position, claims, payload_bytes);
         state.contents.segments.add_record(segment, position.sequence);
         let bytes = buffer.len() as u64;
         let end = LogPlace {
             segment,
-            next_segment: head.next_segment.get(),
+            next_segment: head.next_segment.into(),
             position: LogPosition {
                 offset: position.offset + bytes,
-                sequence: position.sequence + 1,
+                sequence: position.sequence.next(),
                 link: checksum,
                 ..position
             },
@@ -205,7 +203,7 @@ impl Core {
     }
 
     /// What the next record, of so many entries, says of itself, its position and its segment.
-    fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, u32) {
+    fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, SegmentNumber) {
         let State { appender, contents: Contents { stage, .. }, .. } = state;
         let open = appender.open.as_ref().expect("a record has a segment");
         let is_epoch_end = stage.as_ref().is_none_or(|stage| stage.is_at_cut() && !appender.is_slot_queued());
@@ -226,9 +224,9 @@ impl Core {
         &self,
         state: &mut State,
         taken: Vec<Entry>,
-        segment: u32,
+        segment: SegmentNumber,
         record_unit: LogUnit,
-        sequence: u64,
+        sequence: Sequence,
         buffer: &mut Buffer,
     ) -> Vec<Placed> {
         let Contents { stage, segments, sums, .. } = &mut state.contents;
@@ -256,7 +254,7 @@ impl Core {
         placed
     }
 
-    fn finish_record(self: &Arc<Self>, sequence: u64, response: Response) {
+    fn finish_record(self: &Arc<Self>, sequence: Sequence, response: Response) {
         let has_landed = response.result.is_ok();
         let mut finished = Vec::new();
         {
@@ -280,14 +278,13 @@ impl Core {
 
     /// The log device failed where nothing can be promised without it. The first time, loudly.
     fn fail(&self, state: &mut State, error: &Error) {
-        if state.failure.is_none() {
+        if state.failure.comes(error) {
             tracing::error!(
                 %error,
                 dirty_bytes = state.contents.map.dirty_sectors() * UNIT_BYTES,
                 "the log device failed: writes go to the LUN, and what only the log has is brought there as far as it \
                  can be read"
             );
-            state.failure = Some(error.clone());
             state.appender.refuse(error);
         }
         self.changed.notify();
@@ -322,7 +319,7 @@ impl Core {
                 }
             }
         }
-        if let Some(error) = state.failure.clone() {
+        if let Some(error) = state.failure.error().cloned() {
             abandon_queue(state, &error, finished);
         }
     }
@@ -346,7 +343,7 @@ impl Core {
         if record.is_epoch_end {
             state.destaged.note_epoch_end();
         }
-        state.tail_bytes += record.bytes;
+        state.checkpointed.note_record(record.bytes);
         if let Some(buffer) = record.done {
             state.contents.records.insert(record.unit, buffer);
         }
@@ -370,7 +367,7 @@ fn abandon_queue(state: &mut State, error: &Error, finished: &mut Finished) {
     }
 }
 
-fn cancel_move(stage: &mut Option<Stage>, slot: Option<u32>) {
+fn cancel_move(stage: &mut Option<Stage>, slot: Option<SlotNumber>) {
     if let (Some(slot), Some(stage)) = (slot, stage) {
         stage.cancel_move(slot);
     }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use block::Error;
 use store::turns::{Step, Turns};
-use store::{Appends, Gathering, LogPosition, Worth};
+use store::{Appends, Gathering, LogPosition, Sequence, Worth};
 
 use crate::entry::{Entry, Ticket};
 use crate::format::prefix_bytes;
 use crate::layout::LogPlace;
 use crate::limits::{RECORD_ENTRIES_MAX, RECORDS_IN_FLIGHT_MAX, SECOND_RECORD_BYTES, TURNS_BEFORE_RECORD};
 use crate::map::Piece;
+use crate::numbers::{SegmentNumber, SlotNumber};
 use crate::unit::LogUnit;
 
 /// Entries weigh what data they have.
@@ -28,7 +29,7 @@ const GATHERING: Gathering = Gathering {
 /// An entry of a record under way, and where it stands.
 pub(crate) struct Placed {
     pub(crate) piece: Piece,
-    pub(crate) slot: Option<u32>,
+    pub(crate) slot: Option<SlotNumber>,
     pub(crate) ticket: Arc<Ticket>,
 }
 
@@ -48,10 +49,10 @@ pub(crate) struct Record {
 
 /// The segment that records go to.
 pub(crate) struct OpenSegment {
-    pub(crate) segment: u32,
+    pub(crate) segment: SegmentNumber,
     pub(crate) offset: u64,
     /// What its records name as the next one.
-    pub(crate) next_segment: u32,
+    pub(crate) next_segment: SegmentNumber,
 }
 
 /// One who was told to send records, and lets the others have their turn first.
@@ -65,7 +66,7 @@ pub(crate) struct Appender {
     sender_next: SenderId,
     pub(crate) open: Option<OpenSegment>,
     /// The segment that is opened next.
-    pub(crate) next_segment: u32,
+    pub(crate) next_segment: SegmentNumber,
     epoch: u64,
     link: u32,
 }
@@ -191,7 +192,7 @@ impl Appender {
     }
 
     /// A record has landed, or was refused.
-    pub(crate) fn finish(&mut self, sequence: u64, result: Result<(), Error>) -> Option<&mut Record> {
+    pub(crate) fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) -> Option<&mut Record> {
         self.appends.finish(sequence, result);
         self.appends.record_mut(sequence)
     }

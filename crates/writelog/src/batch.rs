@@ -55,7 +55,7 @@ impl Core {
         let least = when_full.clamp(BATCH_BYTES_WHEN_FULL, usual);
         // No more than what is free lasts for, if as much comes as leaves. Slots last longer.
         let free_bytes = if self.is_staged() { usual } else { state.free_bytes(&self.layout) };
-        let wanted = if state.wants_room { least } else { free_bytes.clamp(least, usual) };
+        let wanted = if state.room.is_wanted() { least } else { free_bytes.clamp(least, usual) };
         wanted.min(most)
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
-use store::{LogPosition, Superblock};
+use store::{LogPosition, Sequence, Superblock};
 use zerocopy::little_endian::U32;
 
 use crate::checkpoint_bytes::CheckpointBytes;
@@ -35,6 +35,7 @@ use crate::layout::LogPlace;
 use crate::level1::wait_for;
 use crate::limits::{CHECKPOINT_REST_TIMES, CHECKPOINT_WORTH_TIMES, EXTENTS_AT_ONCE, TAIL_INTERVALS_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::options::DestageOrder;
 use crate::place::PlaceView;
 
@@ -44,15 +45,15 @@ pub(crate) struct Snapshot {
     segment_count: u32,
     pub(crate) extent_count: u32,
     /// What lies before it was collected.
-    sector: u64,
+    sector: Sector,
     /// Where the last record that counts ended.
     applied: LogPlace,
     /// Where replay begins.
     place: LogPlace,
-    destaged_sequence: u64,
+    destaged_sequence: Sequence,
     dirty_bytes: u64,
     tail_bytes: u64,
-    released: Vec<u32>,
+    released: Vec<SegmentNumber>,
     has_failed: bool,
     pub(crate) has_nvram: bool,
 }
@@ -93,9 +94,9 @@ impl Core {
     /// In what time a checkpoint is due unless something changes; `None` when none is.
     fn checkpoint_due_in(&self, state: &State) -> Option<Duration> {
         let interval = self.options.checkpoint_interval_bytes;
-        let rested = self.clock.now().since(state.checkpointed_at);
+        let rested = state.checkpointed.rested(self.clock.now());
         let is_paused = rested < self.options.checkpoint_pause;
-        if state.tail_bytes >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
+        if state.checkpointed.tail_bytes() >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
             return Some(Duration::ZERO);
         }
         // Who waits for room in the checkpoint waits for level 2 only.
@@ -107,8 +108,8 @@ impl Core {
         if freed > 0 && freed >= written * CHECKPOINT_WORTH_TIMES {
             return Some(Duration::ZERO);
         }
-        let rest = state.checkpoint_took * CHECKPOINT_REST_TIMES;
-        (freed > 0 && state.wants_room).then(|| rest.saturating_sub(rested))
+        let rest = state.checkpointed.took() * CHECKPOINT_REST_TIMES;
+        (freed > 0 && state.room.is_wanted()).then(|| rest.saturating_sub(rested))
     }
 
     pub(crate) async fn checkpoint_if_it_helps(self: &Arc<Self>) -> Result<(), Error> {
@@ -116,7 +117,7 @@ impl Core {
         if due_in == Some(Duration::ZERO) { self.checkpoint(STATE_IN_USE).await } else { Ok(()) }
     }
 
-    pub(crate) fn releasable(&self, state: &State) -> Vec<u32> {
+    pub(crate) fn releasable(&self, state: &State) -> Vec<SegmentNumber> {
         let destaged = self.keeps_order().then_some(state.destaged.sequence());
         state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
@@ -137,7 +138,7 @@ impl Core {
             self.give_up_log(&error);
             return Err(error);
         }
-        self.state().checkpoint_took = self.clock.now().since(began_at);
+        self.state().checkpointed.note_end(began_at, self.clock.now());
         drop(superblock);
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.start_records();
@@ -187,14 +188,13 @@ impl Core {
             state.contents.segments.release(&snapshot.released);
             snapshot.released.iter().for_each(|&segment| state.contents.sums.forget(segment));
             state.releasable_count = self.releasable(state).len() as u32;
-            state.tail_bytes -= snapshot.tail_bytes;
-            state.checkpointed_at = self.clock.now();
+            state.checkpointed.note_durable(self.clock.now(), snapshot.tail_bytes);
         }
         Ok(())
     }
 
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.state().failure.clone()
+        self.state().failure.error().cloned()
     }
 
     /// All that a checkpoint stores, as of now.
@@ -211,7 +211,7 @@ impl Core {
                 // Collected while others write they may be more than there ever were; at one moment they have room.
                 let state = self.state();
                 snapshot = self.snapshot_without_extents(&state);
-                state.contents.owed_from(0).for_each(|piece| snapshot.add(&piece));
+                state.contents.owed_from(Sector::FIRST).for_each(|piece| snapshot.add(&piece));
                 return snapshot;
             }
         }
@@ -223,7 +223,7 @@ impl Core {
         let released = self.releasable(state);
         let mut bytes = CheckpointBytes::new();
         let mut segment_count = 0;
-        let is_released: HashSet<u32> = released.iter().copied().collect();
+        let is_released: HashSet<SegmentNumber> = released.iter().copied().collect();
         for segment in state.contents.segments.by_age().filter(|segment| !is_released.contains(segment)) {
             let entry = state.contents.segments.get(segment);
             if entry.first_sequence >= applied {
@@ -233,12 +233,12 @@ impl Core {
                 segment: segment.into(),
                 reserved: U32::ZERO,
                 first_sequence: entry.first_sequence.into(),
-                last_sequence: entry.last_sequence.min(applied - 1).into(),
+                last_sequence: entry.last_sequence.min(applied.before()).into(),
             });
             segment_count += 1;
         }
         let mut place = state.contents.applied;
-        if state.failure.is_some() {
+        if state.failure.has_come() {
             // Records of this epoch may have landed that nobody was told of: none of them may ever count.
             place.position.epoch += 1;
         }
@@ -253,14 +253,14 @@ impl Core {
             bytes,
             segment_count,
             extent_count: 0,
-            sector: 0,
+            sector: Sector::FIRST,
             applied: state.contents.applied,
             place,
             destaged_sequence: state.destaged.sequence(),
             dirty_bytes: state.contents.map.dirty_sectors() * UNIT_BYTES,
-            tail_bytes: state.tail_bytes,
+            tail_bytes: state.checkpointed.tail_bytes(),
             released,
-            has_failed: state.failure.is_some(),
+            has_failed: state.failure.has_come(),
             has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.life.is_stopped()),
         }
     }
@@ -313,7 +313,7 @@ impl Core {
             offset += length;
             let is_waited_for = {
                 let state = self.state();
-                state.wants_room || state.failure.is_some()
+                state.room.is_wanted() || state.failure.has_come()
             };
             let is_urgent = is_waited_for || self.life.is_stopped();
             if offset < end && !is_urgent {
@@ -495,8 +495,9 @@ mod tests {
         world.executor.block_on(committed).expect("nothing fails");
         let after = World::open(&log.after_power_loss(), &origin.after_power_loss(), ORDERED_SEED, false);
         assert_eq!(after.core.recovery.checkpoint_extents, 3, "it names them");
-        let dirty: Vec<u64> = after.core.state().contents.owed_from(0).map(|piece| piece.sector).collect();
-        assert_eq!(dirty, [20 * BLOCK_BYTES / UNIT_BYTES], "what was written last is all that the origin lacks");
+        let dirty: Vec<Sector> =
+            after.core.state().contents.owed_from(Sector::FIRST).map(|piece| piece.sector).collect();
+        assert_eq!(dirty, [Sector::at(20 * BLOCK_BYTES)], "what was written last is all that the origin lacks");
     }
 
     /// What a slot covers goes from the map to the shadow, where it joins what was collected before: its rest begins in
@@ -579,7 +580,7 @@ mod tests {
         let state = after.core.state();
         let last =
             state.contents.segments.by_age().map(|segment| state.contents.segments.get(segment).last_sequence).max();
-        assert_eq!(last, Some(1));
+        assert_eq!(last, Some(Sequence::FIRST));
     }
 
     /// All of a segment is on the origin, and the next record is under way in another one.

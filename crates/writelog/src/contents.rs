@@ -8,6 +8,7 @@ use base::clock::Instant;
 
 use crate::layout::{Layout, LogPlace};
 use crate::map::{ExtentMap, Piece};
+use crate::numbers::{Sector, SlotNumber};
 use crate::place::PlaceView;
 use crate::records::RecordCache;
 use crate::segments::Segments;
@@ -63,7 +64,7 @@ impl Contents {
     }
 
     /// Forgets what is known of some sectors: the origin has newer ones.
-    pub(crate) fn forget(&mut self, sector: u64, sectors: u64) {
+    pub(crate) fn forget(&mut self, sector: Sector, sectors: u64) {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let mut forget = |old| {
             drop_piece(layout, segments, stage, &old);
@@ -103,7 +104,7 @@ impl Contents {
     }
 
     /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
-    pub(crate) fn owed_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn owed_from(&self, sector: Sector) -> impl Iterator<Item = Piece> + '_ {
         let mut logged = self.map.dirty_from(sector).filter(|piece| !piece.is_in_stage()).peekable();
         let mut shadowed = self.shadow.from(sector).peekable();
         std::iter::from_fn(move || match (logged.peek(), shadowed.peek()) {
@@ -114,7 +115,7 @@ impl Contents {
     }
 
     /// [`Contents::owed_from`] of what begins before `sector` and reaches behind it, from there on.
-    pub(crate) fn owed_across(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn owed_across(&self, sector: Sector) -> impl Iterator<Item = Piece> + '_ {
         let logged = self.map.dirty_across(sector).filter(|piece| !piece.is_in_stage());
         logged.into_iter().chain(self.shadow.across(sector))
     }
@@ -149,7 +150,7 @@ impl Contents {
     }
 
     /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
-    pub(crate) fn note_moved(&mut self, slot: u32, piece: &Piece) {
+    pub(crate) fn note_moved(&mut self, slot: SlotNumber, piece: &Piece) {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let Some(stage) = stage else { return };
         let from = Piece { place: stage.place(slot), ..*piece };
@@ -219,8 +220,11 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use store::Sequence;
+
     use super::*;
     use crate::limits::UNIT_BYTES;
+    use crate::numbers::SegmentNumber;
     use crate::nvram::VolatileRegion;
     use crate::options::FormatOptions;
     use crate::place::{Place, Zeroed};
@@ -232,14 +236,14 @@ mod tests {
     /// Beside it, what is known of each sector.
     struct World {
         contents: Contents,
-        twin: [Sector; SECTORS as usize],
-        open: u32,
+        twin: [Known; SECTORS as usize],
+        open: SegmentNumber,
         offset: u64,
-        sequence: u64,
+        sequence: Sequence,
     }
 
     #[derive(Clone, Copy, Default)]
-    struct Sector {
+    struct Known {
         /// Where its newest bytes are, and whether the origin lacks them.
         newest: Option<(Place, bool)>,
         /// What the log has below a slot, and the origin lacks.
@@ -267,7 +271,7 @@ mod tests {
                 applied: LogPlace::default(),
                 zeroes_since: None,
             };
-            Self { contents, twin: [Sector::default(); SECTORS as usize], open, offset: 0, sequence: 0 }
+            Self { contents, twin: [Known::default(); SECTORS as usize], open, offset: 0, sequence: Sequence::NONE }
         }
 
         /// The next place of the log for so many sectors, and a tag for them.
@@ -284,45 +288,43 @@ mod tests {
             (place, Tag::dirty(segments.get(self.open).generation))
         }
 
-        fn twins(&mut self, piece: &Piece) -> impl Iterator<Item = (Place, &mut Sector)> {
+        fn twins(&mut self, piece: &Piece) -> impl Iterator<Item = (Place, &mut Known)> {
             let piece = *piece;
-            let sectors = piece.sector..piece.end();
-            let places = sectors.clone().map(move |sector| piece.clip(sector, sector + 1).place);
-            places.zip(&mut self.twin[sectors.start as usize..sectors.end as usize])
+            let places = piece.sector.up_to(piece.end()).map(move |sector| piece.clip(sector, sector + 1).place);
+            places.zip(&mut self.twin[piece.sector.0 as usize..piece.end().0 as usize])
         }
 
-        fn is_staged(&self, sector: u64, sectors: u64) -> bool {
+        fn is_staged(&self, sector: Sector, sectors: u64) -> bool {
             self.contents.map.pieces(sector, sectors).any(|piece| piece.is_in_stage())
         }
 
-        fn write_slot(&mut self, sector: u64, sectors: u64) {
+        fn write_slot(&mut self, sector: Sector, sectors: u64) {
             let is_volatile = self.contents.shadow.is_kept();
             let data = vec![1; (sectors * UNIT_BYTES) as usize];
             let stage = self.contents.stage.as_mut().expect("there are slots");
             let Some(unit) = stage.write(sector, &data, Instant::START) else { return };
             let piece = Piece { sector, sectors, place: Place::slot(unit), tag: Tag::dirty(0) };
             self.contents.index(piece);
-            for (place, sector) in self.twins(&piece) {
-                let covered = sector.newest.filter(|&(place, is_dirty)| is_dirty && !place.is_in_stage());
-                sector.below = covered.map(|(place, _)| place).or(sector.below).filter(|_| is_volatile);
-                sector.newest = Some((place, true));
+            for (place, known) in self.twins(&piece) {
+                let covered = known.newest.filter(|&(place, is_dirty)| is_dirty && !place.is_in_stage());
+                known.below = covered.map(|(place, _)| place).or(known.below).filter(|_| is_volatile);
+                known.newest = Some((place, true));
             }
         }
 
         /// What no slot has: those are emptied first.
-        fn write_log(&mut self, sector: u64, sectors: u64, is_zeroing: bool) {
+        fn write_log(&mut self, sector: Sector, sectors: u64, is_zeroing: bool) {
             if self.is_staged(sector, sectors) {
                 return;
             }
-            self.sequence += 1;
+            self.sequence = self.sequence.next();
             let (place, tag) = match is_zeroing {
                 true => (Place::zeroes(self.sequence, Zeroed::Kept), Tag::dirty(0)),
                 false => self.next_place(sectors),
             };
             let piece = Piece { sector, sectors, place, tag };
             self.contents.index(piece);
-            self.twins(&piece)
-                .for_each(|(place, sector)| *sector = Sector { newest: Some((place, true)), below: None });
+            self.twins(&piece).for_each(|(place, known)| *known = Known { newest: Some((place, true)), below: None });
         }
 
         fn move_oldest_slot(&mut self) {
@@ -335,43 +337,45 @@ mod tests {
             let (place, tag) = self.next_place(found.sectors.into());
             let piece = Piece { sector: found.sector, sectors: found.sectors.into(), place, tag };
             self.contents.note_moved(slot, &piece);
-            for (index, (place, sector)) in (0..).zip(self.twins(&piece)) {
-                if sector.newest == Some((from.advance(index), true)) {
-                    *sector = Sector { newest: Some((place, true)), below: None };
-                } else if is_volatile && sector.newest.is_some_and(|(place, _)| place.is_in_stage()) {
-                    sector.below = Some(place);
+            for (index, (place, known)) in (0..).zip(self.twins(&piece)) {
+                if known.newest == Some((from.advance(index), true)) {
+                    *known = Known { newest: Some((place, true)), below: None };
+                } else if is_volatile && known.newest.is_some_and(|(place, _)| place.is_in_stage()) {
+                    known.below = Some(place);
                 }
             }
         }
 
-        fn clean(&mut self, from: u64) {
+        fn clean(&mut self, from: Sector) {
             let Some(sent) = self.contents.owed_from(from).next() else { return };
             self.contents.mark_clean(&sent);
-            for (place, sector) in self.twins(&sent) {
-                sector.below = sector.below.filter(|&below| below != place);
-                if sector.newest == Some((place, true)) {
-                    sector.newest = (!sent.is_zero()).then_some((place, false));
+            for (place, known) in self.twins(&sent) {
+                known.below = known.below.filter(|&below| below != place);
+                if known.newest == Some((place, true)) {
+                    known.newest = (!sent.is_zero()).then_some((place, false));
                 }
             }
         }
 
-        fn forget(&mut self, sector: u64, sectors: u64) {
+        fn forget(&mut self, sector: Sector, sectors: u64) {
             self.contents.forget(sector, sectors);
-            self.twin[sector as usize..(sector + sectors) as usize].fill(Sector::default());
+            self.twin[sector.0 as usize..][..sectors as usize].fill(Known::default());
         }
 
         fn check(&self) {
             let contents = &self.contents;
-            for (sector, twin) in (0..).zip(&self.twin) {
+            for (number, twin) in (0..).zip(&self.twin) {
+                let sector = Sector(number);
                 let found = contents.map.pieces(sector, 1).next().map(|piece| piece.clip(sector, sector + 1));
-                assert_eq!(found.map(|piece| (piece.place, piece.tag.is_dirty())), twin.newest, "sector {sector}");
-                let below = contents.shadow.from(0).find(|piece| (piece.sector..piece.end()).contains(&sector));
-                assert_eq!(below.map(|piece| piece.clip(sector, sector + 1).place), twin.below, "below {sector}");
+                assert_eq!(found.map(|piece| (piece.place, piece.tag.is_dirty())), twin.newest, "sector {number}");
+                let below =
+                    contents.shadow.from(Sector::FIRST).find(|piece| (piece.sector..piece.end()).contains(&sector));
+                assert_eq!(below.map(|piece| piece.clip(sector, sector + 1).place), twin.below, "below {number}");
             }
-            for segment in 0..contents.layout.segment_count {
+            for segment in contents.layout.segments() {
                 let is_here =
                     |piece: &Piece| piece.is_in_segment() && contents.layout.segment_of(piece.unit()) == segment;
-                let owed: u64 = contents.owed_from(0).filter(is_here).map(|piece| piece.sectors).sum();
+                let owed: u64 = contents.owed_from(Sector::FIRST).filter(is_here).map(|piece| piece.sectors).sum();
                 assert_eq!(u64::from(contents.segments.get(segment).dirty_sectors), owed, "segment {segment}");
             }
             let stage = contents.stage.as_ref().expect("there are slots");
@@ -390,6 +394,7 @@ mod tests {
         ) {
             let mut world = World::new(is_volatile);
             for (step, sector, sectors) in steps {
+                let sector = Sector(sector);
                 match step {
                     0..4 => world.write_slot(sector, sectors),
                     4 | 5 => world.write_log(sector, sectors, false),

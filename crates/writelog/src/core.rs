@@ -26,21 +26,25 @@ use base::clock::{Clock, Instant};
 use base::signal::Signal;
 use block::completion::Workers;
 use block::range_lock::RangeLock;
-use block::{Completion, Device, Error, EventHub, Geometry, Response, SharedDevice};
+use block::{Completion, Device, EventHub, Geometry, Response, SharedDevice};
 use store::{Life, Superblock};
 
 use crate::appender::Appender;
+use crate::checkpointed::Checkpointed;
 use crate::contents::Contents;
 use crate::counters::Counters;
 use crate::destaged::Destaged;
 use crate::epoch::Epoch;
+use crate::failure::Failure;
 use crate::format::ParametersRaw;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::line::Line;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::options::{DestageOrder, Durability, Level2, OpenOptions};
 use crate::origin::Origin;
 use crate::pace::Pace;
+use crate::room::Room;
 use crate::segments::Segments;
 use crate::status::RecoveryReport;
 use crate::tag::Tag;
@@ -84,22 +88,6 @@ pub(crate) struct Core {
     pub(crate) state: Mutex<State>,
 }
 
-/// What a later start finds of the log device's failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailureNote {
-    /// Nobody has tried to note it.
-    Untried,
-    /// A checkpoint of what the log has and the origin lacks, made after the failure: the next start goes on from it.
-    /// What goes past the log to the origin is left out of another one before it is acknowledged.
-    Kept,
-    /// Likewise, and that checkpoint holds nothing: whatever goes past the log needs no other.
-    Empty,
-    /// The log says, or the note beside it, that it must be discarded.
-    Discard,
-    /// Nowhere: nothing may go past the log.
-    Nowhere,
-}
-
 /// Guarded by `Core::state`; sections are short and never await.
 pub(crate) struct State {
     pub(crate) contents: Contents,
@@ -112,27 +100,16 @@ pub(crate) struct State {
     pub(crate) line: Line,
     /// How fast changes may come for the room that level 2 makes in the log.
     pub(crate) pace: Pace,
-    /// Bytes of records since the last checkpoint.
-    pub(crate) tail_bytes: u64,
-    /// When that was; at first, when the log was opened.
-    pub(crate) checkpointed_at: Instant,
-    /// How long that took.
-    pub(crate) checkpoint_took: Duration,
-    /// Whether the log was full, and level 2 has not made
-    /// [`ROOM_SHARE_AFTER_FULL`](crate::limits::ROOM_SHARE_AFTER_FULL) of it free since.
-    pub(crate) was_full: bool,
-    /// Whether records wait for a segment or for room in the checkpoint.
-    pub(crate) wants_room: bool,
+    /// The last checkpoint, and what came since.
+    pub(crate) checkpointed: Checkpointed,
+    /// Whether there is room for records.
+    pub(crate) room: Room,
     /// Whether a round of level 1 keeps requests waiting (the paper's profile).
     pub(crate) is_gated: bool,
     /// Where the next batch in order of LBA begins.
-    pub(crate) lba_cursor: u64,
+    pub(crate) lba_cursor: Sector,
     /// The log device refused a record or a checkpoint. From then on writes go to the origin.
-    pub(crate) failure: Option<Error>,
-    /// How that was noted durably.
-    pub(crate) failure_note: FailureNote,
-    /// Why level 2 makes no room, since the last batch that did.
-    pub(crate) stuck: Option<Error>,
+    pub(crate) failure: Failure,
     /// Why the last batch of level 2 did not succeed.
     pub(crate) destage_failure: Option<String>,
 }
@@ -192,7 +169,7 @@ impl Core {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.state().failure.is_some()
+        self.state().failure.has_come()
     }
 
     /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones
@@ -203,7 +180,7 @@ impl Core {
         }
         let Some(stage) = &state.contents.stage else { return false };
         let stage_bytes = stage.slot_count() as u64 * stage.slot_sectors() * UNIT_BYTES;
-        state.failure.is_none() && (self.keeps_order() || length <= stage_bytes / 8)
+        !state.failure.has_come() && (self.keeps_order() || length <= stage_bytes / 8)
     }
 
     /// When data leaves for the origin, and how fast.
@@ -235,7 +212,7 @@ impl Core {
     }
 
     /// A tag for data that goes to a segment now.
-    pub(crate) fn tag_for(segments: &Segments, segment: u32) -> Tag {
+    pub(crate) fn tag_for(segments: &Segments, segment: SegmentNumber) -> Tag {
         Tag::dirty(segments.get(segment).generation)
     }
 }

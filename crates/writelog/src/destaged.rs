@@ -1,16 +1,17 @@
 //! How far the origin is in the order of the log: where the next epoch begins ([`crate::epoch`]), and whether it may
 //! have an end.
+use store::Sequence;
 
 /// See the module. Sequences are those of records.
 pub(crate) struct Destaged {
     /// Everything up to this record is on the origin, but for what is newer in the epoch that is under way, and nothing
     /// behind it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
-    sequence: u64,
+    sequence: Sequence,
     /// The last record that was found when the log was opened: the program before sent nothing newer.
-    found: u64,
+    found: Sequence,
     /// The last record with what another order left: until it is destaged a checkpoint says that the log is in no
     /// order.
-    leftovers_end: u64,
+    leftovers_end: Sequence,
     /// Whether an epoch may end behind `sequence`. With slots many records may come before one does: nobody looks for
     /// it until then.
     may_have_epoch: bool,
@@ -18,22 +19,22 @@ pub(crate) struct Destaged {
 
 impl Destaged {
     /// Nothing is on the origin yet of a log in which `found` is the last record.
-    pub(crate) fn new(found: u64) -> Self {
-        Self { sequence: 0, found, leftovers_end: 0, may_have_epoch: true }
+    pub(crate) fn new(found: Sequence) -> Self {
+        Self { sequence: Sequence::NONE, found, leftovers_end: Sequence::NONE, may_have_epoch: true }
     }
 
     /// Everything up to this record is on the origin.
-    pub(crate) fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> Sequence {
         self.sequence
     }
 
     /// The last record that was found when the log was opened.
-    pub(crate) fn found(&self) -> u64 {
+    pub(crate) fn found(&self) -> Sequence {
         self.found
     }
 
     /// What the program before said is on the origin, or what turned out to be.
-    pub(crate) fn begin_at(&mut self, sequence: u64) {
+    pub(crate) fn begin_at(&mut self, sequence: Sequence) {
         self.sequence = sequence;
     }
 
@@ -43,12 +44,12 @@ impl Destaged {
     }
 
     /// Whether what another order left is not all on the origin when everything up to `sequence` is.
-    pub(crate) fn has_leftovers_behind(&self, sequence: u64) -> bool {
+    pub(crate) fn has_leftovers_behind(&self, sequence: Sequence) -> bool {
         sequence < self.leftovers_end
     }
 
     /// A step of an epoch is on the origin, and `end` is its last record.
-    pub(crate) fn note_step(&mut self, end: u64) {
+    pub(crate) fn note_step(&mut self, end: Sequence) {
         self.sequence = end;
         self.may_have_epoch = true;
     }
@@ -70,20 +71,20 @@ mod tests {
 
     #[test]
     fn the_end_of_an_epoch_is_looked_for_once_until_another_may_have_come() {
-        let mut destaged = Destaged::new(7);
+        let mut destaged = Destaged::new(Sequence(7));
         assert!(destaged.take_epoch_hint() && !destaged.take_epoch_hint());
         destaged.note_epoch_end();
         assert!(destaged.take_epoch_hint() && !destaged.take_epoch_hint());
-        destaged.note_step(3);
+        destaged.note_step(Sequence(3));
         assert!(destaged.take_epoch_hint(), "the rest may be another");
-        assert_eq!(destaged.sequence(), 3);
+        assert_eq!(destaged.sequence(), Sequence(3));
     }
 
     #[test]
     fn what_another_order_left_is_left_until_the_last_record_of_it_is_on_the_origin() {
-        let mut destaged = Destaged::new(7);
-        assert!(!destaged.has_leftovers_behind(0), "the order is the same as before");
+        let mut destaged = Destaged::new(Sequence(7));
+        assert!(!destaged.has_leftovers_behind(Sequence::NONE), "the order is the same as before");
         destaged.begin_with_leftovers();
-        assert_eq!([6, 7].map(|sequence| destaged.has_leftovers_behind(sequence)), [true, false]);
+        assert_eq!([6, 7].map(|number| destaged.has_leftovers_behind(Sequence(number))), [true, false]);
     }
 }

@@ -148,12 +148,12 @@ impl Core {
 
     /// Why a change may not go in now.
     fn closed(&self, state: &mut State, bytes_needed: ChangeBytes) -> Option<Closed> {
-        if state.failure.is_some() || state.stuck.is_some() {
+        if state.failure.has_come() || state.room.stuck().is_some() {
             // It goes elsewhere, or learns why it cannot.
             return None;
         }
         let entering = self.entering_bytes.load(Ordering::Relaxed);
-        let queue_max = if state.wants_room { QUEUE_BYTES_WHEN_FULL } else { QUEUE_BYTES_MAX };
+        let queue_max = if state.room.is_wanted() { QUEUE_BYTES_WHEN_FULL } else { QUEUE_BYTES_MAX };
         // Slots have room of their own, whatever level 1 waits for.
         let is_queue_full = bytes_needed.slots == 0 && state.appender.queue_bytes() + entering > queue_max;
         let has_slot = bytes_needed.slots == 0 || self.free_slot_bytes(state) > entering;

@@ -10,6 +10,7 @@ use store::Weighed;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, ENTRY_ZEROES, EntryRaw};
 use crate::limits::{EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, SEGMENT_BYTES_PAPER, UNIT_BYTES};
+use crate::numbers::{Sector, SlotNumber};
 use crate::place::Zeroed;
 
 /// Data up to here is not split between records: a request stays in one piece.
@@ -21,13 +22,13 @@ const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
 /// What is to be recorded of a run of sectors.
 pub(crate) enum Content {
     Bytes { buffer: Arc<Buffer>, at: usize },
-    Slot(u32),
+    Slot(SlotNumber),
     Zeroes(Zeroed),
 }
 
 /// One entry that waits for a record.
 pub(crate) struct Entry {
-    pub(crate) sector: u64,
+    pub(crate) sector: Sector,
     pub(crate) sectors: u64,
     pub(crate) content: Content,
     pub(crate) ticket: Arc<Ticket>,
@@ -60,7 +61,7 @@ impl Entry {
     }
 
     /// The slot that it moves.
-    pub(crate) fn slot(&self) -> Option<u32> {
+    pub(crate) fn slot(&self) -> Option<SlotNumber> {
         match self.content {
             Content::Slot(slot) => Some(slot),
             Content::Bytes { .. } | Content::Zeroes(_) => None,
@@ -81,7 +82,8 @@ impl Entry {
     /// Cuts off as much as fits into `room` bytes. Each part is sent on its own, so it ends where a block of the origin
     /// does. Short ones and slots stay whole.
     pub(crate) fn split_off(&mut self, room: u64) -> Option<Self> {
-        let part = ((self.sector + room / UNIT_BYTES) / SPLIT_SECTORS * SPLIT_SECTORS).saturating_sub(self.sector);
+        let end = (self.sector + room / UNIT_BYTES).last_multiple_of(SPLIT_SECTORS);
+        let part = end.max(self.sector) - self.sector;
         if self.data_bytes() <= WHOLE_BYTES_MAX || part == 0 {
             return None;
         }

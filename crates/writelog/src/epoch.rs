@@ -24,8 +24,10 @@
 //!   read when its turn comes. What it takes besides is one entry for each write in it.
 
 use std::collections::BTreeMap;
+use store::Sequence;
 
 use crate::map::Piece;
+use crate::numbers::Sector;
 
 /// What is sent before anything that came after it.
 pub(crate) struct Epoch {
@@ -33,31 +35,31 @@ pub(crate) struct Epoch {
     step: Option<Step>,
     /// What comes behind that, by the last record of the segment that it is in: of each sector what is newest in the
     /// epoch.
-    rest: BTreeMap<u64, Vec<Piece>>,
+    rest: BTreeMap<Sequence, Vec<Piece>>,
 }
 
 /// What is sent of an epoch before `destaged_sequence` moves.
 struct Step {
     /// Its last record.
-    end: u64,
+    end: Sequence,
     /// Disjoint, ascending.
     pieces: Vec<Piece>,
     /// Before this sector all of it is on the origin, durably.
-    sent_to: u64,
+    sent_to: Sector,
 }
 
 /// What a batch sends of an epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Behind its last sector.
-    pub(crate) end_sector: u64,
+    pub(crate) end_sector: Sector,
     /// Whether nothing of its step comes behind it.
     pub(crate) is_last: bool,
 }
 
 impl Epoch {
     /// One of which nothing is sent, by the last record of the segment that each piece is in.
-    pub(crate) fn new(rest: BTreeMap<u64, Vec<Piece>>) -> Self {
+    pub(crate) fn new(rest: BTreeMap<Sequence, Vec<Piece>>) -> Self {
         Self { step: None, rest }
     }
 
@@ -68,12 +70,12 @@ impl Epoch {
     }
 
     /// The step under way is on the origin up to `sector`, durably.
-    pub(crate) fn sent_to(&mut self, sector: u64) {
+    pub(crate) fn sent_to(&mut self, sector: Sector) {
         self.step.iter_mut().for_each(|step| step.sent_to = sector);
     }
 
     /// The step under way is on the origin, durably. Its last record, and what it had.
-    pub(crate) fn end_step(&mut self) -> Option<(u64, Vec<Piece>)> {
+    pub(crate) fn end_step(&mut self) -> Option<(Sequence, Vec<Piece>)> {
         self.step.take().map(|step| (step.end, step.pieces))
     }
 
@@ -84,8 +86,8 @@ impl Epoch {
 
 impl Step {
     /// What the oldest segments have, up to so many bytes, but at least one of them.
-    fn first_of(rest: &mut BTreeMap<u64, Vec<Piece>>, bytes_max: u64) -> Self {
-        let mut step = Self { end: 0, pieces: Vec::new(), sent_to: 0 };
+    fn first_of(rest: &mut BTreeMap<Sequence, Vec<Piece>>, bytes_max: u64) -> Self {
+        let mut step = Self { end: Sequence::NONE, pieces: Vec::new(), sent_to: Sector::FIRST };
         let mut bytes = 0;
         while let Some(next) = rest.first_entry() {
             bytes += next.get().iter().map(Piece::destage_bytes).sum::<u64>();

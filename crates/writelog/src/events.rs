@@ -15,6 +15,7 @@ use block::{Device, Event};
 
 use crate::core::Core;
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::sectors::sectors_of;
 
 impl Core {
@@ -67,7 +68,7 @@ impl Core {
     }
 
     /// Forgets clean copies of so many sectors from `sector` on, which the caller has alone.
-    pub(crate) fn forget_clean_in(&self, (sector, sectors): (u64, u64)) {
+    pub(crate) fn forget_clean_in(&self, (sector, sectors): (Sector, u64)) {
         let state = &mut *self.state();
         let clean: Vec<Piece> =
             state.contents.map.pieces(sector, sectors).filter(|piece| !piece.tag.is_dirty()).collect();

@@ -35,7 +35,7 @@ impl Core {
             return self.origin.device().extents(range.offset, length).await;
         }
         let kind = if first.is_zero() { ExtentKind::Hole } else { ExtentKind::Data };
-        let range = ByteRange { offset: first.sector * UNIT_BYTES, length: first.sectors * UNIT_BYTES };
+        let range = ByteRange { offset: first.sector.offset(), length: first.sectors * UNIT_BYTES };
         Ok(vec![Extent { range, kind }])
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use block::{Error, ErrorKind};
 use store::Superblock;
 
-use crate::core::{Core, FailureNote};
+use crate::core::Core;
+use crate::failure::FailureNote;
 use crate::format::{ParametersRaw, STATE_FAILED, STATE_IN_USE};
 
 impl Core {
@@ -18,7 +19,7 @@ impl Core {
             }
             let is_unnoted = {
                 let state = self.state();
-                state.failure.is_some() && state.failure_note == FailureNote::Untried
+                state.failure.is_unnoted()
             };
             if is_unnoted {
                 drop(self.note_failure().await);
@@ -36,7 +37,7 @@ impl Core {
     /// When nobody could note it.
     pub(crate) async fn note_failure(self: &Arc<Self>) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
-        let note = self.state().failure_note;
+        let note = self.state().failure.note;
         if note == FailureNote::Untried {
             self.keep_or_discard(&mut superblock).await;
         }
@@ -49,7 +50,7 @@ impl Core {
     /// As [`Core::note_failure`].
     pub(crate) async fn keep_failure_note(self: &Arc<Self>) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
-        let note = self.state().failure_note;
+        let note = self.state().failure.note;
         if matches!(note, FailureNote::Untried | FailureNote::Kept) {
             self.keep_or_discard(&mut superblock).await;
         }
@@ -60,7 +61,7 @@ impl Core {
         let snapshot = self.snapshot();
         let is_empty = snapshot.extent_count == 0 && !snapshot.has_nvram;
         if self.commit(superblock, snapshot, STATE_IN_USE).await.is_ok() {
-            self.state().failure_note = if is_empty { FailureNote::Empty } else { FailureNote::Kept };
+            self.state().failure.note = if is_empty { FailureNote::Empty } else { FailureNote::Kept };
             return;
         }
         superblock.payload.state = STATE_FAILED;
@@ -70,11 +71,11 @@ impl Core {
         if !is_noted {
             tracing::error!("the log device's failure could be noted nowhere: writes are refused");
         }
-        self.state().failure_note = if is_noted { FailureNote::Discard } else { FailureNote::Nowhere };
+        self.state().failure.note = if is_noted { FailureNote::Discard } else { FailureNote::Nowhere };
     }
 
     fn check_note(&self) -> Result<(), Error> {
-        if self.state().failure_note != FailureNote::Nowhere {
+        if self.state().failure.note != FailureNote::Nowhere {
             return Ok(());
         }
         let context = "the log device failed, and that could be noted nowhere: a write past the log could be undone by \

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use block::Identity;
     use proptest::prelude::*;
-    use store::{Binding, LogPosition};
+    use store::{Binding, LogPosition, Sequence};
 
     #[test]
     fn the_superblocks_bytes_are_what_the_format_page_says() {
@@ -266,7 +266,7 @@ mod tests {
             segments_offset: 0x5000.into(),
             checkpoint_sequence: 3.into(),
             destaged_sequence: 4.into(),
-            position: LogPosition { offset: 0x200, epoch: 5, sequence: 6, link: 7 }.into(),
+            position: LogPosition { offset: 0x200, epoch: 5, sequence: Sequence(6), link: 7 }.into(),
             position_segment: 8.into(),
             position_next: 9.into(),
             dirty_bytes: 10.into(),

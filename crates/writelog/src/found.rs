@@ -2,21 +2,23 @@
 
 use std::ops::RangeInclusive;
 
+use store::Sequence;
 use store::record::{RECORD_HEADER_BYTES, parse_header, record_bytes};
 use uuid::Uuid;
 
 use crate::format::{ENTRY_DATA, ENTRY_DISCARDED, ENTRY_FLAG_NOT_NEEDED, EntryRaw, parse_payload, prefix_bytes};
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::place::{Place, Zeroed};
 use crate::tag::Tag;
 use crate::unit::LogUnit;
 
 /// A record in a segment's image.
 pub(crate) struct Found {
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     pub(crate) flags: u32,
-    pub(crate) next_segment: u32,
+    pub(crate) next_segment: SegmentNumber,
     pub(crate) link: u32,
     pub(crate) epoch: u64,
     pub(crate) checksum: u32,
@@ -31,12 +33,12 @@ pub(crate) struct Found {
 /// damaged record the next one begins at some unit.
 pub(crate) fn records_in(
     image: &[u8],
-    sequences: RangeInclusive<u64>,
-    segment: u32,
+    sequences: RangeInclusive<Sequence>,
+    segment: SegmentNumber,
     log_id: Uuid,
     segment_unit: LogUnit,
 ) -> Vec<Found> {
-    let count = (sequences.end() + 1).saturating_sub(*sequences.start());
+    let count = sequences.end().next().checked_since(*sequences.start()).unwrap_or(0);
     let (mut records, mut offset) = (Vec::new(), 0);
     while (records.len() as u64) < count && offset < image.len() as u64 {
         match find_record(image, offset, segment, log_id, segment_unit) {
@@ -54,7 +56,7 @@ pub(crate) fn records_in(
 pub(crate) fn find_record(
     image: &[u8],
     offset: u64,
-    segment: u32,
+    segment: SegmentNumber,
     log_id: Uuid,
     segment_unit: LogUnit,
 ) -> Option<Found> {
@@ -66,26 +68,32 @@ pub(crate) fn find_record(
 
 /// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their
 /// checksum is right.
-pub(crate) fn record_at(bytes: &[u8], offset: u64, segment: u32, log_id: Uuid, segment_unit: LogUnit) -> Option<Found> {
+pub(crate) fn record_at(
+    bytes: &[u8],
+    offset: u64,
+    segment: SegmentNumber,
+    log_id: Uuid,
+    segment_unit: LogUnit,
+) -> Option<Found> {
     let (header, payload_bytes) = parse_header(bytes, log_id)?;
     let (head, entries) = parse_payload(bytes.get(RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload_bytes)?)?;
-    if head.segment.get() != segment || header.sequence.get() > store::limits::SEQUENCE_MAX {
+    if SegmentNumber::from(head.segment) != segment || Sequence::from(header.sequence) > Sequence::MAX {
         return None;
     }
     let unit = segment_unit + offset / UNIT_BYTES;
     Some(Found {
-        sequence: header.sequence.get(),
+        sequence: header.sequence.into(),
         flags: head.flags.get(),
-        next_segment: head.next_segment.get(),
+        next_segment: head.next_segment.into(),
         link: header.link.get(),
         epoch: header.epoch.get(),
         checksum: header.checksum.get(),
         end: offset + record_bytes(payload_bytes),
-        pieces: pieces_of(&entries, header.sequence.get(), unit),
+        pieces: pieces_of(&entries, header.sequence.into(), unit),
     })
 }
 
-fn pieces_of(entries: &[EntryRaw], sequence: u64, record_unit: LogUnit) -> Vec<Piece> {
+fn pieces_of(entries: &[EntryRaw], sequence: Sequence, record_unit: LogUnit) -> Vec<Piece> {
     let mut unit = record_unit + prefix_bytes(entries.len()) as u64 / UNIT_BYTES;
     let mut pieces = Vec::with_capacity(entries.len());
     for entry in entries {
@@ -100,7 +108,7 @@ fn pieces_of(entries: &[EntryRaw], sequence: u64, record_unit: LogUnit) -> Vec<P
             ENTRY_DISCARDED => Place::zeroes(sequence, Zeroed::MayDiscard),
             _ => Place::zeroes(sequence, Zeroed::Kept),
         };
-        pieces.push(Piece { sector: entry.sector.get(), sectors, place, tag: Tag::dirty(0) });
+        pieces.push(Piece { sector: entry.sector.into(), sectors, place, tag: Tag::dirty(0) });
     }
     pieces
 }

@@ -13,6 +13,7 @@ use crate::format::{KIND, ParametersRaw, STATE_FAILED};
 use crate::layout::Layout;
 use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::nvram::PersistentRegion;
 use crate::open::look;
 use crate::recovery::Recovered;
@@ -142,7 +143,7 @@ pub async fn check(
         match slot {
             SlotFound::Free => {}
             SlotFound::Whole(raw) => {
-                let (sector, sectors) = (raw.sector.get(), u64::from(raw.sectors.get()));
+                let (sector, sectors) = (Sector::from(raw.sector), u64::from(raw.sectors.get()));
                 found.slots_whole += 1;
                 found.bytes += sectors * UNIT_BYTES;
                 // Newer than what the log has.
@@ -151,7 +152,10 @@ pub async fn check(
             SlotFound::Torn(raw) => {
                 found.slots_torn += 1;
                 let said = SlotFound::sectors_of(raw, slot_bytes);
-                let range = |(sector, sectors)| ByteRange { offset: sector * UNIT_BYTES, length: sectors * UNIT_BYTES };
+                let range = |(sector, sectors): (Sector, u64)| ByteRange {
+                    offset: sector.offset(),
+                    length: sectors * UNIT_BYTES,
+                };
                 damaged.extend(said.map(range).map(DamagedRange::from));
             }
         }
@@ -159,7 +163,7 @@ pub async fn check(
     if !found.is_damaged() {
         damaged.clear();
     }
-    let dirty: Vec<Piece> = recovered.map.dirty_from(0).collect();
+    let dirty: Vec<Piece> = recovered.map.dirty_from(Sector::FIRST).collect();
     let in_log = damaged_ranges(log_device, &layout, superblock.uuid(), &recovered.segments, &dirty).await;
     damaged.extend(in_log.into_iter().map(DamagedRange::from));
     Ok(Inspection { damaged, nvram: slots.map(|_| found), ..inspection })

@@ -10,6 +10,7 @@ use crate::limits::{
     CHECKPOINT_BYTES_PER_EXTENT, LOG_BYTES_MAX, SEGMENT_BYTES_AUTO, SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER,
     SEGMENTS_MIN, SEGMENTS_WANTED, SLOT_BYTES_MAX, UNIT_BYTES,
 };
+use crate::numbers::SegmentNumber;
 use crate::options::FormatOptions;
 use crate::unit::LogUnit;
 
@@ -35,9 +36,9 @@ pub struct Layout {
 /// A place between two records, with all that the next one must carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPlace {
-    pub(crate) segment: u32,
+    pub(crate) segment: SegmentNumber,
     /// Segment that the record before names as the next one.
-    pub(crate) next_segment: u32,
+    pub(crate) next_segment: SegmentNumber,
     /// Its offset is in the segment.
     pub(crate) position: LogPosition,
 }
@@ -122,20 +123,35 @@ impl Layout {
         (u64::from(self.segment_count) * self.segment_bytes / CHECKPOINT_BYTES_PER_EXTENT) as usize
     }
 
+    /// All segments, in their order on the device.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentNumber> + use<> {
+        (0..self.segment_count).map(SegmentNumber)
+    }
+
+    /// Whether there is such a segment.
+    pub(crate) fn has_segment(&self, segment: SegmentNumber) -> bool {
+        segment.0 < self.segment_count
+    }
+
     /// A segment's bytes on the device.
-    pub fn segment(&self, segment: u32) -> ByteRange {
-        let offset = self.segments_offset + u64::from(segment) * self.segment_bytes;
+    pub fn segment(&self, segment: SegmentNumber) -> ByteRange {
+        let offset = self.segments_offset + u64::from(segment.0) * self.segment_bytes;
         ByteRange { offset, length: self.segment_bytes }
     }
 
     /// The unit `offset` bytes into `segment`.
-    pub fn unit(&self, segment: u32, offset: u64) -> LogUnit {
-        LogUnit((u64::from(segment) * self.segment_bytes + offset) / UNIT_BYTES)
+    pub fn unit(&self, segment: SegmentNumber, offset: u64) -> LogUnit {
+        LogUnit((u64::from(segment.0) * self.segment_bytes + offset) / UNIT_BYTES)
+    }
+
+    /// The unit behind the last one of `segment`.
+    pub fn unit_behind(&self, segment: SegmentNumber) -> LogUnit {
+        self.unit(segment, self.segment_bytes)
     }
 
     /// The segment a unit is in.
-    pub fn segment_of(&self, unit: LogUnit) -> u32 {
-        (unit.0 * UNIT_BYTES / self.segment_bytes) as u32
+    pub fn segment_of(&self, unit: LogUnit) -> SegmentNumber {
+        SegmentNumber((unit.0 * UNIT_BYTES / self.segment_bytes) as u32)
     }
 
     /// Offset on the device of a unit.
@@ -145,7 +161,7 @@ impl Layout {
 
     /// Behind the last unit.
     pub fn end(&self) -> LogUnit {
-        self.unit(self.segment_count, 0)
+        self.unit(SegmentNumber(self.segment_count), 0)
     }
 }
 
@@ -175,9 +191,10 @@ mod tests {
                 prop_assert!(layout.checkpoint_offset >= PAGE);
                 prop_assert_eq!(layout.checkpoint_slot(1), layout.checkpoint_offset + layout.checkpoint_bytes);
                 prop_assert_eq!(layout.segments_offset, layout.checkpoint_slot(1) + layout.checkpoint_bytes);
-                prop_assert!(layout.segment(layout.segment_count - 1).end() + PAGE <= device_bytes);
-                let last = layout.unit(layout.segment_count - 1, layout.segment_bytes - 512);
-                prop_assert_eq!(layout.segment_of(last), layout.segment_count - 1);
+                let segment = layout.segments().last().expect("there are some");
+                prop_assert!(layout.segment(segment).end() + PAGE <= device_bytes);
+                let last = layout.unit(segment, layout.segment_bytes - 512);
+                prop_assert_eq!(layout.segment_of(last), segment);
             }
         }
     }

@@ -99,7 +99,7 @@ impl Core {
             let (is_due, is_used, has_failed) = {
                 let state = self.state();
                 let is_used = state.contents.stage.as_ref().is_some_and(|stage| !stage.is_empty());
-                (self.is_round_due(&state), is_used, state.failure.is_some())
+                (self.is_round_due(&state), is_used, state.failure.has_come())
             };
             let idle_left = self.level2().idle.saturating_sub(self.idle_for());
             if has_failed || !is_used {

@@ -22,6 +22,7 @@ use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Device, Error, ErrorKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use store::Sequence;
 
 use crate::batch::{Batch, Goal};
 use crate::core::{Core, State};
@@ -31,9 +32,10 @@ use crate::images::Images;
 use crate::level1::wait_for;
 use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
-    EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, ROOM_SHARE_AFTER_FULL, RUNS_A_LOOK, UNIT_BYTES,
+    EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, RUNS_A_LOOK, UNIT_BYTES,
 };
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::options::Level2;
 use crate::place::PlaceView;
 use crate::runs::{Bounds, Run, joined, runs};
@@ -110,7 +112,7 @@ impl Core {
                 Ok(0) if is_due => {
                     wait_for(&self, count, Duration::from_millis(DESTAGE_RETRY_MS)).await;
                     empty_batches += 1;
-                    if empty_batches >= EMPTY_BATCHES_BEFORE_CHECKPOINT && self.state().was_full {
+                    if empty_batches >= EMPTY_BATCHES_BEFORE_CHECKPOINT && self.state().room.was_full() {
                         // All of it is on the origin, and only a checkpoint says so.
                         drop(self.checkpoint(STATE_IN_USE).await);
                         empty_batches = 0;
@@ -118,7 +120,7 @@ impl Core {
                     continue;
                 }
                 Ok(0) => wait_for(&self, count, self.level2().idle).await,
-                Ok(_) => self.state().stuck = None,
+                Ok(_) => self.state().room.note_batch(),
                 // What cannot be read is left out the next time.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => {
@@ -151,7 +153,7 @@ impl Core {
         let age = state.contents.oldest_in_log_at().map_or(Duration::ZERO, |at| self.clock.now().since(at));
         let age_due = part_of(level2.age_max, share_old);
         let is_full = state.share_used(&self.layout) >= level2.share_start;
-        if is_full || age >= age_due || state.was_full || state.failure.is_some() {
+        if is_full || age >= age_due || state.room.was_full() || state.failure.has_come() {
             return Need::Due;
         }
         let idle_left = level2.idle.saturating_sub(self.idle_for());
@@ -163,11 +165,11 @@ impl Core {
 
     /// Whether level 2 has anything to do: what is in slots is level 1's, and what is lost is nobody's.
     fn is_anything_dirty(&self, state: &State) -> bool {
-        if state.failure.is_some() {
-            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+        if state.failure.has_come() {
+            return state.contents.map.dirty_from(Sector::FIRST).any(|piece| !piece.tag.is_lost());
         }
         state.contents.segments.oldest_dirty_at().is_some()
-            || (self.keeps_order() && state.destaged.sequence() + 1 < state.contents.applied.position.sequence)
+            || (self.keeps_order() && state.destaged.sequence().next() < state.contents.applied.position.sequence)
             || state.contents.zeroes_since.is_some()
     }
 
@@ -217,7 +219,9 @@ impl Core {
         };
         {
             let state = &mut *self.state();
-            if state.contents.zeroes_since.is_some() && !state.contents.owed_from(0).any(|piece| piece.is_zero()) {
+            if state.contents.zeroes_since.is_some()
+                && !state.contents.owed_from(Sector::FIRST).any(|piece| piece.is_zero())
+            {
                 state.contents.zeroes_since = None;
             }
             state.releasable_count = self.releasable(state).len() as u32;
@@ -225,7 +229,8 @@ impl Core {
                 let freed = state.free_bytes(&self.layout).saturating_sub(free_before);
                 state.pace.room_made(self.clock.now(), freed);
             }
-            state.was_full &= state.wants_room || state.share_used(&self.layout) > 1.0 - ROOM_SHARE_AFTER_FULL;
+            let share_used = state.share_used(&self.layout);
+            state.room.note_share_used(share_used);
         }
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.cleaned_bytes.fetch_add(cleaned * UNIT_BYTES, Ordering::Relaxed);
@@ -249,7 +254,7 @@ impl Core {
 
     /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a
     /// step is nothing to go on from. Returns the sectors that became clean.
-    fn advance(&self, epoch: &mut Option<Epoch>, sector: u64, is_all: bool) -> u64 {
+    fn advance(&self, epoch: &mut Option<Epoch>, sector: Sector, is_all: bool) -> u64 {
         if !is_all {
             epoch.iter_mut().for_each(|epoch| epoch.sent_to(sector));
             return 0;
@@ -265,7 +270,7 @@ impl Core {
 
     /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent
     /// leaves the batch: all from the sector on that is returned.
-    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<u64>, Error> {
+    async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<Sector>, Error> {
         let runs = runs(&batch.pieces, &self.bounds(self.level2().seek_bytes));
         let mut in_flight = FuturesUnordered::new();
         let mut runs = runs.into_iter();
@@ -320,7 +325,7 @@ impl Core {
         let [_, share_old, share_full] = AGE_SHARES;
         let age =
             state.contents.oldest_in_log_at().map_or(0.0, |at| over(self.share_of_age(at), share_old, share_full));
-        let share = if state.was_full { 1.0 } else { space.max(age) };
+        let share = if state.room.was_full() { 1.0 } else { space.max(age) };
         let most = level2.writes_in_flight.max(1) as f64;
         let waiting_count = if self.is_staged() { 0 } else { state.waiting_count() };
         let for_waiting = (waiting_count * DESTAGE_WRITES_A_WRITER).min(level2.writes_when_full);
@@ -447,19 +452,19 @@ impl Core {
     }
 
     /// Whether anything from before record `end` is not on the origin, but for what is lost.
-    fn is_dirty_before(&self, state: &State, end: u64) -> bool {
-        if state.failure.is_some() {
-            return state.contents.map.dirty_from(0).any(|piece| !piece.tag.is_lost());
+    fn is_dirty_before(&self, state: &State, end: Sequence) -> bool {
+        if state.failure.has_come() {
+            return state.contents.map.dirty_from(Sector::FIRST).any(|piece| !piece.tag.is_lost());
         }
-        if self.keeps_order() && state.destaged.sequence() + 1 < end {
+        if self.keeps_order() && state.destaged.sequence().next() < end {
             return true;
         }
         let oldest =
             state.contents.segments.by_age().find(|&segment| state.contents.segments.get(segment).dirty_sectors > 0);
         let is_segment_dirty = oldest.is_some_and(|segment| state.contents.segments.get(segment).first_sequence < end);
-        let newest = state.contents.applied.position.sequence.saturating_sub(1);
+        let newest = state.contents.applied.position.sequence.before();
         let is_zero_before = |piece: Piece| piece.is_zero() && piece.place.record(newest) < end;
-        is_segment_dirty && state.contents.owed_from(0).any(|piece| !piece.tag.is_lost())
-            || state.contents.owed_from(0).any(is_zero_before)
+        is_segment_dirty && state.contents.owed_from(Sector::FIRST).any(|piece| !piece.tag.is_lost())
+            || state.contents.owed_from(Sector::FIRST).any(is_zero_before)
     }
 }

@@ -17,12 +17,13 @@
 //! | `core` | what all operations share: locks, state |
 //! | `dispatch` | each request goes its way |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `contents`, `map`, `place`, [`mod@unit`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
+//! | `contents`, `map`, `place`, [`mod@unit`], [`numbers`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; which segment and which slot; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
 //! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `destaged`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; how far the origin is in it; in which writes; sending it; what cannot be sent, since it cannot be read |
 //! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read in the order of their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
-//! | `line`, `entrance`, `pace` | who waits; who may change something now; how fast, for the rate at which room is made |
-//! | `checkpoint`, `checkpoint_bytes`, `recovery`, `open`, `failure_note` | the life of a log; what a later start finds of a failure |
+//! | `line`, `entrance`, `pace`, `room` | who waits; who may change something now; how fast, for the rate at which room is made; whether there is any |
+//! | `checkpoint`, `checkpointed`, `checkpoint_bytes`, `recovery`, `open` | the life of a log |
+//! | `failure`, `failure_note` | whether its device failed; how that is noted |
 //! | `origin`, `events` | the origin; what follows from what it says |
 //! | `counters`, `report` | what is counted; how it becomes a status |
 //! | [`limits`] | the bounds of this crate |
@@ -37,6 +38,7 @@ pub mod format;
 pub mod inspect;
 pub mod layout;
 pub mod limits;
+pub mod numbers;
 pub mod nvram;
 pub mod options;
 pub mod reads;
@@ -49,6 +51,7 @@ mod appender;
 mod batch;
 mod checkpoint;
 mod checkpoint_bytes;
+mod checkpointed;
 mod contents;
 mod core;
 mod counters;
@@ -59,6 +62,7 @@ mod entry;
 mod epoch;
 mod events;
 mod extents;
+mod failure;
 mod failure_note;
 mod flush;
 mod found;
@@ -80,6 +84,7 @@ mod read;
 mod records;
 mod recovery;
 mod report;
+mod room;
 mod runs;
 mod salvage;
 mod sectors;

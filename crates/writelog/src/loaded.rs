@@ -7,12 +7,14 @@ use base::buffer::Buffer;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind};
 use futures_util::stream::{self, Stream, StreamExt};
+use store::Sequence;
 
 use crate::core::Core;
 use crate::found::{Found, record_at, records_in};
 use crate::images::Images;
 use crate::limits::{SEGMENT_READ_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::salvage::segment_image;
 use crate::segments::SegmentState;
 use crate::unit::LogUnit;
@@ -35,20 +37,27 @@ impl Core {
     /// unless it waits for room.
     pub(crate) fn log_reads_in_flight(&self) -> usize {
         let state = self.state();
-        let free =
-            state.contents.stage.as_ref().filter(|_| !state.wants_room).map_or(1.0, |stage| 1.0 - stage.share_used());
+        let free = state
+            .contents
+            .stage
+            .as_ref()
+            .filter(|_| !state.room.is_wanted())
+            .map_or(1.0, |stage| 1.0 - stage.share_used());
         ((self.level2().writes_in_flight as f64 * free).round() as usize).max(1)
     }
 
     /// Segments one after the other, the next ones being read already.
-    pub(crate) fn load_in_order(&self, segments: Vec<u32>) -> impl Stream<Item = (u32, Loaded)> + Unpin + '_ {
+    pub(crate) fn load_in_order(
+        &self,
+        segments: Vec<SegmentNumber>,
+    ) -> impl Stream<Item = (SegmentNumber, Loaded)> + Unpin + '_ {
         let loading = stream::iter(segments).map(async move |segment| (segment, self.load_segment(segment).await));
         let at_once = (SEGMENT_READ_BYTES_MAX / self.layout.segment_bytes).max(1) as usize;
         Box::pin(loading.buffered(self.log_reads_in_flight().min(at_once)))
     }
 
     /// A segment's image and the records in it that were applied.
-    pub(crate) async fn load_segment(&self, segment: u32) -> Loaded {
+    pub(crate) async fn load_segment(&self, segment: SegmentNumber) -> Loaded {
         let range = self.layout.segment(segment);
         let (first, last, end, is_all) = {
             let state = self.state();
@@ -56,7 +65,7 @@ impl Core {
             let applied = &state.contents.applied;
             let end = if applied.segment == segment { applied.position.offset } else { range.length };
             let is_all = entry.state == SegmentState::Used && entry.last_sequence < applied.position.sequence;
-            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence - 1), end, is_all)
+            (entry.first_sequence, entry.last_sequence.min(applied.position.sequence.before()), end, is_all)
         };
         let unit = self.layout.unit(segment, 0);
         let end = unit + end / UNIT_BYTES;
@@ -66,14 +75,14 @@ impl Core {
         let image = match self.log_device.read(range.offset, self.used_buffer(range.length as usize)).await {
             Ok(image) => image,
             Err(error) => {
-                tracing::error!(%error, segment, "a segment of the log cannot be read as a whole");
+                tracing::error!(%error, segment = segment.0, "a segment of the log cannot be read as a whole");
                 let mut image = segment_image(&self.log_device, &self.layout, segment).await;
                 self.copy_records_in_ram(unit, &mut image);
                 image
             }
         };
         let records = records_in(&image, first..=last, segment, self.uuid, unit);
-        let is_whole = records.iter().map(|record| record.sequence).eq(first..=last);
+        let is_whole = records.iter().map(|record| record.sequence).eq(first.up_to(last));
         Loaded { images: Images::of(unit, image), records, is_all, is_whole, end }
     }
 
@@ -87,7 +96,11 @@ impl Core {
     }
 
     /// The records of a segment, if all of these are in RAM still: neither read nor checked.
-    fn records_in_ram(&self, segment: u32, sequences: RangeInclusive<u64>) -> Option<(Images, Vec<Found>)> {
+    fn records_in_ram(
+        &self,
+        segment: SegmentNumber,
+        sequences: RangeInclusive<Sequence>,
+    ) -> Option<(Images, Vec<Found>)> {
         let first = self.layout.unit(segment, 0);
         let kept: Vec<(LogUnit, Arc<Buffer>)> = {
             let state = self.state();
@@ -98,24 +111,27 @@ impl Core {
             kept.iter().map(|(unit, bytes)| record_at(bytes, (*unit - first) * UNIT_BYTES, segment, self.uuid, first));
         let found = found.collect::<Option<Vec<Found>>>()?;
         let found: Vec<Found> = found.into_iter().filter(|record| sequences.contains(&record.sequence)).collect();
-        let is_whole = found.iter().map(|record| record.sequence).eq(sequences);
+        let is_whole = found.iter().map(|record| record.sequence).eq(sequences.start().up_to(*sequences.end()));
         is_whole.then(|| (kept.into_iter().collect(), found))
     }
 
     /// What the log has in damaged records of a segment is lost, by name.
-    pub(crate) fn lose_damaged(&self, segment: u32, loaded: &Loaded) {
+    pub(crate) fn lose_damaged(&self, segment: SegmentNumber, loaded: &Loaded) {
         if loaded.is_whole {
             return;
         }
         let lost: Vec<Piece> = {
             let state = self.state();
-            let owed = state.contents.owed_from(0).filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
+            let owed = state
+                .contents
+                .owed_from(Sector::FIRST)
+                .filter(|piece| self.is_in(segment, piece) && !piece.tag.is_lost());
             owed.flat_map(|piece| loaded.missing_of(&piece)).collect()
         };
         lost.iter().for_each(|piece| self.lose(piece, &damaged_records(segment)));
     }
 
-    fn is_in(&self, segment: u32, piece: &Piece) -> bool {
+    fn is_in(&self, segment: SegmentNumber, piece: &Piece) -> bool {
         piece.is_in_segment() && self.layout.segment_of(piece.unit()) == segment
     }
 }
@@ -128,7 +144,7 @@ impl Loaded {
 }
 
 /// Why they are lost.
-pub(crate) fn damaged_records(segment: u32) -> Error {
+pub(crate) fn damaged_records(segment: SegmentNumber) -> Error {
     Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"))
 }
 
@@ -136,7 +152,7 @@ pub(crate) fn damaged_records(segment: u32) -> Error {
 fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
     let mut parts = vec![*piece];
     let is_of = |held: &&Piece| {
-        held.is_in_segment() && held.sector.wrapping_sub(held.unit().0) == piece.sector.wrapping_sub(piece.unit().0)
+        held.is_in_segment() && held.sector.0.wrapping_sub(held.unit().0) == piece.sector.0.wrapping_sub(piece.unit().0)
     };
     for held in records.iter().flat_map(|record| &record.pieces).filter(is_of) {
         parts = parts.iter().flat_map(|part| without(part, held.unit(), held.unit_end())).collect();

@@ -7,6 +7,7 @@ use block::Error;
 use crate::core::Core;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::sectors::range_of;
 
 impl Core {
@@ -31,7 +32,7 @@ impl Core {
         state
             .contents
             .map
-            .dirty_from(0)
+            .dirty_from(Sector::FIRST)
             .filter(|piece| piece.tag.is_lost())
             .map(|piece| piece.sectors * UNIT_BYTES)
             .sum()

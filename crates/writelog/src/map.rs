@@ -9,6 +9,7 @@
 //! What an extent takes is in [`crate::sorted`].
 
 use crate::limits::{UNIT_BYTES, ZERO_BYTES_A_BYTE};
+use crate::numbers::Sector;
 use crate::place::{Place, PlaceView};
 use crate::sorted::{Extent, SortedExtents};
 use crate::tag::Tag;
@@ -17,14 +18,14 @@ use crate::unit::LogUnit;
 /// Where a run of sectors is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    pub(crate) sector: u64,
+    pub(crate) sector: Sector,
     pub(crate) sectors: u64,
     pub(crate) place: Place,
     pub(crate) tag: Tag,
 }
 
 impl Piece {
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> Sector {
         self.sector + self.sectors
     }
 
@@ -56,7 +57,7 @@ impl Piece {
     }
 
     /// The part of it in `start..end`, which overlaps it.
-    pub(crate) fn clip(&self, start: u64, end: u64) -> Self {
+    pub(crate) fn clip(&self, start: Sector, end: Sector) -> Self {
         let (from, to) = (self.sector.max(start), self.end().min(end));
         Self { sector: from, sectors: to - from, place: self.place.advance(from - self.sector), tag: self.tag }
     }
@@ -122,7 +123,7 @@ impl ExtentMap {
     }
 
     /// What is known of `sector..sector + sectors`, ascending and clipped.
-    pub(crate) fn pieces(&self, sector: u64, sectors: u64) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn pieces(&self, sector: Sector, sectors: u64) -> impl Iterator<Item = Piece> + '_ {
         let end = sector + sectors;
         let before = self.extents.before(sector).map(piece).filter(|before| before.end() > sector);
         let others = self.extents.from(sector).map(piece).take_while(move |piece| piece.sector < end);
@@ -130,12 +131,12 @@ impl ExtentMap {
     }
 
     /// Dirty extents from `sector` on, ascending.
-    pub(crate) fn dirty_from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn dirty_from(&self, sector: Sector) -> impl Iterator<Item = Piece> + '_ {
         self.extents.from(sector).filter(|(_, extent)| extent.tag.is_dirty()).map(piece)
     }
 
     /// What reaches across the start of `sector` and is dirty, from there on.
-    pub(crate) fn dirty_across(&self, sector: u64) -> Option<Piece> {
+    pub(crate) fn dirty_across(&self, sector: Sector) -> Option<Piece> {
         let before = self.extents.before(sector).map(piece)?;
         (before.tag.is_dirty() && before.end() > sector).then(|| before.clip(sector, before.end()))
     }
@@ -173,7 +174,7 @@ impl ExtentMap {
     }
 
     /// Forgets what is known of `sector..sector + sectors`.
-    pub(crate) fn remove(&mut self, sector: u64, sectors: u64, mut removed: impl FnMut(Piece)) {
+    pub(crate) fn remove(&mut self, sector: Sector, sectors: u64, mut removed: impl FnMut(Piece)) {
         let end = sector + sectors;
         let mut next = self.extents.before(sector).map(piece).filter(|before| before.end() > sector);
         loop {
@@ -250,7 +251,7 @@ impl ExtentMap {
         self.extents.insert(piece.sector, extent);
     }
 
-    fn take(&mut self, sector: u64) {
+    fn take(&mut self, sector: Sector) {
         let extent = self.extents.remove(sector).expect("it was found a line ago");
         if extent.tag.is_dirty() {
             self.dirty_sectors -= u64::from(extent.sectors);
@@ -260,12 +261,14 @@ impl ExtentMap {
     }
 }
 
-fn piece((sector, extent): (u64, Extent)) -> Piece {
+fn piece((sector, extent): (Sector, Extent)) -> Piece {
     Piece { sector, sectors: u64::from(extent.sectors), place: extent.place, tag: extent.tag }
 }
 
 #[cfg(test)]
 mod tests {
+    use store::Sequence;
+
     use super::*;
     use crate::place::Zeroed;
     use proptest::prelude::*;
@@ -275,13 +278,14 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Insert { sector: u64, sectors: u64, place: u64, is_zero: bool },
-        Remove { sector: u64, sectors: u64 },
-        Clean { sector: u64, sectors: u64, place: u64 },
+        Insert { sector: Sector, sectors: u64, place: u64, is_zero: bool },
+        Remove { sector: Sector, sectors: u64 },
+        Clean { sector: Sector, sectors: u64, place: u64 },
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let range = (0..SECTORS, 1..24u64).prop_map(|(sector, sectors)| (sector, sectors.min(SECTORS - sector)));
+        let range =
+            (0..SECTORS, 1..24u64).prop_map(|(sector, sectors)| (Sector(sector), sectors.min(SECTORS - sector)));
         let step = prop_oneof![
             4 => (range.clone(), 0..200u64, any::<bool>())
                 .prop_map(|((sector, sectors), place, is_zero)| Step::Insert { sector, sectors, place, is_zero }),
@@ -292,7 +296,7 @@ mod tests {
     }
 
     /// The naive twin: one entry a sector.
-    type Twin = HashMap<u64, (Place, bool)>;
+    type Twin = HashMap<Sector, (Place, bool)>;
 
     fn in_log(unit: u64) -> Place {
         Place::segment(LogUnit(unit))
@@ -310,13 +314,13 @@ mod tests {
                 let mut removed_sectors = 0;
                 match step {
                     Step::Insert { sector, sectors, place, is_zero } => {
-                        let place = if is_zero { Place::zeroes(0, Zeroed::Kept) } else { in_log(place) };
+                        let place = if is_zero { Place::zeroes(Sequence::NONE, Zeroed::Kept) } else { in_log(place) };
                         let piece = Piece { sector, sectors, place, tag: Tag::dirty(1) };
-                        let held = (sector..sector + sectors).filter(|sector| twin.contains_key(sector));
+                        let held = sector.up_to(sector + sectors).filter(|sector| twin.contains_key(sector));
                         let expected = held.count() as u64;
                         map.insert(piece, |piece| removed_sectors += piece.sectors);
                         prop_assert_eq!(removed_sectors, expected);
-                        for (index, sector) in (sector..sector + sectors).enumerate() {
+                        for (index, sector) in sector.up_to(sector + sectors).enumerate() {
                             twin.insert(sector, (place.advance(index as u64), true));
                         }
                     }
@@ -328,7 +332,7 @@ mod tests {
                         let place = in_log(place);
                         let range = Piece { sector, sectors, place, tag: Tag::dirty(1) };
                         map.retag(&range, |tag| tag.is_dirty().then(|| tag.to_clean()), |_| {});
-                        for (index, sector) in (sector..sector + sectors).enumerate() {
+                        for (index, sector) in sector.up_to(sector + sectors).enumerate() {
                             let place = place.advance(index as u64);
                             if let Some(entry) = twin.get_mut(&sector).filter(|entry| entry.0 == place) {
                                 entry.1 = false;
@@ -337,9 +341,9 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(map.dirty_sectors(), count(&twin));
-                prop_assert_eq!(map.dirty_extents(), map.dirty_from(0).count());
+                prop_assert_eq!(map.dirty_extents(), map.dirty_from(Sector::FIRST).count());
                 let mut found = Twin::new();
-                for piece in map.pieces(0, SECTORS) {
+                for piece in map.pieces(Sector::FIRST, SECTORS) {
                     for index in 0..piece.sectors {
                         let place = piece.place.advance(index);
                         prop_assert!(found.insert(piece.sector + index, (place, piece.tag.is_dirty())).is_none());
@@ -354,7 +358,10 @@ mod tests {
     fn adjacent_records_of_a_sequential_write_are_one_extent() {
         let mut map = ExtentMap::default();
         for index in 0..100u64 {
-            map.insert(Piece { sector: index * 8, sectors: 8, place: in_log(index * 8), tag: Tag::dirty(3) }, |_| {});
+            map.insert(
+                Piece { sector: Sector(index * 8), sectors: 8, place: in_log(index * 8), tag: Tag::dirty(3) },
+                |_| {},
+            );
         }
         assert_eq!((map.len(), map.dirty_sectors()), (1, 800));
         map.sweep(|_| false);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 use futures_util::stream::StreamExt;
+use store::Sequence;
 
 use crate::batch::Batch;
 use crate::core::{Core, State};
@@ -15,6 +16,7 @@ use crate::images::Images;
 use crate::limits::UNIT_BYTES;
 use crate::loaded::{Loaded, without};
 use crate::map::{ExtentMap, Piece};
+use crate::numbers::{Sector, SegmentNumber};
 use crate::pins::Pins;
 use crate::place::PlaceView;
 use crate::stage::Stage;
@@ -48,7 +50,8 @@ impl Core {
         let state = self.state();
         let is_all = state.contents.stage.as_ref().is_none_or(Stage::is_empty);
         if is_all && state.destaged.sequence() < state.destaged.found() {
-            *epoch = Some(self.epoch_of(&state, state.contents.owed_from(0).collect(), state.destaged.found()));
+            *epoch =
+                Some(self.epoch_of(&state, state.contents.owed_from(Sector::FIRST).collect(), state.destaged.found()));
         }
     }
 
@@ -58,7 +61,7 @@ impl Core {
         let mut epoch = self.destaging.lock().await;
         let state = &mut *self.state();
         let found = state.destaged.found();
-        let pieces: Vec<Piece> = state.contents.owed_from(0).collect();
+        let pieces: Vec<Piece> = state.contents.owed_from(Sector::FIRST).collect();
         if pieces.is_empty() {
             state.destaged.begin_at(found);
             return;
@@ -68,10 +71,10 @@ impl Core {
     }
 
     /// The epoch up to `end` that has these pieces, of each sector one.
-    fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: u64) -> Epoch {
-        let last_of = |segment: u32| state.contents.segments.get(segment).last_sequence.min(end);
-        let lasts: Vec<u64> = state.contents.segments.by_age().map(last_of).collect();
-        let newest = state.contents.applied.position.sequence - 1;
+    fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: Sequence) -> Epoch {
+        let last_of = |segment: SegmentNumber| state.contents.segments.get(segment).last_sequence.min(end);
+        let lasts: Vec<Sequence> = state.contents.segments.by_age().map(last_of).collect();
+        let newest = state.contents.applied.position.sequence.before();
         let mut rest = BTreeMap::from([(end, Vec::new())]);
         for piece in pieces {
             let last = if piece.is_zero() {
@@ -92,9 +95,10 @@ impl Core {
             if !state.destaged.take_epoch_hint() {
                 return (None, None);
             }
-            let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence - 1);
-            let is_behind = |segment: &u32| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
-            let segments: Vec<u32> = state.contents.segments.by_age().filter(is_behind).collect();
+            let (destaged, applied) = (state.destaged.sequence(), state.contents.applied.position.sequence.before());
+            let is_behind =
+                |segment: &SegmentNumber| state.contents.segments.get(*segment).last_sequence.min(applied) > destaged;
+            let segments: Vec<SegmentNumber> = state.contents.segments.by_age().filter(is_behind).collect();
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
             (segments, destaged, applied, state.destaged.found(), count)
         };
@@ -117,7 +121,7 @@ impl Core {
                 images.extend(loaded.images);
                 images
             });
-            let is_new = |record: &Found| (destaged + 1..=applied).contains(&record.sequence);
+            let is_new = |record: &Found| (destaged.next()..=applied).contains(&record.sequence);
             for record in loaded.records.into_iter().filter(is_new) {
                 waiting.extend(record.pieces);
                 if record.flags & FLAG_EPOCH_END != 0 {
@@ -145,7 +149,7 @@ impl Core {
         let destaged = self.state().destaged.sequence();
         let across = {
             let state = self.state();
-            let is_across = |segment: &u32| {
+            let is_across = |segment: &SegmentNumber| {
                 let entry = state.contents.segments.get(*segment);
                 (entry.first_sequence..entry.last_sequence).contains(&destaged)
             };
@@ -158,7 +162,7 @@ impl Core {
             end = self.layout.unit(segment, sent.map(|record| record.end).max().unwrap_or(0));
         }
         let state = &mut *self.state();
-        let newest = state.contents.applied.position.sequence - 1;
+        let newest = state.contents.applied.position.sequence.before();
         let is_sent = |piece: &Piece| match piece.place.view() {
             PlaceView::Zeroes(_) => piece.place.record(newest) <= destaged,
             PlaceView::Segment(unit) if Some(self.layout.segment_of(unit)) == across => unit < end,
@@ -167,7 +171,7 @@ impl Core {
             }
             PlaceView::Slot(_) => false,
         };
-        let sent: Vec<Piece> = state.contents.owed_from(0).filter(is_sent).collect();
+        let sent: Vec<Piece> = state.contents.owed_from(Sector::FIRST).filter(is_sent).collect();
         // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
         sent.iter().for_each(|piece| state.contents.forget(piece.sector, piece.sectors));
     }
@@ -175,7 +179,7 @@ impl Core {
     /// The bytes of these pieces; what is damaged is left out.
     async fn read_pieces(&self, pieces: Vec<Piece>) -> (Vec<Piece>, Images) {
         let (logged, mut whole): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(Piece::is_in_segment);
-        let mut by_segment: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+        let mut by_segment: BTreeMap<SegmentNumber, Vec<Piece>> = BTreeMap::new();
         for piece in logged {
             by_segment.entry(self.layout.segment_of(piece.unit())).or_default().push(piece);
         }
@@ -220,7 +224,7 @@ fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
     }
     let mut map = ExtentMap::default();
     pieces.into_iter().for_each(|piece| map.insert(piece, |_| {}));
-    map.dirty_from(0).collect()
+    map.dirty_from(Sector::FIRST).collect()
 }
 
 #[cfg(test)]
@@ -240,20 +244,20 @@ mod tests {
         ) {
             let pieces: Vec<Piece> = (0u64..).zip(writes).map(|(index, (at, count))| {
                 let place = Place::segment(LogUnit(index * 100));
-                Piece { sector: at * 4, sectors: count * 4, place, tag: Tag::dirty(0) }
+                Piece { sector: Sector(at * 4), sectors: count * 4, place, tag: Tag::dirty(0) }
             }).collect();
             let mut twin = vec![None; SECTORS as usize + 8];
             for piece in &pieces {
                 let place = |sector| piece.clip(sector, sector + 1).place;
-                (piece.sector..piece.end()).for_each(|sector| twin[sector as usize] = Some(place(sector)));
+                piece.sector.up_to(piece.end()).for_each(|sector| twin[sector.0 as usize] = Some(place(sector)));
             }
             let mut found = vec![None; twin.len()];
-            let mut last = 0;
+            let mut last = Sector::FIRST;
             for piece in newest(pieces) {
                 prop_assert!(piece.sector >= last);
                 last = piece.end();
                 let place = |sector| piece.clip(sector, sector + 1).place;
-                (piece.sector..last).for_each(|sector| found[sector as usize] = Some(place(sector)));
+                piece.sector.up_to(last).for_each(|sector| found[sector.0 as usize] = Some(place(sector)));
             }
             prop_assert_eq!(found, twin);
         }

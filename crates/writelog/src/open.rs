@@ -7,7 +7,6 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
 use base::range::ByteRange;
@@ -16,27 +15,31 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
 use block::{Device, Error, ErrorKind, EventHub, SharedDevice};
-use store::{Binding, ConflictingChanges, Life, LogPosition, Superblock, superblock};
+use store::{Binding, ConflictingChanges, Life, LogPosition, Sequence, Superblock, superblock};
 use uuid::Uuid;
 use zerocopy::little_endian::U64;
 
 use crate::appender::Appender;
+use crate::checkpointed::Checkpointed;
 use crate::contents::Contents;
-use crate::core::{Core, FailureNote, State};
+use crate::core::{Core, State};
 use crate::counters::Counters;
 use crate::destaged::Destaged;
+use crate::failure::Failure;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
 use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
 use crate::line::Line;
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::nvram::{PersistentRegion, VolatileRegion};
 use crate::options::{DestageOrder, Durability, FormatOptions, OpenOptions};
 use crate::origin::Origin;
 use crate::pace::Pace;
 use crate::records::RecordCache;
 use crate::recovery::{Recovered, recover};
+use crate::room::Room;
 use crate::sectors::whole_sectors;
 use crate::shadow::Shadow;
 use crate::stage::{Stage, stage_tag};
@@ -49,7 +52,7 @@ pub(crate) async fn format(
 ) -> Result<(), Error> {
     check_devices(log_device, origin)?;
     let layout = Layout::new(log_device.geometry().size_bytes, &options)?;
-    let first = LogPosition { offset: 0, epoch: 0, sequence: 1, link: 0 };
+    let first = LogPosition { offset: 0, epoch: 0, sequence: Sequence::FIRST, link: 0 };
     let parameters = ParametersRaw {
         binding: Binding::of(origin).to_raw()?,
         segment_bytes: (layout.segment_bytes as u32).into(),
@@ -130,7 +133,7 @@ pub(crate) async fn open(
     let stage = open_stage(&options, &layout, &superblock)?;
     check_size(&recovered, stage.as_ref(), &binding, binding_now.size_bytes)?;
     let was_ordered = superblock.payload.order == DestageOrder::Log.code();
-    let destaged_sequence = superblock.payload.destaged_sequence.get();
+    let destaged_sequence = superblock.payload.destaged_sequence.into();
     let origin = Origin::new(origin, binding_now.identity, origin_events);
     let core = assemble(log_device, origin, options, superblock, layout, recovered, stage);
     core.check_kept_changes(&core.options.kept_changes)?;
@@ -158,10 +161,10 @@ fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
 
 /// Refuses an origin that shrank to less than what is dirty.
 fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, origin_bytes: u64) -> Result<(), Error> {
-    let in_log = recovered.map.dirty_from(0).map(|piece| piece.end());
+    let in_log = recovered.map.dirty_from(Sector::FIRST).map(|piece| piece.end());
     let in_slots =
         stage.into_iter().flat_map(Stage::slots_by_age).map(|(_, _, slot)| slot.sector + u64::from(slot.sectors));
-    if in_log.chain(in_slots).all(|end| end <= origin_bytes / UNIT_BYTES) {
+    if in_log.chain(in_slots).all(|end| end <= Sector::at(origin_bytes)) {
         return Ok(());
     }
     let context = format!(
@@ -217,7 +220,7 @@ fn assemble(
     let mut report = recovered.report;
     let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
     let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
-    let has_zeroes = recovered.map.dirty_from(0).any(|piece| piece.is_zero());
+    let has_zeroes = recovered.map.dirty_from(Sector::FIRST).any(|piece| piece.is_zero());
     let mut state = State {
         contents: Contents {
             layout,
@@ -231,20 +234,15 @@ fn assemble(
             zeroes_since: has_zeroes.then(|| options.clock.now()),
         },
         appender: Appender::new(&start),
-        destaged: Destaged::new(start.position.sequence.saturating_sub(1)),
+        destaged: Destaged::new(start.position.sequence.before()),
         releasable_count: 0,
         line: Line::new(),
         pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),
-        tail_bytes: 0,
-        checkpointed_at: options.clock.now(),
-        checkpoint_took: Duration::ZERO,
-        was_full: false,
-        wants_room: false,
+        checkpointed: Checkpointed::none(options.clock.now()),
+        room: Room::default(),
         is_gated: false,
-        lba_cursor: 0,
-        failure: None,
-        failure_note: FailureNote::Untried,
-        stuck: None,
+        lba_cursor: Sector::FIRST,
+        failure: Failure::none(),
         destage_failure: None,
     };
     if let Some(stage) = stage {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crate::core::Core;
+use crate::numbers::SegmentNumber;
 use crate::segments::Segments;
 
 /// Segments that must stay what they are. Dropping it lets them go.
 pub(crate) struct Pins {
     core: Arc<Core>,
-    segments: Vec<u32>,
+    segments: Vec<SegmentNumber>,
 }
 
 impl Pins {
@@ -17,7 +18,7 @@ impl Pins {
     }
 
     /// Pins one more. `segments` are those of this very log, locked.
-    pub(crate) fn add(&mut self, segments: &mut Segments, segment: u32) {
+    pub(crate) fn add(&mut self, segments: &mut Segments, segment: SegmentNumber) {
         segments.pin(segment);
         self.segments.push(segment);
     }
@@ -31,7 +32,7 @@ impl Drop for Pins {
         let is_room_wanted = {
             let state = &mut *self.core.state();
             self.segments.iter().for_each(|&segment| state.contents.segments.unpin(segment));
-            state.wants_room
+            state.room.is_wanted()
         };
         if is_room_wanted {
             self.core.start_records();

@@ -7,6 +7,7 @@
 //! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later, and how the origin is told ([`Zeroed`]) |
 //!
 //! Nobody else knows these numbers: [`Place::view`] tells the three apart.
+use store::Sequence;
 
 use crate::unit::{LogUnit, SlotUnit};
 
@@ -60,13 +61,13 @@ impl Place {
     }
 
     /// Of bytes that record `sequence` made zero.
-    pub(crate) fn zeroes(sequence: u64, zeroed: Zeroed) -> Self {
+    pub(crate) fn zeroes(sequence: Sequence, zeroed: Zeroed) -> Self {
         let how = match zeroed {
             Zeroed::Kept => 0,
             Zeroed::MayDiscard => MAY_DISCARD,
             Zeroed::Discarded => MAY_DISCARD | DISCARDED,
         };
-        Self(ZEROES | (sequence as u32 & SEQUENCE_MASK) << 1 | how)
+        Self(ZEROES | (sequence.0 as u32 & SEQUENCE_MASK) << 1 | how)
     }
 
     /// From a checkpoint. In one that knew no discards, their bit was one more of the sequence of zeroes.
@@ -98,9 +99,10 @@ impl Place {
     }
 
     /// Of a place of zeroes: the record that made them, of which `newest` is the last.
-    pub(crate) fn record(self, newest: u64) -> u64 {
+    pub(crate) fn record(self, newest: Sequence) -> Sequence {
         let mask = u64::from(SEQUENCE_MASK);
-        newest.checked_sub(newest.wrapping_sub(u64::from(self.0 >> 1)) & mask).unwrap_or(newest)
+        let behind = newest.0.wrapping_sub(u64::from(self.0 >> 1)) & mask;
+        newest.0.checked_sub(behind).map_or(newest, Sequence)
     }
 
     /// The place of what is so many sectors behind its first; that of zeroes says the same of all of them.
@@ -137,11 +139,19 @@ mod tests {
     fn checkpoints_say_where_bytes_are_as_they_always_did() {
         assert_eq!(Place::segment(LogUnit(3)).encode(), 3);
         assert_eq!(Place::slot(SlotUnit(3)).encode(), 0x8000_0003);
-        assert_eq!(Place::zeroes(0x80_0005, Zeroed::Kept).encode(), 0xfe00_000a, "the 23 lower bits of the sequence");
-        assert_eq!(Place::zeroes(5, Zeroed::MayDiscard).encode(), 0xfe00_000b);
-        assert_eq!(Place::zeroes(5, Zeroed::Discarded).encode(), 0xff00_000b);
-        assert_eq!(Place::decode(0xff00_000b, false), Place::zeroes(5, Zeroed::MayDiscard), "it knew no discards");
-        assert_eq!(Place::decode(0xff00_000b, true), Place::zeroes(5, Zeroed::Discarded));
+        assert_eq!(
+            Place::zeroes(Sequence(0x80_0005), Zeroed::Kept).encode(),
+            0xfe00_000a,
+            "the 23 lower bits of the sequence"
+        );
+        assert_eq!(Place::zeroes(Sequence(5), Zeroed::MayDiscard).encode(), 0xfe00_000b);
+        assert_eq!(Place::zeroes(Sequence(5), Zeroed::Discarded).encode(), 0xff00_000b);
+        assert_eq!(
+            Place::decode(0xff00_000b, false),
+            Place::zeroes(Sequence(5), Zeroed::MayDiscard),
+            "it knew no discards"
+        );
+        assert_eq!(Place::decode(0xff00_000b, true), Place::zeroes(Sequence(5), Zeroed::Discarded));
     }
 
     #[test]
@@ -152,15 +162,15 @@ mod tests {
         }
         assert_eq!(Place::segment(LogUnit(u64::from(SLOTS) - 1)).view(), PlaceView::Segment(LogUnit((1 << 31) - 1)));
         for zeroed in [Zeroed::Kept, Zeroed::MayDiscard, Zeroed::Discarded] {
-            assert_eq!(Place::zeroes(u64::MAX, zeroed).view(), PlaceView::Zeroes(zeroed));
+            assert_eq!(Place::zeroes(Sequence(u64::MAX), zeroed).view(), PlaceView::Zeroes(zeroed));
         }
     }
 
     #[test]
     fn the_record_that_made_zeroes_is_found_among_the_newest() {
         let newest = (3 << 23) + 5;
-        for sequence in [newest, newest - 1, newest - 0x7f_ffff] {
-            assert_eq!(Place::zeroes(sequence, Zeroed::Discarded).record(newest), sequence);
+        for sequence in [newest, newest - 1, newest - 0x7f_ffff].map(Sequence) {
+            assert_eq!(Place::zeroes(sequence, Zeroed::Discarded).record(Sequence(newest)), sequence);
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::images::Images;
 use crate::limits::{LOG_READ_BYTES, READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::loaded::{Loaded, damaged_records};
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::salvage::read_after_all;
 use crate::sums::Entry;
 use crate::unit::LogUnit;
@@ -100,7 +101,8 @@ impl Core {
 
     /// Reads the segments of these pieces as a whole, and learns their checksums.
     async fn learn_segments(self: &Arc<Self>, pieces: &[Piece], images: &mut Images) {
-        let segments: BTreeSet<u32> = pieces.iter().map(|piece| self.layout.segment_of(piece.unit())).collect();
+        let segments: BTreeSet<SegmentNumber> =
+            pieces.iter().map(|piece| self.layout.segment_of(piece.unit())).collect();
         let mut loading = self.load_in_order(segments.into_iter().collect());
         while let Some((segment, loaded)) = loading.next().await {
             let here: Vec<&Piece> =
@@ -116,7 +118,7 @@ impl Core {
         }
     }
 
-    fn learn(&self, segment: u32, loaded: &Loaded) {
+    fn learn(&self, segment: SegmentNumber, loaded: &Loaded) {
         if !loaded.is_all {
             return;
         }

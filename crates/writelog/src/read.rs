@@ -31,6 +31,7 @@ use futures_util::future::{join, join_all};
 use crate::core::{Core, State};
 use crate::limits::{READ_GAP_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::pins::Pins;
 use crate::place::PlaceView;
 use crate::reads::FoundSectors;
@@ -120,7 +121,7 @@ impl Core {
     /// there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
         let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
-        let unchecked: BTreeSet<u32> = {
+        let unchecked: BTreeSet<SegmentNumber> = {
             let state = self.state();
             rest.log
                 .iter()
@@ -196,7 +197,7 @@ impl Core {
         for (piece, bytes) in rest.log.iter().zip(from_log) {
             match bytes {
                 Ok(bytes) => {
-                    let at = (piece.sector * UNIT_BYTES - range.offset) as usize;
+                    let at = (piece.sector.offset() - range.offset) as usize;
                     buffer[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
                 Err(error) => {
@@ -229,11 +230,11 @@ impl Rest {
     }
 
     /// Sectors `start..end` are the origin's; read together with the run before when the gap is small.
-    fn add_below(&mut self, start: u64, end: u64, block_bytes: u64) {
+    fn add_below(&mut self, start: Sector, end: Sector, block_bytes: u64) {
         if start >= end {
             return;
         }
-        let run = ByteRange { offset: start * UNIT_BYTES, length: (end - start) * UNIT_BYTES };
+        let run = ByteRange { offset: start.offset(), length: (end - start) * UNIT_BYTES };
         // A slot may be smaller than a block: of a write that the power failed at, the log then has part of one.
         let hull = whole_blocks(run, block_bytes);
         match self.below.last_mut() {

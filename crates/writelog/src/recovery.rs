@@ -16,7 +16,7 @@ use block::{Error, ErrorKind, SharedDevice};
 use futures_util::stream::{self, StreamExt};
 use store::limits::SEQUENCE_MAX;
 use store::record::parse_header;
-use store::{LogPosition, Superblock};
+use store::{LogPosition, Sequence, Superblock};
 
 use crate::checkpoint_bytes::CheckpointReader;
 use crate::format::{CHECKPOINT_FLAG_DISCARDS, ExtentRaw, ParametersRaw, STATE_CLOSED, SegmentRaw};
@@ -24,6 +24,7 @@ use crate::found::{Found, find_record};
 use crate::layout::{Layout, LogPlace};
 use crate::limits::{RECORDS_IN_FLIGHT_MAX, SEGMENT_STARTS_AT_ONCE, UNIT_BYTES};
 use crate::map::{ExtentMap, Piece};
+use crate::numbers::{Sector, SegmentNumber};
 use crate::place::{Place, PlaceView};
 use crate::segments::{SegmentState, Segments};
 use crate::status::RecoveryReport;
@@ -57,12 +58,12 @@ pub(crate) async fn recover(
     let payload = &superblock.payload;
     let position: LogPosition = payload.position.into();
     let place =
-        LogPlace { segment: payload.position_segment.get(), next_segment: payload.position_next.get(), position };
-    let is_sane = place.segment < layout.segment_count
-        && place.next_segment < layout.segment_count
+        LogPlace { segment: payload.position_segment.into(), next_segment: payload.position_next.into(), position };
+    let is_sane = layout.has_segment(place.segment)
+        && layout.has_segment(place.next_segment)
         && position.offset <= layout.segment_bytes
         && position.offset.is_multiple_of(UNIT_BYTES)
-        && (1..=SEQUENCE_MAX).contains(&position.sequence)
+        && (Sequence::FIRST..=Sequence::MAX).contains(&position.sequence)
         && position.epoch < SEQUENCE_MAX;
     if !is_sane {
         return Err(Error::new(ErrorKind::Corrupt, "the place where the log begins is damaged"));
@@ -93,19 +94,24 @@ impl Replay<'_> {
         let cannot_be = || damaged("the log's checkpoint holds what cannot be");
         for _ in 0..head.segment_count.get() {
             let raw: SegmentRaw = rows.next().await?;
-            let (segment, first, last) = (raw.segment.get(), raw.first_sequence.get(), raw.last_sequence.get());
-            let is_sane = segment < self.layout.segment_count && 0 < first && first <= last && last <= SEQUENCE_MAX;
+            let (segment, first, last) = (
+                SegmentNumber::from(raw.segment),
+                Sequence::from(raw.first_sequence),
+                Sequence::from(raw.last_sequence),
+            );
+            let is_sane =
+                self.layout.has_segment(segment) && Sequence::NONE < first && first <= last && last <= Sequence::MAX;
             if !is_sane || !self.recovered.segments.restore(segment, first, last, self.now) {
                 return Err(cannot_be());
             }
         }
         let has_discards = head.flags.get() & CHECKPOINT_FLAG_DISCARDS != 0;
-        let mut last_end = 0;
+        let mut last_end = Sector::FIRST;
         for _ in 0..head.extent_count.get() {
             let raw: ExtentRaw = rows.next().await?;
-            let (sector, sectors) = (raw.sector.get(), u64::from(raw.sectors.get()));
+            let (sector, sectors) = (Sector::from(raw.sector), u64::from(raw.sectors.get()));
             let place = Place::decode(raw.place.get(), has_discards);
-            let is_behind = sector >= last_end && sectors > 0 && sector < 1 << 54;
+            let is_behind = sector >= last_end && sectors > 0 && sector < Sector::END;
             let generation = match place.view() {
                 PlaceView::Zeroes(_) => Some(0),
                 PlaceView::Segment(unit) if is_behind => self.add_dirty(unit, sectors),
@@ -129,7 +135,7 @@ impl Replay<'_> {
         let segment = self.layout.segment_of(unit);
         let segments = &mut self.recovered.segments;
         // Records begin with a header, so no extent reaches into another segment.
-        if segments.get(segment).state != SegmentState::Used || end > self.layout.unit(segment + 1, 0) {
+        if segments.get(segment).state != SegmentState::Used || end > self.layout.unit_behind(segment) {
             return None;
         }
         let dirty = u64::from(segments.get(segment).dirty_sectors) + sectors;
@@ -183,7 +189,7 @@ impl Replay<'_> {
             segments.close(place.segment);
         }
         segments.add_record(place.segment, found.sequence);
-        if found.next_segment >= self.layout.segment_count {
+        if !self.layout.has_segment(found.next_segment) {
             return Err(damaged("a record of the log names a segment that is not there"));
         }
         let tag = Tag::dirty(segments.get(place.segment).generation);
@@ -197,7 +203,7 @@ impl Replay<'_> {
         place.position = LogPosition {
             offset: found.end,
             epoch: place.position.epoch,
-            sequence: found.sequence + 1,
+            sequence: found.sequence.next(),
             link: found.checksum,
         };
         Ok(())
@@ -216,7 +222,7 @@ impl Replay<'_> {
         }
     }
 
-    fn successor(&self, image: &[u8], segment: u32, place: &LogPlace) -> Option<Found> {
+    fn successor(&self, image: &[u8], segment: SegmentNumber, place: &LogPlace) -> Option<Found> {
         let position = &place.position;
         let found = find_record(image, position.offset, segment, self.log_id, self.layout.unit(segment, 0))?;
         let is_successor =
@@ -226,7 +232,7 @@ impl Replay<'_> {
 
     /// Refuses a log in whose segment, from `offset` on, there is a record of this epoch that proves a missing one to
     /// have been durable.
-    fn refuse_damage(&self, image: &[u8], segment: u32, offset: u64, end: &LogPosition) -> Result<(), Error> {
+    fn refuse_damage(&self, image: &[u8], segment: SegmentNumber, offset: u64, end: &LogPosition) -> Result<(), Error> {
         let first = self.layout.unit(segment, 0);
         for offset in (offset.min(self.layout.segment_bytes)..self.layout.segment_bytes).step_by(UNIT_BYTES as usize) {
             let Some(found) = find_record(image, offset, segment, self.log_id, first) else { continue };
@@ -244,7 +250,9 @@ impl Replay<'_> {
     /// Refuses a log of which another segment begins with a record that proves a missing one to have been durable.
     async fn refuse_later_records(&self, end: &LogPlace) -> Result<(), Error> {
         let segments = &self.recovered.segments;
-        let others = (0..self.layout.segment_count)
+        let others = self
+            .layout
+            .segments()
             .filter(|&segment| segment != end.segment && segments.get(segment).state == SegmentState::Free);
         let starts = others.map(async |segment| {
             let offset = self.layout.segment(segment).offset;
@@ -255,7 +263,7 @@ impl Replay<'_> {
             // Of a record only its header is here; whether it is whole is looked at where it matters.
             let is_later = start.is_ok_and(|start| {
                 parse_header(&start, self.log_id).is_some_and(|(header, _)| {
-                    header.epoch.get() == end.position.epoch && header.sequence.get() > end.position.sequence
+                    header.epoch.get() == end.position.epoch && Sequence::from(header.sequence) > end.position.sequence
                 })
             });
             if is_later {
@@ -265,7 +273,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    async fn image(&self, segment: u32) -> Result<Buffer, Error> {
+    async fn image(&self, segment: SegmentNumber) -> Result<Buffer, Error> {
         let range = self.layout.segment(segment);
         self.device.read(range.offset, Buffer::zeroed(range.length as usize)).await
     }

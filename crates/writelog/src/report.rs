@@ -18,7 +18,7 @@ impl Core {
         let age = state.contents.oldest_dirty_at().map(|at| self.clock.now().since(at)).unwrap_or_default();
         let count_of = |wanted| state.contents.segments.count_of(wanted);
         let (free, valid) = (count_of(SegmentState::Free), count_of(SegmentState::Valid));
-        let recovery_bytes = state.tail_bytes + state.contents.map.dirty_extents() as u64 * 16;
+        let recovery_bytes = state.checkpointed.tail_bytes() + state.contents.map.dirty_extents() as u64 * 16;
         let stage = state.contents.stage.as_ref();
         let sectors = |counter: &AtomicU64| get(counter) * UNIT_BYTES;
         Status {
@@ -41,7 +41,7 @@ impl Core {
             record_cache_bytes: state.contents.records.bytes() as u64,
             extents: state.contents.map.len() as u64,
             extents_max: state.contents.map_extents_max() as u64,
-            tail_bytes: state.tail_bytes,
+            tail_bytes: state.checkpointed.tail_bytes(),
             recovery_estimate_ns: recovery_bytes * 1_000_000_000 / self.recovery_bytes_per_second(),
             written_bytes: get(&counters.written_bytes),
             absorbed_bytes: sectors(&counters.absorbed_sectors),
@@ -62,7 +62,7 @@ impl Core {
             written_sizes: counters.written_sizes.read(),
             destaged_sizes: counters.destaged_sizes.read(),
             recovery: self.recovery,
-            failure: state.failure.as_ref().map(ToString::to_string),
+            failure: state.failure.error().map(ToString::to_string),
             destage_failure: state.destage_failure.clone(),
         }
     }

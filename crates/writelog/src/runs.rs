@@ -19,6 +19,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limits::{DESTAGE_DISCARD_BYTES_MAX, DESTAGE_ZEROES_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::place::{PlaceView, Zeroed};
 use crate::sectors::{range_of, whole_blocks};
 
@@ -132,7 +133,7 @@ fn close_group(group: &mut Vec<Run>, seek_bytes: u64, chosen: &mut Vec<Run>) {
 /// A piece in parts that each are within one multiple of the longest write. Of zeroes whole blocks are only named.
 fn parts(piece: &Piece, bounds: &Bounds) -> Vec<Run> {
     let block = bounds.block_bytes / UNIT_BYTES;
-    let (start, end) = (piece.sector.next_multiple_of(block), piece.end() / block * block);
+    let (start, end) = (piece.sector.next_multiple_of(block), piece.end().last_multiple_of(block));
     let cell = match piece.place.view() {
         PlaceView::Zeroes(Zeroed::Discarded) if start < end => DESTAGE_DISCARD_BYTES_MAX,
         PlaceView::Zeroes(Zeroed::Kept | Zeroed::MayDiscard) if start < end => DESTAGE_ZEROES_BYTES_MAX,
@@ -150,7 +151,7 @@ fn cut(piece: &Piece, cell_bytes: u64) -> impl Iterator<Item = Piece> {
     let (piece, cell) = (*piece, cell_bytes / UNIT_BYTES);
     let mut start = piece.sector;
     std::iter::from_fn(move || {
-        let end = (start / cell + 1).saturating_mul(cell).min(piece.end());
+        let end = Sector((start.0 / cell + 1).saturating_mul(cell)).min(piece.end());
         let part = (start < end).then(|| piece.clip(start, end));
         start = end;
         part
@@ -159,6 +160,8 @@ fn cut(piece: &Piece, cell_bytes: u64) -> impl Iterator<Item = Piece> {
 
 #[cfg(test)]
 mod tests {
+    use store::Sequence;
+
     use super::*;
     use crate::place::Place;
     use crate::tag::Tag;
@@ -169,7 +172,7 @@ mod tests {
     }
 
     fn piece(sector: u64, sectors: u64) -> Piece {
-        Piece { sector, sectors, place: Place::segment(LogUnit(sector)), tag: Tag::dirty(1) }
+        Piece { sector: Sector(sector), sectors, place: Place::segment(LogUnit(sector)), tag: Tag::dirty(1) }
     }
 
     fn ranges(runs: &[Run]) -> Vec<(u64, u64)> {
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn adjacent_pieces_are_one_write_up_to_the_largest() {
-        let zero = Piece { place: Place::zeroes(1, Zeroed::Kept), ..piece(24, 8) };
+        let zero = Piece { place: Place::zeroes(Sequence::FIRST, Zeroed::Kept), ..piece(24, 8) };
         let pieces = [piece(0, 8), piece(8, 8), piece(20, 4), zero, piece(32, 40)];
         assert_eq!(ranges(&runs(&pieces, &bounds(16, 0))), [(0, 16), (20, 4), (24, 8), (32, 16), (48, 16), (64, 8)]);
     }
@@ -207,7 +210,7 @@ mod tests {
         // Across a multiple of the longest write there are two, and they share no block.
         assert_eq!(ranges(&runs(&[piece(2040, 16)])), [(2040, 8), (2048, 8)]);
         assert_eq!(ranges(&runs(&[piece(2045, 5)])), [(2040, 8), (2048, 8)]);
-        let zero = Piece { place: Place::zeroes(1, Zeroed::Kept), ..piece(3, 30) };
+        let zero = Piece { place: Place::zeroes(Sequence::FIRST, Zeroed::Kept), ..piece(3, 30) };
         let zeroes = runs(&[zero]);
         assert_eq!(ranges(&zeroes), [(0, 8), (8, 24), (32, 8)]);
         assert_eq!(zeroes.iter().map(|run| run.is_zeroing).collect::<Vec<_>>(), [false, true, false]);
@@ -215,7 +218,12 @@ mod tests {
 
     #[test]
     fn many_zeroes_are_many_requests() {
-        let of = |zeroed| Piece { sector: 8, sectors: 1 << 31, place: Place::zeroes(1, zeroed), tag: Tag::dirty(1) };
+        let of = |zeroed| Piece {
+            sector: Sector(8),
+            sectors: 1 << 31,
+            place: Place::zeroes(Sequence::FIRST, zeroed),
+            tag: Tag::dirty(1),
+        };
         for (zeroed, bytes_max) in
             [(Zeroed::Kept, DESTAGE_ZEROES_BYTES_MAX), (Zeroed::Discarded, DESTAGE_DISCARD_BYTES_MAX)]
         {

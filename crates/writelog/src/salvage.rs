@@ -10,9 +10,10 @@ use block::device::DeviceExt;
 
 use crate::layout::Layout;
 use crate::limits::{READS_BEFORE_GIVING_UP, UNIT_BYTES, VERIFY_READ_BYTES};
+use crate::numbers::SegmentNumber;
 
 /// The bytes of a segment; zeroes where the device refuses to read.
-pub(crate) async fn segment_image(device: &SharedDevice, layout: &Layout, segment: u32) -> Buffer {
+pub(crate) async fn segment_image(device: &SharedDevice, layout: &Layout, segment: SegmentNumber) -> Buffer {
     let range = layout.segment(segment);
     if let Ok(image) = device.read(range.offset, Buffer::zeroed(range.length as usize)).await {
         return image;

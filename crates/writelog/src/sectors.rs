@@ -4,21 +4,22 @@ use base::range::ByteRange;
 
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::Sector;
 
 /// The sectors of a range of whole sectors.
-pub(crate) fn sectors_of(range: ByteRange) -> (u64, u64) {
-    (range.offset / UNIT_BYTES, range.length / UNIT_BYTES)
+pub(crate) fn sectors_of(range: ByteRange) -> (Sector, u64) {
+    (Sector::at(range.offset), range.length / UNIT_BYTES)
 }
 
 /// The first of the sectors that `range` touches, and how many they are.
-pub(crate) fn whole_sectors(range: ByteRange) -> (u64, u64) {
-    let (first, end) = (range.offset / UNIT_BYTES, range.end().div_ceil(UNIT_BYTES));
-    (first, end.saturating_sub(first))
+pub(crate) fn whole_sectors(range: ByteRange) -> (Sector, u64) {
+    let (first, end) = (Sector::at(range.offset), range.end().div_ceil(UNIT_BYTES));
+    (first, end.saturating_sub(first.0))
 }
 
 /// The bytes that a piece has.
 pub(crate) fn range_of(piece: &Piece) -> ByteRange {
-    ByteRange { offset: piece.sector * UNIT_BYTES, length: piece.sectors * UNIT_BYTES }
+    ByteRange { offset: piece.sector.offset(), length: piece.sectors * UNIT_BYTES }
 }
 
 /// The blocks of the origin that `range` touches.

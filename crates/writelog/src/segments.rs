@@ -11,6 +11,9 @@
 //! passed over.
 
 use std::collections::{BTreeMap, VecDeque};
+use store::Sequence;
+
+use crate::numbers::SegmentNumber;
 
 use base::clock::Instant;
 
@@ -30,9 +33,9 @@ pub(crate) struct Segment {
     pub(crate) state: SegmentState,
     /// Grows when it is taken.
     pub(crate) generation: u32,
-    /// Of its records; 0 before the first.
-    pub(crate) first_sequence: u64,
-    pub(crate) last_sequence: u64,
+    /// Of its records; [`Sequence::NONE`] before the first.
+    pub(crate) first_sequence: Sequence,
+    pub(crate) last_sequence: Sequence,
     pub(crate) dirty_sectors: u32,
     pub(crate) pins: u32,
     /// Nothing that comes into it, or into one opened later, was written before.
@@ -54,9 +57,9 @@ impl Segment {
 pub(crate) struct Segments {
     table: Vec<Segment>,
     /// Free and valid ones, in the order in which they are taken.
-    reusable: VecDeque<u32>,
+    reusable: VecDeque<SegmentNumber>,
     /// Open and used ones that have records, by their first sequence.
-    by_age: BTreeMap<u64, u32>,
+    by_age: BTreeMap<Sequence, SegmentNumber>,
 }
 
 impl Segments {
@@ -64,22 +67,26 @@ impl Segments {
         let free = Segment {
             state: SegmentState::Free,
             generation: 0,
-            first_sequence: 0,
-            last_sequence: 0,
+            first_sequence: Sequence::NONE,
+            last_sequence: Sequence::NONE,
             dirty_sectors: 0,
             pins: 0,
             oldest_at: Instant::START,
             is_unchecked: false,
         };
-        Self { table: vec![free; count as usize], reusable: (0..count).collect(), by_age: BTreeMap::new() }
+        Self {
+            table: vec![free; count as usize],
+            reusable: (0..count).map(SegmentNumber).collect(),
+            by_age: BTreeMap::new(),
+        }
     }
 
-    pub(crate) fn get(&self, segment: u32) -> &Segment {
-        &self.table[segment as usize]
+    pub(crate) fn get(&self, segment: SegmentNumber) -> &Segment {
+        &self.table[segment.index()]
     }
 
-    fn get_mut(&mut self, segment: u32) -> &mut Segment {
-        &mut self.table[segment as usize]
+    fn get_mut(&mut self, segment: SegmentNumber) -> &mut Segment {
+        &mut self.table[segment.index()]
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -97,7 +104,7 @@ impl Segments {
     }
 
     /// Takes a segment to be the next one.
-    pub(crate) fn take_next(&mut self) -> Option<u32> {
+    pub(crate) fn take_next(&mut self) -> Option<SegmentNumber> {
         let index = self.reusable.iter().position(|&segment| self.get(segment).pins == 0)?;
         let segment = self.reusable.remove(index)?;
         self.get_mut(segment).become_next();
@@ -105,7 +112,7 @@ impl Segments {
     }
 
     /// Takes this very segment to be the next one: a record on the device names it. Whether it could be.
-    pub(crate) fn take_named(&mut self, segment: u32) -> bool {
+    pub(crate) fn take_named(&mut self, segment: SegmentNumber) -> bool {
         let Some(index) = self.reusable.iter().position(|&other| other == segment) else { return false };
         self.reusable.remove(index);
         self.get_mut(segment).become_next();
@@ -113,15 +120,15 @@ impl Segments {
     }
 
     /// Opens the next segment, for data written at `oldest_at` or later.
-    pub(crate) fn open(&mut self, segment: u32, oldest_at: Instant) {
+    pub(crate) fn open(&mut self, segment: SegmentNumber, oldest_at: Instant) {
         let entry = self.get_mut(segment);
         assert_eq!(entry.state, SegmentState::Next, "only the next segment is opened");
         assert_eq!((entry.dirty_sectors, entry.pins), (0, 0), "a segment in use is never opened again");
         *entry = Segment {
             state: SegmentState::Open,
             generation: entry.generation,
-            first_sequence: 0,
-            last_sequence: 0,
+            first_sequence: Sequence::NONE,
+            last_sequence: Sequence::NONE,
             dirty_sectors: 0,
             pins: 0,
             oldest_at,
@@ -130,9 +137,9 @@ impl Segments {
     }
 
     /// Notes that a record is on its way into the segment.
-    pub(crate) fn add_record(&mut self, segment: u32, sequence: u64) {
+    pub(crate) fn add_record(&mut self, segment: SegmentNumber, sequence: Sequence) {
         let entry = self.get_mut(segment);
-        if entry.first_sequence == 0 {
+        if entry.first_sequence == Sequence::NONE {
             entry.first_sequence = sequence;
             self.by_age.insert(sequence, segment);
         }
@@ -140,12 +147,18 @@ impl Segments {
     }
 
     /// Nothing more goes into the open segment.
-    pub(crate) fn close(&mut self, segment: u32) {
+    pub(crate) fn close(&mut self, segment: SegmentNumber) {
         self.get_mut(segment).state = SegmentState::Used;
     }
 
     /// A segment as a checkpoint names it.
-    pub(crate) fn restore(&mut self, segment: u32, first_sequence: u64, last_sequence: u64, now: Instant) -> bool {
+    pub(crate) fn restore(
+        &mut self,
+        segment: SegmentNumber,
+        first_sequence: Sequence,
+        last_sequence: Sequence,
+        now: Instant,
+    ) -> bool {
         if !self.take_named(segment) {
             return false;
         }
@@ -158,15 +171,15 @@ impl Segments {
     }
 
     /// What of it is not as it was written is known from now on.
-    pub(crate) fn note_checked(&mut self, segment: u32) {
+    pub(crate) fn note_checked(&mut self, segment: SegmentNumber) {
         self.get_mut(segment).is_unchecked = false;
     }
 
-    pub(crate) fn add_dirty(&mut self, segment: u32, sectors: u64) {
+    pub(crate) fn add_dirty(&mut self, segment: SegmentNumber, sectors: u64) {
         self.get_mut(segment).dirty_sectors += sectors as u32;
     }
 
-    pub(crate) fn remove_dirty(&mut self, segment: u32, sectors: u64) {
+    pub(crate) fn remove_dirty(&mut self, segment: SegmentNumber, sectors: u64) {
         let entry = self.get_mut(segment);
         entry.dirty_sectors = entry
             .dirty_sectors
@@ -174,16 +187,16 @@ impl Segments {
             .expect("a sector becomes clean once for each time it was dirty");
     }
 
-    pub(crate) fn pin(&mut self, segment: u32) {
+    pub(crate) fn pin(&mut self, segment: SegmentNumber) {
         self.get_mut(segment).pins += 1;
     }
 
-    pub(crate) fn unpin(&mut self, segment: u32) {
+    pub(crate) fn unpin(&mut self, segment: SegmentNumber) {
         self.get_mut(segment).pins -= 1;
     }
 
     /// Open and used segments with records, oldest first.
-    pub(crate) fn by_age(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
+    pub(crate) fn by_age(&self) -> impl DoubleEndedIterator<Item = SegmentNumber> + '_ {
         self.by_age.values().copied()
     }
 
@@ -197,7 +210,7 @@ impl Segments {
 
     /// Used segments that a checkpoint of now would not need: nothing dirty, all records before `sequence`, and up to
     /// `destaged` where the order is kept.
-    pub(crate) fn releasable(&self, sequence: u64, destaged: Option<u64>) -> Vec<u32> {
+    pub(crate) fn releasable(&self, sequence: Sequence, destaged: Option<Sequence>) -> Vec<SegmentNumber> {
         let is_releasable = |segment: &Segment| {
             segment.state == SegmentState::Used
                 && segment.dirty_sectors == 0
@@ -208,7 +221,7 @@ impl Segments {
     }
 
     /// Lets segments be used again: a checkpoint without them is durable.
-    pub(crate) fn release(&mut self, released: &[u32]) {
+    pub(crate) fn release(&mut self, released: &[SegmentNumber]) {
         for &segment in released {
             let entry = self.get_mut(segment);
             assert_eq!((entry.state, entry.dirty_sectors), (SegmentState::Used, 0), "only a clean segment is released");
@@ -224,7 +237,7 @@ impl Segments {
 mod tests {
     use super::*;
 
-    fn fill(segments: &mut Segments, segment: u32, sequence: u64) {
+    fn fill(segments: &mut Segments, segment: SegmentNumber, sequence: Sequence) {
         segments.open(segment, Instant::START);
         segments.add_record(segment, sequence);
         segments.add_dirty(segment, 8);
@@ -235,30 +248,32 @@ mod tests {
     fn a_segment_is_used_again_only_when_clean_and_checkpointed() {
         let mut segments = Segments::new(4);
         let first = segments.take_next().unwrap();
-        fill(&mut segments, first, 1);
+        fill(&mut segments, first, Sequence(1));
         let second = segments.take_next().unwrap();
-        fill(&mut segments, second, 2);
-        assert_eq!((first, second), (0, 1));
-        assert!(segments.releasable(10, None).is_empty(), "both are dirty");
+        fill(&mut segments, second, Sequence(2));
+        assert_eq!((first, second), (SegmentNumber(0), SegmentNumber(1)));
+        assert!(segments.releasable(Sequence(10), None).is_empty(), "both are dirty");
         segments.remove_dirty(second, 8);
-        assert_eq!(segments.releasable(10, None), [second]);
-        assert!(segments.releasable(2, None).is_empty(), "its record is not in the checkpoint");
-        assert!(segments.releasable(10, Some(1)).is_empty(), "its epoch is not on the origin");
+        assert_eq!(segments.releasable(Sequence(10), None), [second]);
+        assert!(segments.releasable(Sequence(2), None).is_empty(), "its record is not in the checkpoint");
+        assert!(segments.releasable(Sequence(10), Some(Sequence(1))).is_empty(), "its epoch is not on the origin");
         segments.release(&[second]);
         assert_eq!(segments.get(second).state, SegmentState::Valid);
-        assert_eq!([2, 3, second].map(|_| segments.take_next().unwrap()), [2, 3, second], "in a circle");
+        let circle = [SegmentNumber(2), SegmentNumber(3), second];
+        assert_eq!(circle.map(|_| segments.take_next().unwrap()), circle, "in a circle");
         assert_eq!(segments.take_next(), None);
     }
 
     #[test]
     fn a_segment_somebody_reads_from_is_passed_over() {
         let mut segments = Segments::new(4);
-        segments.pin(0);
-        assert_eq!(segments.take_next(), Some(1));
-        segments.unpin(0);
-        let generation = segments.get(0).generation;
-        assert_eq!(segments.take_next(), Some(0));
-        segments.open(0, Instant::START);
-        assert_ne!(segments.get(0).generation, generation);
+        let [first, second] = [0, 1].map(SegmentNumber);
+        segments.pin(first);
+        assert_eq!(segments.take_next(), Some(second));
+        segments.unpin(first);
+        let generation = segments.get(first).generation;
+        assert_eq!(segments.take_next(), Some(first));
+        segments.open(first, Instant::START);
+        assert_ne!(segments.get(first).generation, generation);
     }
 }

@@ -17,9 +17,11 @@ use block::Error;
 use futures_util::stream::StreamExt;
 
 use crate::batch::{Batch, Choice, Goal};
-use crate::core::{Core, FailureNote, State};
+use crate::core::{Core, State};
 use crate::epoch::Epoch;
+use crate::failure::FailureNote;
 use crate::map::Piece;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::options::DestageOrder;
 use crate::pins::Pins;
 
@@ -27,10 +29,11 @@ impl Core {
     /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
     pub(crate) fn choice(&self, state: &State, goal: Goal) -> Choice {
         // Halfway between where writes slow down and where they stop.
-        let is_low = state.wants_room || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
+        let is_low =
+            state.room.is_wanted() || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
         match self.options.order {
             // What is only in the log goes first, while it can be read; of slots, too.
-            _ if state.failure.is_some() => Choice::Lba,
+            _ if state.failure.has_come() => Choice::Lba,
             DestageOrder::Log => Choice::Epoch,
             _ if goal == Goal::Everything => Choice::Oldest,
             // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
@@ -71,12 +74,12 @@ impl Core {
         // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is
         // newer than what the log has.
         let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
-            match state.failure_note {
+            match state.failure.note {
                 FailureNote::Untried | FailureNote::Nowhere => Box::new(state.contents.owed_from(sector)),
                 _ => Box::new(state.contents.map.dirty_from(sector)),
             }
         };
-        let before_cursor = dirty_from(0).take_while(|piece| piece.sector < cursor);
+        let before_cursor = dirty_from(Sector::FIRST).take_while(|piece| piece.sector < cursor);
         for piece in dirty_from(cursor).chain(before_cursor).filter(|piece| !piece.tag.is_lost()) {
             if bytes >= bytes_max {
                 break;
@@ -85,7 +88,7 @@ impl Core {
             bytes += piece.destage_bytes();
             pieces.push(piece);
         }
-        state.lba_cursor = pieces.last().map_or(0, Piece::end);
+        state.lba_cursor = pieces.last().map_or(Sector::FIRST, Piece::end);
         for piece in pieces.iter().filter(|piece| piece.is_in_segment()) {
             pins.add(&mut state.contents.segments, self.layout.segment_of(piece.unit()));
         }
@@ -95,11 +98,11 @@ impl Core {
 
     async fn select_segments(self: &Arc<Self>, choice: Choice) -> Result<Batch, Error> {
         let mut pins = Pins::none(self);
-        let chosen: Vec<u32> = {
+        let chosen: Vec<SegmentNumber> = {
             let state = &mut *self.state();
-            let is_dirty = |segment: &u32| state.contents.segments.get(*segment).dirty_sectors > 0;
+            let is_dirty = |segment: &SegmentNumber| state.contents.segments.get(*segment).dirty_sectors > 0;
             let count = (self.batch_bytes(state) / self.layout.segment_bytes).max(1) as usize;
-            let chosen: Vec<u32> = match choice {
+            let chosen: Vec<SegmentNumber> = match choice {
                 Choice::Newest => state.contents.segments.by_age().rev().filter(is_dirty).take(count).collect(),
                 _ => state.contents.segments.by_age().filter(is_dirty).take(count).collect(),
             };

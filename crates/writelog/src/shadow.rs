@@ -8,6 +8,7 @@
 //! overlap.
 
 use crate::map::{ExtentMap, Piece};
+use crate::numbers::Sector;
 
 /// See the module. Always empty where slots survive the power.
 pub(crate) struct Shadow {
@@ -32,7 +33,7 @@ impl Shadow {
     }
 
     /// Lets go of all that is kept of these sectors; `removed` is told what that was.
-    pub(crate) fn remove(&mut self, sector: u64, sectors: u64, removed: impl FnMut(Piece)) {
+    pub(crate) fn remove(&mut self, sector: Sector, sectors: u64, removed: impl FnMut(Piece)) {
         self.extents.remove(sector, sectors, removed);
     }
 
@@ -47,12 +48,12 @@ impl Shadow {
     }
 
     /// All of it from `sector` on, ascending.
-    pub(crate) fn from(&self, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn from(&self, sector: Sector) -> impl Iterator<Item = Piece> + '_ {
         self.extents.dirty_from(sector)
     }
 
     /// What reaches across the start of `sector`, from there on.
-    pub(crate) fn across(&self, sector: u64) -> Option<Piece> {
+    pub(crate) fn across(&self, sector: Sector) -> Option<Piece> {
         self.extents.dirty_across(sector)
     }
 

@@ -11,7 +11,9 @@
 //! leaf that becomes nearly empty joins a neighbour that has the room.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
+use crate::numbers::Sector;
 use crate::place::Place;
 use crate::tag::Tag;
 
@@ -40,15 +42,15 @@ struct Row {
 const _: () = assert!(size_of::<Row>() == 20);
 
 impl Row {
-    fn new(sector: u64, extent: Extent) -> Self {
-        Self { sector: [sector as u32, (sector >> 32) as u32], extent }
+    fn new(sector: Sector, extent: Extent) -> Self {
+        Self { sector: [sector.0 as u32, (sector.0 >> 32) as u32], extent }
     }
 
-    fn sector(&self) -> u64 {
-        u64::from(self.sector[1]) << 32 | u64::from(self.sector[0])
+    fn sector(&self) -> Sector {
+        Sector(u64::from(self.sector[1]) << 32 | u64::from(self.sector[0]))
     }
 
-    fn to_pair(self) -> (u64, Extent) {
+    fn to_pair(self) -> (Sector, Extent) {
         (self.sector(), self.extent)
     }
 }
@@ -60,7 +62,7 @@ type Leaf = Vec<Row>;
 #[derive(Default)]
 pub(crate) struct SortedExtents {
     /// By a key that is not above the first row's, and above all rows of the leaf before.
-    leaves: BTreeMap<u64, Leaf>,
+    leaves: BTreeMap<Sector, Leaf>,
     len: usize,
 }
 
@@ -70,21 +72,21 @@ impl SortedExtents {
     }
 
     /// The last one that starts before `sector`.
-    pub(crate) fn before(&self, sector: u64) -> Option<(u64, Extent)> {
+    pub(crate) fn before(&self, sector: Sector) -> Option<(Sector, Extent)> {
         let mut leaves = self.leaves.range(..sector).rev();
         leaves.find_map(|(_, leaf)| Some(leaf[..position(leaf, sector)].last()?.to_pair()))
     }
 
     /// Those that start at `sector` or later, ascending.
-    pub(crate) fn from(&self, sector: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+    pub(crate) fn from(&self, sector: Sector) -> impl Iterator<Item = (Sector, Extent)> + '_ {
         let first = self.leaves.range(..=sector).next_back();
-        let rest = self.leaves.range(sector.saturating_add(1)..);
+        let rest = self.leaves.range(behind(sector));
         let first = first.map_or(&[][..], |(_, leaf)| &leaf[position(leaf, sector)..]);
         first.iter().chain(rest.flat_map(|(_, leaf)| leaf)).map(|row| row.to_pair())
     }
 
     /// Adds one that starts where none does.
-    pub(crate) fn insert(&mut self, sector: u64, extent: Extent) {
+    pub(crate) fn insert(&mut self, sector: Sector, extent: Extent) {
         let row = Row::new(sector, extent);
         self.len += 1;
         let last = self.leaves.last_key_value().map(|(&last, _)| last);
@@ -129,14 +131,14 @@ impl SortedExtents {
     }
 
     /// The one that starts at `sector`, to be changed in place.
-    pub(crate) fn get_mut(&mut self, sector: u64) -> Option<&mut Extent> {
+    pub(crate) fn get_mut(&mut self, sector: Sector) -> Option<&mut Extent> {
         let (_, leaf) = self.leaves.range_mut(..=sector).next_back()?;
         let at = position(leaf, sector);
         leaf.get_mut(at).filter(|row| row.sector() == sector).map(|row| &mut row.extent)
     }
 
     /// Takes out the one that starts at `sector`.
-    pub(crate) fn remove(&mut self, sector: u64) -> Option<Extent> {
+    pub(crate) fn remove(&mut self, sector: Sector) -> Option<Extent> {
         let (&key, leaf) = self.leaves.range_mut(..=sector).next_back()?;
         let at = position(leaf, sector);
         if leaf.get(at)?.sector() != sector {
@@ -152,7 +154,7 @@ impl SortedExtents {
     }
 
     /// Drops an empty leaf, or joins it and a neighbour when there is room to grow afterwards.
-    fn join(&mut self, key: u64) {
+    fn join(&mut self, key: Sector) {
         let count = self.leaves.get(&key).map_or(0, Vec::len);
         if count == 0 {
             self.leaves.remove(&key);
@@ -160,7 +162,7 @@ impl SortedExtents {
         }
         let fits = |other: &Leaf| other.len() + count <= ROWS_MAX / 4 * 3;
         let before = self.leaves.range(..key).next_back().filter(|(_, leaf)| fits(leaf)).map(|(&before, _)| before);
-        let next = self.leaves.range(key.saturating_add(1)..).next().filter(|(_, leaf)| fits(leaf));
+        let next = self.leaves.range(behind(key)).next().filter(|(_, leaf)| fits(leaf));
         let next = next.map(|(&next, _)| next);
         let (lower, upper) = match (before, next) {
             (Some(before), _) => (before, key),
@@ -174,7 +176,7 @@ impl SortedExtents {
     }
 
     /// Keeps those that `is_wanted`, in full leaves.
-    pub(crate) fn retain(&mut self, is_wanted: impl Fn(u64, &Extent) -> bool) {
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(Sector, &Extent) -> bool) {
         let leaves = std::mem::take(self).leaves;
         for row in leaves.into_values().flatten() {
             if is_wanted(row.sector(), &row.extent) {
@@ -184,8 +186,13 @@ impl SortedExtents {
     }
 }
 
+/// What starts behind `sector`.
+fn behind(sector: Sector) -> (Bound<Sector>, Bound<Sector>) {
+    (Bound::Excluded(sector), Bound::Unbounded)
+}
+
 /// How many rows start before `sector`.
-fn position(leaf: &Leaf, sector: u64) -> usize {
+fn position(leaf: &Leaf, sector: Sector) -> usize {
     leaf.partition_point(|row| row.sector() < sector)
 }
 
@@ -197,14 +204,14 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Insert(u64),
-        Remove(u64),
+        Insert(Sector),
+        Remove(Sector),
         Retain(u64),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         // The upper half of a sector's number counts, too.
-        let sector = (0..200u64).prop_map(|number| number << 28);
+        let sector = (0..200u64).prop_map(|number| Sector(number << 28));
         let step = prop_oneof![
             6 => sector.clone().prop_map(Step::Insert),
             4 => sector.prop_map(Step::Remove),
@@ -218,7 +225,7 @@ mod tests {
     }
 
     fn check_leaves(sorted: &SortedExtents) {
-        let mut least = 0;
+        let mut least = Sector::FIRST;
         for (&key, leaf) in &sorted.leaves {
             assert!(key >= least && !leaf.is_empty() && leaf.len() <= ROWS_MAX);
             assert!(leaf[0].sector() >= key && leaf.is_sorted_by_key(Row::sector));
@@ -240,33 +247,33 @@ mod tests {
                         let removed = sorted.remove(sector).map(|extent| extent.place.encode());
                         prop_assert_eq!(removed, twin.remove(&sector));
                         let before = twin.range(..sector).next_back().map(|(&sector, &place)| (sector, place));
-                        let in_short = |(sector, extent): (u64, Extent)| (sector, extent.place.encode());
+                        let in_short = |(sector, extent): (Sector, Extent)| (sector, extent.place.encode());
                         prop_assert_eq!(sorted.before(sector).map(in_short), before);
                         let found: Vec<_> = sorted.from(sector).map(in_short).collect();
                         let expected: Vec<_> = twin.range(sector..).map(|(&sector, &place)| (sector, place)).collect();
                         prop_assert_eq!(found, expected);
                     }
                     Step::Retain(divisor) => {
-                        sorted.retain(|sector, _| !(sector >> 28).is_multiple_of(divisor));
-                        twin.retain(|sector, _| !(sector >> 28).is_multiple_of(divisor));
+                        sorted.retain(|sector, _| !(sector.0 >> 28).is_multiple_of(divisor));
+                        twin.retain(|sector, _| !(sector.0 >> 28).is_multiple_of(divisor));
                     }
                 }
                 check_leaves(&sorted);
                 prop_assert_eq!(sorted.len(), twin.len());
             }
-            prop_assert!(sorted.from(0).map(|(sector, _)| sector).eq(twin.into_keys()));
+            prop_assert!(sorted.from(Sector::FIRST).map(|(sector, _)| sector).eq(twin.into_keys()));
         }
     }
 
     #[test]
     fn what_comes_in_order_fills_the_leaves() {
         let mut sorted = SortedExtents::default();
-        (0..10 * ROWS_MAX as u64).for_each(|sector| sorted.insert(sector, extent(0)));
+        (0..10 * ROWS_MAX as u64).for_each(|sector| sorted.insert(Sector(sector), extent(0)));
         assert_eq!(sorted.leaves.len(), 10);
-        sorted.retain(|sector, _| sector.is_multiple_of(2));
+        sorted.retain(|sector, _| sector.0.is_multiple_of(2));
         assert_eq!(sorted.leaves.len(), 5, "and what is left of them");
         (0..10 * ROWS_MAX as u64).step_by(2).filter(|sector| sector % 32 != 0).for_each(|sector| {
-            sorted.remove(sector).expect("it was kept");
+            sorted.remove(Sector(sector)).expect("it was kept");
         });
         assert!(sorted.leaves.len() < 5, "leaves that are nearly empty are joined");
     }

@@ -25,6 +25,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::format::{NVRAM_MAGIC, NvramRaw, SlotRaw};
 use crate::limits::{SLOTS_TORN_MAX, UNIT_BYTES};
+use crate::numbers::{Sector, SlotNumber};
 use crate::nvram::PersistentRegion;
 use crate::place::{Place, SLOT_UNITS_MAX};
 use crate::tag::Tag;
@@ -39,12 +40,22 @@ pub(crate) fn stage_tag() -> Tag {
     Tag::dirty(0)
 }
 
+/// The order in which slots were written: none of a record's. 0 in a free slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SlotSequence(u64);
+
+impl SlotSequence {
+    fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 /// A slot in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
-    pub(crate) sector: u64,
+    pub(crate) sector: Sector,
     pub(crate) sectors: u32,
-    sequence: u64,
+    sequence: SlotSequence,
     /// Sectors that were not written again.
     live_sectors: u32,
     is_moving: bool,
@@ -52,8 +63,14 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    const FREE: Self =
-        Self { sector: 0, sectors: 0, sequence: 0, live_sectors: 0, is_moving: false, written_at: Instant::START };
+    const FREE: Self = Self {
+        sector: Sector::FIRST,
+        sectors: 0,
+        sequence: SlotSequence(0),
+        live_sectors: 0,
+        is_moving: false,
+        written_at: Instant::START,
+    };
 }
 
 /// See the module.
@@ -62,11 +79,11 @@ pub(crate) struct Stage {
     slot_bytes: usize,
     data_offset: usize,
     slots: Vec<Slot>,
-    free: Vec<u32>,
-    by_sequence: BTreeMap<u64, u32>,
-    sequence_next: u64,
+    free: Vec<SlotNumber>,
+    by_sequence: BTreeMap<SlotSequence, SlotNumber>,
+    sequence_next: SlotSequence,
     /// Slots up to this sequence belong to the round under way.
-    cut: Option<u64>,
+    cut: Option<SlotSequence>,
     keeps_order: bool,
 }
 
@@ -88,9 +105,9 @@ impl Stage {
             region,
             slot_bytes,
             slots: vec![Slot::FREE; slot_count],
-            free: (0..slot_count as u32).rev().collect(),
+            free: (0..slot_count as u32).rev().map(SlotNumber).collect(),
             by_sequence: BTreeMap::new(),
-            sequence_next: 1,
+            sequence_next: SlotSequence(1),
             cut: None,
             keeps_order,
         };
@@ -116,16 +133,16 @@ impl Stage {
     /// Takes what whole slots hold. Returns the count of those that are neither whole nor free.
     fn restore(&mut self, now: Instant) -> u64 {
         let mut torn = Vec::new();
-        for slot in 0..self.slots.len() as u32 {
-            let found = look_at(self.region.as_ref(), slot as usize, self.slot_bytes, self.data_offset);
+        for slot in (0..self.slots.len() as u32).map(SlotNumber) {
+            let found = look_at(self.region.as_ref(), slot, self.slot_bytes, self.data_offset);
             if matches!(found, SlotFound::Torn(_)) {
                 torn.push(slot);
             }
             let SlotFound::Whole(raw) = found else { continue };
             let sectors = raw.sectors.get();
-            let sequence = raw.sequence.get();
-            self.slots[slot as usize] = Slot {
-                sector: raw.sector.get(),
+            let sequence = SlotSequence(raw.sequence.get());
+            self.slots[slot.index()] = Slot {
+                sector: raw.sector.into(),
                 sectors,
                 sequence,
                 live_sectors: sectors,
@@ -133,10 +150,10 @@ impl Stage {
                 written_at: now,
             };
             self.by_sequence.insert(sequence, slot);
-            self.sequence_next = self.sequence_next.max(sequence + 1);
+            self.sequence_next = self.sequence_next.max(sequence.next());
         }
         let by_sequence = &self.by_sequence;
-        let used: std::collections::BTreeSet<u32> = by_sequence.values().copied().collect();
+        let used: std::collections::BTreeSet<SlotNumber> = by_sequence.values().copied().collect();
         self.free.retain(|slot| !used.contains(slot));
         if torn.len() as u64 <= SLOTS_TORN_MAX {
             // So that the next power loss leaves one again.
@@ -169,29 +186,29 @@ impl Stage {
 
     /// When the oldest slot in use was written; of those found at the start, the start.
     pub(crate) fn oldest_at(&self) -> Option<Instant> {
-        self.by_sequence.values().next().map(|&slot| self.slots[slot as usize].written_at)
+        self.by_sequence.values().next().map(|&slot| self.slots[slot.index()].written_at)
     }
 
     /// Puts up to a slot's worth of sectors into a free slot, durably, and returns where it begins.
-    pub(crate) fn write(&mut self, sector: u64, data: &[u8], now: Instant) -> Option<SlotUnit> {
+    pub(crate) fn write(&mut self, sector: Sector, data: &[u8], now: Instant) -> Option<SlotUnit> {
         let slot = self.free.pop()?;
         let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
         let sequence = self.sequence_next;
-        self.sequence_next += 1;
+        self.sequence_next = sequence.next();
         let mut raw = SlotRaw {
             checksum: U32::ZERO,
             sectors: sectors.into(),
-            sequence: sequence.into(),
+            sequence: sequence.0.into(),
             sector: sector.into(),
             reserved: U64::ZERO,
         };
         raw.checksum = checksum(&raw, data).into();
-        let (at, header_at) = (self.slot_offset(slot), self.header_offset(slot));
+        let (at, header_at) = (self.slot_offset(slot), header_offset(slot));
         self.region.store(at, data);
         self.region.persist(at, data.len());
         self.region.store(header_at, raw.as_bytes());
         self.region.persist(header_at, SLOT_HEADER_BYTES);
-        self.slots[slot as usize] =
+        self.slots[slot.index()] =
             Slot { sector, sectors, sequence, live_sectors: sectors, is_moving: false, written_at: now };
         self.by_sequence.insert(sequence, slot);
         Some(self.unit(slot))
@@ -206,15 +223,15 @@ impl Stage {
     pub(crate) fn supersede(&mut self, unit: SlotUnit, sectors: u64) {
         let (mut at, end) = (unit.0, unit.0 + sectors);
         while at < end {
-            let slot = (at / self.slot_sectors()) as u32;
+            let slot = SlotNumber((at / self.slot_sectors()) as u32);
             let part = end.min(self.unit(slot).0 + self.slot_sectors()) - at;
             self.supersede_in(slot, part);
             at += part;
         }
     }
 
-    fn supersede_in(&mut self, slot: u32, sectors: u64) {
-        let entry = &mut self.slots[slot as usize];
+    fn supersede_in(&mut self, slot: SlotNumber, sectors: u64) {
+        let entry = &mut self.slots[slot.index()];
         entry.live_sectors -= sectors as u32;
         let is_kept = self.keeps_order && self.cut.is_some_and(|cut| entry.sequence <= cut);
         if entry.live_sectors == 0 && !entry.is_moving && !is_kept {
@@ -236,11 +253,11 @@ impl Stage {
     }
 
     /// Takes slots of the round that come next, up to `bytes`; they are moving from now on.
-    pub(crate) fn take_moving(&mut self, bytes: u64) -> Vec<u32> {
+    pub(crate) fn take_moving(&mut self, bytes: u64) -> Vec<SlotNumber> {
         let Some(cut) = self.cut else { return Vec::new() };
         let (mut taken, mut taken_bytes) = (Vec::new(), 0);
         for &slot in self.by_sequence.range(..=cut).map(|(_, slot)| slot) {
-            let entry = &mut self.slots[slot as usize];
+            let entry = &mut self.slots[slot.index()];
             let entry_bytes = u64::from(entry.sectors) * UNIT_BYTES;
             if entry.is_moving {
                 continue;
@@ -258,62 +275,58 @@ impl Stage {
     /// Whether, with what is moving now, the log holds all that was acknowledged at some moment.
     pub(crate) fn is_at_cut(&self) -> bool {
         match self.cut {
-            Some(cut) => self.by_sequence.range(..=cut).all(|(_, &slot)| self.slots[slot as usize].is_moving),
+            Some(cut) => self.by_sequence.range(..=cut).all(|(_, &slot)| self.slots[slot.index()].is_moving),
             None => self.by_sequence.is_empty(),
         }
     }
 
     /// The slot's data is durable in the log: it is free again.
-    pub(crate) fn finish_move(&mut self, slot: u32) {
+    pub(crate) fn finish_move(&mut self, slot: SlotNumber) {
         self.clear(slot);
     }
 
     /// A move did not happen.
-    pub(crate) fn cancel_move(&mut self, slot: u32) {
-        self.slots[slot as usize].is_moving = false;
-        if self.slots[slot as usize].live_sectors == 0 {
+    pub(crate) fn cancel_move(&mut self, slot: SlotNumber) {
+        self.slots[slot.index()].is_moving = false;
+        if self.slots[slot.index()].live_sectors == 0 {
             self.clear(slot);
         }
     }
 
-    pub(crate) fn slot(&self, slot: u32) -> &Slot {
-        &self.slots[slot as usize]
+    pub(crate) fn slot(&self, slot: SlotNumber) -> &Slot {
+        &self.slots[slot.index()]
     }
 
     /// Slots in use, oldest first, with their places.
-    pub(crate) fn slots_by_age(&self) -> impl Iterator<Item = (u32, Place, &Slot)> + '_ {
-        self.by_sequence.values().map(|&slot| (slot, self.place(slot), &self.slots[slot as usize]))
+    pub(crate) fn slots_by_age(&self) -> impl Iterator<Item = (SlotNumber, Place, &Slot)> + '_ {
+        self.by_sequence.values().map(|&slot| (slot, self.place(slot), &self.slots[slot.index()]))
     }
 
     /// Where a slot begins.
-    pub(crate) fn unit(&self, slot: u32) -> SlotUnit {
-        SlotUnit(u64::from(slot) * self.slot_sectors())
+    pub(crate) fn unit(&self, slot: SlotNumber) -> SlotUnit {
+        SlotUnit(u64::from(slot.0) * self.slot_sectors())
     }
 
     /// Likewise, for the map.
-    pub(crate) fn place(&self, slot: u32) -> Place {
+    pub(crate) fn place(&self, slot: SlotNumber) -> Place {
         Place::slot(self.unit(slot))
     }
 
-    fn clear(&mut self, slot: u32) {
-        let entry = std::mem::replace(&mut self.slots[slot as usize], Slot::FREE);
+    fn clear(&mut self, slot: SlotNumber) {
+        let entry = std::mem::replace(&mut self.slots[slot.index()], Slot::FREE);
         self.clear_header(slot);
         self.by_sequence.remove(&entry.sequence);
         self.free.push(slot);
     }
 
-    fn clear_header(&self, slot: u32) {
-        let at = self.header_offset(slot);
+    fn clear_header(&self, slot: SlotNumber) {
+        let at = header_offset(slot);
         self.region.store(at, &[0; SLOT_HEADER_BYTES]);
         self.region.persist(at, SLOT_HEADER_BYTES);
     }
 
-    fn header_offset(&self, slot: u32) -> usize {
-        HEADER_BYTES + slot as usize * SLOT_HEADER_BYTES
-    }
-
-    fn slot_offset(&self, slot: u32) -> usize {
-        self.data_offset + slot as usize * self.slot_bytes
+    fn slot_offset(&self, slot: SlotNumber) -> usize {
+        self.data_offset + slot.index() * self.slot_bytes
     }
 }
 
@@ -329,13 +342,13 @@ pub(crate) enum SlotFound {
 
 impl SlotFound {
     /// The sectors that it says it is, if a slot can have them.
-    pub(crate) fn sectors_of(raw: &SlotRaw, slot_bytes: usize) -> Option<(u64, u64)> {
+    pub(crate) fn sectors_of(raw: &SlotRaw, slot_bytes: usize) -> Option<(Sector, u64)> {
         let sectors = u64::from(raw.sectors.get());
         let is_sane = sectors > 0
             && sectors * UNIT_BYTES <= slot_bytes as u64
             && raw.sequence.get() < u64::MAX >> 1
-            && raw.sector.get() < 1 << 54;
-        is_sane.then_some((raw.sector.get(), sectors))
+            && Sector::from(raw.sector) < Sector::END;
+        is_sane.then_some((raw.sector.into(), sectors))
     }
 }
 
@@ -355,7 +368,7 @@ pub(crate) fn slots_in(
         return Ok(Vec::new());
     }
     let count = header.slot_count.get() as usize;
-    Ok((0..count).map(|slot| look_at(region, slot, slot_bytes, data_offset(count))).collect())
+    Ok((0..count as u32).map(SlotNumber).map(|slot| look_at(region, slot, slot_bytes, data_offset(count))).collect())
 }
 
 /// The header that the NVRAM of a log has.
@@ -392,20 +405,24 @@ fn is_ours(region: &dyn PersistentRegion, header: &NvramRaw, must_be_ours: bool)
     Ok(false)
 }
 
-fn look_at(region: &dyn PersistentRegion, slot: usize, slot_bytes: usize, data_offset: usize) -> SlotFound {
+fn look_at(region: &dyn PersistentRegion, slot: SlotNumber, slot_bytes: usize, data_offset: usize) -> SlotFound {
     let mut raw = SlotRaw::new_zeroed();
-    region.load(HEADER_BYTES + slot * SLOT_HEADER_BYTES, raw.as_mut_bytes());
+    region.load(header_offset(slot), raw.as_mut_bytes());
     if raw.as_bytes().iter().all(|&byte| byte == 0) {
         return SlotFound::Free;
     }
     let Some((_, sectors)) = SlotFound::sectors_of(&raw, slot_bytes) else { return SlotFound::Torn(raw) };
     let mut data = vec![0; (sectors * UNIT_BYTES) as usize];
-    region.load(data_offset + slot * slot_bytes, &mut data);
+    region.load(data_offset + slot.index() * slot_bytes, &mut data);
     if raw.checksum.get() == checksum(&raw, &data) { SlotFound::Whole(raw) } else { SlotFound::Torn(raw) }
 }
 
 fn checksum(raw: &SlotRaw, data: &[u8]) -> u32 {
     Crc32c::new().update(&raw.as_bytes()[4..]).update(data).finish()
+}
+
+fn header_offset(slot: SlotNumber) -> usize {
+    HEADER_BYTES + slot.index() * SLOT_HEADER_BYTES
 }
 
 fn data_offset(slot_count: usize) -> usize {
@@ -436,7 +453,7 @@ mod tests {
     fn the_bytes_are_what_the_format_page_says() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let unit = stage.write(0x1122, &[0xa5; 512], Instant::START).unwrap();
+        let unit = stage.write(Sector(0x1122), &[0xa5; 512], Instant::START).unwrap();
         assert_eq!(unit, SlotUnit(0));
         let mut bytes = [0; 64];
         region.load(0, &mut bytes);
@@ -453,12 +470,12 @@ mod tests {
     fn what_was_written_is_found_again_and_what_was_torn_is_not() {
         let region = Arc::new(VolatileRegion::new(64 << 10));
         let mut stage = open(&region, false);
-        let first = stage.write(8, &[1; 1024], Instant::START).unwrap();
-        stage.write(16, &[2; 512], Instant::START).unwrap();
+        let first = stage.write(Sector(8), &[1; 1024], Instant::START).unwrap();
+        stage.write(Sector(16), &[2; 512], Instant::START).unwrap();
         region.store(4096 + 1024, &[9]);
         let stage = open(&region, false);
-        let found: Vec<u64> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
-        assert_eq!(found, [8]);
+        let found: Vec<Sector> = stage.slots_by_age().map(|(_, _, slot)| slot.sector).collect();
+        assert_eq!(found, [Sector(8)]);
         let mut bytes = [0; 512];
         stage.load(SlotUnit(first.0 + 1), &mut bytes);
         assert_eq!(bytes, [1; 512]);
@@ -480,10 +497,10 @@ mod tests {
         for keeps_order in [false, true] {
             let region = Arc::new(VolatileRegion::new(64 << 10));
             let mut stage = open(&region, keeps_order);
-            let unit = stage.write(8, &[1; 512], Instant::START).unwrap();
+            let unit = stage.write(Sector(8), &[1; 512], Instant::START).unwrap();
             stage.begin_round(1.0);
             assert!(!stage.is_at_cut());
-            stage.write(8, &[2; 512], Instant::START).unwrap();
+            stage.write(Sector(8), &[2; 512], Instant::START).unwrap();
             stage.supersede(unit, 1);
             assert_eq!(stage.used_count(), if keeps_order { 2 } else { 1 });
             let moving = stage.take_moving(1 << 20);

@@ -11,6 +11,7 @@ use crate::found::Found;
 use crate::images::Images;
 use crate::limits::{SEGMENT_BYTES_MAX, UNIT_BYTES};
 use crate::map::Piece;
+use crate::numbers::SegmentNumber;
 use crate::unit::LogUnit;
 
 /// An entry of a segment.
@@ -57,36 +58,42 @@ impl Sums {
     }
 
     /// A segment is used again from its start.
-    pub(crate) fn begin(&mut self, segment: u32) {
-        self.by_segment[segment as usize] = self.is_kept.then(Vec::new);
+    pub(crate) fn begin(&mut self, segment: SegmentNumber) {
+        self.by_segment[segment.index()] = self.is_kept.then(Vec::new);
     }
 
     /// Nothing in the segment is sent any more.
-    pub(crate) fn forget(&mut self, segment: u32) {
-        self.by_segment[segment as usize] = None;
+    pub(crate) fn forget(&mut self, segment: SegmentNumber) {
+        self.by_segment[segment.index()] = None;
     }
 
     /// Notes an entry of the segment that begins at `first`, behind all others.
-    pub(crate) fn add(&mut self, segment: u32, first: LogUnit, unit: LogUnit, bytes: &[u8]) {
-        if let Some(sums) = &mut self.by_segment[segment as usize] {
+    pub(crate) fn add(&mut self, segment: SegmentNumber, first: LogUnit, unit: LogUnit, bytes: &[u8]) {
+        if let Some(sums) = &mut self.by_segment[segment.index()] {
             sums.push(sum(first, unit, bytes));
         }
     }
 
     /// Notes all entries of a segment that begins at `first`, from its bytes and its whole records.
-    pub(crate) fn learn(&mut self, segment: u32, first: LogUnit, images: &Images, records: &[Found]) {
+    pub(crate) fn learn(&mut self, segment: SegmentNumber, first: LogUnit, images: &Images, records: &[Found]) {
         let pieces = records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment());
         let sum_of = |piece: &Piece| {
             let bytes = images.get(piece.unit(), (piece.sectors * UNIT_BYTES) as usize)?;
             Some(sum(first, piece.unit(), bytes))
         };
-        self.by_segment[segment as usize] = Some(pieces.filter_map(sum_of).collect());
+        self.by_segment[segment.index()] = Some(pieces.filter_map(sum_of).collect());
     }
 
     /// The entries in which the `sectors` from `unit` on lie, of the segment that begins at `first`; `None` when not
     /// all are known.
-    pub(crate) fn entries(&self, segment: u32, first: LogUnit, unit: LogUnit, sectors: u64) -> Option<Vec<Entry>> {
-        let sums = self.by_segment.get(segment as usize)?.as_ref()?;
+    pub(crate) fn entries(
+        &self,
+        segment: SegmentNumber,
+        first: LogUnit,
+        unit: LogUnit,
+        sectors: u64,
+    ) -> Option<Vec<Entry>> {
+        let sums = self.by_segment.get(segment.index())?.as_ref()?;
         let end = unit + sectors;
         let from = sums.partition_point(|sum| entry(first, sum).end() <= unit);
         let entries = sums[from..].iter().map(|sum| entry(first, sum));
@@ -111,35 +118,40 @@ fn entry(first: LogUnit, sum: &Sum) -> Entry {
 mod tests {
     use super::*;
 
+    const SEGMENT: SegmentNumber = SegmentNumber(1);
+
     #[test]
     fn a_piece_is_covered_by_its_entries_or_not_known() {
         let mut sums = Sums::new(2, true);
         assert_eq!(
-            sums.entries(1, LogUnit(100), LogUnit(101), 1),
+            sums.entries(SEGMENT, LogUnit(100), LogUnit(101), 1),
             None,
             "nothing is known of a segment that was not begun"
         );
-        sums.begin(1);
+        sums.begin(SEGMENT);
         let (one, other) = ([1; 1024], [2; 512]);
-        sums.add(1, LogUnit(100), LogUnit(101), &one);
-        sums.add(1, LogUnit(100), LogUnit(103), &other);
+        sums.add(SEGMENT, LogUnit(100), LogUnit(101), &one);
+        sums.add(SEGMENT, LogUnit(100), LogUnit(103), &other);
         // Behind the header of the next record.
-        sums.add(1, LogUnit(100), LogUnit(105), &other);
+        sums.add(SEGMENT, LogUnit(100), LogUnit(105), &other);
         let entry = |unit, bytes: &[u8]| Entry {
             unit: LogUnit(unit),
             sectors: bytes.len() as u64 / 512,
             checksum: crc32c(bytes),
         };
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(102), 1), Some(vec![entry(101, &one)]));
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(101), 3), Some(vec![entry(101, &one), entry(103, &other)]));
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(103), 3), None, "a header lies between");
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(105), 2), None, "it ends behind the last");
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(100), 1), None, "it begins before the first");
-        sums.forget(1);
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(102), 1), None);
+        assert_eq!(sums.entries(SEGMENT, LogUnit(100), LogUnit(102), 1), Some(vec![entry(101, &one)]));
+        assert_eq!(
+            sums.entries(SEGMENT, LogUnit(100), LogUnit(101), 3),
+            Some(vec![entry(101, &one), entry(103, &other)])
+        );
+        assert_eq!(sums.entries(SEGMENT, LogUnit(100), LogUnit(103), 3), None, "a header lies between");
+        assert_eq!(sums.entries(SEGMENT, LogUnit(100), LogUnit(105), 2), None, "it ends behind the last");
+        assert_eq!(sums.entries(SEGMENT, LogUnit(100), LogUnit(100), 1), None, "it begins before the first");
+        sums.forget(SEGMENT);
+        assert_eq!(sums.entries(SEGMENT, LogUnit(100), LogUnit(102), 1), None);
         let mut sums = Sums::new(2, false);
-        sums.begin(1);
-        sums.add(1, LogUnit(100), LogUnit(101), &one);
-        assert_eq!(sums.entries(1, LogUnit(100), LogUnit(101), 1), None, "not kept");
+        sums.begin(SEGMENT);
+        sums.add(SEGMENT, LogUnit(100), LogUnit(101), &one);
+        assert_eq!(sums.entries(SEGMENT, LogUnit(100), LogUnit(101), 1), None, "not kept");
     }
 }

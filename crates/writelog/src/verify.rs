@@ -14,11 +14,12 @@ use crate::found::records_in;
 use crate::layout::Layout;
 use crate::limits::UNIT_BYTES;
 use crate::map::Piece;
+use crate::numbers::{Sector, SegmentNumber};
 use crate::salvage::segment_image;
 use crate::segments::{Segment, Segments};
 
 /// The sector that each unit of a segment holds, by what records that are whole say.
-type Units = Vec<Option<u64>>;
+type Units = Vec<Option<Sector>>;
 
 /// The ranges of the origin whose newest data is in the log and is not there as it was written, ascending; what the
 /// device refuses to read is among them.
@@ -29,7 +30,7 @@ pub(crate) async fn damaged_ranges(
     segments: &Segments,
     dirty: &[Piece],
 ) -> Vec<ByteRange> {
-    let mut by_segment: BTreeMap<u32, Vec<&Piece>> = BTreeMap::new();
+    let mut by_segment: BTreeMap<SegmentNumber, Vec<&Piece>> = BTreeMap::new();
     for piece in dirty.iter().filter(|piece| piece.is_in_segment()) {
         by_segment.entry(layout.segment_of(piece.unit())).or_default().push(piece);
     }
@@ -40,9 +41,9 @@ pub(crate) async fn damaged_ranges(
         let first = layout.unit(segment, 0);
         for piece in pieces {
             let at = (piece.unit() - first) as usize;
-            for (sector, unit) in (piece.sector..piece.end()).zip(at..) {
+            for (sector, unit) in piece.sector.up_to(piece.end()).zip(at..) {
                 if units.get(unit) != Some(&Some(sector)) {
-                    add(&mut damaged, ByteRange { offset: sector * UNIT_BYTES, length: UNIT_BYTES });
+                    add(&mut damaged, ByteRange { offset: sector.offset(), length: UNIT_BYTES });
                 }
             }
         }
@@ -62,14 +63,14 @@ fn add(ranges: &mut Vec<ByteRange>, range: ByteRange) {
     }
 }
 
-fn units_of(image: &[u8], layout: &Layout, segment: u32, entry: &Segment, log_id: Uuid) -> Units {
+fn units_of(image: &[u8], layout: &Layout, segment: SegmentNumber, entry: &Segment, log_id: Uuid) -> Units {
     let first = layout.unit(segment, 0);
     let mut units = vec![None; image.len() / UNIT_BYTES as usize];
     let sequences = entry.first_sequence..=entry.last_sequence;
     let records = records_in(image, sequences, segment, log_id, first);
     for piece in records.iter().flat_map(|record| &record.pieces).filter(|piece| piece.is_in_segment()) {
         let at = (piece.unit() - first) as usize;
-        for (unit, sector) in units.iter_mut().skip(at).zip(piece.sector..piece.end()) {
+        for (unit, sector) in units.iter_mut().skip(at).zip(piece.sector.up_to(piece.end())) {
             *unit = Some(sector);
         }
     }

@@ -21,6 +21,7 @@ use crate::entrance::Entrance;
 use crate::entry::{Content, extents_of_slot};
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::Piece;
+use crate::numbers::Sector;
 use crate::place::{Place, Zeroed};
 use crate::sectors::sectors_of;
 use crate::stage::stage_tag;
@@ -65,17 +66,17 @@ pub(crate) async fn write_zeroes(core: Arc<Core>, range: ByteRange, zeroed: Zero
 impl Core {
     /// Into slots, each piece as soon as one is free.
     async fn write_slots(self: &Arc<Self>, range: ByteRange, buffer: &Buffer, fua: bool) -> Result<(), Error> {
-        let (mut sector, end) = (range.offset / UNIT_BYTES, range.end() / UNIT_BYTES);
+        let (mut sector, end) = (Sector::at(range.offset), Sector::at(range.end()));
         while sector < end {
             let count = self.changed.count();
             let (written, is_due, has_room_for_others) = {
                 let state = &mut *self.state();
-                if let Some(error) = &state.failure {
+                if let Some(error) = state.failure.error() {
                     return Err(error.clone());
                 }
                 let has_room = self.has_room_for_slot(state);
                 match has_room {
-                    true => state.wants_room &= state.appender.has_queue(),
+                    true => state.room.note_found(state.appender.has_queue()),
                     false => self.ask_for_room(state),
                 }
                 let Some(stage) = &mut state.contents.stage else { break };
@@ -83,7 +84,7 @@ impl Core {
                 let is_first = stage.is_empty();
                 let mut again = 0;
                 let sectors = stage.slot_sectors().min(end - sector);
-                let at = (sector * UNIT_BYTES - range.offset) as usize;
+                let at = (sector.offset() - range.offset) as usize;
                 let data = &buffer[at..at + (sectors * UNIT_BYTES) as usize];
                 let unit = if has_room { stage.write(sector, data, self.clock.now()) } else { None };
                 let written = unit.map(|unit| Piece { sector, sectors, place: Place::slot(unit), tag: stage_tag() });
@@ -93,7 +94,7 @@ impl Core {
                     self.count_superseded(superseded);
                     again = sectors - (state.contents.map.dirty_sectors() - before);
                     self.counters.absorbed(again - superseded.min(again));
-                } else if let Some(error) = &state.stuck {
+                } else if let Some(error) = state.room.stuck() {
                     return Err(error.clone());
                 }
                 (written, is_first || self.is_round_due(state), again > 0 && state.line.len() > 0)

@@ -14,6 +14,7 @@ use block::memory::MemoryDevice;
 use block::{Device, ErrorKind, Identity, SharedDevice};
 use writelog::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, SegmentRaw};
 use writelog::layout::Layout;
+use writelog::numbers::SegmentNumber;
 use writelog::{DestageOrder, FormatOptions, OpenOptions, WriteLog};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -116,10 +117,10 @@ fn rows_that_cannot_be_are_refused() {
         ("are there twice", |extents, _| extents[1] = extents[0]),
         ("are empty", |extents, _| extents[1].sectors = 0.into()),
         ("reach into the next segment", |extents, layout| {
-            extents[2].place = (layout.unit(1, 0).0 as u32 - 1).into();
+            extents[2].place = (layout.unit(SegmentNumber(1), 0).0 as u32 - 1).into();
         }),
         ("lie in a segment that is not in use", |extents, layout| {
-            extents[2].place = (layout.unit(3, 512).0 as u32).into()
+            extents[2].place = (layout.unit(SegmentNumber(3), 512).0 as u32).into()
         }),
         ("lie behind the last segment", |extents, layout| extents[2].place = (layout.end().0 as u32 - 4).into()),
         ("begin where no disk has a sector", |extents, _| extents[2].sector = u64::MAX.into()),
@@ -183,7 +184,7 @@ fn a_segment_that_promises_records_to_come_keeps_nobody_busy() {
     });
     // The data of block 3, behind the first record of 512 + 4096 bytes and the header of its own.
     let layout = Layout::new(LOG_BYTES, &FormatOptions::paper()).expect("as it was made");
-    let offset = layout.segment(0).offset + 4608 + 512;
+    let offset = layout.segment(SegmentNumber(0)).offset + 4608 + 512;
     let mut bytes = world.executor.block_on(world.log_device.read(offset, Buffer::zeroed(512))).expect("RAM");
     assert_eq!(bytes[..], [7; 512], "the layout of records is another one");
     bytes[9] ^= 1;
@@ -207,7 +208,7 @@ fn pieces_that_lie_within_each_other_end_in_values() {
     for order in [DestageOrder::Lba, DestageOrder::Log, DestageOrder::LastWriteFirst] {
         let mut world = World::new();
         world.change(|extents, layout| {
-            let first = layout.unit(0, 512).0 as u32;
+            let first = layout.unit(SegmentNumber(0), 512).0 as u32;
             for (extent, (place, sectors)) in extents.iter_mut().zip([(first, 24), (first + 8, 8), (first + 4, 2)]) {
                 (extent.place, extent.sectors) = (place.into(), sectors.into());
             }

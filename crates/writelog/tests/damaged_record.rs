@@ -15,6 +15,7 @@ use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
 use block::memory::MemoryDevice;
 use block::{ErrorKind, Identity, OperationKind, SharedDevice};
 use writelog::layout::Layout;
+use writelog::numbers::SegmentNumber;
 use writelog::{
     DamagedRange, DestageOrder, Durability, FormatOptions, Inspection, OpenOptions, WriteLog, check, inspect,
 };
@@ -75,7 +76,7 @@ impl World {
         }
         let layout = Layout::new(LOG_BYTES, &FormatOptions::paper()).expect("as it was made");
         let mut world = Self { executor, medium, log_device, origin, records_at: 0 };
-        let first = (0..layout.segment_count).map(|segment| layout.segment(segment).offset);
+        let first = layout.segments().map(|segment| layout.segment(segment).offset);
         let starts: Vec<u64> = first.filter(|&offset| world.bytes(offset)[4..8] == *b"frec").collect();
         assert_eq!(starts.len(), 1, "all records are in one segment");
         world.records_at = starts[0];
@@ -123,8 +124,8 @@ impl World {
     /// Where in the segments these bytes stand for the first time.
     fn find(&mut self, wanted: [u8; 512]) -> u64 {
         let layout = Layout::new(LOG_BYTES, &FormatOptions::paper()).expect("as it was made");
-        let first = layout.segment(0).offset;
-        let end = layout.segment(layout.segment_count - 1).end();
+        let first = layout.segment(SegmentNumber(0)).offset;
+        let end = layout.offset_of(layout.end());
         (first..end).step_by(512).find(|&offset| self.bytes(offset)[..] == wanted).expect("it was written")
     }
 

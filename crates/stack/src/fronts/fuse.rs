@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use crate::error::{Error, Failure, Result};
-use crate::metrics::plain::{Plain, counter, gauge};
+use crate::metrics::plain::{Counted, Plain, counter, gauge};
 
 pub(super) static KIND: FrontKind =
     FrontKind { name: "fuse", places: "fuse:PATH", place, usual, listen, metrics: METRICS };
 
-const METRICS: &[Plain] = &[
-    gauge("forebay_fuse_open", "/fuse/open", "How many times FUSE files are open."),
-    counter("forebay_fuse_read_requests", "/fuse/read/requests", "Reads of FUSE files."),
-    counter("forebay_fuse_read_bytes", "/fuse/read/bytes", "Bytes of reads of FUSE files."),
-    counter("forebay_fuse_write_requests", "/fuse/write/requests", "Writes to FUSE files."),
-    counter("forebay_fuse_write_bytes", "/fuse/write/bytes", "Bytes of writes to FUSE files."),
+const METRICS: &[Plain<Counted>] = &[
+    gauge("forebay_fuse_open", &["open"], "How many times FUSE files are open."),
+    counter("forebay_fuse_read_requests", &["read", "requests"], "Reads of FUSE files."),
+    counter("forebay_fuse_read_bytes", &["read", "bytes"], "Bytes of reads of FUSE files."),
+    counter("forebay_fuse_write_requests", &["write", "requests"], "Writes to FUSE files."),
+    counter("forebay_fuse_write_bytes", &["write", "bytes"], "Bytes of writes to FUSE files."),
 ];
 
 struct FuseFront {

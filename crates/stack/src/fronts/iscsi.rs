@@ -21,7 +21,7 @@ use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use super::options::FrontOptions;
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
-use crate::metrics::plain::{Plain, counter, gauge};
+use crate::metrics::plain::{Counted, Plain, counter, gauge};
 
 mod gateway;
 
@@ -30,14 +30,14 @@ use gateway::Gateway;
 pub(super) static KIND: FrontKind =
     FrontKind { name: "iscsi", places: "iscsi:[ADDRESS:]PORT", place, usual, listen, metrics: METRICS };
 
-const METRICS: &[Plain] = &[
-    gauge("forebay_iscsi_sessions", "/iscsi/sessions", "Sessions of iSCSI gateways."),
-    gauge("forebay_iscsi_connections", "/iscsi/connections_open", "Connections to iSCSI gateways."),
-    counter("forebay_iscsi_logins_refused", "/iscsi/logins_refused", "Logins that iSCSI gateways refused."),
-    counter("forebay_iscsi_read_requests", "/iscsi/read/requests", "Reads through iSCSI gateways."),
-    counter("forebay_iscsi_read_bytes", "/iscsi/read/bytes", "Bytes of reads through iSCSI gateways."),
-    counter("forebay_iscsi_write_requests", "/iscsi/write/requests", "Writes through iSCSI gateways."),
-    counter("forebay_iscsi_write_bytes", "/iscsi/write/bytes", "Bytes of writes through iSCSI gateways."),
+const METRICS: &[Plain<Counted>] = &[
+    gauge("forebay_iscsi_sessions", &["sessions"], "Sessions of iSCSI gateways."),
+    gauge("forebay_iscsi_connections", &["connections_open"], "Connections to iSCSI gateways."),
+    counter("forebay_iscsi_logins_refused", &["logins_refused"], "Logins that iSCSI gateways refused."),
+    counter("forebay_iscsi_read_requests", &["read", "requests"], "Reads through iSCSI gateways."),
+    counter("forebay_iscsi_read_bytes", &["read", "bytes"], "Bytes of reads through iSCSI gateways."),
+    counter("forebay_iscsi_write_requests", &["write", "requests"], "Writes through iSCSI gateways."),
+    counter("forebay_iscsi_write_bytes", &["write", "bytes"], "Bytes of writes through iSCSI gateways."),
 ];
 
 /// What the status says under the name of the kind.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::options::FrontOptions;
 use crate::error::Result;
-use crate::metrics::plain::Plain;
+use crate::metrics::plain::{Counted, Plain};
 
 /// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there
 /// is none.
@@ -33,7 +33,7 @@ pub struct FrontKind {
     /// Listens there. Who comes waits until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
     /// Families of its counters; each pointer into the status begins with its name.
-    pub metrics: &'static [Plain],
+    pub metrics: &'static [Plain<Counted>],
 }
 
 /// One front as asked for.

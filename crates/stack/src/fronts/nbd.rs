@@ -15,7 +15,7 @@ use super::kernel_nbd;
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use super::options::FrontOptions;
 use crate::error::{Error, Failure, Result};
-use crate::metrics::plain::{Plain, counter, gauge};
+use crate::metrics::plain::{Counted, Plain, counter, gauge};
 
 pub(super) static KIND: FrontKind = FrontKind {
     name: "nbd",
@@ -26,12 +26,12 @@ pub(super) static KIND: FrontKind = FrontKind {
     metrics: METRICS,
 };
 
-const METRICS: &[Plain] = &[
-    gauge("forebay_nbd_connections", "/nbd/connections_open", "NBD clients."),
-    counter("forebay_nbd_read_requests", "/nbd/read/requests", "NBD reads."),
-    counter("forebay_nbd_read_bytes", "/nbd/read/bytes", "Bytes of NBD reads."),
-    counter("forebay_nbd_write_requests", "/nbd/write/requests", "NBD writes."),
-    counter("forebay_nbd_write_bytes", "/nbd/write/bytes", "Bytes of NBD writes."),
+const METRICS: &[Plain<Counted>] = &[
+    gauge("forebay_nbd_connections", &["connections_open"], "NBD clients."),
+    counter("forebay_nbd_read_requests", &["read", "requests"], "NBD reads."),
+    counter("forebay_nbd_read_bytes", &["read", "bytes"], "Bytes of NBD reads."),
+    counter("forebay_nbd_write_requests", &["write", "requests"], "NBD writes."),
+    counter("forebay_nbd_write_bytes", &["write", "bytes"], "Bytes of NBD writes."),
 ];
 
 struct NbdFront {

@@ -10,112 +10,173 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use serde_json::Value;
 use target::{LatencyStatus, LunStatus, SessionActivity, SessionStatus};
 
-use super::plain::{Kind, Plain, counter, gauge};
+use super::plain::{Counted, Kind, Plain, Value, counter, gauge};
 use crate::error::{Error, Failure};
 use crate::fronts::KINDS;
+use crate::status::ProcessStatus;
+use crate::status::attachment::AttachmentStatus;
 use crate::status::remote::RemoteStatus;
 use crate::status::target::TargetStatus;
-use crate::status::{ProcessStatus, Shown, read};
+
+/// An attachment with all that its stores say.
+type Attachment = AttachmentStatus<cache::Status, writelog::Status>;
 
 /// Families of a target.
-pub const TARGET: &[Plain] = &[
-    gauge("forebay_target_sessions", "/sessions", "Sessions."),
-    gauge("forebay_target_connections", "/connections", "Connections, those logging in included."),
-    counter("forebay_target_connections_accepted", "/connections_accepted", "Connections accepted."),
-    counter("forebay_target_connections_refused", "/connections_refused", "Connections closed at once, for a limit."),
-    counter("forebay_target_pdus_received", "/pdus_received", "PDUs received."),
-    counter("forebay_target_pdus_sent", "/pdus_sent", "PDUs sent."),
-    counter("forebay_target_digest_errors", "/digest_errors", "Header and data digests that did not match."),
+pub const TARGET: &[Plain<Value<TargetStatus>>] = &[
+    gauge("forebay_target_sessions", |it| Some(it.server.sessions.len() as u64), "Sessions."),
+    gauge(
+        "forebay_target_connections",
+        |it| Some(it.server.connections.len() as u64),
+        "Connections, those logging in included.",
+    ),
+    counter("forebay_target_connections_accepted", |it| Some(it.server.connections_accepted), "Connections accepted."),
+    counter(
+        "forebay_target_connections_refused",
+        |it| Some(it.server.connections_refused),
+        "Connections closed at once, for a limit.",
+    ),
+    counter("forebay_target_pdus_received", |it| Some(it.server.pdus_received), "PDUs received."),
+    counter("forebay_target_pdus_sent", |it| Some(it.server.pdus_sent), "PDUs sent."),
+    counter(
+        "forebay_target_digest_errors",
+        |it| Some(it.server.digest_errors),
+        "Header and data digests that did not match.",
+    ),
 ];
 
-/// Families of an attachment, beside those of its fronts. Those of the cache and of the write log are left out where
-/// there is none.
-pub const ATTACHMENT: &[Plain] = &[
-    gauge("forebay_attachment_size_bytes", "/size_bytes", "Size of the logical unit."),
-    counter("forebay_remote_sessions", "/remote/sessions", "Sessions begun: one more at each reconnect."),
-    gauge("forebay_remote_reconnect_attempts", "/remote/reconnect_attempts", "Attempts since the session was lost."),
-    counter("forebay_remote_pdus_sent", "/remote/pdus_sent", "PDUs sent."),
-    counter("forebay_remote_pdus_received", "/remote/pdus_received", "PDUs received."),
-    counter("forebay_remote_sent_bytes", "/remote/bytes_sent", "Bytes sent, headers included."),
-    counter("forebay_remote_received_bytes", "/remote/bytes_received", "Bytes received, headers included."),
-    counter("forebay_remote_tcp_segments_sent", "/remote/tcp_segments/sent", "TCP segments sent."),
-    counter("forebay_remote_tcp_segments_received", "/remote/tcp_segments/received", "TCP segments received."),
+/// Families of an attachment. Others are those of its session, its stores and its fronts, as far as it has them.
+pub const ATTACHMENT: &[Plain<Value<Attachment>>] =
+    &[gauge("forebay_attachment_size_bytes", |it| it.size_bytes, "Size of the logical unit.")];
+
+/// Families of the session with a remote LUN.
+pub const REMOTE: &[Plain<Value<RemoteStatus>>] = &[
+    counter("forebay_remote_sessions", |it| Some(it.sessions), "Sessions begun: one more at each reconnect."),
+    gauge(
+        "forebay_remote_reconnect_attempts",
+        |it| Some(it.reconnect_attempts.into()),
+        "Attempts since the session was lost.",
+    ),
+    counter("forebay_remote_pdus_sent", |it| Some(it.pdus_sent), "PDUs sent."),
+    counter("forebay_remote_pdus_received", |it| Some(it.pdus_received), "PDUs received."),
+    counter("forebay_remote_sent_bytes", |it| Some(it.bytes_sent), "Bytes sent, headers included."),
+    counter("forebay_remote_received_bytes", |it| Some(it.bytes_received), "Bytes received, headers included."),
+    counter("forebay_remote_tcp_segments_sent", |it| Some(it.tcp_segments?.sent), "TCP segments sent."),
+    counter("forebay_remote_tcp_segments_received", |it| Some(it.tcp_segments?.received), "TCP segments received."),
     counter(
         "forebay_remote_tcp_data_segments_sent",
-        "/remote/tcp_segments/sent_with_data",
+        |it| Some(it.tcp_segments?.sent_with_data),
         "TCP segments sent with data; the others are acknowledgements.",
     ),
     counter(
         "forebay_remote_tcp_data_segments_received",
-        "/remote/tcp_segments/received_with_data",
+        |it| Some(it.tcp_segments?.received_with_data),
         "TCP segments received with data.",
     ),
-    counter("forebay_remote_tcp_segments_retransmitted", "/remote/tcp_segments/retransmitted", "Sent once more."),
-    counter("forebay_remote_commands", "/remote/commands_sent", "SCSI commands issued, retries included."),
-    counter("forebay_remote_commands_retried", "/remote/commands_retried", "SCSI commands issued once more."),
+    counter("forebay_remote_tcp_segments_retransmitted", |it| Some(it.tcp_segments?.retransmitted), "Sent once more."),
+    counter("forebay_remote_commands", |it| Some(it.commands_sent), "SCSI commands issued, retries included."),
+    counter("forebay_remote_commands_retried", |it| Some(it.commands_retried), "SCSI commands issued once more."),
     counter(
         "forebay_remote_connections_recovered",
-        "/remote/connections_recovered",
+        |it| Some(it.connections_recovered),
         "Connections that were lost while their session went on.",
     ),
-    counter("forebay_remote_writes_replayed", "/remote/writes_replayed", "Writes issued again after a reconnect."),
-    gauge("forebay_remote_in_flight", "/remote/in_flight", "Commands at the target."),
-    gauge("forebay_remote_waiting", "/remote/waiting", "Requests that wait to be issued."),
-    gauge("forebay_remote_retained_bytes", "/remote/retained_bytes", "Copies of writes that are not durable yet."),
-    gauge("forebay_cache_lines", "/cache/lines", "Size of the cache in lines."),
-    gauge("forebay_cache_resident_lines", "/cache/resident_lines", "Lines in use."),
-    gauge("forebay_cache_valid_bytes", "/cache/valid_bytes", "Bytes the cache can return."),
-    gauge("forebay_cache_dirty_lines", "/cache/dirty_lines", "Lines with what the logical unit does not have yet."),
-    gauge("forebay_cache_dirty_bytes", "/cache/dirty_bytes", "Bytes that the logical unit does not have yet."),
-    counter("forebay_cache_read_hits", "/cache/reads/hits", "Reads answered by the cache alone."),
-    counter("forebay_cache_read_partial_hits", "/cache/reads/partial_hits", "Reads answered by the cache in part."),
-    counter("forebay_cache_read_misses", "/cache/reads/misses", "Reads answered by the logical unit."),
-    counter("forebay_cache_write_hits", "/cache/writes/hits", "Writes to lines that were there."),
-    counter("forebay_cache_write_misses", "/cache/writes/misses", "Writes to lines that were not there."),
-    counter("forebay_cache_evictions", "/cache/evictions", "Lines replaced."),
-    counter("forebay_cache_cleaned_lines", "/cache/cleaned_lines", "Lines written back."),
-    counter("forebay_cache_writes_delayed", "/cache/writes_delayed", "Writes that waited for cleaning."),
-    gauge("forebay_cache_log_bytes", "/cache/log_bytes", "Size of the metadata log."),
-    gauge("forebay_cache_log_used_bytes", "/cache/log_used_bytes", "Use of the metadata log."),
-    counter("forebay_cache_device_read_errors", "/cache/cache_read_errors", "Reads of the cache device that failed."),
+    counter("forebay_remote_writes_replayed", |it| Some(it.writes_replayed), "Writes issued again after a reconnect."),
+    gauge("forebay_remote_in_flight", |it| Some(it.in_flight as u64), "Commands at the target."),
+    gauge("forebay_remote_waiting", |it| Some(it.waiting as u64), "Requests that wait to be issued."),
+    gauge(
+        "forebay_remote_retained_bytes",
+        |it| Some(it.retained_bytes as u64),
+        "Copies of writes that are not durable yet.",
+    ),
+];
+
+/// Families of a cache.
+pub const CACHE: &[Plain<Value<cache::Status>>] = &[
+    gauge("forebay_cache_lines", |it| Some(it.lines), "Size of the cache in lines."),
+    gauge("forebay_cache_resident_lines", |it| Some(it.resident_lines), "Lines in use."),
+    gauge("forebay_cache_valid_bytes", |it| Some(it.valid_bytes), "Bytes the cache can return."),
+    gauge(
+        "forebay_cache_dirty_lines",
+        |it| Some(it.dirty_lines),
+        "Lines with what the logical unit does not have yet.",
+    ),
+    gauge("forebay_cache_dirty_bytes", |it| Some(it.dirty_bytes), "Bytes that the logical unit does not have yet."),
+    counter("forebay_cache_read_hits", |it| Some(it.reads.hits), "Reads answered by the cache alone."),
+    counter(
+        "forebay_cache_read_partial_hits",
+        |it| Some(it.reads.partial_hits),
+        "Reads answered by the cache in part.",
+    ),
+    counter("forebay_cache_read_misses", |it| Some(it.reads.misses), "Reads answered by the logical unit."),
+    counter("forebay_cache_write_hits", |it| Some(it.writes.hits), "Writes to lines that were there."),
+    counter("forebay_cache_write_misses", |it| Some(it.writes.misses), "Writes to lines that were not there."),
+    counter("forebay_cache_evictions", |it| Some(it.evictions), "Lines replaced."),
+    counter("forebay_cache_cleaned_lines", |it| Some(it.cleaned_lines), "Lines written back."),
+    counter("forebay_cache_writes_delayed", |it| Some(it.writes_delayed), "Writes that waited for cleaning."),
+    gauge("forebay_cache_log_bytes", |it| Some(it.log_bytes), "Size of the metadata log."),
+    gauge("forebay_cache_log_used_bytes", |it| Some(it.log_used_bytes), "Use of the metadata log."),
+    counter(
+        "forebay_cache_device_read_errors",
+        |it| Some(it.cache_read_errors),
+        "Reads of the cache device that failed.",
+    ),
     counter(
         "forebay_cache_device_write_errors",
-        "/cache/cache_write_errors",
+        |it| Some(it.cache_write_errors),
         "Writes of the cache device that failed.",
     ),
+];
+
+/// Families of a write log.
+pub const LOG: &[Plain<Value<writelog::Status>>] = &[
     gauge(
         "forebay_log_dirty_bytes",
-        "/log/dirty_bytes",
+        |it| Some(it.dirty_bytes),
         "Bytes in the write log that the logical unit does not have yet.",
     ),
-    gauge("forebay_log_lost_bytes", "/log/lost_bytes", "Of these, bytes that cannot be read any more."),
-    gauge("forebay_log_segments_free", "/log/segments/free", "Segments of the write log that take records."),
+    gauge("forebay_log_lost_bytes", |it| Some(it.lost_bytes), "Of these, bytes that cannot be read any more."),
+    gauge(
+        "forebay_log_segments_free",
+        |it| Some(it.segments.free.into()),
+        "Segments of the write log that take records.",
+    ),
     gauge(
         "forebay_log_segments_dirty",
-        "/log/segments/dirty",
+        |it| Some(it.segments.dirty.into()),
         "Segments with what the logical unit does not have yet.",
     ),
-    gauge("forebay_log_segments_valid", "/log/segments/valid", "Segments with clean data that is still read."),
-    gauge("forebay_log_tail_bytes", "/log/tail_bytes", "Bytes that a recovery would read besides the checkpoint."),
-    counter("forebay_log_written_bytes", "/log/written_bytes", "Bytes written by applications."),
+    gauge(
+        "forebay_log_segments_valid",
+        |it| Some(it.segments.valid.into()),
+        "Segments with clean data that is still read.",
+    ),
+    gauge(
+        "forebay_log_tail_bytes",
+        |it| Some(it.tail_bytes),
+        "Bytes that a recovery would read besides the checkpoint.",
+    ),
+    counter("forebay_log_written_bytes", |it| Some(it.written_bytes), "Bytes written by applications."),
     counter(
         "forebay_log_superseded_bytes",
-        "/log/superseded_bytes",
+        |it| Some(it.superseded_bytes),
         "Of these, written again before they left the log.",
     ),
-    counter("forebay_log_records", "/log/records", "Records written to the log."),
-    counter("forebay_log_record_bytes", "/log/record_bytes", "Bytes of these."),
-    counter("forebay_log_destaged_bytes", "/log/destaged_bytes", "Bytes brought to the logical unit."),
-    counter("forebay_log_destage_writes", "/log/destage_writes", "Writes that brought them."),
-    counter("forebay_log_checkpoints", "/log/checkpoints", "Checkpoints of the map."),
-    counter("forebay_log_writes_slowed", "/log/writes_slowed", "Writes that paused because the log was filling."),
-    counter("forebay_log_ram_reads", "/log/reads/ram", "Reads answered from RAM."),
-    counter("forebay_log_device_reads", "/log/reads/log", "Reads answered from the log device."),
-    counter("forebay_log_origin_reads", "/log/reads/origin", "Reads answered by the logical unit."),
-    counter("forebay_log_mixed_reads", "/log/reads/mixed", "Reads answered by the logical unit in part."),
+    counter("forebay_log_records", |it| Some(it.records), "Records written to the log."),
+    counter("forebay_log_record_bytes", |it| Some(it.record_bytes), "Bytes of these."),
+    counter("forebay_log_destaged_bytes", |it| Some(it.destaged_bytes), "Bytes brought to the logical unit."),
+    counter("forebay_log_destage_writes", |it| Some(it.destage_writes), "Writes that brought them."),
+    counter("forebay_log_checkpoints", |it| Some(it.checkpoints), "Checkpoints of the map."),
+    counter(
+        "forebay_log_writes_slowed",
+        |it| Some(it.writes_slowed),
+        "Writes that paused because the log was filling.",
+    ),
+    counter("forebay_log_ram_reads", |it| Some(it.reads.ram), "Reads answered from RAM."),
+    counter("forebay_log_device_reads", |it| Some(it.reads.log), "Reads answered from the log device."),
+    counter("forebay_log_origin_reads", |it| Some(it.reads.origin), "Reads answered by the logical unit."),
+    counter("forebay_log_mixed_reads", |it| Some(it.reads.mixed), "Reads answered by the logical unit in part."),
 ];
 
 /// Families with labels: name, labels, what they say. For the documentation and its test.
@@ -135,15 +196,9 @@ pub const LABELLED: &[(&str, &str, &str)] = &[
 ///
 /// # Errors
 /// Never for a status: text is written into memory.
-pub fn render(status: &ProcessStatus) -> crate::Result<String> {
-    render_values(serde_json::to_value(status).map_err(|error| failed(&error))?)
-}
-
-/// As [`render`], of a status as it is printed.
-fn render_values(values: Value) -> crate::Result<String> {
+pub fn render(status: ProcessStatus) -> crate::Result<String> {
     let mut registry = Registry::default();
-    let shown = read(&values)?;
-    registry.register_collector(Box::new(StatusCollector { values, shown }));
+    registry.register_collector(Box::new(StatusCollector(status)));
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| failed(&error))?;
     Ok(text)
@@ -154,30 +209,31 @@ fn failed(error: &dyn fmt::Display) -> Error {
 }
 
 #[derive(Debug)]
-struct StatusCollector {
-    /// What the tables point into.
-    values: Value,
-    /// The same, for families with labels.
-    shown: Shown,
-}
+struct StatusCollector(ProcessStatus);
 
 impl Collector for StatusCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let status = match &self.shown {
-            Shown::Target(target) => {
-                plain(&mut encoder, TARGET, &self.values)?;
+        let status = match &self.0 {
+            ProcessStatus::Target(target) => {
+                plain(&mut encoder, TARGET, |value| value(target))?;
                 sessions(&mut encoder, target)?;
                 logins(&mut encoder, target)?;
                 counts(&mut encoder, target)?;
                 errors(&mut encoder, target)?;
                 return latencies(&mut encoder, target);
             }
-            Shown::Attachment(status) => status,
+            ProcessStatus::Attachment(status) => status,
             // It has none.
-            Shown::Mount(_) => return Ok(()),
+            ProcessStatus::Mount(_) => return Ok(()),
         };
-        plain(&mut encoder, ATTACHMENT, &self.values)?;
-        KINDS.iter().try_for_each(|kind| plain(&mut encoder, kind.metrics, &self.values))?;
+        plain(&mut encoder, ATTACHMENT, |value| value(status))?;
+        plain(&mut encoder, REMOTE, |value| value(status.remote.as_ref()?))?;
+        plain(&mut encoder, CACHE, |value| value(status.cache.as_ref()?))?;
+        plain(&mut encoder, LOG, |value| value(status.log.as_ref()?))?;
+        for kind in KINDS {
+            let counted = status.fronts.counters.get(kind.name);
+            plain(&mut encoder, kind.metrics, |keys| number(counted?, keys))?;
+        }
         pdu_sizes(&mut encoder, status.remote.as_ref())?;
         let is_online = status.remote.as_ref().is_some_and(|remote| remote.state == "online");
         let help = "Whether the session carries requests.";
@@ -186,16 +242,18 @@ impl Collector for StatusCollector {
     }
 }
 
-fn plain(encoder: &mut DescriptorEncoder, families: &[Plain], status: &Value) -> fmt::Result {
+/// What fronts counted under these keys.
+fn number(counted: &serde_json::Value, keys: Counted) -> Option<u64> {
+    keys.iter().try_fold(counted, |value, key| value.get(key))?.as_u64()
+}
+
+fn plain<A: Copy>(
+    encoder: &mut DescriptorEncoder,
+    families: &[Plain<A>],
+    value: impl Fn(A) -> Option<u64>,
+) -> fmt::Result {
     for family in families {
-        let value = match status.pointer(family.at) {
-            Some(Value::Array(list)) => list.len() as u64,
-            Some(value) => match value.as_u64() {
-                Some(value) => value,
-                None => continue,
-            },
-            None => continue,
-        };
+        let Some(value) = value(family.at) else { continue };
         match family.kind {
             Kind::Counter => {
                 let mut metric = encoder.encode_descriptor(family.name, family.help, None, MetricType::Counter)?;
@@ -236,8 +294,8 @@ fn sessions(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Resu
             ("target", session.target_name.as_deref().map_or_else(String::new, text)),
         ]
     };
-    type Value = fn(&SessionActivity) -> f64;
-    let families: [(&'static str, Value); 3] = [
+    type OfSession = fn(&SessionActivity) -> f64;
+    let families: [(&'static str, OfSession); 3] = [
         ("forebay_target_session_commands_under_way", |activity| activity.commands_under_way as f64),
         ("forebay_target_session_oldest_command_seconds", |it| it.oldest_command_ms.unwrap_or(0) as f64 * 1e-3),
         ("forebay_target_session_data_in_bytes", |activity| activity.outstanding_data_in_bytes as f64),
@@ -344,20 +402,58 @@ fn histogram(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
+    use std::sync::Arc;
 
-    fn parsed(status: Value) -> Vec<prometheus_parse::Sample> {
-        let text = render_values(status).unwrap();
+    use base::clock::VirtualClock;
+    use base::executor::block_on;
+    use block::memory::MemoryDevice;
+    use block::{Identity, SharedDevice};
+    use serde_json::json;
+    use writelog::{FormatOptions, OpenOptions, WriteLog};
+
+    use super::*;
+    use crate::status::ShownAttachment;
+
+    fn parsed(status: ProcessStatus) -> Vec<prometheus_parse::Sample> {
+        let text = render(status).unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
         let lines = text.lines().map(|line| Ok(line.to_owned()));
         prometheus_parse::Scrape::parse(lines).expect("it is in the format").samples
     }
 
+    /// An attachment of which nothing else is known.
+    fn attachment(remote: serde_json::Value, log: Option<writelog::Status>) -> ProcessStatus {
+        let said: ShownAttachment = serde_json::from_value(json!({ "remote": remote })).expect("it is a status");
+        ProcessStatus::Attachment(Box::new(AttachmentStatus {
+            name: said.name,
+            pid: said.pid,
+            fronts: said.fronts,
+            lun: said.lun,
+            size_bytes: said.size_bytes,
+            logical_block_bytes: said.logical_block_bytes,
+            is_read_only: said.is_read_only,
+            detaching: said.detaching,
+            troubles: said.troubles,
+            remote: said.remote,
+            stripe: said.stripe,
+            multipath: said.multipath,
+            cache_path: said.cache_path,
+            cache_offset: said.cache_offset,
+            cache_bytes: said.cache_bytes,
+            cache_uuid: said.cache_uuid,
+            cache: None,
+            difference: said.difference,
+            log_path: said.log_path,
+            log_offset: said.log_offset,
+            log,
+            freshness: said.freshness,
+            settings: said.settings,
+        }))
+    }
+
     #[test]
     fn a_targets_families_are_parsed_again() {
-        let samples = parsed(json!({
-            "kind": "target",
+        let status = serde_json::from_value(json!({
             "sessions": [{ "tsih": 1, "initiator_name": "iqn.a", "target_name": null, "commands_under_way": 3 }],
             "pdus_received": 17,
             "logins_refused_by_status": { "0201": 2 },
@@ -368,6 +464,7 @@ mod tests {
                 ] },
             }],
         }));
+        let samples = parsed(ProcessStatus::Target(Box::new(status.expect("it is a status"))));
         let value = |name: &str, label: (&str, &str)| {
             let has = |sample: &&prometheus_parse::Sample| {
                 sample.metric == name && (label.0.is_empty() || sample.labels.get(label.0) == Some(label.1))
@@ -400,11 +497,11 @@ mod tests {
             { "le_bytes": 63, "count": 2 }, { "le_bytes": 127, "count": 2 }, { "le_bytes": 255, "count": count }
         ] })
         };
-        let status = json!({ "kind": "attachment", "remote": {
+        let remote = json!({
             "pdu_sizes": { "sent": sizes(5), "received": sizes(7) }, "bytes_sent": 600, "bytes_received": 900,
             "tcp_segments": { "sent": 4, "sent_with_data": 3 },
-        } });
-        let samples = parsed(status);
+        });
+        let samples = parsed(attachment(remote, None));
         let of = |direction: &str| {
             let has = |sample: &&prometheus_parse::Sample| {
                 let is_family = sample.metric == "forebay_remote_pdu_size_bytes";
@@ -421,22 +518,46 @@ mod tests {
         assert_eq!(of("received"), [(63.0, 2.0), (127.0, 2.0), (255.0, 7.0), (f64::INFINITY, 7.0)]);
         let value = |name: &str| samples.iter().find(|sample| sample.metric == name).map(|sample| &sample.value);
         assert_eq!(value("forebay_remote_tcp_data_segments_sent_total"), Some(&prometheus_parse::Value::Untyped(3.0)));
-        assert_eq!(value("forebay_remote_tcp_segments_received_total"), None, "where nobody tells, nothing is said");
+    }
+
+    #[test]
+    fn where_the_kernel_does_not_tell_nothing_is_said_of_segments() {
+        let samples = parsed(attachment(json!({ "pdus_sent": 4 }), None));
+        assert!(samples.iter().any(|sample| sample.metric == "forebay_remote_pdus_sent_total"));
+        assert!(!samples.iter().any(|sample| sample.metric.starts_with("forebay_remote_tcp")));
+    }
+
+    #[test]
+    fn a_front_has_the_families_of_its_kind_and_those_of_others_are_left_out() {
+        let mut status = attachment(json!(null), None);
+        if let ProcessStatus::Attachment(status) = &mut status {
+            status.fronts.counters =
+                serde_json::Map::from_iter([("nbd".to_owned(), json!({ "read": { "bytes": 9 } }))]);
+        }
+        let samples = parsed(status);
+        let of = |prefix: &str| samples.iter().filter(|sample| sample.metric.starts_with(prefix)).count();
+        assert_eq!((of("forebay_nbd_read_bytes"), of("forebay_nbd"), of("forebay_fuse")), (1, 1, 0));
     }
 
     #[test]
     fn an_attachment_without_a_cache_has_no_families_of_it() {
-        let status = json!({ "kind": "attachment", "remote": { "state": "online", "sessions": 1 }, "cache": null });
-        let samples = parsed(status);
+        let samples = parsed(attachment(json!({ "state": "online", "sessions": 1 }), None));
         assert!(samples.iter().any(|sample| sample.metric == "forebay_remote_online"));
         let is_of_store = |name: &str| name.starts_with("forebay_cache") || name.starts_with("forebay_log");
         assert!(!samples.iter().any(|sample| is_of_store(&sample.metric)));
     }
 
     #[test]
-    fn a_write_log_says_how_much_it_owes() {
-        let log = json!({ "dirty_bytes": 4096, "segments": { "free": 3 }, "reads": { "log": 7 } });
-        let samples = parsed(json!({ "kind": "attachment", "remote": { "state": "online" }, "log": log }));
+    fn a_write_log_has_families() {
+        let memory = || -> SharedDevice { Arc::new(MemoryDevice::new(4 << 20, Identity::default())) };
+        let (device, origin) = (memory(), memory());
+        let opened = block_on(async move {
+            WriteLog::format(&device, &origin, FormatOptions::default()).await?;
+            WriteLog::open(device, origin, OpenOptions::new(Arc::new(VirtualClock::new()))).await
+        });
+        let mut status = opened.expect("nothing fails").status();
+        (status.dirty_bytes, status.segments.free, status.reads.log) = (4096, 3, 7);
+        let samples = parsed(attachment(json!({ "state": "online" }), Some(status)));
         let value = |name: &str| samples.iter().find(|sample| sample.metric == name).map(|sample| &sample.value);
         assert_eq!(value("forebay_log_dirty_bytes"), Some(&prometheus_parse::Value::Gauge(4096.0)));
         assert_eq!(value("forebay_log_segments_free"), Some(&prometheus_parse::Value::Gauge(3.0)));
@@ -452,9 +573,17 @@ mod tests {
     fn every_family_is_documented() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
         let page = std::fs::read_to_string(path).expect("the page is there");
-        for family in TARGET.iter().chain(ATTACHMENT).chain(KINDS.iter().flat_map(|kind| kind.metrics)) {
-            let suffix = if family.kind == Kind::Counter { "_total" } else { "" };
-            let row = format!("| `{}{suffix}` |", family.name);
+        let of_target = TARGET.iter().map(|family| (family.name, family.kind));
+        let of_attachment = ATTACHMENT.iter().map(|family| (family.name, family.kind));
+        let of_remote = REMOTE.iter().map(|family| (family.name, family.kind));
+        let of_stores = CACHE
+            .iter()
+            .map(|family| (family.name, family.kind))
+            .chain(LOG.iter().map(|family| (family.name, family.kind)));
+        let of_fronts = KINDS.iter().flat_map(|kind| kind.metrics).map(|family| (family.name, family.kind));
+        for (name, kind) in of_target.chain(of_attachment).chain(of_remote).chain(of_stores).chain(of_fronts) {
+            let suffix = if kind == Kind::Counter { "_total" } else { "" };
+            let row = format!("| `{name}{suffix}` |");
             assert!(page.contains(&row), "{row} is missing");
         }
         for (name, labels, _) in LABELLED {

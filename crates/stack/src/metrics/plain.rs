@@ -9,25 +9,31 @@ pub enum Kind {
     Gauge,
 }
 
-/// One family without labels.
+/// One family without labels, whose value is found by an `A`.
 #[derive(Debug)]
-pub struct Plain {
+pub struct Plain<A> {
     /// Its name.
     pub name: &'static str,
     /// Whether it goes up and down.
     pub kind: Kind,
-    /// JSON pointer into the status; of a list its length counts.
-    pub at: &'static str,
+    /// Where its value is.
+    pub at: A,
     /// What it says.
     pub help: &'static str,
 }
 
+/// The number in a status `S`; `None` where there is nothing to count, and then there is no family.
+pub type Value<S> = fn(&S) -> Option<u64>;
+
+/// Among what the fronts of a kind counted, key after key: only the kind knows what that is.
+pub type Counted = &'static [&'static str];
+
 /// A family that only grows.
-pub const fn counter(name: &'static str, at: &'static str, help: &'static str) -> Plain {
+pub const fn counter<A: Copy>(name: &'static str, at: A, help: &'static str) -> Plain<A> {
     Plain { name, kind: Kind::Counter, at, help }
 }
 
 /// A family that goes up and down.
-pub const fn gauge(name: &'static str, at: &'static str, help: &'static str) -> Plain {
+pub const fn gauge<A: Copy>(name: &'static str, at: A, help: &'static str) -> Plain<A> {
     Plain { name, kind: Kind::Gauge, at, help }
 }

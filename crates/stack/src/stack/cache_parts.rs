@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::layer::switch::SwitchLayer;
 use cache::Mode;
+use serde_json::Value;
 
 use crate::cache_place::CacheConfig;
 use crate::caches::Caches;
@@ -14,6 +15,7 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::STATUS_TIME_MAX;
 use crate::paths::Paths;
 use crate::place::Place;
+use crate::status::{Shown, read};
 
 /// What is needed to make another cache in place of the one there is.
 pub(super) struct CacheParts {
@@ -59,10 +61,16 @@ pub(super) async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str)
         let socket = paths.control_socket(other);
         let answer = tokio::time::timeout(STATUS_TIME_MAX, call(&socket, &Request::Status, |_| {})).await;
         if let Ok(Ok(status)) = answer {
-            left = left.saturating_sub(status["cache"]["memory_bytes"].as_u64().unwrap_or(0));
+            left = left.saturating_sub(memory_of(&status));
         }
     }
     Ok(Some(left))
+}
+
+/// Bytes of memory of the cache of a process that says this of itself; 0 where it has none.
+fn memory_of(status: &Value) -> u64 {
+    let attachment = read::<Shown>(status).ok().and_then(Shown::attachment);
+    attachment.and_then(|attachment| attachment.cache).map_or(0, |cache| cache.memory_bytes)
 }
 
 /// Refuses a cache under a write log that takes no writes: the log would go on acknowledging what it can send nowhere.

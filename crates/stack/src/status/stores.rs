@@ -10,6 +10,8 @@ pub struct CacheSummary {
     pub mode: String,
     /// Bytes that the LUN does not have.
     pub dirty_bytes: u64,
+    /// Bytes of memory that its frames take.
+    pub memory_bytes: u64,
     /// Reads.
     pub reads: cache::RequestStatus,
     /// Writes.

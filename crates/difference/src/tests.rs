@@ -398,3 +398,22 @@ fn a_difference_of_version_1_is_named() {
     let error = block_on(Difference::open(difference, base, None)).err().unwrap();
     assert!(error.kind() == ErrorKind::Unsupported && error.to_string().contains("version 1"), "{error}");
 }
+
+/// The map that names the slot is still the one on the device.
+#[test]
+fn a_slot_that_was_left_is_not_used_again_while_storing_the_map_fails() {
+    let (medium, base) = (CrashLayer::new(DIFFERENCE_BYTES, 1), base());
+    let shared: SharedDevice = Arc::new(medium.clone());
+    let device = made(&shared, &base);
+    let chunk = |stamp: u64| Buffer::copy_of(&stamp.to_le_bytes().repeat(CHUNK as usize / 8));
+    block_on(device.write(0, chunk(5), true)).unwrap();
+    block_on(device.discard(0, CHUNK)).unwrap();
+    medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
+    block_on(device.flush()).unwrap_err();
+    block_on(device.write(CHUNK, chunk(9), false)).unwrap();
+    // What is volatile lands.
+    block_on(shared.flush()).unwrap();
+    let after: SharedDevice = Arc::new(medium.after_power_loss_as(Loss::All, &Power::new()));
+    let found = read_all(&opened(&after, &base));
+    assert_eq!(found[0], 5, "as it was flushed last");
+}

@@ -599,11 +599,13 @@ mod tests {
         let caches = Caches::open(&paths).unwrap();
         let stopped = caches.begin_change().unwrap();
         let place = Place { path: "/a".into(), offset: None };
-        let error = caches.forget(&place).unwrap_err();
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
+        let record = Record::new(&place, 4096, &identity, "disk");
+        let error = caches.note(&record).unwrap_err();
         assert_eq!(error.failure(), Failure::InUse);
         assert!(error.to_string().contains("caches/lock"), "{error}");
         drop(stopped);
-        caches.forget(&place).unwrap();
+        caches.note(&record).unwrap();
     }
 
     #[test]

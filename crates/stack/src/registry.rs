@@ -171,7 +171,7 @@ impl Registry {
             let advice = if place.path.exists() {
                 format!("attach it with --{what} {argument} (and detach it to write it back)")
             } else {
-                "this is not there: bring it back and attach it".to_owned()
+                format!("this is not there: bring it back and attach it with --{what} {argument}")
             };
             let message = format!(
                 "the newest data of {identity} may be in the {what} {place}: {advice}, or give that data up with \

@@ -1,6 +1,7 @@
 //! Flush: the barrier.
 //!
-//! What `log` and `nvram` acknowledged is durable already, so there is nothing to do. With `unsafe-volatile` it is the
+//! What `log` and `nvram` acknowledged is durable already, and what the origin had before the log came was flushed when
+//! it was opened, so there is nothing to do. With `unsafe-volatile` it is the
 //! moment at which slots must reach the log. When the log device has failed, writes went to the origin with force unit
 //! access.
 

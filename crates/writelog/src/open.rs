@@ -146,6 +146,10 @@ pub(crate) async fn open(
             core.begin_with_leftovers().await;
         }
     }
+    // What the origin has acknowledged to whoever was here before the log may still be in its cache only, and a flush
+    // of ours does not go on to it. Before the checkpoint, so that an origin which fails it is asked again by the next
+    // open.
+    core.origin.device().flush().await?;
     core.checkpoint(STATE_IN_USE).await?;
     Ok(core)
 }

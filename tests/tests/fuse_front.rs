@@ -137,7 +137,10 @@ fn a_file_of_a_process_that_was_killed_is_taken_over_and_one_in_use_is_not() {
     world.run(["detach", "disk"]).success();
     process.wait().success();
     assert!(open.read_at(&mut [0; 1], 0).is_err());
-    assert!(!world.path("disk").exists(), "programs would write into what the first one left, and think it is the disk");
+    assert!(
+        !world.path("disk").exists(),
+        "programs would write into what the first one left, and think it is the disk"
+    );
 }
 
 #[test]

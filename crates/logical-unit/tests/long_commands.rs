@@ -164,6 +164,30 @@ fn a_long_write_lets_others_have_their_turn_between_its_pieces() {
 }
 
 /// Has `target` copy blocks of its only logical unit from the start to LBA 32768.
+#[test]
+fn a_long_verify_lets_others_have_their_turn_between_its_pieces() {
+    const BYTES: usize = (PIECES as usize) << 20;
+    let (device, target) = target();
+    let mut bytes: Vec<u8> = (0..BYTES).map(|at| (at >> 12) as u8 ^ (at >> 20) as u8).collect();
+    let written = device.submit(block::Request::write(0, Buffer::copy_of(&bytes), false)).try_take();
+    written.expect("memory answers at once").into_buffer().expect("it is written");
+    let blocks = Blocks::sixteen(0, (BYTES / BLOCK_BYTES) as u32);
+    let verify = |byte_check, data: &[u8]| {
+        let cdb = Cdb::Verify(scsi::cdb::Verification { blocks, is_dpo: false, byte_check });
+        let mut execution = target.start(cdb.emit(), Buffer::copy_of(data), TaskAttribute::Simple, 1);
+        assert!(execution.try_take().is_none(), "it is not over before anybody else had a turn");
+        run_counting(&mut execution)
+    };
+    for (byte_check, data) in [(0, &[][..]), (1, &bytes)] {
+        let (outcome, polls) = verify(byte_check, data);
+        assert_eq!(outcome.status, scsi::Status::Good);
+        assert!(polls >= SMALL_PIECES - 1, "{polls} turns for {SMALL_PIECES} pieces");
+    }
+    bytes[BYTES - 3] ^= 1;
+    let expected = scsi::Sense::MISCOMPARE_DURING_VERIFY.with_information(BYTES as u64 - 3);
+    assert_eq!(verify(1, &bytes).0.sense, Some(expected), "of the data, not of its piece");
+}
+
 fn start_copy(target: &Target, identifier: u8, blocks: u16) -> logical_unit::Execution {
     let inquiry = target.run_bytes(&[0x12, 1, 0x83, 1, 0, 0], &[]);
     let designator_bytes = usize::from(inquiry.data_in[7]);

@@ -32,7 +32,7 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
         };
         let mut found = read_range(&unit, range, lba).await?;
         let (expected, new) = data_out.split_at(found.len());
-        compare(expected, &found)?;
+        compare(expected, &found, 0)?;
         found.copy_from_slice(new);
         unit.record_change(held, range).await?;
         write_range(&unit, range.offset, found, is_fua, lba).await.map(|()| Buffer::empty())

@@ -261,12 +261,12 @@ pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRa
     Ok((range, task.take_data_out_up_to(range.length)))
 }
 
-/// The byte where two runs differ, for the INFORMATION field of a miscompare.
-pub(super) fn compare(expected: &[u8], found: &[u8]) -> Result<(), Sense> {
+/// The byte where two runs differ, for the INFORMATION field of a miscompare; `before` of them went well.
+pub(super) fn compare(expected: &[u8], found: &[u8], before: u64) -> Result<(), Sense> {
     if expected == found {
         return Ok(());
     }
     let differs = expected.iter().zip(found).position(|(expected, found)| expected != found);
     let at = differs.unwrap_or(expected.len().min(found.len()));
-    Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(at as u64))
+    Err(Sense::MISCOMPARE_DURING_VERIFY.with_information(before + at as u64))
 }

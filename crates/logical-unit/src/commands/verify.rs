@@ -9,15 +9,19 @@
 
 use std::sync::Arc;
 
+use block::pieces::Pieces;
 use block::{Buffer, ByteRange};
 use scsi::Sense;
 use scsi::cdb::Verification;
 
 use super::read_write::{compare, fill_last_block, read_range, write_parts, write_range};
-use super::task::{Task, nothing, refuse};
+use super::task::{Task, give_way, nothing, refuse};
 use crate::command::Outcome;
 use crate::execution::Execution;
+use crate::failure::Failure;
+use crate::limits::{PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX};
 use crate::sharing::Direction;
+use crate::unit::LogicalUnit;
 
 /// BYTCHK stands in bits 2 and 1 of byte 1.
 const BYTE_CHECK_INVALID: Sense = Sense::INVALID_FIELD_IN_CDB.at_bit(1, 2);
@@ -40,21 +44,43 @@ pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Executio
         Err(failure) => return refuse(failure),
     };
     let unit = Arc::clone(task.unit);
-    let steps = async move {
-        let found = read_range(&unit, range, verification.blocks.lba).await?;
+    task.run_beside(range, Direction::Look, async move {
+        let check = check(&unit, range, verification, &expected).await;
+        Outcome::from(check.map(|()| Buffer::empty()))
+    })
+}
+
+/// Holds what the medium has against what is expected, piece by piece: where the device answers on the spot, others
+/// have their turn between two of them. The caller holds the range.
+async fn check(
+    unit: &LogicalUnit,
+    range: ByteRange,
+    verification: Verification,
+    expected: &[u8],
+) -> Result<(), Failure> {
+    let block_bytes = u64::from(unit.geometry().logical_block_bytes);
+    let mut pieces = Pieces::new(block_bytes, PIECE_BYTES, WHOLE_TRANSFER_BYTES_MAX);
+    let mut done = 0;
+    while done < range.length {
+        let piece = ByteRange { offset: range.offset + done, length: pieces.next(range.length - done) };
+        let lba = verification.blocks.lba + done / block_bytes;
+        let found = pieces.wait_for(read_range(unit, piece, lba)).await?;
         match verification.byte_check {
             0 => {}
-            1 => compare(&expected, &found)?,
-            _ => compare_each(&expected, &found)?,
+            1 => compare(&expected[done as usize..][..found.len()], &found, done)?,
+            _ => compare_each(expected, &found)?,
         }
-        Ok(Buffer::empty())
-    };
-    task.run_beside(range, Direction::Look, async move { Outcome::from(steps.await) })
+        done += piece.length;
+        if done < range.length {
+            give_way().await;
+        }
+    }
+    Ok(())
 }
 
 /// Compares every block of `found` with the one `expected`.
 fn compare_each(expected: &[u8], found: &[u8]) -> Result<(), Sense> {
-    found.chunks(expected.len()).try_for_each(|block| compare(expected, block))
+    found.chunks(expected.len()).try_for_each(|block| compare(expected, block, 0))
 }
 
 pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -> Execution {
@@ -81,7 +107,7 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
         write_range(&unit, range.offset, buffer, true, lba).await?;
         let found = read_range(&unit, written, lba).await?;
         if verification.byte_check == 1 {
-            compare(&expected, &found)?;
+            compare(&expected, &found, 0)?;
         }
         Ok(Buffer::empty())
     })

@@ -1,0 +1,164 @@
+//! What an unfair client sends: as many commands as it can, of the kind that costs most.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::ValueEnum;
+use initiator::{InitiatorOptions, RemoteLun, TcpConnector};
+use scsi::Cdb;
+use scsi::cdb::{Blocks, Transfer, Verification, WriteSame};
+use scsi::sharing::{Lock, Mode, Parameters, Resource};
+use scsi::unmap::{self, Descriptor};
+use tokio::task::JoinSet;
+
+use crate::{BLOCK_BYTES, Result};
+
+/// Locks of one request: as many as a target takes.
+const LOCKS: u64 = 64;
+/// Block groups that the requests of all are about.
+const GROUPS: u64 = 256;
+
+/// A kind of attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Attack {
+    /// WRITE SAME of 32 MiB, block by block, all of the same blocks
+    WriteSame,
+    /// UNMAP of 256 ranges of 512 KiB
+    Unmap,
+    /// COMPARE AND WRITE of one block
+    CompareAndWrite,
+    /// COMPARE AND WRITE of 64 KiB
+    LongCompareAndWrite,
+    /// READ of 16 MiB
+    LongRead,
+    /// WRITE of 16 MiB
+    LongWrite,
+    /// VERIFY of 16 MiB
+    LongVerify,
+    /// LOCK of 64 block groups that others hold, taken back at once
+    Locks,
+    /// Transactions that lock block groups in any order, so that circles close
+    Circles,
+}
+
+impl Attack {
+    /// Commands under way of each client.
+    fn depth(self) -> u64 {
+        match self {
+            Self::LongRead | Self::LongWrite | Self::LongVerify => 8,
+            Self::WriteSame => 32,
+            Self::Unmap | Self::Locks | Self::Circles => 64,
+            Self::CompareAndWrite | Self::LongCompareAndWrite => 128,
+        }
+    }
+
+    fn is_of_locks(self) -> bool {
+        matches!(self, Self::Locks | Self::Circles)
+    }
+
+    /// One command, for those that are all alike: it, its data, and how much it brings.
+    fn command(self) -> (Cdb, Vec<u8>, usize) {
+        let blocks = |bytes: usize| Blocks::sixteen(0, (bytes / BLOCK_BYTES) as u32);
+        let transfer = |bytes| Transfer { blocks: blocks(bytes), is_dpo: false, is_fua: false };
+        let compare = |count: u8| {
+            let cdb = Cdb::CompareAndWrite { lba: 0, block_count: count, is_dpo: false, is_fua: false };
+            (cdb, vec![0; 2 * usize::from(count) * BLOCK_BYTES], 0)
+        };
+        match self {
+            Self::WriteSame => {
+                let blocks = Blocks::sixteen(0, u32::from(u16::MAX));
+                let same = WriteSame { blocks, is_unmap: false, is_anchor: false, has_no_data_out: false };
+                (Cdb::WriteSame(same), vec![7; BLOCK_BYTES], 0)
+            }
+            Self::Unmap => {
+                let range = |number: u64| Descriptor { lba: number * 1024, block_count: 1024 };
+                let list = unmap::emit(&(0..256).map(range).collect::<Vec<_>>());
+                (Cdb::Unmap { is_anchor: false, parameter_list_length: list.len() as u16 }, list, 0)
+            }
+            Self::CompareAndWrite => compare(1),
+            Self::LongCompareAndWrite => compare(128),
+            Self::LongRead => (Cdb::Read(transfer(16 << 20)), Vec::new(), 16 << 20),
+            Self::LongWrite => (Cdb::Write(transfer(16 << 20)), vec![7; 16 << 20], 0),
+            Self::LongVerify => {
+                let verification = Verification { blocks: blocks(16 << 20), byte_check: 0, is_dpo: false };
+                (Cdb::Verify(verification), Vec::new(), 0)
+            }
+            Self::Locks | Self::Circles => (Cdb::TestUnitReady, Vec::new(), 0),
+        }
+    }
+
+    /// Attacks until the process is ended. A client that asks for locks and takes none of the messages about them is
+    /// fenced soon: it comes back as another one.
+    pub async fn run(self, url: &str, number: usize) -> Result<()> {
+        loop {
+            let ended = self.run_once(url, number).await;
+            if !self.is_of_locks() {
+                return ended;
+            }
+        }
+    }
+
+    async fn run_once(self, url: &str, number: usize) -> Result<()> {
+        let url = url.parse()?;
+        let initiator_name = format!("iqn.2026-11.io.forebay:unfair{number}");
+        let is_shared = self.is_of_locks();
+        let options = InitiatorOptions { initiator_name, is_shared, ..InitiatorOptions::for_url(&url) };
+        let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await?;
+        tokio::spawn(driver);
+        let requests = Arc::new(AtomicU64::new(1));
+        let mut tasks = JoinSet::new();
+        for task in 0..self.depth() {
+            let (lun, requests) = (Arc::clone(&lun), Arc::clone(&requests));
+            tasks.spawn(async move {
+                loop {
+                    match self {
+                        Self::Locks => ask_and_cancel(&lun, &requests).await?,
+                        Self::Circles => transact(&lun, &requests, task).await?,
+                        _ => {
+                            let (cdb, data_out, data_in_bytes) = self.command();
+                            lun.execute(&cdb.emit(), &data_out, data_in_bytes).await?;
+                        }
+                    }
+                }
+            });
+        }
+        tasks.join_next().await.ok_or("an attack has tasks")??
+    }
+}
+
+/// Asks for block groups, which others have, and gives the request up.
+async fn ask_and_cancel(lun: &RemoteLun, requests: &AtomicU64) -> Result<()> {
+    let request = requests.fetch_add(1, Ordering::Relaxed);
+    let groups = (0..LOCKS - 1).map(|index| (request + index * 3) % GROUPS);
+    order(lun, &Parameters::Lock { request, transaction: 0, is_reclaim: false, locks: exclusive(groups) }).await?;
+    order(lun, &Parameters::Cancel { request }).await
+}
+
+/// Locks a few block groups one after the other, in an order of its own.
+async fn transact(lun: &RemoteLun, requests: &AtomicU64, task: u64) -> Result<()> {
+    let transaction = task as u32 + 1;
+    order(lun, &Parameters::Begin { transaction, birth: 0 }).await?;
+    for step in 0..4 {
+        let request = requests.fetch_add(1, Ordering::Relaxed);
+        let group = (request * 7 + step) % 16;
+        order(lun, &Parameters::Lock { request, transaction, is_reclaim: false, locks: exclusive([group]) }).await?;
+    }
+    order(lun, &Parameters::End { transaction }).await
+}
+
+/// The block groups of the unit, it first.
+fn exclusive(groups: impl IntoIterator<Item = u64>) -> Vec<Lock> {
+    let root = Lock { resource: Resource::File(0), mode: Some(Mode::IntentionExclusive), grant: 0 };
+    let leaf = |group| Lock { resource: Resource::Group(0, group), mode: Some(Mode::Exclusive), grant: 0 };
+    [root].into_iter().chain(groups.into_iter().map(leaf)).collect()
+}
+
+/// Sends it, whatever it is answered.
+async fn order(lun: &RemoteLun, parameters: &Parameters) -> Result<()> {
+    let client = lun.status().sharing.and_then(|sharing| sharing.client).unwrap_or_default();
+    let list = parameters.emit();
+    let (service_action, parameter_list_length) = (parameters.action(), list.len() as u32);
+    let cdb = Cdb::SharingOut { service_action, client, parameter_list_length };
+    lun.execute(&cdb.emit(), &list, 0).await?;
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! `make bench-fairness`: what a client that asks for little keeps beside others that ask for all they can get.
+//!
+//! The good client reads 4 KiB at a time, one read under way, as fast as it can. In each round it is alone, then beside
+//! two processes that only spin, which is what the loss of processor time alone costs on this machine, then beside two
+//! unfair clients, each a process of its own. These are nice by default: on their own machines they would take no
+//! processor from the good one or from the target. Medians of the rounds are printed, with the least and the largest
+//! share, and how long the target takes to end at SIGTERM while the attack goes on.
+
+#![forbid(unsafe_code)]
+
+mod attack;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base::buffer::Buffer;
+use base::random::Random;
+use block::device::DeviceExt;
+use clap::{Parser, ValueEnum};
+use initiator::{InitiatorOptions, TcpConnector};
+use rustix::process::{Pid, Signal, kill_process};
+use std::sync::Arc;
+use tests::Process;
+use tokio::runtime::Builder;
+
+use attack::Attack;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const IQN: &str = "iqn.2026-11.io.forebay:bench";
+const BLOCK_BYTES: usize = 512;
+const READ_BYTES: u64 = 4096;
+const LUN_BYTES: u64 = 512 << 20;
+/// What the good client reads: these bytes from where it begins.
+const READ_RANGE_BYTES: u64 = 32 << 20;
+const ATTACKERS: usize = 2;
+/// Time an attack has to get going.
+const RAMP: Duration = Duration::from_millis(400);
+
+/// Measures how fair the target is.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// The forebay program
+    #[arg(long, env = "FOREBAY_BIN", default_value = "target/release/forebay")]
+    forebay: PathBuf,
+    /// Only these attacks
+    #[arg(long, value_enum)]
+    attack: Vec<Attack>,
+    /// The good client reads the blocks that are attacked, and not others of the logical unit
+    #[arg(long)]
+    same_blocks: bool,
+    /// Rounds; the median is reported
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of one measurement
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// How nice the unfair clients are to processes of this machine
+    #[arg(long, default_value_t = 19)]
+    nice: u8,
+    /// This process is an unfair client of this URL
+    #[arg(long, hide = true)]
+    url: Option<String>,
+    /// Its number
+    #[arg(long, hide = true, default_value_t = 0)]
+    number: usize,
+    /// This process only spins
+    #[arg(long, hide = true)]
+    spin: bool,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if arguments.spin {
+        loop {
+            std::hint::spin_loop();
+        }
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    if let (Some(url), [attack]) = (&arguments.url, &arguments.attack[..]) {
+        return runtime.block_on(attack.run(url, arguments.number));
+    }
+    let all = if arguments.attack.is_empty() { Attack::value_variants() } else { &arguments.attack };
+    for &attack in all {
+        runtime.block_on(measure(&arguments, attack))?;
+    }
+    Ok(())
+}
+
+/// What the good client had in one phase.
+struct Phase {
+    /// Reads a second.
+    rate: f64,
+    /// Microseconds within which 99 of 100 reads were answered.
+    p99: f64,
+}
+
+async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
+    let stage = tempfile::tempdir()?;
+    let target = start_target(&arguments.forebay, stage.path())?;
+    let url = format!("iscsi://{}/{IQN}/0", target.ready);
+    let name = attack.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let (mut alone, mut spun, mut attacked) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = Vec::new();
+    for round in 1..=arguments.rounds {
+        alone.push(read(&url, arguments).await?);
+        let spinning = start_all(|_| Ok(own_program(0)?.arg("--spin").spawn()?))?;
+        spun.push(read(&url, arguments).await?);
+        drop(spinning);
+        last = start_all(|number| {
+            let mut command = own_program(arguments.nice)?;
+            command.args(["--attack", &name, "--url", &url, "--number", &number.to_string()]);
+            Ok(command.stderr(Stdio::null()).spawn()?)
+        })?;
+        tokio::time::sleep(RAMP).await;
+        attacked.push(read(&url, arguments).await?);
+        if last.iter_mut().any(Attacker::has_ended) {
+            return Err(format!("an unfair client ended by itself: {name}").into());
+        }
+        if round < arguments.rounds {
+            last.clear();
+        }
+        let rates = [&alone, &spun, &attacked].map(|phases| phases.last().map_or(0.0, |phase| phase.rate));
+        println!(
+            "  {name}, round {round}: {:.0} alone, {:.0} beside two that spin, {:.0} attacked",
+            rates[0], rates[1], rates[2]
+        );
+    }
+    let ending = end(target)?;
+    drop(last);
+    report(&name, [&alone, &spun, &attacked], ending);
+    Ok(())
+}
+
+fn report(name: &str, [alone, spun, attacked]: [&Vec<Phase>; 3], ending: Duration) {
+    let rate = |phases: &[Phase]| median(phases.iter().map(|phase| phase.rate).collect());
+    let p99 = |phases: &[Phase]| median(phases.iter().map(|phase| phase.p99).collect());
+    let shares: Vec<f64> = attacked.iter().map(|phase| phase.rate / rate(alone)).collect();
+    let (least, most) =
+        shares.iter().fold((f64::INFINITY, 0.0), |(low, high), &share| (share.min(low), share.max(high)));
+    println!(
+        "{name}: keeps {:.2} of its rate ({least:.2} to {most:.2}; {:.2} beside two that spin), p99 {:.1} x its own \
+         ({:.0} us; {:.1} x beside two that spin); the target ends in {:.1} s",
+        rate(attacked) / rate(alone),
+        rate(spun) / rate(alone),
+        p99(attacked) / p99(alone),
+        p99(attacked),
+        p99(spun) / p99(alone),
+        ending.as_secs_f64()
+    );
+}
+
+fn start_target(forebay: &Path, stage: &Path) -> Result<Process> {
+    let lun = format!("0=ram:{LUN_BYTES},shared");
+    let mut command = Command::new(forebay);
+    command
+        .args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun])
+        .env("FOREBAY_RUNTIME_DIR", stage.join("run"))
+        .env("FOREBAY_STATE_DIR", stage.join("state"));
+    Ok(Process::start(&mut command).map_err(|ended| ended.stderr)?)
+}
+
+/// How long it takes to end when it is asked to.
+fn end(target: Process) -> Result<Duration> {
+    let began = Instant::now();
+    let id = Pid::from_raw(target.id() as i32).ok_or("a process has a number")?;
+    kill_process(id, Signal::TERM)?;
+    target.wait();
+    Ok(began.elapsed())
+}
+
+/// A process of an attack, which ends with it.
+struct Attacker(Child);
+
+impl Attacker {
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start_all(start: impl Fn(usize) -> Result<Child>) -> Result<Vec<Attacker>> {
+    (1..=ATTACKERS).map(|number| start(number).map(Attacker)).collect()
+}
+
+fn own_program(nice: u8) -> Result<Command> {
+    let mut command = Command::new("nice");
+    command.args(["-n", &nice.to_string()]).arg(std::env::current_exe()?);
+    Ok(command)
+}
+
+/// The good client: reads of random blocks, one after the other.
+async fn read(url: &str, arguments: &Arguments) -> Result<Phase> {
+    let url = url.parse()?;
+    let initiator_name = "iqn.2026-11.io.forebay:good".to_owned();
+    let options = InitiatorOptions { initiator_name, ..InitiatorOptions::for_url(&url) };
+    let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await?;
+    let driver = tokio::spawn(driver);
+    let first = if arguments.same_blocks { 0 } else { LUN_BYTES / 2 };
+    let (mut random, mut buffer, mut times) = (Random::new(7), Buffer::zeroed(READ_BYTES as usize), Vec::new());
+    let began = Instant::now();
+    let end = began + Duration::from_secs_f64(arguments.seconds);
+    let mut now = began;
+    while now < end {
+        let offset = first + random.below(READ_RANGE_BYTES / READ_BYTES) * READ_BYTES;
+        buffer = lun.read(offset, buffer).await?;
+        let then = std::mem::replace(&mut now, Instant::now());
+        times.push((now - then).as_secs_f64() * 1e6);
+    }
+    let rate = times.len() as f64 / (now - began).as_secs_f64();
+    lun.close().await?;
+    driver.await?;
+    times.sort_by(f64::total_cmp);
+    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or(f64::NAN);
+    Ok(Phase { rate, p99 })
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -7,8 +7,9 @@
 #[expect(dead_code, reason = "other tests use more of it")]
 mod loop_device;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use block::device::DeviceExt;
@@ -16,6 +17,7 @@ use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use loop_device::{LoopDevice, may_make_devices};
 use tests::{IQN, Process, World};
+use walkdir::WalkDir;
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 1024;
@@ -203,4 +205,76 @@ fn a_panic_in_the_work_behind_a_command_ends_it() {
     let disk = world.start(log);
     ends_when_it_begins(&world, "nbd-driver", &[&["bench", "disk"], &load[..]].concat());
     disk.terminate().success();
+}
+
+/// What serves a FUSE file, and what measures how long a wake-up takes.
+#[test]
+fn a_panic_in_a_thread_of_its_own_ends_the_process() {
+    for name in ["fuse", "wake-up"] {
+        let (world, served) = (World::new(), World::new());
+        let served = served.target(["--lun", "0=ram:8MiB"]);
+        let place = world.path("file");
+        let front = format!("fuse:{}", place.display());
+        ends_when_it_begins(&world, name, &["attach", &served.url(0), "--name", "disk", "--as", &front]);
+        // As after every kill: it is nobody's until the next attachment takes it.
+        let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Marks are written by the target for a cache, what a start has to know of hosts that share a LUN at its start, and
+/// reservations that are to last by whoever asks for them.
+#[test]
+fn a_panic_in_what_a_target_writes_beside_a_lun_ends_it() {
+    for (name, more) in [("marks-file", ""), ("sharing-file", ",shared")] {
+        let world = World::new();
+        let lun = format!("0=file:{},size=8MiB{more}", world.path("disk.img").display());
+        std::fs::write(world.path("trigger"), "").expect("the world is writable");
+        let mut planted = world.forebay();
+        planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", world.path("trigger").display()));
+        planted.args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun]);
+        let finished = match Process::start(&mut planted) {
+            Err(finished) => finished,
+            Ok(target) => {
+                let url = format!("iscsi://{}/{IQN}/0", target.ready);
+                let mut attach = world.forebay();
+                let shared: &[&str] = if more.is_empty() { &[] } else { &["--shared"] };
+                attach.args(["attach", &url, "--name", "disk", "--cache", "disk.cache", "--cache-size", "8MiB"]);
+                let mut attachment = attach.args(shared).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+                let finished = target.wait();
+                attachment.kill().and_then(|()| attachment.wait()).expect("it is ours");
+                finished
+            }
+        };
+        assert_eq!(finished.code, None, "{name}: a signal ended it: {finished:?}");
+        assert!(finished.stderr.contains(&format!("planted in {name}")), "{name}: {}", finished.stderr);
+    }
+}
+
+/// Names that no test here plants a panic in, and why.
+const NOT_PLANTED: [(&str, &str); 2] = [
+    ("kernel-nbd", "it needs the kernel's NBD client"),
+    ("sidecar", "it is written like marks, by the same kind of thread"),
+];
+
+#[test]
+fn every_work_that_has_a_name_has_a_panic_planted_in_it() {
+    let own = include_str!("panics.rs");
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates"));
+    let mut names = BTreeSet::new();
+    for entry in WalkDir::new(crates).into_iter().map(Result::unwrap) {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "rs") || path.ends_with("base/src/background.rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(path).expect("it is there");
+        for call in ["background::named(\"", "background::turn(\""] {
+            names.extend(text.split(call).skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+    assert!(names.len() > 20, "{names:?}");
+    let is_planted = |name: &&String| own.contains(&format!("\"{name}\""));
+    let left: Vec<&String> = names.iter().filter(|name| !is_planted(name)).collect();
+    assert!(left.is_empty(), "no panic is planted in {left:?}");
+    let gone = NOT_PLANTED.iter().find(|(name, _)| !names.contains(*name));
+    assert_eq!(gone, None, "there is no such work any more");
 }

@@ -146,7 +146,8 @@ impl KernelDisk {
             let _ = stopped.await;
         };
         let events = server.events();
-        let serving = tokio::spawn(server.serve_negotiated(UnixStream::from_std(stream)?, stopped));
+        let served = server.serve_negotiated(UnixStream::from_std(stream)?, stopped);
+        let serving = tokio::spawn(base::background::named("kernel-nbd", served));
         let mut serving = std::pin::pin!(serving);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {

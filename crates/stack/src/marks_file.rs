@@ -360,6 +360,7 @@ impl ChangeStore for Store {
     fn save(&self, updates: Vec<MarkUpdate>) -> Saving {
         let shared = Arc::clone(&self.0);
         let written = tokio::task::spawn_blocking(move || {
+            base::background::turn("marks-file");
             let pages = updates.iter().map(page_of).collect::<std::result::Result<Vec<_>, String>>()?;
             shared.write(&pages).map_err(|error| format!("cannot write {}: {error}", shared.path.display()))
         });

@@ -88,6 +88,7 @@ impl SharingStore for SharingFile {
     fn save(&self, sharing: SavedSharing) -> Saving {
         let (path, record) = (self.path.clone(), Record::new(&self.serial, sharing));
         let written = tokio::task::spawn_blocking(move || {
+            base::background::turn("sharing-file");
             replace(&path, &record).map_err(|error| format!("cannot write {}: {error}", path.display()))
         });
         Box::pin(async move { written.await.unwrap_or_else(|error| Err(error.to_string())) })

@@ -79,6 +79,7 @@ impl ReservationStore for SidecarReservations {
         let record = Record { version: 1, serial: self.serial.clone(), reservations: is_needed.then_some(record) };
         let sidecar = self.sidecar.clone();
         let written = tokio::task::spawn_blocking(move || {
+            base::background::turn("sidecar");
             record_file::replace(&sidecar, &record)
                 .map_err(|error| format!("cannot write {}: {error}", sidecar.display()))
         });

@@ -31,6 +31,7 @@ pub(crate) async fn serve<F: Filesystem>(
     let (sender, ended) = oneshot::channel();
     // It looks at the kernel's door, and answers on the spot what can be.
     std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
+        base::background::turn("fuse");
         let _ = sender.send(session.run());
     })?;
     let (mut ended, stop) = (pin!(ended), pin!(stop));

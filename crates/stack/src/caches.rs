@@ -262,16 +262,12 @@ impl Caches {
         let file =
             File::options().write(true).create(true).truncate(false).open(&path).map_err(|error| context(&error))?;
         if !lock_within(&file, FlockOperation::NonBlockingLockExclusive, CHANGE_TIME_MAX) {
-            return Err(Error::new(
-                Failure::InUse,
-                format!(
-                    "{} has been locked for {} s: a process of this user that changes the records of its caches does not \
-                     go on; find it with \"fuser {}\"",
-                    path.display(),
-                    CHANGE_TIME_MAX.as_secs(),
-                    path.display()
-                ),
-            ));
+            let (path, seconds) = (path.display(), CHANGE_TIME_MAX.as_secs());
+            let message = format!(
+                "{path} has been locked for {seconds} s: a process of this user that changes the records of its caches \
+                 does not go on; find it with \"fuser {path}\""
+            );
+            return Err(Error::new(Failure::InUse, message));
         }
         Ok(Changing { _file: file })
     }

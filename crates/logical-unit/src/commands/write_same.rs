@@ -1,9 +1,9 @@
 //! WRITE SAME (SBC-3 5.39, 5.40).
 //!
 //! Zeroes go to the device as one `write_zeroes`, which may give space back when UNMAP is set. Any other block is
-//! written piece by piece, each with its own blocks alone: who reads or writes a few of them waits for one piece, and not
-//! for all that others repeat there. What repeats blocks in the same range does so one after the other. With UNMAP set the medium reads afterwards exactly as if it were clear, so a block that is
-//! not zero is simply written.
+//! written piece by piece, each with its own blocks alone: who reads or writes a few of them waits for one piece, and
+//! not for all that others repeat there. What repeats blocks in the same range does so one after the other. With UNMAP
+//! set the medium reads afterwards exactly as if it were clear, so a block that is not zero is simply written.
 
 use std::sync::Arc;
 

@@ -18,6 +18,8 @@ enum Support {
 use Support::{But, Yes};
 
 const NO_PROTECTION: Support = But("no protection information");
+const WRITE_SAME: &str =
+    "no ANCHOR; zero blocks refused (WSNZ); where not zeroes, others reach the blocks between two pieces";
 
 /// By the start of the command's name, the first that fits: support, and the test (a family of `iscsi-test-cu`, or a
 /// function of ours).
@@ -52,8 +54,8 @@ const REMARKS: &[(&str, Support, &str)] = &[
     ("SYNCHRONIZE CACHE", But("flushes the whole unit, whatever the range"), "NoMedia"),
     ("READ DEFECT DATA(10)", But("both lists are empty"), "ReadDefectData10"),
     ("READ DEFECT DATA(12)", But("both lists are empty"), "ReadDefectData12"),
-    ("WRITE SAME(10)", But("no ANCHOR; zero blocks refused (WSNZ)"), "WriteSame10"),
-    ("WRITE SAME(16)", But("no ANCHOR; zero blocks refused (WSNZ)"), "WriteSame16"),
+    ("WRITE SAME(10)", But(WRITE_SAME), "WriteSame10"),
+    ("WRITE SAME(16)", But(WRITE_SAME), "WriteSame16"),
     ("UNMAP", But("thin units; no ANCHOR"), "Unmap"),
     ("SANITIZE, BLOCK ERASE", But("thin units"), "Sanitize"),
     ("SANITIZE", Yes, "Sanitize"),

@@ -7,7 +7,9 @@
 //! then a request is refused that would have been granted later.
 //!
 //! Of the tickets ahead only the nearest is an edge of the graph, and a node for those before it the other: with an
-//! edge to each, a queue of a thousand would be half a million.
+//! edge to each, a queue of a thousand would be half a million. Those who wait for the same of a resource share these
+//! nodes, but for who has another ticket of its own to leave out. Holders are gone through alike: a node stands for
+//! those before an owner in their order, one for those behind it, and so no edge leads from each ticket to each holder.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,8 +21,12 @@ use crate::queue::TicketNumber;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Node {
     Ticket(TicketNumber),
-    /// The tickets ahead of one at a resource that conflict with what an owner wants of it.
-    Ahead(TicketNumber, Owner, Wanted),
+    /// The tickets ahead of one at a resource that conflict with what is wanted of it, but for those of an owner.
+    Ahead(TicketNumber, Option<Owner>, Wanted),
+    /// The holders of a resource before an owner that are in the way of what is wanted of it, and stay.
+    HoldersBefore(Owner, Wanted),
+    /// The same of those behind it.
+    HoldersBehind(Owner, Wanted),
     /// All tickets of an owner.
     Of(Owner),
 }
@@ -62,7 +68,7 @@ fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<Vec<Tic
 fn ticket(node: Node) -> Option<TicketNumber> {
     match node {
         Node::Ticket(number) => Some(number),
-        Node::Ahead(..) | Node::Of(_) => None,
+        Node::Ahead(..) | Node::HoldersBefore(..) | Node::HoldersBehind(..) | Node::Of(_) => None,
     }
 }
 
@@ -71,18 +77,34 @@ fn waits_for(table: &LockTable, node: Node) -> Vec<Node> {
     match node {
         Node::Ticket(number) => {
             let Some(ticket) = table.ticket(number) else { return others };
+            let has_others = table.tickets_of(ticket.owner).nth(1).is_some();
+            let left_out = has_others.then_some(ticket.owner);
             for wanted in ticket.wanted.iter().copied() {
                 match table.stayers(ticket.owner, wanted) {
                     None => continue,
-                    Some(Stayers::Others(owners)) => others.extend(owners.into_iter().map(Node::Of)),
+                    Some(Stayers::Others) => others
+                        .extend([Node::HoldersBefore(ticket.owner, wanted), Node::HoldersBehind(ticket.owner, wanted)]),
+                    Some(Stayers::Nobody) => {}
                     Some(Stayers::Itself) => others.push(node),
                 }
-                others.push(Node::Ahead(number, ticket.owner, wanted));
+                others.push(Node::Ahead(number, left_out, wanted));
             }
         }
         Node::Ahead(number, owner, wanted) => {
             if let Some(nearest) = table.nearest_ahead(number, owner, wanted) {
                 others.extend([Node::Ahead(nearest, owner, wanted), Node::Ticket(nearest)]);
+            }
+        }
+        Node::HoldersBefore(owner, wanted) => {
+            if let Some(holder) = table.holder_before(owner, wanted.0) {
+                others.push(Node::HoldersBefore(holder, wanted));
+                others.extend(table.stays(holder, wanted).then_some(Node::Of(holder)));
+            }
+        }
+        Node::HoldersBehind(owner, wanted) => {
+            if let Some(holder) = table.holder_behind(owner, wanted.0) {
+                others.push(Node::HoldersBehind(holder, wanted));
+                others.extend(table.stays(holder, wanted).then_some(Node::Of(holder)));
             }
         }
         Node::Of(owner) => others.extend(table.tickets_of(owner).map(Node::Ticket)),

@@ -85,6 +85,19 @@ impl Grants {
         })
     }
 
+    /// The same without explicit transactions, of whom there may be many.
+    pub fn conflicting_clients(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
+        let clients = self.holders.get(&resource).into_iter().flatten().copied().filter(|holder| holder.is_own());
+        clients.filter(move |holder| {
+            *holder != owner && self.get(*holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
+        })
+    }
+
+    /// Who holds a resource.
+    pub fn holders_of(&self, resource: Resource) -> Option<&BTreeSet<Owner>> {
+        self.holders.get(&resource)
+    }
+
     /// The block groups that an owner holds in a mode below a file.
     pub fn leaves_in(&self, owner: Owner, root: Resource, mode: Mode) -> impl Iterator<Item = Resource> {
         let range = rules::leaves_below(root)

@@ -8,6 +8,7 @@
 //! whatever was given up meanwhile.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use base::clock::Instant;
 
@@ -43,8 +44,10 @@ impl Touched {
 
 /// Who will not give way of itself.
 pub enum Stayers {
-    /// Other holders: explicit transactions, and clients that deferred a callback.
-    Others(Vec<Owner>),
+    /// Other holders, of whom some may stay.
+    Others,
+    /// Nobody: what is wanted is free, but for those ahead.
+    Nobody,
     /// The owner that waits deferred a callback itself: what is in use may be what this very request is for.
     Itself,
 }
@@ -144,7 +147,7 @@ impl LockTable {
                 lacks == Some(false)
                     || lacks == Some(true)
                         && self.conflicting_holders(ticket.owner, *wanted).next().is_none()
-                        && self.queues.ahead(number, ticket.owner, *wanted).next().is_none()
+                        && self.queues.ahead(number, Some(ticket.owner), *wanted).next().is_none()
             })
         })
     }
@@ -162,7 +165,7 @@ impl LockTable {
         let Some(ticket) = self.ticket(number) else { return Vec::new() };
         let is_first = |wanted: &&Wanted| {
             self.lacks(ticket.owner, **wanted) == Some(true)
-                && self.queues.ahead(number, ticket.owner, **wanted).next().is_none()
+                && self.queues.ahead(number, Some(ticket.owner), **wanted).next().is_none()
         };
         ticket.wanted.iter().filter(is_first).map(|wanted| (ticket.owner, *wanted)).collect()
     }
@@ -191,24 +194,44 @@ impl LockTable {
     /// Whom a ticket waits for at one of its resources, but for those ahead of it there; none where it has what it
     /// wants.
     pub fn stayers(&self, owner: Owner, wanted: Wanted) -> Option<Stayers> {
-        let is_deferred = |owner| {
-            let called = self.grant(owner, wanted.0).and_then(|grant| grant.callback);
-            called.is_some_and(|called| called.is_deferred)
-        };
         match self.lacks(owner, wanted) {
             Some(false) => None,
-            Some(true) => {
-                let stay = |holder: &Owner| !holder.is_own() || is_deferred(*holder);
-                Some(Stayers::Others(self.conflicting_holders(owner, wanted).filter(stay).collect()))
-            }
-            None if is_deferred(owner) => Some(Stayers::Itself),
-            None => Some(Stayers::Others(Vec::new())),
+            Some(true) => Some(Stayers::Others),
+            None if self.has_deferred(owner, wanted.0) => Some(Stayers::Itself),
+            None => Some(Stayers::Nobody),
         }
     }
 
-    /// The nearest of others' tickets before one at a resource that conflicts.
-    pub fn nearest_ahead(&self, number: TicketNumber, owner: Owner, wanted: Wanted) -> Option<TicketNumber> {
-        self.queues.nearest_ahead(number, owner, wanted)
+    /// Whether a holder is in the way of what is wanted of a resource and will not give way of itself: an explicit
+    /// transaction, or a client that deferred a callback.
+    pub fn stays(&self, holder: Owner, (resource, mode): Wanted) -> bool {
+        (!holder.is_own() || self.has_deferred(holder, resource))
+            && self.grant(holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
+    }
+
+    fn has_deferred(&self, owner: Owner, resource: Resource) -> bool {
+        let called = self.grant(owner, resource).and_then(|grant| grant.callback);
+        called.is_some_and(|called| called.is_deferred)
+    }
+
+    /// The nearest holder of a resource before an owner, in the order of owners.
+    pub fn holder_before(&self, owner: Owner, resource: Resource) -> Option<Owner> {
+        self.grants.holders_of(resource)?.range(..owner).next_back().copied()
+    }
+
+    /// The nearest one behind it.
+    pub fn holder_behind(&self, owner: Owner, resource: Resource) -> Option<Owner> {
+        self.grants.holders_of(resource)?.range((Bound::Excluded(owner), Bound::Unbounded)).next().copied()
+    }
+
+    /// Other holders, those of explicit transactions not among them, that hold a resource in a mode that conflicts.
+    pub fn conflicting_clients(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
+        self.grants.conflicting_clients(owner, wanted)
+    }
+
+    /// The nearest ticket before one at a resource that conflicts, but for those of an owner.
+    pub fn nearest_ahead(&self, number: TicketNumber, left_out: Option<Owner>, wanted: Wanted) -> Option<TicketNumber> {
+        self.queues.nearest_ahead(number, left_out, wanted)
     }
 
     /// Whether anybody may wait for a ticket, or for its owner.

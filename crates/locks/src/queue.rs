@@ -104,23 +104,23 @@ impl Queues {
         self.places.get(&(owner, resource)).into_iter().flatten().map(|(number, mode)| (*number, *mode))
     }
 
-    /// The nearest of others' tickets before one at a resource that conflicts.
-    pub fn nearest_ahead(&self, number: TicketNumber, owner: Owner, wanted: Wanted) -> Option<TicketNumber> {
-        self.ahead(number, owner, wanted).next_back()
+    /// The nearest ticket before one at a resource that conflicts, but for those of an owner.
+    pub fn nearest_ahead(&self, number: TicketNumber, left_out: Option<Owner>, wanted: Wanted) -> Option<TicketNumber> {
+        self.ahead(number, left_out, wanted).next_back()
     }
 
-    /// Tickets of others that come before a ticket at a resource, and conflict.
+    /// Tickets that come before a ticket at a resource, and conflict, but for those of an owner.
     pub fn ahead(
         &self,
         number: TicketNumber,
-        owner: Owner,
+        left_out: Option<Owner>,
         (resource, mode): Wanted,
     ) -> impl DoubleEndedIterator<Item = TicketNumber> {
         let ahead = self.queues.get(&resource).map(|queue| queue.range(..self.turn(number)));
         ahead
             .into_iter()
             .flatten()
-            .filter(move |(_, (other, wanted))| *other != owner && wanted.conflicts(mode))
+            .filter(move |(_, (other, wanted))| Some(*other) != left_out && wanted.conflicts(mode))
             .map(|(turn, _)| turn.number)
     }
 

@@ -101,7 +101,7 @@ impl LockManager {
         let everybody = everybody.map(|(_, owner, wanted)| (owner, wanted));
         let themselves = changed.tickets.iter().flat_map(|number| self.table.first_places(*number));
         for (owner, wanted) in everybody.chain(themselves).collect::<BTreeSet<_>>() {
-            for holder in self.table.conflicting_holders(owner, wanted).collect::<Vec<_>>() {
+            for holder in self.table.conflicting_clients(owner, wanted).collect::<Vec<_>>() {
                 self.call_back_from(now, holder, wanted);
             }
         }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::checksum::crc32c;
+use base::clock::Clock;
 use base::executor::Executor;
 use base::random::Random;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::layer::crash::{CrashLayer, Loss, Power};
+use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::Latency;
 use block::{Error, ErrorKind, SharedDevice};
 use cache::{Associativity, Cache, CrashMode, DirtyLimits, FormatOptions, Mode, OpenOptions, Percent, check, inspect};
@@ -287,6 +288,58 @@ fn a_frame_that_refuses_deferred_data_ends_write_back_and_the_next_opening_has_t
     bench.medium.heal();
     bench.lose_power();
     assert_eq!((bench.read(0, 8), bench.cache.status().recovery.deferred_lines), (vec![2, 2, 2, 2, 2, 2, 0, 0], 1));
+}
+
+/// What a placing has written by then such a flush may drop; the placing's own flush comes later, and succeeds.
+#[test]
+fn a_flush_of_a_checkpoint_that_fails_takes_nothing_that_is_being_placed_beside_it() {
+    for seed in 0..100 {
+        let mut executor = Executor::in_order();
+        let (workers, clock) = (Workers::new(), executor.clock());
+        let (plain, origin) = (CrashLayer::new(CACHE_BYTES, seed), memory(ORIGIN_BYTES));
+        let log = FormatOptions { log_bytes: Some(32 << 10), ..format_options() };
+        format(&mut executor, &shared(&plain), &origin, log);
+        let latency = Latency::Between(Duration::from_millis(1), Duration::from_millis(20));
+        let medium = plain.with_latency(Arc::new(executor.clock()), latency, &workers);
+        executor.spawn(async move { workers.run().await });
+        let cache = open(&mut executor, &medium, &origin).expect("nothing fails");
+        let mut random = Random::new(seed);
+        let failing = medium.flushes_seen() + random.below(8);
+        medium.fail_flush_as(failing, ErrorKind::Media, FlushEffect::Drops, Reported::Once);
+        // A discard has all placed that is deferred when it begins, and does so beside what else goes on.
+        let discarding = Arc::clone(&cache);
+        executor.spawn(async move {
+            for _ in 0..60 {
+                let placed = discarding.write(30 * LINE, Buffer::copy_of(&[1; 512]), false).await;
+                if placed.is_err() || discarding.discard(30 * LINE, LINE).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let writing = Arc::clone(&cache);
+        let written = executor.block_on(async move {
+            let mut written = [vec![0], vec![0], vec![0], vec![0], vec![0], vec![0], vec![0], vec![0]];
+            for byte in 1..60 {
+                let line = random.below(8);
+                // Lines apart, so that each is a write of its own when it is placed.
+                let result = writing.write(2 * line * LINE, Buffer::copy_of(&[byte; LINE as usize]), false).await;
+                match result {
+                    Ok(_) => written[line as usize] = vec![byte],
+                    Err(_) => {
+                        written[line as usize].push(byte);
+                        break;
+                    }
+                }
+            }
+            clock.sleep(Duration::from_secs(1)).await;
+            written
+        });
+        for (line, bytes) in written.iter().enumerate() {
+            let there = firsts(&read(&mut executor, &cache, 2 * line as u64 * LINE, LINE));
+            let is_one = bytes.iter().any(|&byte| there == [byte; 8]);
+            assert!(is_one, "seed {seed}, line {line}: {there:?} in place of {bytes:?}");
+        }
+    }
 }
 
 /// Deferred data may have what the frames leave of the memory.

@@ -43,7 +43,7 @@ fn a_deferred_write_of_part_of_a_lost_line_leaves_the_rest_lost() {
     let medium = CrashLayer::new(1 << 20, 1);
     let origin = common::memory(64 * LINE);
     let options = FormatOptions { log_bytes: Some(256 << 10), ..format_options() };
-    format(&mut executor, &(Arc::new(medium.clone()) as SharedDevice), &origin, options.clone());
+    format(&mut executor, &(Arc::new(medium.clone()) as SharedDevice), &origin, options);
     let reopen = |executor: &mut Executor, medium: &CrashLayer, deferred_max: u64| -> Arc<Cache> {
         let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
         let options = OpenOptions { deferred_max, dirty, ..open_options(executor, Mode::WriteBack) };
@@ -79,7 +79,7 @@ fn a_lost_line_that_is_written_again_whole_and_deferred_is_lost_no_more() {
     let medium = CrashLayer::new(1 << 20, 1);
     let origin = common::memory(64 * LINE);
     let options = FormatOptions { log_bytes: Some(256 << 10), ..format_options() };
-    format(&mut executor, &(Arc::new(medium.clone()) as SharedDevice), &origin, options.clone());
+    format(&mut executor, &(Arc::new(medium.clone()) as SharedDevice), &origin, options);
     let reopen = |executor: &mut Executor, medium: &CrashLayer, deferred_max: u64| -> Arc<Cache> {
         let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
         let options = OpenOptions { deferred_max, dirty, ..open_options(executor, Mode::WriteBack) };

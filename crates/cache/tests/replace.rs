@@ -312,6 +312,8 @@ fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
             handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
             handing.0.hand_over(&handing.1).await.unwrap()
         });
+        // Whatever wakes it.
+        new.set_dirty_limits(new.dirty_limits());
         executor.run();
         assert_eq!((written(), new.status().dirty_lines), (0, 32), "more is dirty than it would leave so");
         drop(hand_over);

@@ -325,6 +325,19 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_left_its_frame_counts_as_unknown_to_the_device_until_its_record_is_durable() {
+        let mut executor = Executor::in_order();
+        let (_device, journal) = made(&mut executor, CrashMode::AllSynchronous);
+        journal.lines.state().frames.mappings.unmap(3, 0);
+        journal.log.fail(Error::new(ErrorKind::Media, "on demand"));
+        for nth in ["who appends the record", "who comes later"] {
+            let settling = Arc::clone(&journal);
+            let settled = executor.block_on(async move { settling.settle(|mappings| mappings.is_unmapped(3)).await });
+            assert!(settled.is_err(), "{nth}");
+        }
+    }
+
+    #[test]
     fn what_is_mapped_comes_back_until_it_is_unmapped_and_what_is_not_flushed_is_not_mapped() {
         for (is_safe, is_unmapped, is_back) in [(true, false, true), (true, true, false), (false, false, false)] {
             let mut executor = Executor::in_order();

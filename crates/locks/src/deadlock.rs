@@ -32,14 +32,16 @@ enum Node {
 }
 
 /// The ticket to be refused so that those of a circle can go on: the youngest of it. None where there is no circle that
-/// a ticket of `changed` is in: whenever one comes to be, something has changed about one of its tickets.
-pub fn victim(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
-    let circle = circle(table, changed)?;
-    circle.into_iter().max_by_key(|number| table.ticket(*number).map(|ticket| (ticket.birth, *number)))
+/// a ticket of `changed` is in: whenever one comes to be, something has changed about one of its tickets. And how many
+/// nodes of the graph were looked at.
+pub fn victim(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> (Option<TicketNumber>, usize) {
+    let (circle, node_count) = circle(table, changed);
+    let age = |number: &TicketNumber| table.ticket(*number).map(|ticket| (ticket.birth, *number));
+    (circle.and_then(|circle| circle.into_iter().max_by_key(age)), node_count)
 }
 
 /// The tickets of a circle that can be reached from `changed`. Each node is gone through once.
-fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<Vec<TicketNumber>> {
+fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> (Option<Vec<TicketNumber>>, usize) {
     // Whether all that a node waits for has been gone through; else it is on the way.
     let mut is_done = HashMap::new();
     let mut way: Vec<(Node, Vec<Node>)> = Vec::new();
@@ -49,7 +51,7 @@ fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<Vec<Tic
             match next.map(|node| (node, is_done.get(&node))) {
                 Some((node, Some(false))) => {
                     let circle = way.iter().map(|(node, _)| *node).skip_while(|first| *first != node);
-                    return Some(circle.filter_map(ticket).collect());
+                    return (Some(circle.filter_map(ticket).collect()), is_done.len());
                 }
                 Some((_, Some(true))) => {}
                 Some((node, None)) => {
@@ -62,7 +64,7 @@ fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> Option<Vec<Tic
             next = others.pop();
         }
     }
-    None
+    (None, is_done.len())
 }
 
 fn ticket(node: Node) -> Option<TicketNumber> {

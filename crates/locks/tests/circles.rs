@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use base::random::Random;
 use common::{TestServer, settings};
@@ -266,4 +267,27 @@ impl Circles {
             }
         }
     }
+}
+
+/// After a search of a large graph none is made for a while, whatever is asked for; then the circle is found.
+#[test]
+fn a_circle_among_very_many_is_found_a_little_later() {
+    let mut server = TestServer::new();
+    let [a, b] = own(&mut server);
+    let mut transactions: Vec<Owner> = Vec::new();
+    for number in 1..=200 {
+        transactions.extend([server.transaction(a, number), server.transaction(b, number)]);
+    }
+    for transaction in &transactions {
+        granted(&mut server, *transaction, (R, Mode::M_S));
+    }
+    waits(&mut server, transactions[0], &[(R, Mode::M_X)]);
+    let asked = server.ask(transactions[1], &[(R, Mode::M_X)]);
+    assert_eq!(asked.1, Ok(Answer::Queued), "it would be refused at once where few wait");
+    assert!(server.mail(b).is_empty());
+    let due = server.manager.next_deadline().expect("it is to be looked for");
+    assert!(due <= server.now + Duration::from_millis(10));
+    server.advance(Duration::from_millis(10));
+    assert!(matches!(*server.mail(b), [ToClient::Refused { error: LockError::Deadlock, .. }]));
+    assert_eq!(server.manager.table().tickets().count(), 1, "the other one waits on");
 }

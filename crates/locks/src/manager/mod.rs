@@ -36,6 +36,7 @@ use crate::identity::{BootEpoch, ClientId, CommandId};
 use crate::lock_table::LockTable;
 use crate::message::ToClient;
 use crate::open_files::OpenFiles;
+use crate::queue::TicketNumber;
 use crate::resource::{FileId, Resource};
 use crate::settings::{Settings, Start};
 use crate::transactions::Transactions;
@@ -95,6 +96,10 @@ pub struct LockManager {
     gate: Gate,
     /// Resources whose holders have held them for long enough then.
     looks: BTreeSet<(Instant, Resource)>,
+    /// Tickets about which something has changed since circles were searched.
+    suspects: BTreeSet<TicketNumber>,
+    /// No circles are searched before.
+    search_again: Instant,
     birth_next: u64,
     outputs: VecDeque<Output>,
 }
@@ -112,6 +117,8 @@ impl LockManager {
             callbacks: Callbacks::default(),
             gate: Gate::new(start.boot_epoch, grace != Grace::Over),
             looks: BTreeSet::new(),
+            suspects: BTreeSet::new(),
+            search_again: Instant::START,
             birth_next: 0,
             outputs: VecDeque::new(),
             settings,
@@ -136,8 +143,12 @@ impl LockManager {
             Grace::Ending | Grace::Over => None,
         };
         let look = self.looks.first().map(|(at, _)| *at);
+        let search = (!self.suspects.is_empty()).then_some(self.search_again);
         let unseen = self.table.is_touched().then_some(Instant::START);
-        [grace, look, unseen, self.clients.next_deadline(), self.callbacks.next_deadline()].into_iter().flatten().min()
+        [grace, look, search, unseen, self.clients.next_deadline(), self.callbacks.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Who holds what, and who waits.

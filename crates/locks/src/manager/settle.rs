@@ -11,9 +11,10 @@ use crate::deadlock;
 use crate::error::LockError;
 use crate::grants::PendingCallback;
 use crate::identity::{Owner, RequestId};
+use crate::limits::{SEARCH_NODES_FREE, SEARCH_REST_OF_NODE};
 use crate::lock_table::Touched;
 use crate::message::{Answer, GrantedLock, ToClient, Wanted};
-use crate::queue::Ticket;
+use crate::queue::{Ticket, TicketNumber};
 
 /// Requests that wait no longer.
 #[derive(Default)]
@@ -61,7 +62,7 @@ impl LockManager {
         let mut changed = Touched::default();
         loop {
             self.grant_ready(now, &mut changed, &mut settled);
-            let Some(victim) = deadlock::victim(&self.table, &changed.tickets) else { break };
+            let Some(victim) = self.find_victim(now, &changed.tickets) else { break };
             if let Some(ticket) = self.table.withdraw(victim) {
                 self.transactions.choose_as_victim(ticket.owner);
                 settled.refused.push(ticket);
@@ -72,6 +73,23 @@ impl LockManager {
         self.tell(settled);
         self.call_back(now, &changed);
         self.table.is_touched()
+    }
+
+    /// Who is to be refused so that a circle ends. After a search of a large graph none is made for a while, so that who
+    /// asks again and again does not take the unit's time from all others: circles are found then.
+    fn find_victim(&mut self, now: Instant, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
+        self.suspects.extend(changed);
+        if self.suspects.is_empty() || now < self.search_again {
+            return None;
+        }
+        let (victim, node_count) = deadlock::victim(&self.table, &self.suspects);
+        if node_count > SEARCH_NODES_FREE {
+            self.search_again = now + SEARCH_REST_OF_NODE * node_count as u32;
+        }
+        if victim.is_none() {
+            self.suspects.clear();
+        }
+        victim
     }
 
     /// Grants until nothing changes, the oldest first: what one is given may be what another one waits for. What was

@@ -419,7 +419,8 @@ impl Assessed {
         };
         let message = format!(
             "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: give \
-             `--set overwrite-changes=on` (of `log replay`: --overwrite-changes) to write over {theirs}, or give up what the {what} holds with `forebay {what} \
+             `--set overwrite-changes=on` (of `log replay`: --overwrite-changes) to write over {theirs}, or give up \
+             what the {what} holds with `forebay {what} \
              discard {}`",
             place.argument(what)
         );

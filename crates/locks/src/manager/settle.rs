@@ -75,8 +75,8 @@ impl LockManager {
         self.table.is_touched()
     }
 
-    /// Who is to be refused so that a circle ends. After a search of a large graph none is made for a while, so that who
-    /// asks again and again does not take the unit's time from all others: circles are found then.
+    /// Who is to be refused so that a circle ends. After a search of a large graph none is made for a while, so that
+    /// who asks again and again does not take the unit's time from all others: circles are found then.
     fn find_victim(&mut self, now: Instant, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
         self.suspects.extend(changed);
         if self.suspects.is_empty() || now < self.search_again {

@@ -117,11 +117,12 @@ impl Repetition {
 
     async fn write(&self, piece: ByteRange, lba: u64, pieces: &mut Pieces, ticket: &Ticket) -> Result<(), Failure> {
         let (unit, admission) = (&self.unit, &self.admission);
-        let mut buffer = unit.options.work_buffers.acquire(piece.length as usize).await;
-        buffer.chunks_exact_mut(self.block.len()).for_each(|place| place.copy_from_slice(&self.block));
         let _entry = unit.access.enter(&self.nexus, piece, Direction::Change).take(Some(ticket)).await?;
         admission.check(unit, ticket)?;
         unit.record_change(admission.held, piece).await?;
+        // Not before it has the blocks: who has them may wait for a buffer.
+        let mut buffer = unit.options.work_buffers.acquire(piece.length as usize).await;
+        buffer.chunks_exact_mut(self.block.len()).for_each(|place| place.copy_from_slice(&self.block));
         pieces.wait_for(write_range(unit, piece.offset, buffer, admission.writes_through, lba)).await
     }
 }

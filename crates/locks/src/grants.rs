@@ -79,18 +79,23 @@ impl Grants {
     }
 
     /// Other owners that hold a resource in a mode that conflicts.
-    pub fn conflicting_holders(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
-        self.holders.get(&resource).into_iter().flatten().copied().filter(move |holder| {
-            *holder != owner && self.get(*holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
-        })
+    pub fn conflicting_holders(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
+        self.holders
+            .get(&wanted.0)
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(move |holder| self.is_in_way(*holder, owner, wanted))
     }
 
     /// The same without explicit transactions, of whom there may be many.
-    pub fn conflicting_clients(&self, owner: Owner, (resource, mode): Wanted) -> impl Iterator<Item = Owner> {
-        let clients = self.holders.get(&resource).into_iter().flatten().copied().filter(|holder| holder.is_own());
-        clients.filter(move |holder| {
-            *holder != owner && self.get(*holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
-        })
+    pub fn conflicting_clients(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
+        let clients = self.holders.get(&wanted.0).into_iter().flatten().copied().filter(|holder| holder.is_own());
+        clients.filter(move |holder| self.is_in_way(*holder, owner, wanted))
+    }
+
+    fn is_in_way(&self, holder: Owner, owner: Owner, (resource, mode): Wanted) -> bool {
+        holder != owner && self.get(holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
     }
 
     /// Who holds a resource.

@@ -116,6 +116,32 @@ fn who_reads_blocks_that_are_not_repeated_yet_waits_for_nothing() {
     assert_eq!(device.waiting_count(), 2, "others do not");
 }
 
+/// Whoever has the blocks of a piece may wait for the buffer that the piece would hold.
+#[test]
+fn who_repeats_a_block_holds_no_buffer_while_it_waits_for_its_blocks() {
+    let device = common::GatedDevice::new();
+    let work_buffers = block::BufferPool::new(1);
+    let options = LogicalUnitOptions { work_buffers, ..LogicalUnitOptions::default() };
+    let target = Target::with(std::sync::Arc::clone(&device) as _, options);
+    let blocks = Blocks::sixteen(0, 8);
+    let data = Buffer::zeroed(8 * BLOCK_BYTES);
+    let writing = target.start(Cdb::Write(common::transfer(blocks)).emit(), data, TaskAttribute::Simple, 1);
+    let verify = Cdb::Verify(scsi::cdb::Verification { blocks, is_dpo: false, byte_check: 0 });
+    let verifying = target.start(verify.emit(), Buffer::empty(), TaskAttribute::Simple, 2);
+    let repeat = WriteSame { blocks, is_unmap: false, is_anchor: false, has_no_data_out: false };
+    let block = Buffer::copy_of(&[7; BLOCK_BYTES]);
+    let repeating = target.start(Cdb::WriteSame(repeat).emit(), block, TaskAttribute::Simple, 3);
+    let mut left = vec![writing, verifying, repeating];
+    for _ in 0..8 {
+        if device.waiting_count() > 0 {
+            device.release();
+        }
+        let context = &mut Context::from_waker(Waker::noop());
+        left.retain_mut(|execution| Pin::new(execution).poll(context).is_pending());
+    }
+    assert!(left.is_empty(), "{} commands wait for each other", left.len());
+}
+
 /// In memory a read is a copy on the thread of whoever asks.
 #[test]
 fn a_long_read_lets_others_have_their_turn_between_its_pieces() {

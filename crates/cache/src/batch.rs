@@ -10,7 +10,6 @@ use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
 use crate::core::Core;
-use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
 use crate::limits::CLEAN_WRITES_IN_FLIGHT;
 use crate::origin_write::Pick;
@@ -192,7 +191,7 @@ impl Core {
             }
             state.frames.set_busy(frame, true);
             let entry = LogEntry::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
-            if self.crash_mode == CrashMode::AllSynchronous && state.frames.mappings.is_safe(frame) {
+            if self.crash_mode.maps_at_once() && state.frames.mappings.is_safe(frame) {
                 // All that is valid is durable, and the origin has flushed it.
                 state.frames.set_mapped(frame, true);
                 entries.push(LogEntry { kind: ENTRY_CLEAN, ..entry });

@@ -27,8 +27,7 @@ pub async fn discard_beyond_end(
 ) -> Result<u64, Error> {
     let superblock: Superblock<ParametersRaw> = Superblock::read(cache_device, KIND).await?;
     let binding = Binding::from_raw(&superblock.payload.binding)?;
-    if CrashMode::from_raw(superblock.payload.crash_mode)? == CrashMode::DiscardAll {
-        // Nothing dirty is ever kept there.
+    if !CrashMode::from_raw(superblock.payload.crash_mode)?.keeps_dirty() {
         return Ok(0);
     }
     let origin: SharedDevice = Arc::new(AbsentOrigin { binding });

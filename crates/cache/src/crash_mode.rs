@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::mode::Mode;
 
-/// See the module. The numbers are those of the superblock.
+/// Which lines are still in the cache after a crash. The numbers are those of the superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum CrashMode {
     /// Everything is gone after a crash.
@@ -65,7 +65,26 @@ impl CrashMode {
 
     /// Whether clean lines on the device count after a crash.
     pub(crate) fn keeps_clean(self) -> bool {
-        matches!(self, Self::AllSynchronous | Self::Warm)
+        match self {
+            Self::AllSynchronous | Self::Warm => true,
+            Self::DiscardAll | Self::DirtySynchronous => false,
+        }
+    }
+
+    /// Whether a mapping is durable before anybody uses it.
+    pub(crate) fn maps_at_once(self) -> bool {
+        match self {
+            Self::AllSynchronous => true,
+            Self::DiscardAll | Self::DirtySynchronous | Self::Warm => false,
+        }
+    }
+
+    /// Whether dirty lines on the device count after a crash.
+    pub(crate) fn keeps_dirty(self) -> bool {
+        match self {
+            Self::AllSynchronous | Self::DirtySynchronous | Self::Warm => true,
+            Self::DiscardAll => false,
+        }
     }
 
     /// Refuses to promise both: acknowledged writes that only the cache has, and to forget all at a crash.
@@ -73,7 +92,7 @@ impl CrashMode {
     /// # Errors
     /// `Unsupported`.
     pub fn check_mode(self, mode: Mode) -> Result<(), Error> {
-        if self != Self::DiscardAll || !mode.delays_writes() {
+        if self.keeps_dirty() || !mode.delays_writes() {
             return Ok(());
         }
         let context = "mode write-back is excluded by crash mode \"discard\", which forgets everything at a crash: \
@@ -118,7 +137,7 @@ mod tests {
     #[test]
     fn what_forgets_everything_excludes_write_back() {
         for mode in Mode::ALL {
-            assert_eq!(CrashMode::DiscardAll.check_mode(mode).is_err(), mode == Mode::WriteBack);
+            assert_eq!(CrashMode::DiscardAll.check_mode(mode).is_err(), mode.delays_writes());
             assert!(CrashMode::Warm.check_mode(mode).is_ok());
         }
     }

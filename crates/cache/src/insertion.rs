@@ -15,7 +15,6 @@ use block::device::DeviceExt;
 use futures_util::future::join_all;
 
 use crate::core::{Core, Since};
-use crate::crash_mode::CrashMode;
 use crate::line_checksum::LineChecksum;
 use crate::lines::{CleanPart, Lines};
 use crate::mappings::Mappings;
@@ -105,7 +104,7 @@ impl Core {
         if self.journal.settle(is_concerned).await.is_err() {
             return false;
         }
-        let is_durable = self.crash_mode == CrashMode::AllSynchronous;
+        let is_durable = self.crash_mode.maps_at_once();
         let writes = writes.into_iter().map(|(offset, buffer)| self.cache_device.write(offset, buffer, is_durable));
         let results = join_all(writes).await;
         let Some(error) = results.into_iter().find_map(Result::err) else { return true };

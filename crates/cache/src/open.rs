@@ -199,7 +199,7 @@ fn padding_within_blocks(parameters: &ParametersRaw, line_size: LineSize, bindin
 
 /// Refuses to go on without a promise for dirty data, as long as there is some.
 fn check_discards_nothing(crash_mode: CrashMode, recovered: &Recovered) -> Result<(), Error> {
-    if crash_mode != CrashMode::DiscardAll || recovered.report.dirty_lines == 0 {
+    if crash_mode.keeps_dirty() || recovered.report.dirty_lines == 0 {
         return Ok(());
     }
     let context = format!(

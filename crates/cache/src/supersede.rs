@@ -8,14 +8,13 @@ use base::range::ByteRange;
 use block::{Error, Response};
 
 use crate::core::Core;
-use crate::crash_mode::CrashMode;
 use crate::format::{FRAME_NONE, Line, LogEntry};
 
 impl Core {
     /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range
     /// and has prepared it with [`Journal::prepare_supersede`](crate::journal::Journal::prepare_supersede).
     pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
-        let is_mapped_at_once = self.crash_mode == CrashMode::AllSynchronous;
+        let is_mapped_at_once = self.crash_mode.maps_at_once();
         let fua = fua || is_mapped_at_once || self.lines.has_dirty(range);
         let order = self.origin.order.exclusive(self.line_size().whole_lines(range)).await;
         if let Err(error) = self.journal.unmap_cleaned(range).await {

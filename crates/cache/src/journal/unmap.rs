@@ -7,7 +7,6 @@
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
 
-use crate::crash_mode::CrashMode;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
 use crate::journal::Journal;
 use crate::lines::{CleanPart, State};
@@ -186,7 +185,7 @@ impl Journal {
     /// What the origin could lose, as far as `is_safe` does not deny that, is not mapped before it is flushed: then a
     /// checkpoint does it.
     pub(crate) async fn map(&self, parts: &[CleanPart], is_safe: impl Fn() -> bool) -> bool {
-        if self.crash_mode != CrashMode::AllSynchronous {
+        if !self.crash_mode.maps_at_once() {
             return true;
         }
         let mut rest = parts.to_vec();
@@ -269,6 +268,7 @@ mod tests {
     use store::{LogPosition, RecordLog};
 
     use super::*;
+    use crate::crash_mode::CrashMode;
     use crate::journal::tests::{found, made};
     use crate::line_checksum::LineChecksum;
     use crate::lines::tests::put;

@@ -8,7 +8,6 @@ use std::future::Future;
 
 use block::ByteRange;
 use scsi::Cdb;
-use scsi::cdb::Blocks;
 
 use crate::nexus::NexusId;
 use crate::sharing::Direction;
@@ -17,13 +16,7 @@ use crate::unit::{LogicalUnit, range_in};
 impl LogicalUnit {
     /// The blocks that a command changes with data of its own; none for what is not such a command.
     fn written_by(&self, cdb: &Cdb) -> Option<ByteRange> {
-        let blocks = match *cdb {
-            Cdb::Write(transfer) | Cdb::OrWrite(transfer) => transfer.blocks,
-            Cdb::WriteAndVerify(verification) => verification.blocks,
-            Cdb::WriteAtomic(write) => Blocks::sixteen(write.lba, u32::from(write.block_count)),
-            Cdb::CompareAndWrite { lba, block_count, .. } => Blocks::sixteen(lba, u32::from(block_count)),
-            _ => return None,
-        };
+        let blocks = cdb.class().written?;
         range_in(&self.geometry(), blocks.lba, u64::from(blocks.count)).ok()
     }
 

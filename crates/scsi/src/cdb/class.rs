@@ -74,11 +74,13 @@ pub enum ReservedAccess {
     Write,
 }
 
-/// What a command is. See the module.
+/// What a command is to those who carry and count it without carrying it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
     /// What it moves.
     pub traffic: Traffic,
+    /// Of a write, the blocks that become its data-out, or are made of it.
+    pub written: Option<Blocks>,
     /// What it may change.
     pub change: Change,
     /// What it asks for.
@@ -90,6 +92,7 @@ pub struct Class {
 impl Class {
     const OTHER: Self = Self {
         traffic: Traffic::Other,
+        written: None,
         change: Change::Nothing,
         data_out: DataOut::NONE,
         access: ReservedAccess::Always,
@@ -98,8 +101,12 @@ impl Class {
     const LOOK: Self = Self { access: ReservedAccess::Read, ..Self::OTHER };
     const READ: Self = Self { traffic: Traffic::Read, ..Self::LOOK };
 
-    const fn write(data_out: DataOut) -> Self {
-        Self { traffic: Traffic::Write, ..Self::of_medium(data_out) }
+    fn write(written: Blocks) -> Self {
+        Self::write_of(written, DataOut::Blocks(u64::from(written.count)))
+    }
+
+    const fn write_of(written: Blocks, data_out: DataOut) -> Self {
+        Self { traffic: Traffic::Write, written: Some(written), ..Self::of_medium(data_out) }
     }
 
     /// Changes the medium, and is no transfer of blocks.
@@ -115,14 +122,14 @@ impl Class {
 impl Cdb {
     /// What it is to those who do not carry it out.
     pub fn class(&self) -> Class {
-        let blocks = |blocks: &Blocks| DataOut::Blocks(u64::from(blocks.count));
         match self {
             Self::Read(_) => Class::READ,
-            Self::Write(transfer) | Self::OrWrite(transfer) => Class::write(blocks(&transfer.blocks)),
-            Self::WriteAndVerify(verification) => Class::write(blocks(&verification.blocks)),
-            Self::WriteAtomic(write) => Class::write(DataOut::Blocks(u64::from(write.block_count))),
-            Self::CompareAndWrite { block_count, .. } => {
-                Class::write(DataOut::ExactBlocks(2 * u64::from(*block_count)))
+            Self::Write(transfer) | Self::OrWrite(transfer) => Class::write(transfer.blocks),
+            Self::WriteAndVerify(verification) => Class::write(verification.blocks),
+            Self::WriteAtomic(write) => Class::write(Blocks::sixteen(write.lba, u32::from(write.block_count))),
+            Self::CompareAndWrite { lba, block_count, .. } => {
+                let blocks = Blocks::sixteen(*lba, u32::from(*block_count));
+                Class::write_of(blocks, DataOut::ExactBlocks(2 * u64::from(*block_count)))
             }
             Self::Verify(verification) => Class { data_out: compared(verification), ..Class::LOOK },
             Self::WriteSame(same) => Class::of_medium(DataOut::ExactBlocks(u64::from(!same.has_no_data_out))),

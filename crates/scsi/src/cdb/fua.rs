@@ -14,7 +14,42 @@ impl Cdb {
             Self::CompareAndWrite { lba, block_count, is_dpo, .. } => {
                 Some(Self::CompareAndWrite { lba, block_count, is_dpo, is_fua: true })
             }
-            _ => None,
+            // They change no blocks, or have no such bit: in WRITE SAME it is UNMAP, and WRITE AND VERIFY always writes to
+            // the medium.
+            Self::TestUnitReady
+            | Self::RequestSense { .. }
+            | Self::Inquiry { .. }
+            | Self::ReportLuns { .. }
+            | Self::ReadCapacity10
+            | Self::ReadCapacity16 { .. }
+            | Self::GetLbaStatus { .. }
+            | Self::Read(_)
+            | Self::Verify(_)
+            | Self::WriteAndVerify(_)
+            | Self::WriteSame(_)
+            | Self::Unmap { .. }
+            | Self::SynchronizeCache(_)
+            | Self::Prefetch(_)
+            | Self::ModeSense(_)
+            | Self::ModeSelect(_)
+            | Self::StartStopUnit(_)
+            | Self::PreventAllowMediumRemoval { .. }
+            | Self::Sanitize(_)
+            | Self::ReadDefectData(_)
+            | Self::LogSense(_)
+            | Self::ExtendedCopy { .. }
+            | Self::ReceiveCopyResults { .. }
+            | Self::ReportTargetPortGroups { .. }
+            | Self::Reserve6
+            | Self::Release6
+            | Self::PersistentReserveIn { .. }
+            | Self::PersistentReserveOut { .. }
+            | Self::ReportSupportedOperationCodes { .. }
+            | Self::ChangeMarkIn { .. }
+            | Self::ChangeMarkOut { .. }
+            | Self::SharingIn { .. }
+            | Self::SharingOut { .. }
+            | Self::ReportSupportedTaskManagementFunctions { .. } => None,
         }
     }
 }

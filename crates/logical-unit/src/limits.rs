@@ -154,6 +154,10 @@ const _: () = assert!(scsi::sharing::message::message_bytes_max(SHARING_LOCKS_MA
 /// Lines of one SHARING IN, REPORT: 192 KiB of them. Who wants more asks again.
 pub const SHARING_REPORT_RECORDS_MAX: usize = 4096;
 
+/// Time between attempts to make the state of a shared unit durable: nothing new is granted meanwhile, and a device
+/// that fails is not asked all the time.
+pub const SAVING_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
 const _: () = assert!(TRANSFER_BYTES_OPTIMAL <= TRANSFER_BYTES_MAX);
 const _: () = assert!(UNMAP_DESCRIPTORS_MAX as usize <= scsi::unmap::DESCRIPTORS_MAX);
 const _: () = assert!(WRITE_SAME_PIECE_BYTES <= TRANSFER_BYTES_MAX as usize);

@@ -10,7 +10,6 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use block::completion::Workers;
 use block::range_lock::RangeLock;
@@ -20,9 +19,7 @@ use locks::identity::{BootEpoch, ClientId};
 use super::orders::TURN;
 use super::site::Sharing;
 use super::store::SavedSharing;
-
-/// When what could not be made durable is tried again.
-const SAVING_RETRY_TIME: Duration = Duration::from_secs(1);
+use crate::limits::SAVING_RETRY_INTERVAL;
 
 /// What the driver has to do now.
 #[derive(Default)]
@@ -87,7 +84,7 @@ impl Sharing {
         let _turn = self.turns.exclusive(TURN).await;
         let saved = self.with(|state, _| SavedSharing { reclaimable_from: epoch.0, ..state.saved });
         while !self.save(saved).await {
-            self.clock.sleep(SAVING_RETRY_TIME).await;
+            self.clock.sleep(SAVING_RETRY_INTERVAL).await;
         }
         self.with(|state, now| {
             state.saved.reclaimable_from = epoch.0;

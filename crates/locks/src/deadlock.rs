@@ -1,20 +1,20 @@
 //! Circles of requests that wait for each other.
 //!
 //! A ticket waits for the tickets ahead of it, and for those of the holders in its way that will not give way of
-//! themselves: explicit transactions, which keep their locks until they end, and clients that deferred a callback,
-//! since something of theirs is in use. One table has metadata and data, so that a circle over both is seen. A client's
-//! own requests are not told apart: what defers a callback may be another operation than the one that waits, so now and
-//! then a request is refused that would have been granted later.
+//! themselves: explicit transactions, which keep their locks until they end, and clients that deferred a callback
+//! because the lock is in use. Metadata and data are in one table, so that a circle over both is found. The graph does
+//! not tell the requests of one client apart: the operation that defers a callback may be another than the one that
+//! waits, so now and then a request is refused that would have been granted later.
 //!
-//! Of the tickets ahead only the nearest is an edge of the graph, and a node for those before it the other: with an
-//! edge to each, a queue of a thousand would be half a million. Those who wait for the same of a resource share these
-//! nodes, but for who has another ticket of its own to leave out. Holders are gone through alike: a node stands for
-//! those before an owner in their order, one for those behind it, and so no edge leads from each ticket to each holder.
+//! An edge from each ticket to each one ahead of it would be half a million edges in a queue of a thousand. So a ticket
+//! has two edges: to the nearest ticket ahead, and to a node that stands for all before that one. Tickets that want the
+//! same mode of a resource share these nodes, unless an owner has another ticket there that is to be left out. Holders
+//! are treated alike: one node stands for those before an owner in their order, and one for those behind it.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::identity::Owner;
-use crate::lock_table::{LockTable, Stayers};
+use crate::lock_table::{Blockers, LockTable};
 use crate::message::Wanted;
 use crate::queue::TicketNumber;
 
@@ -82,12 +82,12 @@ fn waits_for(table: &LockTable, node: Node) -> Vec<Node> {
             let has_others = table.tickets_of(ticket.owner).nth(1).is_some();
             let left_out = has_others.then_some(ticket.owner);
             for wanted in ticket.wanted.iter().copied() {
-                match table.stayers(ticket.owner, wanted) {
+                match table.blockers(ticket.owner, wanted) {
                     None => continue,
-                    Some(Stayers::Others) => others
+                    Some(Blockers::Others) => others
                         .extend([Node::HoldersBefore(ticket.owner, wanted), Node::HoldersBehind(ticket.owner, wanted)]),
-                    Some(Stayers::Nobody) => {}
-                    Some(Stayers::Itself) => others.push(node),
+                    Some(Blockers::Nobody) => {}
+                    Some(Blockers::Itself) => others.push(node),
                 }
                 others.push(Node::Ahead(number, left_out, wanted));
             }

@@ -42,8 +42,8 @@ impl Touched {
     }
 }
 
-/// Who will not give way of itself.
-pub enum Stayers {
+/// Who is in the way of a request and will not give way of itself.
+pub enum Blockers {
     /// Other holders, of whom some may stay.
     Others,
     /// Nobody: what is wanted is free, but for those ahead.
@@ -193,12 +193,12 @@ impl LockTable {
 
     /// Whom a ticket waits for at one of its resources, but for those ahead of it there; none where it has what it
     /// wants.
-    pub fn stayers(&self, owner: Owner, wanted: Wanted) -> Option<Stayers> {
+    pub fn blockers(&self, owner: Owner, wanted: Wanted) -> Option<Blockers> {
         match self.lacks(owner, wanted) {
             Some(false) => None,
-            Some(true) => Some(Stayers::Others),
-            None if self.has_deferred(owner, wanted.0) => Some(Stayers::Itself),
-            None => Some(Stayers::Nobody),
+            Some(true) => Some(Blockers::Others),
+            None if self.has_deferred(owner, wanted.0) => Some(Blockers::Itself),
+            None => Some(Blockers::Nobody),
         }
     }
 

@@ -43,7 +43,13 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock`](Self::lock). A deadlock is told by [`ToClient::Refused`](crate::message::ToClient).
-    pub fn ask(&mut self, now: Instant, owner: Owner, request: RequestId, batch: &[Wanted]) -> Result<bool, LockError> {
+    pub fn lock_by_message(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        request: RequestId,
+        batch: &[Wanted],
+    ) -> Result<bool, LockError> {
         let ticket = self.admit(now, owner, request, batch)?;
         if self.is_in_grace() {
             return Err(LockError::Grace);

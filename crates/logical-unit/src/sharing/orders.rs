@@ -241,7 +241,7 @@ impl State {
         let asked = match (is_reclaim, owner.is_own()) {
             (true, true) => self.manager.reclaim(now, client, RequestId(request), &batch).map(Some),
             (true, false) => Err(LockError::ReclaimOfTransaction),
-            (false, _) => self.manager.ask(now, owner, RequestId(request), &batch).map(|is_waiting| {
+            (false, _) => self.manager.lock_by_message(now, owner, RequestId(request), &batch).map(|is_waiting| {
                 // Granted, it was told so; that stands before this.
                 if is_waiting { None } else { Some(Vec::new()) }
             }),

@@ -26,7 +26,7 @@ const SMALL_SECTORS_MAX: u64 = 64;
 /// Most time between one who closes the stack and another, in microseconds.
 const CLOSE_MICROS_MAX: u64 = 6000;
 
-/// See the module.
+/// An application and a user in one life of a stack, and the model that its answers are checked against.
 #[derive(Clone)]
 pub struct Application {
     /// What it uses.

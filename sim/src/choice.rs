@@ -17,7 +17,7 @@ use crate::store_fault::StoreFault;
 /// Bytes of RAM for slots that forget.
 const VOLATILE_BYTES: usize = 32 << 10;
 
-/// See the module.
+/// The options of one life.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
     /// Of the cache, unless there is a difference.

@@ -1,6 +1,6 @@
 //! Which layers stand between an application and a LUN.
 
-/// See the module.
+/// Which layers a stack has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layers {
     /// A cache.

@@ -23,7 +23,7 @@ const PAUSE_MICROS_MAX: u64 = 6000;
 /// The moment of what happens once, in microseconds.
 const MOMENT_MICROS_MAX: u64 = 30_000;
 
-/// See the module.
+/// What happens to a LUN in one life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LunEvent {
     /// Others write to the part of the LUN that is theirs, as drawn from this.

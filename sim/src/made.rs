@@ -18,7 +18,7 @@ pub enum Slots {
     Volatile,
 }
 
-/// See the module. What is the same in all lives.
+/// What the stores of a stack are made with. It is the same in all lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// Lines of the cache.

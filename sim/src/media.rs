@@ -68,7 +68,7 @@ impl Fails {
     }
 }
 
-/// See the module.
+/// The media of a stack, which outlive the program.
 pub struct Media {
     pub(crate) layers: Layers,
     pub(crate) made: Made,

@@ -11,7 +11,7 @@ use writelog::PersistentRegion;
 /// What a processor writes back at once, in bytes.
 const ATOMIC_BYTES: usize = 8;
 
-/// See the module.
+/// Persistent memory that loses power.
 pub struct CrashRegion {
     state: Mutex<State>,
     power: Power,

@@ -27,7 +27,7 @@ use crate::second_thread::SecondThread;
 /// Between the copying of what is clean and the hand-over.
 const REPLACE_PAUSE: Duration = Duration::from_millis(3);
 
-/// See the module.
+/// A stack that is open, and its layers.
 #[derive(Clone)]
 pub struct Running {
     /// Where the application's requests go.

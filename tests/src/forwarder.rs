@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// See the module.
+/// A portal that forwards connections to a real one until it is cut off.
 pub struct Forwarder {
     /// Where it listens.
     pub address: SocketAddr,

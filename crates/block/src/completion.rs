@@ -33,7 +33,7 @@ type TaskFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 type Step = Box<dyn FnOnce(Response) -> Completion + Send>;
 type BackgroundFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Waits for one operation. See the module for what dropping it means.
+/// Waits for one operation. Dropping it detaches: the operation goes on to its end.
 pub struct Completion(State);
 
 enum State {

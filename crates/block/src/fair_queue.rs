@@ -17,7 +17,7 @@ struct Line<T> {
     waiting: VecDeque<(u64, T)>,
 }
 
-/// Entries of submitters that wait; see the module.
+/// Entries that wait, by submitter; the one with the least start tag goes next.
 pub struct FairQueue<T> {
     lines: BTreeMap<Submitter, Line<T>>,
     /// Start tag of what went last.

@@ -18,7 +18,7 @@ use store::Hold;
 use crate::limits::DEFERRED_PART_BYTES;
 use crate::sectors::{SectorRun, Sectors};
 
-/// See the module. By frame.
+/// Data of small writes that is not in its frame yet, by frame.
 pub(crate) struct Deferred {
     lines: BTreeMap<u32, DeferredLine>,
     /// Bytes of memory of all parts.

@@ -31,7 +31,7 @@ pub(crate) struct Unmapped {
     is_on_its_way: bool,
 }
 
-/// See the module.
+/// Which clean lines the device says are in which frames, and which of that no longer holds.
 pub(crate) struct Mappings {
     /// Whether clean lines count after a crash.
     pub(crate) is_kept: bool,

@@ -1,7 +1,7 @@
 //! Blocks that are given to files and come back from them.
 //!
 //! A block is looked for at its goal first, then behind it in the same group (eight free ones in a row before single
-//! ones), then in the other groups. Counts in descriptor and super block follow in the same operation.
+//! ones), then in the other groups. Counts in descriptor and superblock follow in the same operation.
 
 use crate::bitmap;
 use crate::blocks::{Object, Operation};

@@ -29,8 +29,8 @@ use crate::numbers::{BlockNumber, FileBlock, GroupNumber, InodeNumber};
 /// What a block holds, as far as locking, caching and the order of writes distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
-    /// The super block that counts (not its copies, which only `mkfs` writes).
-    SuperBlock,
+    /// The superblock that counts (not its copies, which only `mkfs` writes).
+    Superblock,
     /// A block of group descriptors.
     GroupDescriptors,
     /// Which blocks of a group are in use.
@@ -101,7 +101,7 @@ pub trait Blocks: Send + Sync + 'static {
     /// How they are read and changed.
     type Operation: Operation;
 
-    /// Bytes of a block: those that the super block says.
+    /// Bytes of a block: those that the superblock says.
     fn block_bytes(&self) -> usize;
 
     /// Whole blocks that there are.
@@ -115,7 +115,7 @@ pub trait Blocks: Send + Sync + 'static {
         OPERATION_BLOCKS_MAX
     }
 
-    /// Whether what a crash left is whole again: then a super block that says *not clean* only says that it is in use.
+    /// Whether what a crash left is whole again: then a superblock that says *not clean* only says that it is in use.
     fn is_recovered(&self) -> bool {
         false
     }

@@ -141,7 +141,7 @@ pub async fn zero_behind_end<O: Operation>(work: &mut Work<O>, inode: &Inode) ->
     Ok(())
 }
 
-/// Says how large the file is; the first of 2 GiB is noted in the super block.
+/// Says how large the file is; the first of 2 GiB is noted in the superblock.
 pub async fn set_size<O: Operation>(work: &mut Work<O>, inode: &mut Inode, size: u64) -> Result<(), Error> {
     if size > work.layout.file_bytes_max() {
         return Err(ErrorKind::TooLarge.into());

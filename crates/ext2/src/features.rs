@@ -1,4 +1,4 @@
-//! Features that a super block names, and what each means for who opens it.
+//! Features that a superblock names, and what each means for who opens it.
 //!
 //! | set | one that is not known |
 //! |---|---|
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 pub const COMPAT_EXT_ATTR: u32 = 0x8;
 /// Compatible: directories may have an index.
 pub const COMPAT_DIR_INDEX: u32 = 0x20;
-/// Read-only compatible: copies of the super block only in groups 0, 1 and powers of 3, 5 and 7.
+/// Read-only compatible: copies of the superblock only in groups 0, 1 and powers of 3, 5 and 7.
 pub const RO_SPARSE_SUPER: u32 = 0x1;
 /// Read-only compatible: there is a file of 2 GiB or more.
 pub const RO_LARGE_FILE: u32 = 0x2;
@@ -88,7 +88,7 @@ impl Features {
         self.incompatible & INCOMPAT_META_BG != 0
     }
 
-    /// Whether few groups have a copy of the super block.
+    /// Whether few groups have a copy of the superblock.
     pub fn has_sparse_super(self) -> bool {
         self.read_only & RO_SPARSE_SUPER != 0
     }

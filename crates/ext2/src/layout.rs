@@ -29,7 +29,7 @@ pub struct Layout {
     pub extra_inode_bytes: u16,
     /// The first inode that may be anything.
     pub first_inode: u32,
-    /// What the super block says that it has.
+    /// What the superblock says that it has.
     pub features: Features,
     /// Revision of the format: 0 may only be read.
     pub revision: u32,
@@ -69,7 +69,7 @@ pub struct InodePlace {
 }
 
 impl Layout {
-    /// The layout that a super block tells, without the places of the groups, which [`set_groups`](Self::set_groups)
+    /// The layout that a superblock tells, without the places of the groups, which [`set_groups`](Self::set_groups)
     /// brings.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Layout {
         } else {
             return Ok(());
         };
-        Err(Error::corrupt(format!("the super block is damaged: the file system {problem}")))
+        Err(Error::corrupt(format!("the superblock is damaged: the file system {problem}")))
     }
 
     /// Brings the places of the groups, as the descriptors say, in their order.
@@ -161,7 +161,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Where the super block is.
+    /// Where the superblock is.
     pub fn superblock_place(&self) -> SuperblockPlace {
         place(self.block_bytes)
     }
@@ -241,7 +241,7 @@ impl Layout {
         (BlockNumber(self.first_block(first).0 + skipped), offset)
     }
 
-    /// Whether a group begins with a copy of the super block.
+    /// Whether a group begins with a copy of the superblock.
     pub fn has_superblock(&self, group: GroupNumber) -> bool {
         let is_power_of = |base: u32| {
             let mut power = base;
@@ -253,7 +253,7 @@ impl Layout {
         !self.features.has_sparse_super() || group.0 <= 1 || [3, 5, 7].into_iter().any(is_power_of)
     }
 
-    /// Blocks at the beginning of a group that hold copies of the super block and the descriptors, and room for
+    /// Blocks at the beginning of a group that hold copies of the superblock and the descriptors, and room for
     /// descriptors to come.
     pub fn head_blocks(&self, group: GroupNumber) -> u32 {
         if !self.has_superblock(group) && !self.features.has_meta_bg() {

@@ -16,7 +16,7 @@
 //! | `allocation`, `inodes`, `bitmap` | blocks and inodes that are taken and given back |
 //! | `work` | what all of these work with: an operation, the layout, the time |
 //! | `layout`, `superblock`, `descriptor`, `inode`, `features`, `device_number`, `time` | what is stored, and where |
-//! | [`mount_state`] | what the super block says of whoever has it mounted |
+//! | [`mount_state`] | what the superblock says of whoever has it mounted |
 //! | `plain`, [`transfer`] | [`PlainBlocks`]; blocks to and from a device |
 //! | [`blocks`] | what the file system asks of whoever has its blocks |
 //! | [`limits`] | the bounds of this crate |

@@ -1,10 +1,10 @@
 //! Makes a new, empty file system, laid out as `mke2fs` does it for the same size.
 //!
 //! ```text
-//!   group   copy of super block and descriptors (groups 0, 1, powers of 3, 5 and 7) | bitmap of blocks | bitmap of inodes | inodes | content
+//!   group   copy of superblock and descriptors (groups 0, 1, powers of 3, 5 and 7) | bitmap of blocks | bitmap of inodes | inodes | content
 //! ```
 //! What was there before is no file system any more once this has begun; what is new is one only when it has ended:
-//! until then its super block is missing or says *not clean*.
+//! until then its superblock is missing or says *not clean*.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ const BIG_BYTES: u64 = 4 << 40;
 /// Content that the last group has to have room for; otherwise it is left out.
 const LAST_GROUP_BLOCKS_MIN: u32 = 50;
 
-/// What a new file system is like.
+/// The parameters of a new file system.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
     /// Bytes of a block: 1024, 2048 or 4096; 4096 where nothing is said, 1024 on devices of less than 512 MiB.
@@ -56,7 +56,8 @@ pub struct MakeOptions {
     pub label: Vec<u8>,
     /// Which file system this is.
     pub uuid: Uuid,
-    /// Of the hashes of names: nobody should know it who could choose names to make directories slow.
+    /// Seed of the hashes of names. Keep it secret: who knows it can choose names that collide, and make directories
+    /// slow.
     pub hash_seed: Uuid,
     /// Share of the blocks that only the super-user may use.
     pub reserved_percent: u32,
@@ -103,7 +104,7 @@ pub async fn make(device: &SharedDevice, options: &MakeOptions) -> Result<Made, 
     let mut layout = Layout::new(&raw, u64::from(raw.blocks_count.get()))?;
     let mut descriptors = describe(&layout)?;
     layout.set_groups(&descriptors)?;
-    // The old super block and everything else that could be known there.
+    // The old superblock and everything else that could be known there.
     device.write_zeroes(0, head_bytes(device), false, false).await?;
     device.flush().await?;
     write_groups(device, &layout).await?;
@@ -129,7 +130,7 @@ fn head_bytes(device: &SharedDevice) -> u64 {
     (64 << 10).min(device.geometry().size_bytes)
 }
 
-/// The super block, without what is free.
+/// The superblock, without what is free.
 fn plan(geometry: &Geometry, options: &MakeOptions) -> Result<SuperblockRaw, Error> {
     let (device_bytes, device_block) = (geometry.size_bytes, geometry.logical_block_bytes as usize);
     let default = if device_bytes < SMALL_BYTES { BLOCK_BYTES_MIN.max(device_block) } else { BLOCK_BYTES_MAX };
@@ -283,7 +284,7 @@ async fn write_group(device: &SharedDevice, layout: &Layout, group: GroupNumber)
     Ok(())
 }
 
-/// A copy of the super block and of all descriptors at the beginning of a group.
+/// A copy of the superblock and of all descriptors at the beginning of a group.
 async fn write_head(
     device: &SharedDevice,
     layout: &Layout,
@@ -311,7 +312,7 @@ async fn write_head(
     Ok(())
 }
 
-/// The root, the directory of what is found, and the word that all is clean.
+/// The root directory and `lost+found`; then the superblock says that the file system is clean.
 async fn make_directories(device: &SharedDevice, layout: &Layout, now: Timestamp) -> Result<(), Error> {
     let blocks = PlainBlocks::with_block_bytes(Arc::clone(device), layout.block_bytes);
     let operation = blocks.begin(Access::Change).await?;
@@ -351,7 +352,7 @@ async fn new_directory<O: Operation>(
     Ok(Inode { permissions, ..Inode::new(number, FileType::Directory, now, has_extra) })
 }
 
-/// Copies of super block and descriptors, as they are now, in the groups that have them.
+/// Copies of superblock and descriptors, as they are now, in the groups that have them.
 async fn copy_heads(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
     let blocks = PlainBlocks::with_block_bytes(Arc::clone(device), layout.block_bytes);
     let operation = blocks.begin(Access::Read).await?;

@@ -1,4 +1,4 @@
-//! What the super block says of whoever has the file system mounted, or had it last.
+//! What the superblock says of whoever has the file system mounted, or had it last.
 //!
 //! Every program that mounts an ext2 to change it, and `e2fsck`, leaves a time or a count there. So whoever finds its
 //! own [`Stamp`] again knows that nobody else has changed the file system since.
@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 pub struct Stamp {
     /// When it was mounted last.
     pub mount_time: u32,
-    /// When its super block was written last, as whoever wrote it says.
+    /// When its superblock was written last, as whoever wrote it says.
     pub write_time: u32,
     /// When it was checked last.
     pub check_time: u32,
@@ -25,7 +25,7 @@ pub struct Stamp {
     pub mount_count: u16,
 }
 
-/// What a super block says of its file system before anything else is known.
+/// What a superblock says of its file system before anything else is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountState {
     /// Who had it last.
@@ -60,7 +60,7 @@ impl MountState {
     }
 }
 
-/// What the super block of a device says.
+/// What the superblock of a device says.
 ///
 /// # Errors
 /// `Corrupt` when there is no ext2, `Unsupported` for one that cannot even be read.
@@ -70,12 +70,12 @@ pub async fn read(device: &SharedDevice) -> Result<MountState, Error> {
     MountState::of(&raw)
 }
 
-/// The block that the super block is in.
+/// The block that the superblock is in.
 pub fn block(block_bytes: usize) -> BlockNumber {
     superblock::place(block_bytes).block
 }
 
-/// Says in the block of the super block that it is mounted from now on; the stamp by which this mount is known. It
+/// Says in the block of the superblock that it is mounted from now on; the stamp by which this mount is known. It
 /// differs from all before.
 pub fn begin(block: &mut [u8], now: Timestamp) -> Result<Stamp, Error> {
     let raw = SuperblockRaw::in_block_mut(block)?;
@@ -87,7 +87,7 @@ pub fn begin(block: &mut [u8], now: Timestamp) -> Result<Stamp, Error> {
     Ok(MountState::of(raw)?.stamp)
 }
 
-/// Says in the block of the super block that it was unmounted cleanly.
+/// Says in the block of the superblock that it was unmounted cleanly.
 pub fn end(block: &mut [u8]) -> Result<(), Error> {
     let raw = SuperblockRaw::in_block_mut(block)?;
     raw.state = (raw.state.get() | STATE_CLEAN).into();

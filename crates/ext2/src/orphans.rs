@@ -1,7 +1,7 @@
 //! Inodes that no name leads to any more, and that are not free yet: someone has them open, or they are so large that
 //! it takes several operations.
 //!
-//! They form a list, from the super block through the time of deletion of each inode, so that whoever opens the file
+//! They form a list, from the superblock through the time of deletion of each inode, so that whoever opens the file
 //! system after a crash finds them.
 
 use crate::blocks::Operation;

@@ -8,10 +8,10 @@
 //! | the power is lost | and the device has |
 //! |---|---|
 //! | between commits | exactly what the last commit left: nothing is written in between |
-//! | in a commit | a super block that says *not clean*, or the state before it, or after it |
+//! | in a commit | a superblock that says *not clean*, or the state before it, or after it |
 //!
-//! A commit is three steps with a flush behind each: the super block of before, marked not clean; everything but the
-//! super block; the super block. One that was interrupted is therefore seen by whoever opens the file system next, and
+//! A commit is three steps with a flush behind each: the superblock of before, marked not clean; everything but the
+//! superblock; the superblock. One that was interrupted is therefore seen by whoever opens the file system next, and
 //! asks for `e2fsck`. To be whole in every case takes a commit in one atomic unit, which a device alone does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -233,7 +233,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The super block that the device has, but not clean.
+    /// The superblock that the device has, but not clean.
     async fn mark_not_clean(&self, number: BlockNumber) -> Result<(), Error> {
         let bytes = transfer::read_run(&self.device, self.block_bytes, number, 1).await?;
         let mut block = Block::copy_of(&bytes);

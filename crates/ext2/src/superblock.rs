@@ -1,4 +1,4 @@
-//! The super block: 1024 bytes, 1024 bytes from the beginning of the device.
+//! The superblock: 1024 bytes, 1024 bytes from the beginning of the device.
 
 use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
@@ -10,7 +10,7 @@ use crate::features::Features;
 use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use crate::numbers::BlockNumber;
 
-/// Bytes of a super block.
+/// Bytes of a superblock.
 pub const SUPERBLOCK_BYTES: usize = 1024;
 /// Where the first one is, in bytes.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
@@ -25,7 +25,7 @@ pub const FLAG_SIGNED_HASH: u32 = 1;
 /// `flags`: names are hashed as unsigned characters.
 pub const FLAG_UNSIGNED_HASH: u32 = 2;
 
-/// A super block as it is stored.
+/// A superblock as it is stored.
 #[derive(Clone, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct SuperblockRaw {
@@ -101,7 +101,7 @@ const _: () = assert!(std::mem::offset_of!(SuperblockRaw, flags) == 352);
 const _: () = assert!(std::mem::offset_of!(SuperblockRaw, later) == 384);
 
 impl SuperblockRaw {
-    /// A view of the super block in its block.
+    /// A view of the superblock in its block.
     pub fn in_block(block: &[u8]) -> Result<&Self, Error> {
         let bytes = block.get(place(block.len()).range()).ok_or_else(too_short)?;
         Self::ref_from_bytes(bytes).map_err(|_| too_short())
@@ -152,10 +152,10 @@ impl SuperblockRaw {
 }
 
 fn too_short() -> Error {
-    Error::corrupt("a block is too short for a super block")
+    Error::corrupt("a block is too short for a superblock")
 }
 
-/// Where the super block is among the blocks.
+/// Where the superblock is among the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuperblockPlace {
     /// Its block.
@@ -170,7 +170,7 @@ impl SuperblockPlace {
     }
 }
 
-/// Where the super block is among blocks of `block_bytes`.
+/// Where the superblock is among blocks of `block_bytes`.
 pub fn place(block_bytes: usize) -> SuperblockPlace {
     if block_bytes > SUPERBLOCK_BYTES {
         SuperblockPlace { block: BlockNumber(0), offset: SUPERBLOCK_OFFSET as usize }
@@ -179,14 +179,14 @@ pub fn place(block_bytes: usize) -> SuperblockPlace {
     }
 }
 
-/// Marks the super block in its block as not unmounted cleanly.
+/// Marks the superblock in its block as not unmounted cleanly.
 pub fn clear_clean(block: &mut [u8]) {
     if let Ok(raw) = SuperblockRaw::in_block_mut(block) {
         raw.state = (raw.state.get() & !STATE_CLEAN).into();
     }
 }
 
-/// The super block of a device, before anything is known of it.
+/// The superblock of a device, before anything is known of it.
 ///
 /// # Errors
 /// `Corrupt` when there is none.

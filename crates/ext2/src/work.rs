@@ -86,17 +86,17 @@ impl<O: Operation> Work<O> {
         bytes.ok_or_else(|| Error::corrupt(format!("{number} is outside its block")))
     }
 
-    /// A copy of the super block as it is now.
+    /// A copy of the superblock as it is now.
     pub async fn superblock(&mut self) -> Result<SuperblockRaw, Error> {
         let place = self.layout.superblock_place();
-        let block = self.operation.read(place.block, Object::SuperBlock).await?;
+        let block = self.operation.read(place.block, Object::Superblock).await?;
         SuperblockRaw::in_block(&block).cloned()
     }
 
-    /// The super block, to be changed.
+    /// The superblock, to be changed.
     pub async fn superblock_mut(&mut self) -> Result<&mut SuperblockRaw, Error> {
         let place = self.layout.superblock_place();
-        SuperblockRaw::in_block_mut(self.operation.change(place.block, Object::SuperBlock).await?)
+        SuperblockRaw::in_block_mut(self.operation.change(place.block, Object::Superblock).await?)
     }
 
     /// The descriptor of a group as it is now.

@@ -121,9 +121,9 @@ fn a_new_file_system_is_as_large_as_that_of_mke2fs() {
     }
 }
 
-/// A copy of the super block is good for something.
+/// A copy of the superblock is good for something.
 #[test]
-fn e2fsck_repairs_a_new_file_system_from_a_copy_of_its_super_block() {
+fn e2fsck_repairs_a_new_file_system_from_a_copy_of_its_superblock() {
     let folder = Folder::new();
     let device = tools::made(20 * MIB, 1024);
     let path = folder.store("image", &device);

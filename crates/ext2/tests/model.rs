@@ -560,7 +560,7 @@ fn reserved_blocks_are_for_those_who_may_use_them() {
     assert_eq!((statistics.available_blocks, statistics.free_blocks), (0, 4096 / 20));
 }
 
-/// Offsets that three levels reach, the largest size, and one that takes the note in the super block.
+/// Offsets that three levels reach, the largest size, and one that takes the note in the superblock.
 #[test]
 fn files_reach_as_far_as_the_format_allows() {
     for (block_bytes, largest) in [(1024, 16_843_020_u64 * 1024), (4096, 536_346_108 * 4096)] {

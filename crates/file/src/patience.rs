@@ -19,7 +19,7 @@ const WEIGHT: u32 = 16;
 /// What a single write counts at most: a late one among fast ones adds a quarter of the limit to the average.
 const TAKEN_NS_MAX: u32 = WAIT_US_MAX * 1000 * 4;
 
-/// See the module.
+/// The average time of durable writes, and how many go to the engine before one is waited for again.
 pub(crate) struct Patience {
     /// In nanoseconds; 0 before the first write after a pause.
     average_ns: AtomicU32,

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use crate::durable_call::DurableCall;
 use crate::failure;
 
-/// See the module.
+/// How often durability was lost, and whether requests that come after that are promised it again.
 pub(crate) struct Promises {
     /// How often they were broken.
     broken_count: AtomicU64,

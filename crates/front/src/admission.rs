@@ -34,27 +34,27 @@ pub(crate) fn cost_of(bytes: u64) -> u64 {
     REQUEST_COST.saturating_add(bytes)
 }
 
-/// Who is in the device, and who waits. One for each server.
+/// Which connections have something in the device, and which wait. One for each server.
 #[derive(Default)]
 pub(crate) struct Admission(Mutex<State>);
 
-/// Sections are short.
+/// Short sections, never across an await.
 #[derive(Default)]
 struct State {
     waiting: FairQueue<Waiting>,
-    /// What those cost that are in the device in their turn.
+    /// Cost of the pieces that are in the device by their turn.
     running: u64,
-    /// What may be in the device beside who asks for little.
+    /// What may be in the device beside a connection that asks for little.
     beside_light: Room,
     /// Connections that have asked for something.
     seen: BTreeMap<Submitter, Seen>,
 }
 
-/// Whom those who ask for much have beside them.
+/// The other connections that have asked for something lately.
 enum Neighbours {
     None,
     Heavy,
-    /// One at least who asks for little.
+    /// At least one of them asks for little.
     Light,
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Does with it what it is for.
+    /// Carries out `work`, which the place is for.
     pub(crate) async fn carry_out<F: Future>(mut self, work: F) -> F::Output {
         let mut work = pin!(work);
         if let Some(done) = work.as_mut().now_or_never() {

@@ -35,7 +35,7 @@ use crate::limits::{PIECE_BYTES_MIN, STEP_BYTES};
 use crate::long_requests::{LongRequests, Part, WorkShare, is_long};
 use crate::partial::{Blocks, around, is_whole, to_status};
 
-/// A request under way: what its end brings.
+/// A request under way: what it holds until its end.
 pub(crate) struct Job {
     pub(crate) ticket: Ticket,
     pub(crate) kind: RequestKind,
@@ -108,7 +108,7 @@ pub(crate) enum Started {
     Running(Running),
 }
 
-/// The kind and the length of a command, for the books.
+/// The kind and the length of a command, for the counters.
 pub(crate) fn describe(command: &Command) -> (RequestKind, u64) {
     match command {
         Command::Read { length, .. } => (RequestKind::Read, u64::from(*length)),

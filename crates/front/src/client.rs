@@ -288,7 +288,7 @@ impl Drop for NbdClient {
     }
 }
 
-/// Who is to be told: each of `count` commands.
+/// What is answered by each of the `count` commands of a request: all of it, or a piece.
 fn to_targets(sender: SlotSender, count: usize) -> impl Iterator<Item = Target> {
     let (whole, pieces) = if count == 1 {
         (Some(Target::Whole(sender)), None)
@@ -380,7 +380,7 @@ impl<S> Drop for Driver<S> {
     }
 }
 
-/// What came over the stream and is not passed on yet.
+/// What the bytes received so far amount to: the export's size and flags, and completed commands.
 #[derive(Default)]
 struct Received {
     info: Option<ExportInfo>,
@@ -444,7 +444,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 }
 
-/// Takes what the client understood of the bytes so far.
+/// Handles the events that the bytes so far amount to.
 fn collect(state: &mut State, received: &mut Received) -> io::Result<()> {
     while let Some(event) = state.client.poll_event() {
         match event {

@@ -91,7 +91,7 @@ pub(crate) struct Connection<S> {
 /// When a handshake has to be over, or to give way.
 fn end_of(mut handshake: Handshake) -> Signal {
     Box::pin(async move {
-        // Either is the end.
+        // Either ends the connection.
         let _ = tokio::time::timeout(HANDSHAKE_TIME_MAX, handshake.has_to_give_way()).await;
     })
 }
@@ -103,14 +103,13 @@ struct Awaited {
     step: AwaitedStep,
 }
 
-/// What it waits for.
+/// What is waited for before the buffer can be had.
 enum AwaitedStep {
-    /// That less of the connection's own is under way.
+    /// Less of the connection's own under way.
     Room,
     /// A place among the large requests of all connections.
     Place(AwaitedPlace),
-    /// That the pool has one, as it has for whoever keeps within its share; connections that end may hold some for a
-    /// moment.
+    /// A buffer of the pool, which has enough for all shares; connections that end may hold some for a moment.
     Pool(Acquire),
 }
 

@@ -23,7 +23,7 @@ impl Flushes {
         self.sync.join(ticket);
     }
 
-    /// Goes on: those that are over together.
+    /// The flushes that have ended, all at once with the device's.
     pub(crate) fn poll(
         &mut self,
         device: &SharedDevice,

@@ -1,8 +1,8 @@
 //! Turns of connections in their handshakes: of all of them one works between two looks at the sockets.
 //!
-//! Whoever connects may ask what there is without end, and as many may do so as have a place. Together they have no
-//! more turns than one connection that has finished: who is served does not wait for all who only talk. They stand in
-//! line in the order in which they came.
+//! A client may repeat options of the handshake without end, on as many connections as have a place. Together they get
+//! no more turns than one connection that has finished its handshake, so that clients that are served do not wait for
+//! all of them. They stand in line in the order in which they came.
 
 use std::future::Future;
 use std::pin::Pin;

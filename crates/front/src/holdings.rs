@@ -78,7 +78,7 @@ fn deadline() -> Pin<Box<Sleep>> {
 pub(crate) struct Shares {
     permits: Arc<Semaphore>,
     full_bytes: u64,
-    /// Of who has no full one.
+    /// The share of a connection that has no full one, in bytes.
     spare_bytes: u64,
 }
 

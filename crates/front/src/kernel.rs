@@ -35,7 +35,7 @@ use netlink::{Change, Family};
 pub struct KernelDisk {
     path: PathBuf,
     index: u32,
-    /// The kernel asks for it with every change.
+    /// The kernel wants it with every change.
     backend: String,
     /// Until it is served.
     stream: Option<StdUnixStream>,
@@ -142,7 +142,7 @@ impl KernelDisk {
         let (index, stream) = (self.index, self.stream.take().expect("a disk is served once"));
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async {
-            // A sender that is gone stops it, too.
+            // A sender that was dropped counts as a shutdown.
             let _ = stopped.await;
         };
         let events = server.events();

@@ -90,7 +90,7 @@ pub(crate) enum Accepted {
 }
 
 impl Accepted {
-    /// Who it is.
+    /// The user or address of the peer.
     pub(crate) fn peer(&self) -> Peer {
         match self {
             Self::Unix(stream) => stream.peer_cred().map_or(Peer::Unknown, |process| Peer::User(process.uid())),

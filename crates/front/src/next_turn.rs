@@ -1,7 +1,7 @@
 //! The end of a connection's turn: it goes on when the runtime has looked at all sockets, and not before.
 //!
-//! A task that yields is polled again at once if something else wakes it, as an answer of the device does. Whoever
-//! keeps that coming would have one turn after the other, with no look at the sockets of others in between.
+//! A task that yields is polled again at once if something else wakes it, as an answer of the device does. A client
+//! that keeps answers coming would get turn after turn without a look at the sockets of others.
 
 use std::future::Future;
 use std::pin::pin;

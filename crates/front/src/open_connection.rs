@@ -9,7 +9,7 @@ use crate::shared::Shared;
 /// Counts a connection as open while it lives.
 pub(crate) struct OpenConnection {
     pub(crate) shared: Arc<Shared>,
-    /// What the client was told.
+    /// The size in bytes that the client was told.
     pub(crate) geometry: Geometry,
 }
 
@@ -20,7 +20,7 @@ impl OpenConnection {
         Self { shared: Arc::clone(shared), geometry }
     }
 
-    /// The client knows what the device is by now. Whether that is another size.
+    /// The client has been told the present size of the device. Whether that is another than before.
     pub(crate) fn follow(&mut self) -> bool {
         let geometry = self.shared.device.geometry();
         let before = std::mem::replace(&mut self.geometry, geometry).size_bytes;

@@ -8,7 +8,7 @@ use crate::tls::Tls;
 pub struct NbdOptions {
     /// Name of the export; clients that name none get it too. At most 4096 bytes, more are cut.
     pub export_name: String,
-    /// For people, perhaps empty.
+    /// Description of the export for people; may be empty.
     pub description: String,
     /// Refuse writes even where the device takes them.
     pub is_read_only: bool,

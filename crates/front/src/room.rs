@@ -22,14 +22,14 @@ use crate::limits::{BESIDE_LIGHT_COST, ROOM_INTERVAL, ROOM_SAMPLES, SHARED_COST}
 
 pub(crate) struct Room {
     cost: u64,
-    /// When it began small.
+    /// When it was last set to its least.
     since: Option<Instant>,
-    /// What was in the device before has left it.
+    /// Whether what was in the device before that has left it.
     is_clear: bool,
-    /// What a piece took then.
+    /// The mean time of a piece at that size.
     at_first: Option<Duration>,
     is_settled: bool,
-    /// Pieces since it was changed, and what they took.
+    /// Count of pieces since it was changed, and the sum of their times.
     count: u32,
     sum: Duration,
 }

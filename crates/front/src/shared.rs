@@ -28,13 +28,13 @@ pub(crate) struct Shared {
     pub(crate) device: SharedDevice,
     pub(crate) pool: BufferPool,
     pub(crate) counters: Counters,
-    /// Who changes which blocks now, over all connections.
+    /// Blocks that are being changed, over all connections.
     pub(crate) turns: RangeLock,
     pub(crate) large_places: Arc<LargePlaces>,
     pub(crate) long_requests: Arc<LongRequests>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) shares: Shares,
-    /// Of connections that have finished the handshake.
+    /// Places of connections that have finished the handshake.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) handshakes: Arc<Handshakes>,
     pub(crate) handshake_line: HandshakeLine,

@@ -96,7 +96,7 @@ fn unusable(path: &Path, why: &dyn fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()))
 }
 
-/// At least one.
+/// The certificates of a PEM file, at least one.
 fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let bytes = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -107,10 +107,10 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
 /// A stream in the clear, or under TLS from some moment on.
 pub(crate) enum Channel<S> {
     Clear(S),
-    /// Its peer and we agree on keys.
+    /// The TLS handshake is under way.
     Securing(Box<Accept<S>>),
     Secure(Box<TlsStream<S>>),
-    /// Between two of the others.
+    /// Only while the state changes from one to another.
     Changing,
 }
 

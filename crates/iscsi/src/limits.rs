@@ -96,9 +96,9 @@ pub const DISCOVERED_TARGETS_MAX: usize = 8192;
 /// declared, and as many empty ones.
 pub const TEXT_RESPONSES_MAX: usize = 2 * SEND_TARGETS_BYTES_MAX / 512;
 
-/// Answers to pings and acknowledgements of data-in that wait to be written on one connection. A target has a few pings
-/// under way, and asks for one acknowledgement per burst of data-in; one that asks and does not read what it asked for
-/// is not trying to be useful.
+/// Answers to NOP-Ins and acknowledgements of data-in that wait to be written on one connection. A target has a few
+/// NOP-Ins under way, and asks for one acknowledgement per burst of data-in; one that asks and does not read what it
+/// asked for is not trying to be useful.
 pub const REPLIES_WAITING_MAX: usize = 4096;
 
 /// Events of one connection that its driver has not taken. While it is logged in the driver takes them after every
@@ -136,11 +136,11 @@ pub const SESSION_CONNECTIONS_MAX: u16 = 8;
 /// command window: an initiator that fills its window must be able to fill it again before it acknowledges anything.
 pub const RETAINED_ANSWERS: usize = COMMAND_WINDOW as usize;
 
-/// Responses of one connection sent and not acknowledged. Far more than a window and its pings; who never acknowledges
-/// is cut off.
+/// Responses of one connection sent and not acknowledged. Far more than a window and its NOP-Ins; who never
+/// acknowledges is cut off.
 pub const UNACKNOWLEDGED_RESPONSES_MAX: usize = 8 * COMMAND_WINDOW as usize;
 
-/// Bytes of data that these responses carry: echoes of pings, lists of targets, rejected headers. One that is just sent
+/// Bytes of data that these responses carry: data of NOP-Ins, lists of targets, rejected headers. One that is just sent
 /// may be as long as a text gets, and still is kept.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(UNACKNOWLEDGED_BYTES_MAX > SEND_TARGETS_BYTES_MAX);
@@ -162,8 +162,8 @@ pub const RETAINED_TOTAL_BYTES_MAX: usize = 256 << 20;
 /// Bytes that a session may keep for recovery whatever others keep: one answer of the size that is usual.
 pub const RETAINED_ALWAYS_BYTES: usize = 256 << 10;
 
-/// Bytes of buffers for data of pings and texts that are used again and again: a ping of the largest kind takes longer
-/// to clear a buffer for than to be received. Whoever sends more at once has memory of its own, within
+/// Bytes of buffers for data of NOP-Outs and texts that are used again and again: clearing a new buffer for the largest
+/// NOP-Out takes longer than receiving it. Whoever sends more at once has memory of its own, within
 /// [`RESPONSE_BYTES_HIGH`] for each connection.
 pub const REQUEST_DATA_POOL_BYTES: usize = 16 << 20;
 
@@ -179,11 +179,11 @@ pub const WORK_TEXT_BYTES: usize = 8;
 pub const PACE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Work on that in an interval: a PDU counts one, each [`WORK_TEXT_BYTES`] of a text and each [`PACE_DATA_BYTES`] of
-/// other data one more. It takes some 80 us, or as long as one long text or ping: a twelfth of a thread's time.
+/// other data one more. It takes some 80 us, or as long as one long text or NOP-Out: a twelfth of a thread's time.
 pub const PACE_WORK_MAX: usize = 256;
 const _: () = assert!(PACE_WORK_MAX >= WORK_PER_TURN);
 
-/// Bytes of a ping that take as long as a PDU.
+/// Bytes of data of a NOP-Out that take as long as a PDU.
 pub const PACE_DATA_BYTES: usize = 1 << 10;
 
 /// Lost connections of one session that are remembered until their Time2Retain is over.
@@ -207,7 +207,7 @@ pub const SESSION_DATA_OUT_BYTES: usize = 64 << 20;
 pub const DATA_OUT_RESERVE_BYTES: usize = 64 << 10;
 
 /// Time in which some of the data that a connection owes must come: what was asked for, and what it announced. A host
-/// that is alive sends gigabytes in it. Of one that is not, its silence to a ping tells first.
+/// that is alive sends gigabytes in it. One that is not is found out earlier, by a NOP-In that it does not answer.
 pub const DATA_OUT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(80);
 const _: () = assert!(DATA_OUT_TIMEOUT.as_secs() > PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs());
 
@@ -226,8 +226,8 @@ pub const COMMAND_GAP_TIMEOUT: std::time::Duration = std::time::Duration::from_s
 pub const STALL_CHECK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 const _: () = assert!(STALL_CHECK_INTERVAL.as_secs() < DATA_OUT_TIMEOUT.as_secs());
 
-/// Bytes of data of requests other than SCSI commands that a session may send ahead of their turn: a few pings and a
-/// text.
+/// Bytes of data of requests other than SCSI commands that a session may send ahead of their turn: a few
+/// NOP-Outs and a text.
 pub const HELD_REQUEST_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(HELD_REQUEST_BYTES_MAX >= COMMAND_WINDOW as usize * base::limits::BUFFER_ALIGNMENT);
 
@@ -253,12 +253,13 @@ pub const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15
 /// and the time of a digest; a peer that sends a byte now and then is as silent as one that sends none.
 pub const LOGIN_IDLE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Silence after which the target pings (open-iscsi pings after 5 s, so it normally speaks first).
+/// Silence after which the target sends a NOP-In as a ping. open-iscsi sends its own after 5 s, so it is normally
+/// first.
 pub const PING_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
 
-/// Time for the answer to a ping. Initiators in a library answer when their program next looks at the connection:
-/// libiscsi's own conformance suite sleeps a minute while a medium is sanitized, and would find its session gone after
-/// every sleep.
+/// Time for the NOP-Out that answers it. Initiators in a library answer when their program next looks at the
+/// connection: libiscsi's own conformance suite sleeps a minute while a medium is sanitized, and would find its session
+/// gone after every sleep.
 pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Time between attempts to get a data-out buffer when the pool has none and nothing of this connection will free one.

@@ -25,19 +25,19 @@ pub enum Subject {
 pub struct Callback {
     /// What is called back.
     pub subject: Subject,
-    /// When the client is fenced.
+    /// When the client is fenced if it has not answered.
     pub deadline: Instant,
-    /// What the deadline can become at most.
+    /// The latest deadline that deferring it can give.
     pub deadline_max: Instant,
 }
 
-/// The callbacks of all clients. A client's are numbered from 1 on, so that a number that it was never sent is known as
-/// such.
+/// The callbacks of all clients. Those of a client are numbered from 1 on, so that an answer with a number that was
+/// never sent is recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Callbacks {
     last: BTreeMap<ClientId, CallbackNumber>,
     open: BTreeMap<(ClientId, CallbackNumber), Callback>,
-    /// Those that are open again, by when they have to be answered.
+    /// The same callbacks as in `open`, ordered by deadline.
     deadlines: BTreeSet<(Instant, ClientId, CallbackNumber)>,
 }
 

@@ -21,18 +21,18 @@ pub struct Client {
     pub lease_until: Instant,
     /// Its last grant.
     pub grant_last: GrantNumber,
-    /// The life of which it may reclaim locks.
+    /// Its registration before the target restarted, whose locks it may reclaim.
     pub previous: Option<ClientId>,
-    /// Whether its life is over.
+    /// Whether its registration has ended and its fence is not complete.
     pub is_being_fenced: bool,
-    /// Whether no command of it is under way any more.
+    /// Whether no command of it is under way at the device server any more, so that its fence is complete.
     has_no_commands: bool,
-    /// Whether it ended its life itself.
+    /// Whether it unregistered by itself.
     has_left: bool,
     mailbox: VecDeque<ToClient>,
 }
 
-/// All of them.
+/// All registered clients, and those being fenced.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Clients {
     boot_epoch: BootEpoch,

@@ -37,7 +37,7 @@ pub enum HolderOutput {
     Send(FromClient),
     /// The locks of a request are held.
     Granted(RequestId, Vec<GrantedLock>),
-    /// They never will be.
+    /// The request is refused.
     Refused(RequestId, LockError),
     /// A lock is called back and in use: uses of it should end, and what was changed under it become durable.
     InUse(Resource),
@@ -92,9 +92,9 @@ pub struct Holder {
     uses: BTreeMap<Resource, BTreeMap<Mode, u32>>,
     requests: BTreeMap<RequestId, Request>,
     request_last: u64,
-    /// Whose locks are reclaimed, as long as requests for that wait.
+    /// The former registration whose locks are reclaimed, until the last of these requests is answered.
     reclaims_of: Option<ClientId>,
-    /// Grants up to these were given up before they were heard of.
+    /// Grants up to these numbers were called back before they arrived here.
     void: BTreeMap<Resource, GrantNumber>,
     fetches: Fetches,
     outputs: VecDeque<HolderOutput>,

@@ -5,7 +5,7 @@ use ext2::{BlockNumber, Error, transfer};
 
 use crate::record::{Record, content_blocks_max};
 
-/// See the module.
+/// The redo area of one file system: where its two halves are, and how they are read and written.
 pub struct Area {
     device: SharedDevice,
     block_bytes: usize,
@@ -24,7 +24,7 @@ impl Area {
         content_blocks_max(self.halves[0].len(), self.block_bytes)
     }
 
-    /// Writes a record over the one before the last: the last one's half stays.
+    /// Writes a record over the last but one, so that a crash meanwhile leaves the last one whole.
     pub async fn write(&self, record: &Record) -> Result<(), Error> {
         let blocks = record.emit(self.block_bytes);
         let half = &self.halves[(record.sequence % 2) as usize];

@@ -1,22 +1,23 @@
-//! Blocks that are as the device has them, up to a quota: the one that was used longest ago goes first.
+//! A cache of unchanged blocks, bounded by their count; the least recently used one is evicted.
 
 use std::collections::BTreeMap;
 
 use ext2::{Block, BlockNumber};
 
-/// See the module. Changed blocks are not here: their transaction has them.
+/// Unchanged blocks. Changed ones are kept by their transaction.
 pub struct Cache {
-    quota: usize,
-    /// With when each was used last.
+    count_max: usize,
+    /// With the value of `uses` at its last use.
     blocks: BTreeMap<BlockNumber, (Block, u64)>,
     by_use: BTreeMap<u64, BlockNumber>,
+    /// Counts every use, as a clock for what was used when.
     uses: u64,
 }
 
 impl Cache {
-    /// One of at most `quota` blocks.
-    pub fn new(quota: usize) -> Self {
-        Self { quota, blocks: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
+    /// A cache of at most `count_max` blocks.
+    pub fn new(count_max: usize) -> Self {
+        Self { count_max, blocks: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
     }
 
     /// Blocks in it.
@@ -24,7 +25,7 @@ impl Cache {
         self.blocks.len()
     }
 
-    /// A block, which counts as used.
+    /// The block `number`, which counts as used now; `None` where it is not cached.
     pub fn get(&mut self, number: BlockNumber) -> Option<Block> {
         let (block, used) = self.blocks.get_mut(&number)?;
         self.by_use.remove(used);
@@ -40,7 +41,7 @@ impl Cache {
         self.uses += 1;
         self.blocks.insert(number, (block, self.uses));
         self.by_use.insert(self.uses, number);
-        while self.blocks.len() > self.quota {
+        while self.blocks.len() > self.count_max {
             let Some((_, oldest)) = self.by_use.pop_first() else { return };
             self.blocks.remove(&oldest);
         }

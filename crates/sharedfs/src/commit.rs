@@ -10,17 +10,17 @@ pub type Changes = BTreeMap<BlockNumber, Block>;
 
 /// Makes transactions durable, in their order, one at a time: whoever calls it waits for one before the next.
 pub trait Commit: Send + Sync + 'static {
-    /// Blocks that one transaction may have, at most.
+    /// The most blocks that one transaction may change.
     fn blocks_max(&self) -> usize;
 
     /// Whether nothing can be committed.
     fn is_read_only(&self) -> bool;
 
-    /// Makes a transaction durable. A crash leaves all of it or nothing; so does an error, of which nobody knows which
-    /// until the same changes, or more, are committed.
+    /// Makes a transaction durable. A crash leaves all of it or nothing. So does an error, and it is not known which of
+    /// both until the same changes, or more, are committed.
     fn commit(&self, changes: &Changes) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// A block that is committed and not in its place yet: there is an older one.
+    /// A block that is committed while its place still has older content.
     fn not_in_place(&self, block: BlockNumber) -> Option<Block>;
 
     /// Brings everything that is committed to its place, durably.

@@ -4,7 +4,7 @@
 //!   ext2 (names, files)
 //!      │  operations: read, change, end
 //!   SharedBlocks ── Pins      whoever reads or changes a block holds it, shared or exclusive
-//!      │         └─ Cache     what was read, up to a quota; the least recently used goes first
+//!      │         └─ Cache     what was read, in bounded memory; the least recently used is evicted
 //!      │  the running transaction: what ended operations changed
 //!   Commit: Redo              all of it, or nothing, becomes durable; then it goes to its place
 //!      │
@@ -22,7 +22,7 @@
 //! | `blocks` | [`SharedBlocks`]: what the file system asks for |
 //! | `operation` | [`SharedOperation`] |
 //! | `shared` | the running transaction, and what operations share |
-//! | `cache` | blocks that are not changed, up to a quota |
+//! | `cache` | unchanged blocks in memory |
 //! | [`pins`] | who may read and change which block |
 //! | [`commit`] | how a transaction becomes durable |
 //! | `redo`, `recovery` | [`Redo`]: in an area of the file system's own; what a crash left there |

@@ -14,7 +14,7 @@ pub const AREA_BYTES_MAX: u64 = 64 << 20;
 pub const AREA_SHARE: u32 = 16;
 
 /// Blocks of structure that one operation changes beyond one bitmap for each block that it writes or frees: tables of a
-/// file, directories, inodes, the super block.
+/// file, directories, inodes, the superblock.
 pub const OPERATION_STRUCTURE_BLOCKS: usize = 48;
 
 /// Blocks that are kept at least, whatever the quota says: one operation's worth.

@@ -1,4 +1,4 @@
-//! From a device to a file system that is mounted, and back.
+//! Mounts the file system of a device, and unmounts it.
 
 use block::SharedDevice;
 use ext2::{Access, Blocks, Error, FileSystem, Object, OpenOptions, Operation, mount_state};
@@ -24,7 +24,7 @@ pub async fn open(device: SharedDevice, options: OpenOptions, cache_bytes: u64) 
     FileSystem::open(SharedBlocks::new(device, block_bytes, redo, SingleHost::default(), cache_bytes), options).await
 }
 
-/// Makes everything durable, brings it to its place, and says in the super block that it is unmounted cleanly. What is
+/// Makes everything durable, brings it to its place, and says in the superblock that it is unmounted cleanly. What is
 /// begun from then on fails.
 ///
 /// # Errors
@@ -39,9 +39,9 @@ pub async fn close(file_system: &Mounted) -> Result<(), Error> {
     blocks.shared.refuse_operations();
     blocks.commit().await?;
     blocks.shared.commit.settle().await?;
-    // Nothing else is on its way when the word is given that all is in its place.
+    // The superblock may say *clean* only after everything else is durable in its place.
     let number = mount_state::block(blocks.block_bytes());
-    mount_state::end(last.change(number, Object::SuperBlock).await?)?;
+    mount_state::end(last.change(number, Object::Superblock).await?)?;
     last.end().await?;
     blocks.commit().await?;
     blocks.shared.commit.settle().await

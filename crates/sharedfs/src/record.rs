@@ -31,7 +31,7 @@ struct HeaderRaw {
     magic: [u8; 8],        //  8
     uuid: [u8; 16],        // 16  of the file system
     sequence: U64,         // 32  grows by one with each record
-    mount_time: U32,       // 40  the stamp of the mount, as in the super block
+    mount_time: U32,       // 40  the stamp of the mount, as in the superblock
     write_time: U32,       // 44
     check_time: U32,       // 48
     mount_count: U16,      // 52

@@ -1,13 +1,13 @@
 //! From what a mount or a crash left to a file system that is whole and marked as in use.
 //!
-//! | the super block says | and the area has | then |
+//! | the superblock says | and the area has | then |
 //! |---|---|---|
 //! | clean | no record that makes the area | nothing is to be done |
-//! | clean | the record that made it, of the stamp that the super block has | that was interrupted: it is brought to its place |
-//! | not clean | records of the stamp that the super block has | a crash: they are brought to their places, the older first |
+//! | clean | the record that made it, of the stamp that the superblock has | that was interrupted: it is brought to its place |
+//! | not clean | records of the stamp that the superblock has | a crash: they are brought to their places, the older first |
 //! | not clean | none of this stamp | somebody else had it mounted since, or found errors: `e2fsck` has to see it |
 //!
-//! A mount first leaves an empty record of its stamp, then stamps the super block: so a stamp of ours always has a
+//! A mount first leaves an empty record of its stamp, then stamps the superblock: so a stamp of ours always has a
 //! record.
 
 use std::sync::Arc;
@@ -141,7 +141,7 @@ fn no_room(error: Error) -> Error {
     }
 }
 
-/// Leaves an empty record, then says in the super block that it is in use.
+/// Leaves an empty record, then says in the superblock that it is in use.
 async fn begin_mount(
     device: &SharedDevice,
     area: Area,

@@ -1,4 +1,4 @@
-//! Commits by a redo record: written and durable first, brought to its place later.
+//! Commits by a redo record: the changed blocks are durable in a record first, and are written to their places later.
 //!
 //! ```text
 //!   commit n    record n ─► half n%2 ┐
@@ -21,18 +21,18 @@ use crate::area::Area;
 use crate::commit::{Changes, Commit};
 use crate::record::Record;
 
-/// Who commits: what its records say.
+/// The mount that commits, as its records name it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Author {
     pub(crate) uuid: Uuid,
     pub(crate) stamp: Stamp,
 }
 
-/// See the module.
+/// The commits of one mount: writes the redo records, and later the blocks to their places.
 pub struct Redo {
     device: SharedDevice,
     block_bytes: usize,
-    /// `None` where nothing is changed.
+    /// `None` in a read-only mount.
     writer: Option<Writer>,
     /// Short sections, never across an await.
     state: Mutex<State>,
@@ -44,9 +44,9 @@ struct Writer {
 }
 
 struct State {
-    /// Of the last record.
+    /// Sequence number of the last record.
     sequence: u64,
-    /// What the last record changed, and what of those before is not in its place yet.
+    /// Blocks that are committed and not written to their places yet.
     pending: Changes,
 }
 

@@ -148,7 +148,7 @@ fn a_look_at_what_a_crash_left_changes_nothing() {
     assert!(tools::bytes_of(&device) == bytes, "nothing was written");
 }
 
-/// Whoever mounts or checks it in between leaves a time or a count in the super block: what the area has is older then.
+/// Whoever mounts or checks it in between leaves a time or a count in the superblock: what the area has is older then.
 #[test]
 fn what_others_had_mounted_since_a_crash_is_left_to_e2fsck() {
     let (layer, device) = made(7);

@@ -27,7 +27,8 @@ pub trait Weighed {
     fn is_full(&self) -> bool;
 }
 
-/// See the module. `W` waits, `R` is kept of a record until it is settled or refused.
+/// What waits for a record, and the records on their way. `W` waits, `R` is kept of a record until it is settled or
+/// refused.
 pub struct Appends<W, R> {
     rule: Gathering,
     /// Oldest first.

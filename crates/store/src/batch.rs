@@ -48,7 +48,7 @@ impl Writing {
     }
 }
 
-/// See the module.
+/// The batches of one record log: waiting, and on their way.
 pub(crate) struct Batches {
     /// Only the last one that waits gathers.
     appends: Appends<Batch, Writing>,

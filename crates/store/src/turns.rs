@@ -22,7 +22,7 @@ pub enum Step {
     Nothing,
 }
 
-/// See the module. `D` names one who drives the log.
+/// Who starts the next record, and in how many turns. `D` names one who drives the log.
 pub struct Turns<D> {
     /// Turns between a record that may start and its start.
     count: u32,

@@ -63,7 +63,7 @@ impl Control {
 }
 
 impl Control {
-    /// Who wants to know how the session is: mostly nobody, at the price of one load.
+    /// The inquiries about the session's state. Mostly there are none, which costs one load.
     pub(crate) fn inquirers(&self) -> Vec<oneshot::Sender<SessionReport>> {
         if !self.0.is_asked.load(Ordering::Acquire) {
             return Vec::new();
@@ -75,7 +75,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Nobody answers any more.
+        // The session has ended: there will be no answer.
         self.0.inquirers.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         waiting.into_iter().flatten().for_each(Waker::wake);
@@ -88,7 +88,7 @@ impl Handle {
         self.0.waker.wake();
     }
 
-    /// Asks the session how it is. Without an answer when it ends before that.
+    /// Asks the session for its state; `None` when it ends before it answers.
     pub(crate) fn inquire(&self) -> oneshot::Receiver<SessionReport> {
         let (sender, receiver) = oneshot::channel();
         if !self.has_ended() {

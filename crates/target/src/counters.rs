@@ -17,7 +17,7 @@ pub(crate) struct Counters {
     pub(crate) pdus_received: AtomicU64,
     pub(crate) pdus_sent: AtomicU64,
     pub(crate) digest_errors: AtomicU64,
-    /// What sessions' looking came to.
+    /// Totals of the sessions' busy polling.
     busy_poll: Mutex<BusyPollCounts>,
     pub(crate) connections_accepted: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
@@ -39,7 +39,7 @@ impl Counters {
         *refused.entry(format!("{:04x}", status.0)).or_default() += 1;
     }
 
-    /// Adds what a session's looking came to.
+    /// Adds the busy polling of one session.
     pub(crate) fn count_busy_poll(&self, counts: BusyPollCounts) {
         *self.busy_poll.lock().unwrap_or_else(PoisonError::into_inner) += counts;
     }

@@ -5,8 +5,8 @@
 //! | has nothing queued or being read | up to `DATA_IN_FIRST_BYTES` always; more, when there is room for it among all |
 //! | has something | within its share, and when there is room among all and nobody waits for it |
 //!
-//! Buffers count as large as they are. Sessions tell of what they have in steps, so that the shards do not meet here
-//! for each command.
+//! Buffers count as large as they are. Sessions report what they have in steps, so that threads do not contend for this
+//! count at each command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use crate::quota::Quota;
 pub(crate) struct DataIn {
     session_bytes: AtomicUsize,
     total_bytes: AtomicUsize,
-    /// What all sessions have told of.
+    /// Bytes that all sessions have reported.
     used_bytes: AtomicUsize,
     /// Count of `waiting`, changed under its lock.
     waiting_count: AtomicUsize,
@@ -53,7 +53,7 @@ impl DataIn {
         self.session_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a session that has `used` bytes, and told of `charged` of them, may begin a command with `bytes` more.
+    /// Whether a session that has `used` bytes, of which it reported `charged`, may begin a command with `bytes` more.
     pub(crate) fn has_room_for(&self, bytes: usize, used: usize, charged: usize) -> bool {
         if used == 0 && bytes <= DATA_IN_FIRST_BYTES {
             return true;
@@ -72,7 +72,7 @@ impl DataIn {
         self.used_bytes.load(Ordering::Relaxed) > self.total_bytes.load(Ordering::Relaxed)
     }
 
-    /// A session that had told of `charged` bytes has `used` by now. Gives what it has told of.
+    /// A session that had reported `charged` bytes has `used` by now. Gives what it has reported from now on.
     pub(crate) fn tell(&self, charged: usize, used: usize) -> usize {
         let is_step = used.abs_diff(charged) >= DATA_IN_STEP_BYTES || used == 0;
         if used == charged || !is_step {

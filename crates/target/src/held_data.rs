@@ -8,7 +8,7 @@ use iscsi::target::TaskId;
 
 /// A command whose data is not asked for yet. Dropped, it waits for nobody any more.
 pub(crate) struct HeldData {
-    /// Which.
+    /// The command's task.
     pub(crate) task: TaskId,
     copies_dropped: Pin<Box<dyn Future<Output = ()> + Send>>,
 }

@@ -45,8 +45,8 @@ pub const UNREAD_PROGRESS_BYTES: u64 = 512 << 10;
 /// Time between two looks at whether others wait, of a session whose peer is late.
 pub const UNREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A session tells of its data-in when it has changed by this much: often enough to keep the sum within reason, rarely
-/// enough that the shards do not meet at the counter.
+/// A session reports its data-in when it has changed by this much: often enough to keep the sum within reason, rarely
+/// enough that threads do not contend for the counter.
 pub const DATA_IN_STEP_BYTES: usize = 256 << 10;
 
 /// Bytes of data-out buffers of all connections together.
@@ -86,7 +86,8 @@ pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Threads that count for themselves, for each logical unit. More take turns; an unused one costs nothing but its lock.
+/// Slots of counters of a logical unit, one for each thread that serves sessions. Further threads share them; an unused
+/// slot costs only its lock.
 pub const TALLY_SLOTS: usize = 16;
 
 /// Time between two samples of what logical units did.
@@ -130,7 +131,7 @@ pub const FREE_POLLS: u32 = 2;
 /// may have run others meanwhile.
 pub const LIGHT_TURNS: usize = 3;
 
-/// Bytes received and sent up to which that holds, and of commands that count as little.
+/// Bytes received and sent up to which that holds. A command of no more bytes counts as small.
 pub const LIGHT_BYTES: u64 = 16 << 10;
 
 /// Commands after which a turn looks at the time: those that bring no bytes take a microsecond, or as long as an UNMAP.

@@ -278,7 +278,7 @@ impl Login {
 }
 
 impl Parts {
-    /// Writes what can be.
+    /// Writes until nothing is queued or the stream takes no more.
     fn write(&mut self, server: &Shared, context: &mut Context<'_>) -> std::io::Result<bool> {
         let mut has_moved = false;
         while self.protocol.transmit_bytes() > 0 {
@@ -298,12 +298,12 @@ impl Parts {
         Ok(has_moved)
     }
 
-    /// Whether there is a place for what comes.
+    /// Whether the receive buffer has room.
     fn can_read(&mut self) -> bool {
         !self.protocol.receive_space().is_empty()
     }
 
-    /// Reads what can be.
+    /// Reads once, if something has come and there is room for it.
     fn read(&mut self, server: &Shared, context: &mut Context<'_>) -> std::io::Result<bool> {
         let mut buffer = ReadBuf::new(self.protocol.receive_space());
         match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {

@@ -23,7 +23,7 @@ use crate::limits::{
     SESSION_DATA_IN_BYTES_MAX, SESSIONS_MAX, UNAUTHENTICATED_MAX,
 };
 
-/// The bounds of a server. See the module.
+/// The bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Sessions at once, at most [`SESSIONS_MAX`].

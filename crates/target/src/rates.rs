@@ -1,6 +1,6 @@
 //! How much each logical unit did of late: totals sampled once a second, and the difference over a short window.
 //!
-//! Commands are not slowed by it: they count into totals, and somebody looks at these now and then.
+//! Commands only count into totals, which are sampled: rates cost them nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

@@ -74,7 +74,7 @@ pub(crate) struct Session {
     managing: FuturesUnordered<Managing>,
     /// Bytes of data-in that commands under way may bring.
     expected_bytes: usize,
-    /// What the server knows of the bytes queued or expected.
+    /// The bytes queued or expected that were last reported to the server.
     charged_bytes: usize,
     /// An event that must wait until the initiator has taken what is queued.
     delayed: Option<Event>,
@@ -288,7 +288,7 @@ impl Session {
             {
                 let task = command.task;
                 if !self.protocol.is_wanted(task) {
-                    // Nobody hears of it, and what waits behind it must not.
+                    // The task was aborted meanwhile: it needs no room, and what is behind it must not wait for that.
                     self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
                     continue;
                 }
@@ -487,12 +487,12 @@ impl Session {
         }
     }
 
-    /// Lets the server know of the bytes queued or expected, in steps.
+    /// Reports the bytes queued or expected to the server, in steps.
     fn charge(&mut self) {
         self.charged_bytes = self.server.data_in.tell(self.charged_bytes, self.used_bytes());
     }
 
-    /// Lets the table of sessions know that the last connection is lost, or one is there again.
+    /// Tells the table of sessions that the last connection is lost, or that there is one again.
     fn note_unconnected(&mut self) {
         let is_unconnected = self.wires.is_empty() && self.closed.is_none();
         if std::mem::replace(&mut self.is_unconnected, is_unconnected) != is_unconnected {
@@ -771,8 +771,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Leaves the tables, however it ends. The
-    /// control is dropped after this, so that whoever waits for the end finds the nexus gone.
+    /// Leaves the tables, however it ends. The control is dropped after this, so that whoever waits for the end finds
+    /// the nexus gone.
     fn drop(&mut self) {
         self.count_pdus();
         self.stop_waiting();

@@ -37,7 +37,7 @@ pub(crate) struct Joining {
     pub(crate) protocol: iscsi::target::Connection,
     pub(crate) control: Control,
     pub(crate) entered: Entered,
-    /// Told why the connection ended.
+    /// Receives why the connection ended.
     pub(crate) ended: oneshot::Sender<iscsi::target::CloseReason>,
 }
 
@@ -51,9 +51,9 @@ struct Entry {
     request: SessionRequest,
     port: Option<Port>,
     handle: Handle,
-    /// The way to the session, once it has begun.
+    /// Where connections that join the session are sent, once it has begun.
     inbox: Option<mpsc::Sender<Box<Joining>>>,
-    /// What it sees, once it has begun.
+    /// The logical units that it sees, once it has begun.
     luns: Option<LunMap>,
     /// Where its first connection came from.
     host: String,

@@ -33,7 +33,7 @@ pub struct TargetServerOptions {
     pub offer: Option<iscsi::negotiation::Offer>,
     /// What peers may hold.
     pub quota: Quota,
-    /// How long a session at most looks at its sockets before it sleeps, where that pays: about what a wake-up takes.
+    /// How long a session polls its sockets, at most, before it sleeps, where that pays: about what a wake-up takes.
     /// Zero for never.
     pub busy_poll: Duration,
 }
@@ -44,24 +44,24 @@ pub(crate) struct Shared {
     /// What peers may hold now; what each command asks for is in `data_in`, too.
     pub(crate) quota: RwLock<Quota>,
     pub(crate) data_in: DataIn,
-    /// Connections and logins that were refused, as the log tells of them.
+    /// Limits log lines about connections and logins that were refused.
     pub(crate) refusals: Refusals,
-    /// Commands that a disk failed, as the log tells of them.
+    /// Limits log lines about commands that a disk failed.
     pub(crate) failures: Refusals,
-    /// Digests that did not match, as the log tells of them.
+    /// Limits log lines about digests that did not match.
     pub(crate) digests: Refusals,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
-    /// How long sessions look at their sockets before they sleep: not at all when shards would take processors from
-    /// each other.
+    /// How long sessions poll their sockets before they sleep: not at all when shards would take processors from each
+    /// other.
     pub(crate) busy_poll: Duration,
     /// The turns of connections that are not on one of our threads.
     pub(crate) turns: Arc<Turns>,
     pub(crate) pool: BufferPool,
-    /// Where data of requests that are no commands goes.
+    /// Buffers for data of requests that are no commands.
     pub(crate) request_data: BufferPool,
-    /// What answered tasks of all sessions keep for recovery.
+    /// Bytes that answered tasks of all sessions keep for recovery.
     pub(crate) retained: Arc<RetainedData>,
     pub(crate) targets: RwLock<Vec<Target>>,
     /// By portal group tag; rebuilt when targets, accounts or portals change.

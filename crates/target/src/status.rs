@@ -1,4 +1,4 @@
-//! The snapshot of everything that people look at.
+//! A snapshot of sessions, connections and logical units, for the status and the metrics.
 //!
 //! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is
 //! listed without.
@@ -40,19 +40,19 @@ pub struct Status {
     pub logins_refused_by_status: BTreeMap<String, u64>,
     /// Digests that did not match since the start.
     pub digest_errors: u64,
-    /// What looking at sockets instead of sleeping came to.
+    /// Busy polling of sockets, of all sessions.
     pub busy_poll: BusyPollStatus,
 }
 
-/// What looking at sockets instead of sleeping came to, since the start.
+/// Busy polling of sockets instead of sleeping, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct BusyPollStatus {
-    /// Pauses in which a session looked again.
+    /// Pauses in which a session polled instead of sleeping.
     pub begun: u64,
     /// Of these, those that ended with traffic.
     pub paid: u64,
-    /// Time spent looking, seconds.
+    /// Time spent polling, seconds.
     pub seconds: f64,
     /// Of this, in pauses that did not end with traffic.
     pub seconds_in_vain: f64,
@@ -202,7 +202,7 @@ pub struct ConnectionStatus {
 }
 
 impl ConnectionStatus {
-    /// Adds what its session knows of it.
+    /// Adds what the session knows of the connection.
     pub(crate) fn learn(&mut self, tsih: u16, report: &ConnectionReport, negotiated: &Negotiated) {
         let ConnectionReport { link, bytes_received, bytes_sent } = report;
         self.tsih = Some(tsih);

@@ -16,13 +16,13 @@ use scsi::cdb::Traffic;
 use crate::limits::TALLY_SLOTS;
 use crate::status::{LatencyStatus, LunStatus};
 
-/// The counts of one logical unit. See the module.
+/// The counts of one logical unit, in one slot for each thread that serves sessions.
 #[derive(Default)]
 pub(crate) struct Tally {
     slots: [Mutex<Slot>; TALLY_SLOTS],
 }
 
-/// What one thread saw.
+/// Counts of one thread.
 #[derive(Default)]
 struct Slot {
     reads: Operations,

@@ -16,11 +16,10 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {
     /// What the operating system says.
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>>;
 
-    /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to look again and again.
+    /// Whether [`receive_now`](Self::receive_now) works, so that busy polling makes sense.
     fn can_receive_now(&self) -> bool;
 
-    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between
-    /// many polls.
+    /// Reads from the system directly, without the runtime, which looks at its sockets only between many polls.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there, else what the operating system says.

@@ -85,7 +85,7 @@ impl Turns {
         }
     }
 
-    /// Has itself woken when the runtime has looked at the sockets.
+    /// Asks to be woken when the runtime has looked at the sockets.
     fn await_look(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
         // Not a plain wake-up: that may come before.

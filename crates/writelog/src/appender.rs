@@ -59,7 +59,7 @@ pub(crate) struct OpenSegment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SenderId(u64);
 
-/// See the module.
+/// Entries that wait for a record, records on their way, and the place of the next record.
 pub(crate) struct Appender {
     appends: Appends<Entry, Record>,
     turns: Turns<SenderId>,

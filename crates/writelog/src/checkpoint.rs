@@ -122,7 +122,8 @@ impl Core {
         state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
 
-    /// See the module. `next_state` is what the superblock says afterwards.
+    /// Makes the map durable, and frees segments that nothing refers to any more. `next_state` is what the superblock
+    /// says afterwards.
     pub(crate) async fn checkpoint(self: &Arc<Self>, next_state: u8) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
         let payload = &superblock.payload;

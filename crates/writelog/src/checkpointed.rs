@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::clock::Instant;
 
-/// See the module.
+/// When the last checkpoint was, and what came since.
 pub(crate) struct Checkpointed {
     /// When it was; at first, when the log was opened.
     at: Instant,

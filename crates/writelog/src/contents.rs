@@ -16,7 +16,7 @@ use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::sums::Sums;
 
-/// See the module.
+/// The map of the log, with the segments and slots whose counts follow from it.
 pub(crate) struct Contents {
     pub(crate) layout: Layout,
     pub(crate) map: ExtentMap,

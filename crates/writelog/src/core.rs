@@ -49,7 +49,7 @@ use crate::segments::Segments;
 use crate::status::RecoveryReport;
 use crate::tag::Tag;
 
-/// See the module.
+/// What all operations of one write log share.
 pub(crate) struct Core {
     pub(crate) log_device: SharedDevice,
     pub(crate) origin: Origin,

@@ -2,7 +2,7 @@
 //! have an end.
 use store::Sequence;
 
-/// See the module. Sequences are those of records.
+/// How far the origin has the log. Sequences are those of records.
 pub(crate) struct Destaged {
     /// Everything up to this record is on the origin, but for what is newer in the epoch that is under way, and nothing
     /// behind it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.

@@ -18,7 +18,7 @@ pub(crate) enum FailureNote {
     Nowhere,
 }
 
-/// See the module. Once it has come it stays.
+/// The first error of the log device. Once it has come it stays.
 pub(crate) struct Failure {
     error: Option<Error>,
     /// How it was noted durably.

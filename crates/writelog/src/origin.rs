@@ -11,7 +11,7 @@ use store::{Losses, OriginReports};
 use crate::limits::DESTAGE_WRITE_BYTES_MAX;
 use crate::place::Zeroed;
 
-/// See the module.
+/// The origin: the device, and what it has said of itself.
 pub(crate) struct Origin {
     device: SharedDevice,
     pub(crate) reports: OriginReports,

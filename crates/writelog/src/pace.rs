@@ -44,7 +44,7 @@ struct Lump {
     seconds: f64,
 }
 
-/// See the module.
+/// Measures how fast room is made, and says how long a write is held back.
 pub(crate) struct Pace {
     /// Zero: nobody is ever slowed down.
     horizon: Duration,

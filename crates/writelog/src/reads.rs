@@ -38,7 +38,7 @@ impl FoundSectors {
     }
 }
 
-/// See the module.
+/// Where the bytes of a read were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Ram,

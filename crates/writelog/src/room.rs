@@ -4,7 +4,7 @@ use block::Error;
 
 use crate::limits::ROOM_SHARE_AFTER_FULL;
 
-/// See the module.
+/// Whether there is room in the log, and whether more is waited for.
 #[derive(Default)]
 pub(crate) struct Room {
     was_full: bool,

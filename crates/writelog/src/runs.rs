@@ -41,7 +41,7 @@ pub(crate) struct Bounds {
     pub(crate) block_bytes: u64,
     /// Longest write: a multiple of the block.
     pub(crate) length_max: u64,
-    /// See the module; 0 for never.
+    /// Bytes that a disk transfers in the time of one seek: what a gap between two pieces may have; 0 for never.
     pub(crate) seek_bytes: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::numbers::SegmentNumber;
 
 use base::clock::Instant;
 
-/// See the module.
+/// What a segment is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentState {
     Free,

@@ -10,7 +10,7 @@
 use crate::map::{ExtentMap, Piece};
 use crate::numbers::Sector;
 
-/// See the module. Always empty where slots survive the power.
+/// What the log has under slots of volatile RAM. Always empty where slots survive the power.
 pub(crate) struct Shadow {
     extents: ExtentMap,
     is_kept: bool,

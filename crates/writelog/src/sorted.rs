@@ -55,10 +55,10 @@ impl Row {
     }
 }
 
-/// See the module. Never empty, ascending, of room for [`ROWS_MAX`].
+/// Rows of one leaf. Never empty, ascending, of room for [`ROWS_MAX`].
 type Leaf = Vec<Row>;
 
-/// See the module.
+/// Extents by their first sector, which do not overlap.
 #[derive(Default)]
 pub(crate) struct SortedExtents {
     /// By a key that is not above the first row's, and above all rows of the leaf before.

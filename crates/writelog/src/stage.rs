@@ -73,7 +73,7 @@ impl Slot {
     };
 }
 
-/// See the module.
+/// The slots of one region, and the state of each.
 pub(crate) struct Stage {
     region: Arc<dyn PersistentRegion>,
     slot_bytes: usize,

@@ -39,7 +39,7 @@ impl Entry {
     }
 }
 
-/// See the module.
+/// Checksums of the entries of each segment, as far as they are known.
 pub(crate) struct Sums {
     /// Entries of each segment, ascending; `None` where they are not known.
     by_segment: Vec<Option<Vec<Sum>>>,

@@ -83,7 +83,7 @@ struct State {
     replaced: Vec<(u64, Content)>,
 }
 
-/// See the module.
+/// What every unit of the disk may hold. Clones are the same model.
 #[derive(Clone)]
 pub(crate) struct Model(Arc<Mutex<State>>);
 

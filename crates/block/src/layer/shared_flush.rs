@@ -23,7 +23,7 @@ use crate::identity::Identity;
 use crate::request::{Operation, Request, Response};
 use crate::shared_sync::SharedSync;
 
-/// See the module. Clones are the same device.
+/// Makes durable writes plain writes that share a flush. Clones are the same device.
 #[derive(Clone)]
 pub struct SharedFlushLayer {
     shared: Arc<Shared>,

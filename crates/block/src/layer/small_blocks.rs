@@ -29,7 +29,7 @@ use crate::request::{Extent, Operation, Request, Response};
 /// The blocks that this layer has, in bytes.
 pub const BLOCK_BYTES: u32 = 512;
 
-/// See the module.
+/// Offers blocks of 512 bytes over a device of larger ones.
 pub struct SmallBlockLayer {
     inner: SharedDevice,
     block_bytes: u64,

@@ -22,7 +22,7 @@ use crate::geometry::Geometry;
 use crate::identity::Identity;
 use crate::request::{Request, Response};
 
-/// See the module. Poll [`SwitchLayer::run`] as long as it is in use.
+/// A device that can be replaced while requests wait. Poll [`SwitchLayer::run`] as long as it is in use.
 pub struct SwitchLayer {
     /// Short sections, never across an await.
     current: RwLock<Current>,

@@ -56,7 +56,7 @@ impl Journal {
         }
     }
 
-    /// See the module.
+    /// Writes the table pages that changed, as far as `extent` says, and gives the log space before them back.
     pub(crate) async fn checkpoint(&self, extent: Extent) -> Result<(), Error> {
         let mut stored = self.stored.lock().await;
         let Stored { superblock, table } = &mut *stored;

@@ -25,7 +25,7 @@ struct Ends {
     length: u32,
 }
 
-/// See the module.
+/// The lists of all sets, as links between frames.
 pub(super) struct Lists {
     ways: u32,
     links: Links,

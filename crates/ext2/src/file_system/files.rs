@@ -1,4 +1,4 @@
-//! What is in files.
+//! Open files and their content: read, written, made shorter or longer.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ impl<B: Blocks> FileSystem<B> {
         found
     }
 
-    /// Says that one who had the inode open has not any more. Without a name and without users it is freed.
+    /// Ends one [`open_file`](Self::open_file). An inode without names is freed with its last one.
     pub async fn close_file(&self, inode: InodeNumber) -> Result<(), Error> {
         let is_last = self.blocks.close(inode).await?;
         if !is_last || self.options.is_read_only {

@@ -112,7 +112,7 @@ impl<B: Blocks> FileSystem<B> {
     pub async fn open(blocks: B, options: OpenOptions) -> Result<Self, Error> {
         let mut operation = blocks.begin(Access::Read).await?;
         let number = place(blocks.block_bytes()).block;
-        let block = operation.read(number, Object::SuperBlock).await?;
+        let block = operation.read(number, Object::Superblock).await?;
         let raw = SuperblockRaw::in_block(&block)?;
         let mut layout = Layout::new(raw, blocks.block_count())?;
         if layout.block_bytes != blocks.block_bytes() {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
 
-/// The kernel's door.
+/// The device through which FUSE requests are read and answered.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// The mode of a file that is made for a front. The sticky bit, which means nothing on a file, is how it is known again
@@ -89,7 +89,7 @@ pub(crate) fn check_kernel() -> io::Result<()> {
 /// Whether what is mounted there has lost its process.
 pub(crate) fn is_left_behind(path: &Path) -> bool {
     let is_gone = fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
-    // What the kernel knows by heart outlives the process; how full it is has to be asked.
+    // Attributes in the kernel's cache outlive the process; statfs(2) has to ask it.
     is_gone || rustix::fs::statvfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN)
 }
 

@@ -67,7 +67,7 @@ impl Requests {
 
 impl Filesystem for Requests {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Each is a wish: an older kernel has less, and works.
+        // Optional: an older kernel lacks some of these and works without.
         let _ = config.set_max_write(STEP_BYTES as u32);
         let _ = config.set_max_background(FUSE_BACKGROUND_MAX);
         for wish in [InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP] {

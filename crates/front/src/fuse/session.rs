@@ -13,7 +13,7 @@ use super::mountpoint::detach;
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// As was asked for.
+    /// It was stopped by its owner.
     Stopped,
     /// Somebody else has unmounted it.
     Unmounted,
@@ -29,7 +29,7 @@ pub(crate) async fn serve<F: Filesystem>(
 ) -> io::Result<Ended> {
     let unmounter = session.unmount_callable();
     let (sender, ended) = oneshot::channel();
-    // It looks at the kernel's door, and answers on the spot what can be.
+    // The thread reads requests from the FUSE device, and answers at once where the device does.
     std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
         base::background::turn("fuse");
         let _ = sender.send(session.run());
@@ -49,7 +49,7 @@ pub(crate) async fn serve<F: Filesystem>(
     Ok(Ended::Stopped)
 }
 
-/// Takes it away, also from under those who have it open.
+/// Unmounts the file, even while it is open.
 fn unmount(mut unmounter: SessionUnmounter, path: &Path) -> io::Result<()> {
     match unmounter.unmount() {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {

@@ -49,7 +49,7 @@ pub(super) struct Change<'a> {
     pub(super) socket: Option<RawFd>,
     pub(super) geometry: Option<Geometry>,
     pub(super) flags: u16,
-    /// Whose disk it is; nothing where that is empty.
+    /// The backend that the disk belongs to; not sent when empty.
     pub(super) backend: &'a str,
 }
 

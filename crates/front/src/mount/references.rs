@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ext2::{Blocks, Error, FileSystem, InodeNumber, Metadata};
 
-/// See the module.
+/// The inodes that the kernel knows, with how often it was told of each.
 #[derive(Default)]
 pub(super) struct References {
     /// Short sections, never across an await.

@@ -82,7 +82,7 @@ fn owner(request: &Request, mode: u32) -> Owner {
 
 impl<B: Blocks> Filesystem for Requests<B> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Each is a wish: an older kernel has less, and works.
+        // Optional: an older kernel lacks some of these and works without.
         let _ = config.set_max_write(STEP_BYTES as u32);
         let _ = config.set_max_readahead(STEP_BYTES as u32);
         let _ = config.set_max_background(FUSE_BACKGROUND_MAX);
@@ -473,7 +473,7 @@ impl DirectoryReply {
         Ok(())
     }
 
-    /// The kernel is told of none.
+    /// The answer did not reach the kernel, which therefore knows none of its inodes.
     async fn take_back<B: Blocks>(&mut self, tree: &Tree<B>) {
         for inode in std::mem::take(&mut self.told) {
             forget(tree, inode).await;

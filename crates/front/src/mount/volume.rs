@@ -74,7 +74,7 @@ impl<B: Blocks> Volume<B> {
     /// whoever has the file system to commit. It is served once.
     ///
     /// # Errors
-    /// When the kernel's door fails.
+    /// When the FUSE device fails.
     ///
     /// # Panics
     /// When it was served before.

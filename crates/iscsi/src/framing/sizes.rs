@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::sizes::SizeHistogram;
 
-/// See the module.
+/// Histograms of the sizes of PDUs, sent and received.
 #[derive(Debug, Default)]
 pub struct PduSizes {
     /// Never held together with `received`.

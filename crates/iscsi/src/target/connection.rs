@@ -33,7 +33,7 @@ use crate::pdu::{AdditionalHeaders, Bhs, LoginRequest, LoginResponse, LoginStage
 /// MaxRecvDataSegmentLength during login (RFC 7143 6.3).
 const LOGIN_SEGMENT_BYTES: u32 = 8192;
 
-/// A connection that logs in. See the module.
+/// A connection from its first byte to the end of its login.
 pub struct Connection {
     parameters: Arc<TargetParameters>,
     local_address: Option<SocketAddr>,

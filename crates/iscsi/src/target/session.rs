@@ -58,7 +58,7 @@ mod recovery;
 pub(super) mod requests;
 mod stalls;
 
-/// A session. See the module.
+/// A session in the full feature phase, with all its connections.
 pub struct Session {
     parameters: Arc<TargetParameters>,
     full: FullFeature,

@@ -1,4 +1,4 @@
-//! Messages of clients to calls.
+//! Dispatches a message of a client to the call it stands for.
 
 use base::clock::Instant;
 
@@ -8,7 +8,7 @@ use crate::identity::{Owner, TransactionId};
 use crate::message::{Answer, FromClient, Reply};
 
 impl LockManager {
-    /// Does what a client asks.
+    /// Carries out the request of a message.
     ///
     /// # Errors
     /// As the call that the message stands for.

@@ -65,7 +65,7 @@ impl Session {
         self.protocol.request().may_share
     }
 
-    /// Hands on what shared units have to say to this initiator.
+    /// Sends the messages of shared units to this initiator.
     pub(super) fn poll_messages(&mut self, context: &Context<'_>) -> bool {
         let Some(units) = self.units.as_ref().filter(|_| self.protocol.request().may_share) else { return false };
         let mut has_moved = false;
@@ -86,7 +86,7 @@ impl Session {
     }
 }
 
-/// Whether a CDB is one that a client of a shared unit sends.
+/// Whether a CDB is SHARING IN or OUT.
 fn is_of_sharing(cdb: &[u8]) -> bool {
     matches!(Cdb::parse(cdb), Ok(Cdb::SharingIn { .. } | Cdb::SharingOut { .. }))
 }

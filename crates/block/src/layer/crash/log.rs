@@ -105,7 +105,7 @@ impl Record {
     }
 }
 
-/// See the module.
+/// The writes that a power loss may undo, oldest first.
 #[derive(Default)]
 pub(super) struct WriteLog {
     id_next: WriteId,

@@ -72,7 +72,7 @@ impl Paths {
         self.lock().geometry
     }
 
-    /// Whether a path may hold back what another one has overtaken: see the module above.
+    /// Whether every write is sent with FUA: there are several paths to a unit with a volatile cache.
     pub(super) fn must_be_durable(&self) -> bool {
         self.devices.len() > 1 && self.devices.iter().any(|device| device.geometry().is_write_cache_volatile)
     }

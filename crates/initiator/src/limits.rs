@@ -26,6 +26,15 @@ pub const ZEROES_BYTES_MAX: u32 = 1 << 20;
 /// Connections or pairs of a session: more of them than this never helped, and each is a socket at both ends.
 pub const CONNECTIONS_MAX: u16 = 32;
 
+/// First wait after a lost session, unless the options say another; doubled each time. A target that was started again
+/// is back in about that.
+pub const RECONNECT_WAIT_MIN: Duration = Duration::from_millis(100);
+
+/// Longest wait between attempts to log in again, unless the options say another: what a target that is back is waited
+/// for needlessly, at most.
+pub const RECONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
+const _: () = assert!(RECONNECT_WAIT_MIN.as_nanos() <= RECONNECT_WAIT_MAX.as_nanos());
+
 /// First wait after one more connection of a session could not be made; doubled each time.
 pub const JOIN_WAIT_MIN: Duration = Duration::from_millis(200);
 

@@ -1,4 +1,4 @@
-//! What a remote LUN is attached with.
+//! The options of an attachment to a remote LUN.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use iscsi::sharing;
 use iscsi::split::private_offer;
 use iscsi::url::{Portal, Url};
 
-use crate::limits::{CONNECTIONS_MAX, RETAIN_SECONDS};
+use crate::limits::{CONNECTIONS_MAX, RECONNECT_WAIT_MAX, RECONNECT_WAIT_MIN, RETAIN_SECONDS};
 
 /// Names and secrets of both ends.
 #[derive(Clone, Debug)]
@@ -85,10 +85,10 @@ pub struct InitiatorOptions {
     pub queue_depth: usize,
     /// Bytes of copies kept of writes that the LUN has not made durable yet.
     pub retained_bytes_max: usize,
-    /// How long streams are looked at, at most, instead of sleeping while few commands are under way: about what a
-    /// wake-up takes. Zero for never.
+    /// How long streams are polled, at most, instead of sleeping while few commands are under way: about what a wake-up
+    /// takes. Zero for never.
     pub busy_poll: Duration,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it
     /// to look.
@@ -120,8 +120,8 @@ impl InitiatorOptions {
             keepalive_interval: Duration::from_secs(5),
             keepalive_timeout: Duration::from_secs(5),
             replacement_timeout: Duration::from_secs(120),
-            reconnect_wait_min: Duration::from_millis(100),
-            reconnect_wait_max: Duration::from_secs(5),
+            reconnect_wait_min: RECONNECT_WAIT_MIN,
+            reconnect_wait_max: RECONNECT_WAIT_MAX,
             queue_depth: 128,
             retained_bytes_max: 64 << 20,
             busy_poll: Duration::ZERO,

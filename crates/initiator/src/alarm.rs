@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use base::clock::{Clock, Instant, Sleep};
 
-/// One sleeper that is made anew only when it must wake earlier than it would: deadlines mostly move away.
+/// One timer, replaced only by an earlier one: deadlines mostly move away, and waking up too early costs less than a
+/// new timer each time.
 #[derive(Default)]
 pub(crate) struct Alarm {
     armed: Option<(Instant, Sleep)>,

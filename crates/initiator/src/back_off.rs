@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// The waits between attempts.
+/// The wait before the next attempt, and how it grows.
 pub(crate) struct BackOff {
     wait_min: Duration,
     wait_max: Duration,

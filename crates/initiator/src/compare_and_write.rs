@@ -14,14 +14,14 @@ use crate::error::sense_error;
 use crate::job::{RawCommand, Repeat};
 use crate::remote_lun::RemoteLun;
 
-/// What a comparison came to.
+/// The result of a COMPARE AND WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
     /// The bytes were the expected ones, and were replaced.
     Written,
-    /// They were not, and nothing was changed.
+    /// They were not the expected ones, and nothing was changed.
     Different {
-        /// The first byte that is another one, from the beginning of the range, where the LUN says so.
+        /// Offset of the first byte that differs, from the beginning of the range; `None` where the LUN does not say.
         at: Option<u64>,
     },
 }

@@ -11,13 +11,12 @@ use tokio::net::TcpStream;
 
 /// A connection's two directions.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
-    /// Whether [`receive_now`](Self::receive_now) is there: whether it makes sense to look again and again.
+    /// Whether [`receive_now`](Self::receive_now) works, so that busy polling makes sense.
     fn can_receive_now(&self) -> bool {
         false
     }
 
-    /// What has arrived, asked of the system itself and not of the runtime, which looks at its sockets only between
-    /// many polls.
+    /// Reads from the system directly, without the runtime, which looks at its sockets only between many polls.
     ///
     /// # Errors
     /// `WouldBlock` when nothing is there, else what the operating system says.

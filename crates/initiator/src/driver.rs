@@ -94,7 +94,7 @@ pub async fn connect(
     Ok((
         lun,
         Driver(Box::pin(async move {
-            // Here even if the driver is dropped before it is polled.
+            // Made here, so that it is there even if the driver is dropped before it is polled.
             let _guard = guard;
             runner.run(link).await;
         })),
@@ -499,7 +499,7 @@ impl Runner {
             (view.status.session_count, view.status.portal.clone())
         };
         if session > 1 {
-            // As loud as the loss: who reads only warnings takes the target for lost otherwise.
+            // A warning, as the loss was: who reads only warnings would take the target for lost otherwise.
             tracing::warn!(place = self.options.place(), portal, session, "the session is back");
             self.shared.events.publish(&Event::Back);
         }

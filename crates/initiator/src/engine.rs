@@ -53,8 +53,8 @@ use crate::limits::{ATTEMPTS_MAX, BUSY_WAIT_MAX};
 use crate::link::Link;
 use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
-use crate::replay::Replay;
 use crate::retained::{Content, Retained};
+use crate::retained_replay::Replay;
 use crate::shared::{Incoming, Shared};
 use crate::sharing::order;
 use crate::status::State;
@@ -220,7 +220,7 @@ impl Engine {
                     return Poll::Ready(Stop::Closed);
                 }
                 if is_flushed {
-                    // The goodbye is on its way, or waited for.
+                    // The logout is on its way, or its answer is waited for.
                     if has_progressed || self.share(link, context, now) || self.wait_for_deadline(context, now) {
                         continue;
                     }
@@ -596,7 +596,7 @@ impl Engine {
             self.go_on(order);
             return;
         }
-        // How much there is to tell is for the unit to say: this residual is none.
+        // The unit decides how much there is to tell: less than asked for is no failure.
         if job.take_extents(&self.unit, &outcome, &buffer) {
             self.complete(order);
             return;
@@ -632,7 +632,7 @@ impl Engine {
     /// A raw command has ended. What it was told about the unit is heard even where its caller decides what comes next.
     fn handle_raw(&mut self, now: Instant, order: u64, repeat: Repeat, completed: Completed) {
         let Completed { token, mut buffer, outcome } = completed;
-        // How much it brings is for its caller to judge.
+        // Its caller judges how much it should bring.
         let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
         let is_refused = match &verdict {
             Verdict::Again(Some(sense)) => {
@@ -720,7 +720,7 @@ impl Engine {
         self.delay(now, order);
     }
 
-    /// Nothing more of a job is issued for a little while, the next time for longer.
+    /// Delays whatever else a job has to issue, longer each time.
     fn delay(&mut self, now: Instant, order: u64) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         if !std::mem::replace(&mut job.is_delayed, true) {
@@ -761,7 +761,7 @@ impl Engine {
         job.finish(Ok(()));
     }
 
-    /// Keeps what a completed mutation changed, until it is durable.
+    /// Retains what a completed mutation changed, until it is durable.
     fn retain(&mut self, job: &mut Job) {
         let range = job.range();
         if job.is_durable(&self.unit) {

@@ -1,4 +1,4 @@
-//! What people are told: what happened, to what, and what to do. One place maps every failure to a block error.
+//! Errors in words for people: what happened, to what, and what to do. One place maps every failure to a block error.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use scsi::{Sense, SenseKey};
 
 use crate::options::InitiatorOptions;
 
-/// Why a link is not there, or not any more.
+/// Why a session could not be opened, or was lost.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error("{0}")]
@@ -35,13 +35,13 @@ pub(crate) enum LinkError {
     LogoutRequested,
     #[error("a lost connection could not be recovered: {0}")]
     NotRecovered(String),
-    /// Already in its final words.
+    /// The text is complete: nothing is added to it.
     #[error("{0}")]
     Unit(Error),
-    /// This host is fenced from the shared LUN. In its final words.
+    /// This host is fenced from the shared LUN. The text is complete.
     #[error("{0}")]
     Fenced(Error),
-    /// Another device is in the LUN's place. In its final words.
+    /// Another device is in the LUN's place. The text is complete.
     #[error("{0}")]
     Replaced(Error),
 }

@@ -19,7 +19,7 @@ use crate::options::InitiatorOptions;
 
 type Opening = Pin<Box<dyn Future<Output = Option<io::Result<BoxedStream>>> + Send>>;
 
-/// What connections are wanted, and the one being made.
+/// How many connections the session is to have, and the one being made.
 pub(crate) struct Growth {
     pub(crate) options: Arc<InitiatorOptions>,
     connector: Arc<dyn Connector>,
@@ -129,7 +129,7 @@ impl Growth {
         }
     }
 
-    /// A connection did not come about. The session goes on with those it has.
+    /// A connection could not be made. The session goes on with those it has.
     pub(crate) fn note_failure(&mut self, why: &str) {
         tracing::warn!(why, portal = %self.portal, wait = ?self.wait, "one more connection could not be made; it is \
                                                                        tried again");
@@ -137,7 +137,7 @@ impl Growth {
         self.wait = (self.wait * 2).min(JOIN_WAIT_MAX);
     }
 
-    /// A connection came about.
+    /// A connection was made.
     pub(crate) fn note_success(&mut self) {
         self.not_before = None;
         self.wait = JOIN_WAIT_MIN;

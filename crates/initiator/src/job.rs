@@ -87,7 +87,7 @@ pub(crate) enum Reply {
 /// What one command of a job is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// All there is to do: a flush, a raw command.
+    /// The whole request: a flush, a raw command.
     Whole,
     /// These bytes of the request.
     Part(ByteRange),
@@ -144,9 +144,9 @@ pub(crate) struct Job {
     /// Whether anything of it was sent to a unit with a volatile cache. That it was switched off since makes nothing
     /// durable.
     was_volatile: bool,
-    /// Waits before anything more of it is issued.
+    /// Whether nothing more of it is issued until a pause is over.
     pub(crate) is_delayed: bool,
-    /// Why it cannot be carried out, once that is known.
+    /// The error that the job will end with, once that is known.
     failure: Option<Error>,
     /// Bytes from its start for which parts were made.
     cut_bytes: u64,
@@ -540,7 +540,7 @@ impl Job {
     pub(crate) fn finish(self, result: Result<(), Error>) {
         let (buffer, extents) = match self.kind {
             Kind::Read { buffer, .. } | Kind::Write { buffer, .. } => (buffer, Vec::new()),
-            // The one answer that is never wrong.
+            // Saying that the blocks hold data is never wrong.
             Kind::Extents { range, found } if found.is_empty() && !range.is_empty() => {
                 (Buffer::empty(), vec![Extent { range, kind: ExtentKind::Data }])
             }
@@ -550,7 +550,7 @@ impl Job {
         match (self.reply, result) {
             (Reply::Request(sender), Ok(())) => sender.complete(Response { extents, ..Response::done(buffer) }),
             (Reply::Request(sender), Err(error)) => sender.complete(Response::failed(error, buffer)),
-            // Whoever asked may have gone away.
+            // The caller may have stopped waiting.
             (Reply::Raw(sender), Err(error)) => drop(sender.send(Err(error))),
             (Reply::Raw(_) | Reply::Replay | Reply::Nobody, _) => {}
         }

@@ -24,12 +24,13 @@
 //! | `sharing` | being a client of a LUN that several hosts share: lease, callbacks, copies |
 //! | `change_marks` | what others changed while nobody looked on, where the target tells |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
-//! | `engine` | requests to commands and back; retries; what is issued again after a lost session |
+//! | `engine` | requests to commands and back; retries |
+//! | `engine/loss` | what becomes of jobs when the session, or the LUN's cache, is lost |
 //! | `job` | one request as a sequence of commands |
 //! | `under_way` | commands in the order in which they were sent |
 //! | `verdict` | what each outcome of a command means |
 //! | `retained` | copies of writes that the LUN may still lose |
-//! | `replay` | those that are written again, and when |
+//! | `retained_replay` | those that are written again after the LUN lost them, and when |
 //! | `unit` | what a LUN says about itself |
 //! | `link` | one session with all its connections |
 //! | `wire` | one connection and its stream, or the two of a pair |
@@ -37,6 +38,8 @@
 //! | `back_off` | how long to wait before the next session |
 //! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
+//! | `taken_marks`, `told_changes` | the change marks that are held; what the target has told of others' changes |
+//! | `shared`, `alarm`, `log_limit` | what device and driver share; a deadline that wakes the driver; log lines that do not repeat |
 //! | `options`, `status`, `error`, `limits` | what their names say |
 //!
 //! What is promised: an acknowledged write survives the loss of the session, of the target process and, where the LUN
@@ -61,9 +64,9 @@ mod log_limit;
 mod options;
 mod recovery;
 mod remote_lun;
-mod replay;
 mod reservation;
 mod retained;
+mod retained_replay;
 mod shared;
 mod sharing;
 mod status;

@@ -36,7 +36,7 @@ use crate::wire::{Counters, Role, Wire};
 pub(crate) struct Link {
     /// The leading one first, as long as it is there; never empty.
     wires: Vec<Wire>,
-    /// What connections that are gone still had to say.
+    /// Events of connections that are gone.
     events: VecDeque<Event>,
     pub(crate) session: Session,
     pub(crate) logged_in: Option<LoggedIn>,
@@ -51,7 +51,7 @@ pub(crate) struct Link {
     alarm: Alarm,
 }
 
-/// Who a session is opened for.
+/// What a session is opened with.
 #[derive(Clone)]
 pub(crate) struct Opener {
     pub(crate) options: Arc<InitiatorOptions>,
@@ -220,7 +220,8 @@ impl Link {
         session.take_all()
     }
 
-    /// Does what can be done now. Returns whether anything was; if not, the task is woken when something can be.
+    /// Does what can be done without waiting. Returns whether anything was; if not, the task is woken when something
+    /// can be.
     pub(crate) fn poll_io(&mut self, context: &mut Context<'_>) -> Result<bool, LinkError> {
         let now = self.clock.now();
         self.hand_out();
@@ -424,7 +425,7 @@ impl Link {
         has_progressed
     }
 
-    /// Lets connections go that are too many: the youngest first, each when nothing is under way there.
+    /// Logs surplus connections out, the youngest first, each when nothing is under way there.
     fn shrink(&mut self, target_count: usize) -> bool {
         let serving = self.wires.iter().filter(|wire| wire.role == Role::Serving).count();
         let too_many = serving.saturating_sub(target_count);

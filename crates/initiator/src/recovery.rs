@@ -122,7 +122,7 @@ impl Recoveries {
         let asked = |recovery: &&mut Recovery| recovery.cid == removed.cid && matches!(recovery.stage, Stage::Asked(_));
         let Some(recovery) = self.under_way.iter_mut().find(asked) else { return Ok(()) };
         match removed.outcome {
-            // One that the target does not know any more has nothing left there.
+            // A connection that the target does not know any more has no tasks left there.
             LogoutOutcome::Closed | LogoutOutcome::CidNotFound => {
                 let until = now + Duration::from_secs(removed.wait_seconds.into());
                 recovery.stage = Stage::Waiting { until, exp_cmd_sn: removed.exp_cmd_sn };

@@ -39,7 +39,7 @@ impl RemoteLun {
         &self.place
     }
 
-    /// How things stand.
+    /// The state and the counts of the attachment.
     pub fn status(&self) -> Status {
         self.shared.view().status.clone()
     }

@@ -23,7 +23,7 @@ pub(crate) enum Content {
     Bytes(Arc<Buffer>, Range<usize>),
     /// Zeroes; whether the space may be given back.
     Zeroes { may_discard: bool },
-    /// Nothing in particular.
+    /// No content in particular: the bytes were discarded.
     Discarded,
 }
 
@@ -48,7 +48,7 @@ struct Entry {
     content: Content,
 }
 
-/// Everything since the last flush.
+/// All changes since the last flush.
 pub(crate) struct Retained {
     pool: BufferPool,
     bytes_max: usize,
@@ -86,7 +86,7 @@ impl Retained {
         self.entries.is_empty()
     }
 
-    /// Changes, of whatever kind.
+    /// Count of retained changes.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }

@@ -22,7 +22,7 @@ use crate::status::Status;
 use crate::taken_marks::TakenMarks;
 use crate::unit::Unit;
 
-/// Something a caller wants.
+/// A request of a caller.
 pub(crate) enum Incoming {
     Request(Request, SlotSender),
     Raw(RawCommand, oneshot::Sender<Result<RawOutcome, Error>>),
@@ -33,7 +33,7 @@ impl Incoming {
     pub(crate) fn refuse(self, error: Error) {
         match self {
             Self::Request(request, sender) => sender.complete(request.fail(error)),
-            // Whoever asked may have gone away.
+            // The caller may have stopped waiting.
             Self::Raw(_, sender) => drop(sender.send(Err(error))),
         }
     }
@@ -58,13 +58,13 @@ struct Inbox {
     incoming: VecDeque<Incoming>,
     /// Requests that the driver had when it looked last.
     taken: usize,
-    /// Why nothing is taken any more.
+    /// The error that further requests get.
     refusal: Option<Error>,
     is_closing: bool,
     is_stopped: bool,
-    /// What is acknowledged and may be lost, now that nobody flushes it any more.
+    /// The error of acknowledged data that may be lost, because the driver ended without flushing it.
     possible_loss: Option<Error>,
-    /// Whoever looks for the LUN is to do so at once.
+    /// Whether the next attempt to reconnect is to be made at once.
     is_reconnect_requested: bool,
     driver: Option<Waker>,
     closers: Vec<Waker>,
@@ -189,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Whether that was asked for since the last look.
+    /// Whether that was asked for since the last call.
     pub(crate) fn take_reconnect_request(&self) -> bool {
         std::mem::take(&mut lock(&self.inbox).is_reconnect_requested)
     }

@@ -8,7 +8,7 @@ use iscsi::pdu::Isid;
 
 use crate::sharing::SharingStatus;
 
-/// Where an attachment stands.
+/// The state of an attachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
     /// The session carries requests.
@@ -31,7 +31,7 @@ pub enum State {
 /// A moment's view of an attachment. Counts are since it was attached, over all its sessions.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Where it stands.
+    /// Its state.
     pub state: State,
     /// The portal of the session, or the one that is tried.
     pub portal: String,
@@ -80,10 +80,10 @@ pub struct Status {
     pub connections: usize,
     /// Of these, halves of split pairs.
     pub split_connections: usize,
-    /// As one of several hosts, where it is.
+    /// Its part as one of several hosts that share the LUN; `None` where it is the only one.
     pub sharing: Option<SharingStatus>,
     /// The values in force.
     pub negotiated: Option<Negotiated>,
-    /// What looking at streams instead of sleeping came to.
+    /// Busy polling of streams.
     pub busy_poll: BusyPollCounts,
 }

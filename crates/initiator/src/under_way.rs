@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// See the module.
+/// Which of the commands that were sent are answered.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     /// The number of the oldest command that is not answered, or of the next one.

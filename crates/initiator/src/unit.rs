@@ -1,4 +1,4 @@
-//! What is learned about a logical unit when a session begins: who it is, how large, what it can do.
+//! Identity, size and capabilities of a logical unit, as read when a session begins.
 //!
 //! TEST UNIT READY first, until the unit attentions of the new nexus are taken; then INQUIRY, the VPD pages, READ
 //! CAPACITY and the caching page. A page that a unit does not have leaves the standard's silence in its place.
@@ -104,7 +104,7 @@ impl<'a> Probe<'a> {
         Ok(Self { link, options, lun })
     }
 
-    /// Everything, from the beginning when the unit changes or loses something meanwhile.
+    /// Reads everything, and begins again when the unit changes or loses something meanwhile.
     pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
         for _ in 0..ATTEMPTS_MAX {
             self.check_presence().await?;
@@ -119,7 +119,7 @@ impl<'a> Probe<'a> {
         Err(self.failed("it never stays the same"))
     }
 
-    /// What a unit that is ready is.
+    /// Reads what a unit is that is ready.
     async fn look(&mut self) -> Result<Unit, LinkError> {
         let identity = self.identity().await?;
         let (capacity, has_sixteen) = self.capacity().await?;
@@ -174,7 +174,7 @@ impl<'a> Probe<'a> {
         })
     }
 
-    /// A vendor's page is asked for only where it is listed.
+    /// Asks for a vendor's page only where it is listed.
     async fn listed_page<T>(
         &mut self,
         listed: &[u8],
@@ -339,7 +339,7 @@ impl<'a> Probe<'a> {
                     return Ok(Ok(completed.buffer.get(..received_bytes).unwrap_or_default().to_vec()));
                 }
                 (Some(Status::CheckCondition), Some(sense)) => match sense.key {
-                    // It is said once, and this command was not carried out.
+                    // A unit attention is reported once, and the command that reports it was not carried out.
                     _ if sense.is_deferred || sense.key == SenseKey::UnitAttention => {
                         self.link.heard.push(sense);
                         refused_with = "unit attentions";

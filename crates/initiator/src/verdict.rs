@@ -1,4 +1,4 @@
-//! What to do when a command has ended: the one table of outcomes.
+//! What each outcome of a command means, in one table.
 
 use block::{Error, ErrorKind};
 use iscsi::initiator::Outcome;
@@ -19,7 +19,7 @@ pub(crate) enum Verdict {
     Later,
     /// It was not, because the target port is in a state without access; another one may be open.
     Elsewhere(Error),
-    /// It never left.
+    /// It was not sent.
     Unsent(String),
     /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows, unless it
     /// changes what others change, too.
@@ -70,7 +70,8 @@ pub(crate) fn is_without_access(sense: &Sense) -> bool {
     sense.key == SenseKey::NotReady && sense.asc == 0x04 && matches!(sense.ascq, 0x0b | 0x0c)
 }
 
-/// Judges the outcome of `what`, which is asked for where something went wrong, and was to bring `read_bytes`.
+/// What the outcome of a command that was to bring `read_bytes` means. `what` names the command in errors; it is called
+/// only for those.
 pub(crate) fn judge(outcome: &Outcome, read_bytes: usize, what: impl Fn() -> String) -> Verdict {
     let (status, sense, residual, received_bytes) = match outcome {
         Outcome::Status { status, sense, residual, received_bytes } => (*status, sense, *residual, *received_bytes),
@@ -79,7 +80,7 @@ pub(crate) fn judge(outcome: &Outcome, read_bytes: usize, what: impl Fn() -> Str
         Outcome::NotSent => return Verdict::Unsent("the target's command window stayed closed".to_owned()),
     };
     let verdict = judge_status(status, sense, &what);
-    // Whatever it is called.
+    // A good status does not stand for bytes that did not move.
     if matches!(verdict, Verdict::Done) && (residual != Residual::None || received_bytes < read_bytes) {
         let words = format!("{} moved other than the bytes asked for: {residual:?}", what());
         return Verdict::Failed(Error::new(ErrorKind::Media, words));
@@ -91,7 +92,7 @@ fn judge_status(status: u8, sense: &[u8], what: &impl Fn() -> String) -> Verdict
     match Status::from_code(status) {
         Some(Status::Good | Status::ConditionMet) => Verdict::Done,
         Some(Status::Busy | Status::TaskSetFull | Status::AcaActive) => Verdict::Later,
-        // However far it had come.
+        // It may have been carried out in part.
         Some(Status::TaskAborted) => Verdict::Unanswered(ABORTED_WORDS.to_owned()),
         Some(Status::ReservationConflict) => {
             let words = format!("{} failed: another initiator holds a reservation", what());
@@ -122,7 +123,7 @@ fn judge_sense(sense: &Sense, what: &str) -> Verdict {
     }
 }
 
-/// Whether a unit says that the client of this session is dead.
+/// Whether a unit says that the client of this session is fenced.
 pub(crate) fn is_fenced(sense: &Sense) -> bool {
     sense.is_same_condition(&Sense::SHARING_FENCED)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Counters {
     pub(crate) gone_pdus: (u64, u64),
 }
 
-/// What a connection is there for.
+/// The role of a connection in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// It logs in to a session that is there; as the response half of the connection with this CID, if any.
@@ -33,7 +33,7 @@ pub(crate) enum Role {
     Leaving,
 }
 
-/// See the module.
+/// One connection of a session with its stream, or with the two of a pair.
 pub(crate) struct Wire {
     pub(crate) connection: Connection,
     pub(crate) role: Role,
@@ -54,7 +54,7 @@ impl Wire {
         self.response_half = Some(half.stream);
     }
 
-    /// TCP connections it is made of.
+    /// Count of TCP connections: two of a pair.
     pub(crate) fn stream_count(&self) -> usize {
         1 + usize::from(self.response_half.is_some())
     }

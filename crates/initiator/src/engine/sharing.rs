@@ -17,7 +17,7 @@ use crate::sharing::order;
 use crate::verdict::Attention;
 
 impl Engine {
-    /// A session is there.
+    /// A session has begun.
     pub(crate) fn begin_session(&mut self) {
         let now = self.options.clock.now();
         if let Some(mut member) = self.shared.member() {
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// Does what a client of a shared LUN has to do. Whether anything was.
+    /// Sends and receives what a client of a shared LUN has to. Returns whether anything was done.
     pub(super) fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> bool {
         let Some(mut member) = self.shared.member() else { return false };
         let mut has_progressed = member.poll(context, now);
@@ -47,7 +47,7 @@ impl Engine {
         has_progressed
     }
 
-    /// Says goodbye to a shared LUN; whether that is over.
+    /// Unregisters from a shared LUN. Returns whether that is complete.
     pub(super) fn leave(&mut self, now: Instant) -> bool {
         self.shared.member().is_none_or(|mut member| member.leave(now))
     }
@@ -69,7 +69,7 @@ impl Engine {
         self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
     }
 
-    /// Takes what the target says to a client of a shared LUN.
+    /// Handles a message of the target to a client of a shared LUN.
     pub(super) fn take_message(&mut self, header: &AsyncMessage, data: &[u8], now: Instant) {
         let AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, .. } = header.event else { return };
         let Some(mut member) = self.shared.member() else { return };

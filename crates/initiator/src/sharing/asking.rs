@@ -1,4 +1,4 @@
-//! What people ask of a shared unit: who is there and holds what, and to end another client's life.
+//! Reports on a shared unit, and fences a client, for people.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::sharing::report::{Report, ReportRecord};

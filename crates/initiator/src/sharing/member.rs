@@ -69,11 +69,11 @@ pub(crate) struct Member {
     taken: u64,
     standing: Standing,
     continuity: Option<Continuity>,
-    /// To be done one after the other.
+    /// What the holder wants done, in this order.
     outputs: VecDeque<HolderOutput>,
     /// Copies that are being dropped, for the first output.
     dropping: Option<Dropped>,
-    /// To be sent, in this order.
+    /// Orders to be sent, in this order.
     acknowledgements: VecDeque<Order>,
     is_renewal_due: bool,
     is_registration_due: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Member {
     /// By number, and when they were sent.
     under_way: BTreeMap<u64, (Order, Instant)>,
     next_number: u64,
-    /// It leaves; until when that is waited for.
+    /// It unregisters; until when that is waited for.
     leaving: Option<Instant>,
     has_left: bool,
     over: Option<Error>,
@@ -152,7 +152,7 @@ impl Member {
         self.over.as_ref()
     }
 
-    /// How the life since the last join follows on the one before; once after each.
+    /// How the registration since the last join follows on the one before. Told once after each join.
     pub(crate) fn take_continuity(&mut self) -> Option<Continuity> {
         self.continuity.take()
     }
@@ -162,7 +162,7 @@ impl Member {
         self.under_way.is_empty()
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// The next time at which [`poll`](Self::poll) has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let joining = match self.standing {
             Standing::Joining { again_at, .. } => Some(again_at),
@@ -381,7 +381,7 @@ impl Member {
         }
     }
 
-    /// What the target says unasked.
+    /// A message of the target.
     pub(crate) fn handle_message(&mut self, now: Instant, message: &Message) {
         let client = ClientId::from_bits(message.client);
         let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);

@@ -18,22 +18,22 @@ const TOKENS: u64 = 1 << 63;
 /// A SHARING OUT command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// None where the target is to say who it is.
+    /// `None` in a registration: the target assigns the client's number.
     pub(crate) client: Option<ClientId>,
     pub(crate) parameters: Parameters,
 }
 
-/// What came of an order.
+/// The outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
-    /// The client is dead.
+    /// The client is fenced.
     Fenced,
     /// The target started again, or this session is no longer the client's.
     Unknown,
-    /// It makes no sense to the target: what it names is not there any more.
+    /// The target refuses it: what it names does not exist any more.
     Refused,
-    /// Nobody knows, or not now.
+    /// The outcome is unknown, or the target is busy: the order is sent again.
     Again,
 }
 
@@ -43,7 +43,7 @@ impl Order {
         matches!(self.parameters, Parameters::Renew { .. } | Parameters::Acknowledge { .. })
     }
 
-    /// As the command of so high a number.
+    /// The SHARING OUT command, with a token made of `number`.
     pub(crate) fn command(&self, number: u64, lun: u64, timeout: Duration) -> Command {
         let list = self.parameters.emit();
         let cdb = Cdb::SharingOut {
@@ -61,7 +61,7 @@ pub(crate) fn number_of(token: u64) -> Option<u64> {
     (token & TOKENS != 0).then_some(token & !TOKENS)
 }
 
-/// What an outcome means.
+/// What the outcome of the command means for the order.
 pub(crate) fn answer(outcome: &Outcome) -> Answer {
     let Outcome::Status { status, sense, .. } = outcome else { return Answer::Again };
     match (Status::from_code(*status), Sense::parse(sense)) {

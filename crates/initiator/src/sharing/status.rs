@@ -1,4 +1,4 @@
-//! What an attachment says of its sharing.
+//! The status of a client of a shared LUN.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use std::time::Duration;
 pub struct SharingStatus {
     /// Its number at the target; none before it was registered.
     pub client: Option<u64>,
-    /// Whether it lives: its copies may be used.
+    /// Whether it is registered and its lease lasts, so that its copies may be used.
     pub is_alive: bool,
     /// For how long it may be silent from now on.
     pub lease_left: Duration,
     /// How often it was asked to drop copies.
     pub purges: u64,
-    /// Lives that it has begun.
+    /// How often it has registered anew.
     pub lives: u64,
 }

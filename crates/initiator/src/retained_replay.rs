@@ -14,13 +14,13 @@ use block::ByteRange;
 use crate::limits::{BUSY_WAIT_MAX, BUSY_WAIT_MIN, REPLAY_DEPTH};
 use crate::retained::Content;
 
-/// When it leaves.
+/// When a replay that was interrupted may begin again.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     /// Since when it has not come to its end.
     since: Instant,
     from: Instant,
-    /// Before it begins the next time.
+    /// The wait before it begins the next time.
     wait: Duration,
 }
 
@@ -65,7 +65,7 @@ impl Replay {
         Some(next)
     }
 
-    /// One of those under way is over.
+    /// A retained write has ended.
     pub(crate) fn end_one(&mut self) {
         self.give_up_one();
         if !self.is_under_way() {

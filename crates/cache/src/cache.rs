@@ -31,8 +31,8 @@ impl Cache {
     /// Makes `cache_device` an empty cache for `origin`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `InvalidRange` for options that make no sense, `Unsupported` for block sizes or
-    /// names that cannot be recorded, the device's own.
+    /// `InvalidRange` when it is too small, and for options that make no sense; `Unsupported` for block sizes or names
+    /// that cannot be recorded; the device's own.
     pub async fn format(
         cache_device: &SharedDevice,
         origin: &SharedDevice,

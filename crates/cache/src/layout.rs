@@ -45,7 +45,7 @@ impl Layout {
     /// The layout of a new cache on a device of `size_bytes`.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `InvalidRange` for options that make no sense.
+    /// `InvalidRange` when it is too small, and for options that make no sense.
     pub fn new(size_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
         let unit = SUPERBLOCK_BYTES as u64;
         let device_bytes = size_bytes / unit * unit;
@@ -224,7 +224,7 @@ fn too_small(size_bytes: u64, line_size: LineSize) -> Error {
         line_size.bytes() >> 10,
         (line_size.bytes() * 2 * FRAMES_MIN) >> 10
     );
-    Error::new(ErrorKind::NoSpace, context)
+    Error::new(ErrorKind::InvalidRange, context)
 }
 
 #[cfg(test)]
@@ -296,7 +296,7 @@ mod tests {
         for bytes in [0, 4096, 8192, 64 << 10] {
             assert_eq!(
                 Layout::new(bytes, &FormatOptions::default()).unwrap_err().kind(),
-                ErrorKind::NoSpace,
+                ErrorKind::InvalidRange,
                 "{bytes}"
             );
         }

@@ -90,7 +90,7 @@ fn too_small_a_device_is_refused_when_it_is_formatted() {
     let (cache_device, origin) = (named(32 << 10, "C"), named(1 << 20, "S1"));
     let error = executor
         .block_on(async move { Cache::format(&cache_device, &origin, FormatOptions::default()).await.unwrap_err() });
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert_eq!(error.kind(), ErrorKind::InvalidRange);
 }
 
 #[test]

@@ -99,8 +99,7 @@ impl Layout {
     /// The layout of a difference on a device of `device_bytes`.
     ///
     /// # Errors
-    /// `InvalidRange` for a chunk size that makes no sense or a base of too many chunks, `NoSpace` when there is no
-    /// room for a chunk.
+    /// `InvalidRange` for a chunk size that makes no sense, a base of too many chunks, or no room for a chunk.
     pub(crate) fn new(uuid: Uuid, base: &Binding, device_bytes: u64, chunk_bytes: u32) -> Result<Self, Error> {
         let is_sensible = chunk_bytes.is_power_of_two()
             && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes)
@@ -116,7 +115,7 @@ impl Layout {
             let context = format!("{} bytes are too many chunks of {chunk_bytes}", base.size_bytes);
             return Err(Error::new(ErrorKind::InvalidRange, context));
         }
-        let [_, slots_end] = superblock::places(device_bytes)?;
+        let slots_end = superblock::places(device_bytes).map_or(0, |[_, last]| last);
         let map_bytes = chunk_count.div_ceil(ENTRIES_PER_SECTOR as u64) * SECTOR_BYTES as u64;
         let slots_offset = (MAP_OFFSET + map_bytes).next_multiple_of(SLOT_ALIGNMENT);
         let slot_count = (slots_end.saturating_sub(slots_offset) / chunk_bytes).min(chunk_count);
@@ -126,7 +125,7 @@ impl Layout {
                 base.size_bytes,
                 slots_offset + chunk_bytes + SUPERBLOCK_BYTES as u64
             );
-            return Err(Error::new(ErrorKind::NoSpace, context));
+            return Err(Error::new(ErrorKind::InvalidRange, context));
         }
         Ok(Self { uuid, base_bytes: base.size_bytes, chunk_bytes, chunk_count, slot_count, slots_offset })
     }

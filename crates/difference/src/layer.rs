@@ -95,8 +95,8 @@ impl Difference {
     /// Makes `difference` an empty difference from `base`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `InvalidRange` for a chunk size that makes no sense, `Unsupported` when it
-    /// cannot be written in 512 bytes or the base has a name that is too long; the device's own.
+    /// `InvalidRange` when it is too small, and for a chunk size that makes no sense; `Unsupported` when it cannot be
+    /// written in 512 bytes or the base has a name that is too long; the device's own.
     pub async fn format(
         difference: &SharedDevice,
         base: &SharedDevice,

@@ -264,7 +264,7 @@ fn it_belongs_to_one_base_and_has_an_identity_of_its_own() {
     let none = block_on(Difference::open(memory(DIFFERENCE_BYTES), Arc::clone(&base), None)).err().unwrap();
     assert_eq!(none.kind(), ErrorKind::Corrupt);
     for (bytes, chunk_bytes, kind) in [
-        (4096, 4096, ErrorKind::NoSpace),
+        (4096, 4096, ErrorKind::InvalidRange),
         (DIFFERENCE_BYTES, 1000, ErrorKind::InvalidRange),
         (DIFFERENCE_BYTES, 2 << 20, ErrorKind::InvalidRange),
     ] {

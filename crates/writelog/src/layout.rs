@@ -47,7 +47,7 @@ impl Layout {
     /// As many segments as `device_bytes` hold.
     ///
     /// # Errors
-    /// `NoSpace` when these are too few, `Unsupported` for sizes that cannot be.
+    /// `InvalidRange` when these are too few, `Unsupported` for sizes that cannot be.
     pub fn new(device_bytes: u64, options: &FormatOptions) -> Result<Self, Error> {
         let segment_bytes = options.segment_bytes.map_or_else(|| suitable_segment_bytes(device_bytes), u64::from);
         let is_fit = (u64::from(SEGMENT_BYTES_PAPER)..=u64::from(SEGMENT_BYTES_MAX)).contains(&segment_bytes)
@@ -76,7 +76,7 @@ impl Layout {
                 segment_bytes >> 10,
                 (2 * PAGE + with_checkpoints(least)) >> 10
             );
-            return Err(Error::new(ErrorKind::NoSpace, context));
+            return Err(Error::new(ErrorKind::InvalidRange, context));
         }
         let checkpoint_bytes = checkpoint_bytes(count, segment_bytes);
         Ok(Self {

@@ -24,7 +24,7 @@ impl WriteLog {
     /// Makes `log_device` an empty log for `origin`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `NoSpace` when it is too small, `Unsupported` for sizes or names that cannot be recorded, the device's own.
+    /// `InvalidRange` when it is too small, `Unsupported` for sizes or names that cannot be recorded, the device's own.
     pub async fn format(log_device: &SharedDevice, origin: &SharedDevice, options: FormatOptions) -> Result<(), Error> {
         open::format(log_device, origin, options).await
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use base::units::ByteSize;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use futures_util::future::try_join_all;
@@ -175,15 +176,23 @@ fn print_table(all: &[Running]) {
     print_line(&table.to_string());
 }
 
+/// How much is dirty, in few characters.
+fn dirty(bytes: u64) -> String {
+    if bytes == 0 { "clean".to_owned() } else { format!("{:#} dirty", ByteSize(bytes)) }
+}
+
 fn state(status: &Shown) -> String {
     let status = match status {
         Shown::Attachment(status) => status,
         Shown::Mount(status) => return overview::mount_in_a_word(status),
-        Shown::Target(status) => return format!("{} sessions", status.server.sessions.len()),
+        Shown::Target(status) => {
+            let count = status.server.sessions.len();
+            return format!("{count} session{}", if count == 1 { "" } else { "s" });
+        }
     };
     let mut words: Vec<String> = status.remote.iter().map(|remote| remote.state.clone()).collect();
-    words.extend(status.cache.as_ref().map(|cache| format!("{}, {} bytes dirty", cache.mode, cache.dirty_bytes)));
-    words.extend(status.log.as_ref().map(|log| format!("{} bytes dirty in the log", log.dirty_bytes)));
+    words.extend(status.cache.as_ref().map(|cache| format!("{}, {}", cache.mode, dirty(cache.dirty_bytes))));
+    words.extend(status.log.as_ref().map(|log| format!("log {}", dirty(log.dirty_bytes))));
     words.extend(status.detaching.as_ref().map(|detaching| match &detaching.waits_for {
         Some(target) => format!("being detached, waits for {target}"),
         None => "being detached".to_owned(),

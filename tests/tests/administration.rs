@@ -330,6 +330,32 @@ fn what_a_crash_leaves_dirty_is_listed_and_what_is_missing_can_be_struck() {
 }
 
 #[test]
+fn a_cache_whose_file_is_gone_is_pruned_unless_it_was_dirty() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=file:a.img,size=16MiB", "--lun", "1=file:b.img,size=16MiB"]);
+    for (lun, cache) in [(0, "clean"), (1, "dirty"), (0, "here")] {
+        let options = ["--cache", cache, "--cache-size", "8MiB", "--cache-clean-above", "100%"];
+        let mut disk = attach(&world, &target.url(lun), &options);
+        if cache == "dirty" {
+            io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+            disk.kill();
+        } else {
+            world.run(["detach", "disk"]).success();
+            disk.wait().success();
+        }
+    }
+    fs::remove_file(world.path("clean")).unwrap();
+    fs::remove_file(world.path("dirty")).unwrap();
+    let states = |options: &[&str]| {
+        let listed = world.run([&["cache", "list", "--json"][..], options].concat()).json();
+        listed["caches"].as_array().unwrap().iter().map(|each| each["state"].clone()).collect::<Vec<Value>>()
+    };
+    assert_eq!(states(&[]), ["missing", "lost", "clean"]);
+    assert_eq!(states(&["--prune"]), ["pruned", "lost", "clean"]);
+    assert_eq!(states(&[]), ["lost", "clean"]);
+}
+
+#[test]
 fn what_is_no_cache_is_said_to_be_none_and_stays() {
     let world = World::new();
     let target = world.target(LUN);

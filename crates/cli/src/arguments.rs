@@ -395,6 +395,9 @@ pub struct CacheList {
     /// Measure for so long what those in use have to do: reads and writes a second, hit ratio, requests in flight
     #[arg(long, value_name = "DURATION", value_parser = parse_seconds)]
     pub load: Option<Duration>,
+    /// Strike clean caches from the list whose file is gone; one that comes back begins cold
+    #[arg(long)]
+    pub prune: bool,
     #[command(flatten)]
     pub json: Json,
 }

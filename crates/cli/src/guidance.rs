@@ -177,6 +177,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("With their LUNs and what is dirty, as JSON", "forebay cache list --json"),
             ("And what they have to do, measured for two seconds", "forebay cache list --load 2"),
+            ("Without those whose files were removed", "forebay cache list --prune"),
         ],
     ),
     ("forebay cache move", &[("From a cache that has too much", "forebay cache move 2GiB --from disk --to database")]),

@@ -1,7 +1,7 @@
 //! `cache list|move|inspect|check|discard`: the caches of this host.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::units::ByteSize;
@@ -87,11 +87,12 @@ struct Listed {
     load: Option<Load>,
 }
 
-/// What there is, and whether it may hold what its logical unit lacks.
+/// What there is, and whether it may hold what its logical unit lacks. What is pruned is listed once more.
 async fn list(arguments: &CacheList) -> Result<()> {
     let paths = Paths::from_environment()?;
     let registry = Registry::open(&paths)?;
-    let records = Caches::open(&paths)?.list()?;
+    let known = Caches::open(&paths)?;
+    let records = known.list()?;
     let loads = match arguments.load {
         Some(time) => loads(&paths, &records, time).await,
         None => BTreeMap::new(),
@@ -108,6 +109,10 @@ async fn list(arguments: &CacheList) -> Result<()> {
             (true, ..) => "attached",
             // With what its logical unit does not have, or without.
             (false, None, true) => "lost",
+            (false, None, false) if arguments.prune && is_gone(&record.path) => {
+                known.forget(&record.place())?;
+                "pruned"
+            }
             (false, None, false) => "missing",
             (false, Some(_), true) => "dirty",
             (false, Some(_), false) => "clean",
@@ -143,6 +148,11 @@ async fn list(arguments: &CacheList) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether nothing is there: what merely cannot be looked at may be.
+fn is_gone(path: &Path) -> bool {
+    std::fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// First the one shrinks, which makes room, then the other grows. When it cannot, the first gets its size back.

@@ -1,10 +1,11 @@
 //! What a server has done. Counting costs one relaxed addition; a snapshot is not one moment's truth across counters.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kind_counters::{KindCounters, RequestCounters};
 
@@ -41,7 +42,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Of one kind.
+    /// The counters of one kind.
     pub(crate) fn of(&self, kind: RequestKind) -> &KindCounters {
         &self.kinds[kind as usize]
     }
@@ -53,13 +54,13 @@ impl Counters {
         *self.lock_sizes().entry(size_bytes).or_default() += 1;
     }
 
-    /// It is not any more.
+    /// A connection that was told this size is closed.
     pub(crate) fn note_closed(&self, size_bytes: u64) {
         self.connections_open.fetch_sub(1, Ordering::Relaxed);
         self.forget_size(size_bytes);
     }
 
-    /// One that was told a size knows another one now.
+    /// A connection that was told `before_bytes` is told `size_bytes` instead.
     pub(crate) fn note_size_sent(&self, before_bytes: u64, size_bytes: u64) {
         self.forget_size(before_bytes);
         *self.lock_sizes().entry(size_bytes).or_default() += 1;
@@ -104,7 +105,8 @@ impl Counters {
 }
 
 /// What a server has done so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NbdCounters {
     /// Connections that were served.
     pub connections_accepted: u64,
@@ -131,4 +133,35 @@ pub struct NbdCounters {
     pub write_zeroes: RequestCounters,
     /// Questions for block status.
     pub block_status: RequestCounters,
+}
+
+impl AddAssign for NbdCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            connections_accepted,
+            connections_open,
+            connections_outdated,
+            connections_refused,
+            protocol_errors,
+            read,
+            write,
+            flush,
+            trim,
+            cache,
+            write_zeroes,
+            block_status,
+        } = other;
+        self.connections_accepted += connections_accepted;
+        self.connections_open += connections_open;
+        self.connections_outdated += connections_outdated;
+        self.connections_refused += connections_refused;
+        self.protocol_errors += protocol_errors;
+        self.read += read;
+        self.write += write;
+        self.flush += flush;
+        self.trim += trim;
+        self.cache += cache;
+        self.write_zeroes += write_zeroes;
+        self.block_status += block_status;
+    }
 }

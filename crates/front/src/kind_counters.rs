@@ -1,8 +1,9 @@
 //! Requests of one kind, counted.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Counting costs one relaxed addition each.
 #[derive(Default)]
@@ -31,7 +32,8 @@ impl KindCounters {
 }
 
 /// Requests of one kind that reached the device; those refused for their range or flags are not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RequestCounters {
     /// Requests begun.
     pub requests: u64,
@@ -39,4 +41,13 @@ pub struct RequestCounters {
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
+}
+
+impl AddAssign for RequestCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self { requests, bytes, errors } = other;
+        self.requests += requests;
+        self.bytes += bytes;
+        self.errors += errors;
+    }
 }

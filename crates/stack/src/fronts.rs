@@ -19,13 +19,12 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{join_all, select_all};
-use serde_json::{Map, Value};
 use tokio::sync::watch::Sender;
 
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
-use crate::status::fronts::{FrontStatus, FrontsStatus};
+use crate::status::fronts::{FrontCounters, FrontStatus, FrontsStatus};
 
 #[cfg(test)]
 mod broken;
@@ -59,7 +58,7 @@ static BEST: &[Choice] = &[
 /// that can be had here.
 ///
 /// # Errors
-/// Why it asks for nothing.
+/// A kind that does not exist, or a place that it does not take, in words.
 pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result<FrontConfig, String> {
     let refusal = || {
         let places: Vec<&str> = KINDS.iter().map(|kind| kind.places).collect();
@@ -104,7 +103,7 @@ fn best(
 pub struct Fronts(Rc<[Box<dyn Front>]>);
 
 impl Fronts {
-    /// Listens everywhere.
+    /// Opens each front's listener.
     ///
     /// # Errors
     /// A place that is taken; `Usage` for none, or too many.
@@ -116,7 +115,7 @@ impl Fronts {
         Ok(Self::of(configs.iter().map(|config| (config.kind.listen)(config)).collect::<Result<_>>()?))
     }
 
-    /// These.
+    /// The given fronts.
     pub(crate) fn of(fronts: Vec<Box<dyn Front>>) -> Self {
         Self(fronts.into())
     }
@@ -134,7 +133,7 @@ impl Fronts {
     /// Shows the device at all of them: from then on applications find it there.
     ///
     /// # Errors
-    /// Of the first where it fails.
+    /// The error of the first front that fails.
     pub fn open(&self, served: &Served) -> Result<()> {
         let open = |front: &dyn Front| {
             let name = format!("the {} front at {}", front.kind().name, front.place());
@@ -143,7 +142,7 @@ impl Fronts {
         self.0.iter().try_for_each(|front| open(front.as_ref()))
     }
 
-    /// Hangs up on everybody who comes, for ever.
+    /// Closes every connection that comes, until it is dropped.
     pub async fn turn_away(&self) {
         loop {
             let (turned_away, ..) = select_all(self.0.iter().map(|front| front.turn_away())).await;
@@ -158,7 +157,7 @@ impl Fronts {
     /// before leaves the others.
     ///
     /// # Errors
-    /// Of the first that ended with one.
+    /// The error of the first front that ended with one.
     pub async fn serve(&self, served: Served, stop: &Sender<bool>) -> Result<()> {
         let serving = self.0.iter().map(|front| {
             let served = served.clone();
@@ -175,7 +174,7 @@ impl Fronts {
         serving.await.into_iter().collect()
     }
 
-    /// What there is to say of them.
+    /// Their part of the status.
     pub fn status(&self) -> FrontsStatus {
         let one = |front: &dyn Front| {
             let clients = front.clients();
@@ -187,38 +186,14 @@ impl Fronts {
                 clients_outdated: clients.outdated,
             }
         };
-        let mut counters = Map::new();
-        for front in self.0.iter() {
-            let name = front.kind().name;
-            let counted = sum(counters.remove(name).unwrap_or_default(), front.counters());
-            counters.insert(name.to_owned(), counted);
-        }
+        let mut counters = FrontCounters::default();
+        self.0.iter().for_each(|front| front.count(&mut counters));
         FrontsStatus {
             address: self.addresses().join(" "),
             front: self.places().first().cloned(),
             fronts: self.0.iter().map(|front| one(front.as_ref())).collect(),
             counters,
         }
-    }
-}
-
-/// Numbers at the same keys together.
-fn sum(one: Value, other: Value) -> Value {
-    match (one, other) {
-        (Value::Object(mut one), Value::Object(other)) => {
-            let sums: Map<String, Value> = other
-                .into_iter()
-                .map(|(key, value)| {
-                    let held = one.remove(&key).unwrap_or_default();
-                    (key, sum(held, value))
-                })
-                .collect();
-            Value::Object(sums)
-        }
-        (one, other) => match (one.as_u64(), other.as_u64()) {
-            (Some(one), Some(other)) => one.saturating_add(other).into(),
-            _ => other,
-        },
     }
 }
 
@@ -230,7 +205,6 @@ mod tests {
     use block::memory::MemoryDevice;
     use block::range_lock::RangeLock;
     use block::{Buffer, Identity};
-    use serde_json::json;
 
     use super::*;
     use crate::settings::find;
@@ -262,13 +236,6 @@ mod tests {
         assert_eq!((kind.name, place.as_str()), ("nbd", "unix:/run/forebay/disk.nbd"));
         let nothing = best(&[broken], usual).map(drop).unwrap_err();
         assert_eq!(nothing, "auto finds nothing here: no thing: it is broken");
-    }
-
-    #[test]
-    fn counters_of_fronts_of_one_kind_are_added() {
-        let one = json!({ "open": 1, "read": { "requests": 2 } });
-        let other = json!({ "open": 3, "read": { "requests": 4 } });
-        assert_eq!(sum(sum(Value::Null, one), other), json!({ "open": 4, "read": { "requests": 6 } }));
     }
 
     #[tokio::test]

@@ -148,7 +148,7 @@ impl Search {
     fn status(&self) -> SoughtStatus {
         let state = self.state.borrow();
         let reached = match &self.sought {
-            Sought::Attachment(fronts) => Reached::Fronts(fronts.status()),
+            Sought::Attachment(fronts) => Reached::Fronts(Box::new(fronts.status())),
             Sought::Mount(directory) => Reached::Directory { address: directory.clone() },
         };
         SoughtStatus {

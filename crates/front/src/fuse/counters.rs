@@ -1,8 +1,9 @@
-//! What was asked of a FUSE file.
+//! Counters of the requests to a FUSE file.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kind_counters::{KindCounters, RequestCounters};
 
@@ -37,11 +38,12 @@ impl Counters {
     }
 }
 
-/// Which of them counts a request.
+/// The counter of one kind of request.
 pub(super) type Kind = fn(&Counters) -> &KindCounters;
 
-/// What was asked of a file so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Counters of the requests to a FUSE file since it was mounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FuseCounters {
     /// How many times it is open now. A loop device is one.
     pub open: u64,
@@ -55,4 +57,16 @@ pub struct FuseCounters {
     pub write_zeroes: RequestCounters,
     /// Questions for the next data or hole (lseek).
     pub seek: RequestCounters,
+}
+
+impl AddAssign for FuseCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self { open, read, write, flush, write_zeroes, seek } = other;
+        self.open += open;
+        self.read += read;
+        self.write += write;
+        self.flush += flush;
+        self.write_zeroes += write_zeroes;
+        self.seek += seek;
+    }
 }

@@ -3,10 +3,10 @@
 use std::io;
 
 use futures_util::future::LocalBoxFuture;
-use serde_json::{Value, json};
 
 use super::kind::{Clients, Front, FrontKind, Served};
 use crate::error::{Error, Failure};
+use crate::status::fronts::FrontCounters;
 
 static KIND: FrontKind = FrontKind {
     name: "broken",
@@ -45,7 +45,5 @@ impl Front for Broken {
         Clients::default()
     }
 
-    fn counters(&self) -> Value {
-        json!({})
-    }
+    fn count(&self, _: &mut FrontCounters) {}
 }

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 use futures_util::future::LocalBoxFuture;
-use serde_json::{Value, json};
 
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use crate::error::{Error, Failure, Result};
-use crate::metrics::plain::{Counted, Plain, counter, gauge};
+use crate::metrics::plain::{Plain, Value, counter, gauge};
+use crate::status::fronts::FrontCounters;
 
 pub(super) static KIND: FrontKind =
     FrontKind { name: "fuse", places: "fuse:PATH", place, usual, listen, metrics: METRICS };
 
-const METRICS: &[Plain<Counted>] = &[
-    gauge("forebay_fuse_open", &["open"], "How many times FUSE files are open."),
-    counter("forebay_fuse_read_requests", &["read", "requests"], "Reads of FUSE files."),
-    counter("forebay_fuse_read_bytes", &["read", "bytes"], "Bytes of reads of FUSE files."),
-    counter("forebay_fuse_write_requests", &["write", "requests"], "Writes to FUSE files."),
-    counter("forebay_fuse_write_bytes", &["write", "bytes"], "Bytes of writes to FUSE files."),
+const METRICS: &[Plain<Value<FrontCounters>>] = &[
+    gauge("forebay_fuse_open", |all| Some(all.fuse?.open), "How many times FUSE files are open."),
+    counter("forebay_fuse_read_requests", |all| Some(all.fuse?.read.requests), "Reads of FUSE files."),
+    counter("forebay_fuse_read_bytes", |all| Some(all.fuse?.read.bytes), "Bytes of reads of FUSE files."),
+    counter("forebay_fuse_write_requests", |all| Some(all.fuse?.write.requests), "Writes to FUSE files."),
+    counter("forebay_fuse_write_bytes", |all| Some(all.fuse?.write.bytes), "Bytes of writes to FUSE files."),
 ];
 
 struct FuseFront {
@@ -32,7 +32,7 @@ struct FuseFront {
     file: OnceCell<FuseFile>,
 }
 
-/// An absolute one.
+/// The place as an absolute path.
 fn place(text: &str) -> std::result::Result<String, String> {
     if text.is_empty() {
         return Err("a file has a path: fuse:PATH".to_owned());
@@ -85,11 +85,11 @@ impl Front for FuseFront {
     }
 
     fn clients(&self) -> Clients {
-        // Everybody sees the size that it has.
+        // A file's size is asked for each time, so that no client knows an old one.
         Clients { open: self.counted().open, outdated: 0 }
     }
 
-    fn counters(&self) -> Value {
-        json!(self.counted())
+    fn count(&self, sum: &mut FrontCounters) {
+        *sum.fuse.get_or_insert_default() += self.counted();
     }
 }

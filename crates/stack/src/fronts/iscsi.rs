@@ -12,8 +12,6 @@ use std::pin::pin;
 
 use ::target::Quota;
 use futures_util::future::{Either, LocalBoxFuture, select};
-use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
@@ -21,7 +19,8 @@ use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use super::options::FrontOptions;
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
-use crate::metrics::plain::{Counted, Plain, counter, gauge};
+use crate::metrics::plain::{Plain, Value, counter, gauge};
+use crate::status::fronts::{CommandCounters, FrontCounters, GatewayCounters, TransferCounters};
 
 mod gateway;
 
@@ -30,37 +29,19 @@ use gateway::Gateway;
 pub(super) static KIND: FrontKind =
     FrontKind { name: "iscsi", places: "iscsi:[ADDRESS:]PORT", place, usual, listen, metrics: METRICS };
 
-const METRICS: &[Plain<Counted>] = &[
-    gauge("forebay_iscsi_sessions", &["sessions"], "Sessions of iSCSI gateways."),
-    gauge("forebay_iscsi_connections", &["connections_open"], "Connections to iSCSI gateways."),
-    counter("forebay_iscsi_logins_refused", &["logins_refused"], "Logins that iSCSI gateways refused."),
-    counter("forebay_iscsi_read_requests", &["read", "requests"], "Reads through iSCSI gateways."),
-    counter("forebay_iscsi_read_bytes", &["read", "bytes"], "Bytes of reads through iSCSI gateways."),
-    counter("forebay_iscsi_write_requests", &["write", "requests"], "Writes through iSCSI gateways."),
-    counter("forebay_iscsi_write_bytes", &["write", "bytes"], "Bytes of writes through iSCSI gateways."),
+const METRICS: &[Plain<Value<FrontCounters>>] = &[
+    gauge("forebay_iscsi_sessions", |all| Some(all.iscsi?.sessions), "Sessions of iSCSI gateways."),
+    gauge("forebay_iscsi_connections", |all| Some(all.iscsi?.connections_open), "Connections to iSCSI gateways."),
+    counter(
+        "forebay_iscsi_logins_refused",
+        |all| Some(all.iscsi?.logins_refused),
+        "Logins that iSCSI gateways refused.",
+    ),
+    counter("forebay_iscsi_read_requests", |all| Some(all.iscsi?.read.requests), "Reads through iSCSI gateways."),
+    counter("forebay_iscsi_read_bytes", |all| Some(all.iscsi?.read.bytes), "Bytes of reads through iSCSI gateways."),
+    counter("forebay_iscsi_write_requests", |all| Some(all.iscsi?.write.requests), "Writes through iSCSI gateways."),
+    counter("forebay_iscsi_write_bytes", |all| Some(all.iscsi?.write.bytes), "Bytes of writes through iSCSI gateways."),
 ];
-
-/// What the status says under the name of the kind.
-#[derive(Serialize)]
-struct Counters {
-    sessions: usize,
-    connections_open: usize,
-    connections_accepted: u64,
-    connections_refused: u64,
-    logins_refused: u64,
-    read: Requests,
-    write: Requests,
-    other: Requests,
-    failures: u64,
-}
-
-#[derive(Serialize)]
-struct Requests {
-    requests: u64,
-    /// `None` where there is no data.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-}
 
 struct IscsiFront {
     options: FrontOptions,
@@ -83,7 +64,7 @@ fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     })
 }
 
-/// It is for other machines, or for whoever asks for it.
+/// It is of use to other machines, so it is only there where it is asked for.
 fn usual(_: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
     Err("it has no usual port".to_owned())
 }
@@ -153,21 +134,20 @@ impl Front for IscsiFront {
         Clients { open: open as u64, outdated: 0 }
     }
 
-    fn counters(&self) -> Value {
+    fn count(&self, all: &mut FrontCounters) {
         let counted = self.gateway.get().map(Gateway::counted).unwrap_or_default();
         let sum = |of: fn(&::target::LunStatus) -> u64| -> u64 { counted.luns.iter().map(of).sum() };
-        let requests = |of, bytes| Requests { requests: sum(of), bytes };
-        json!(Counters {
-            sessions: counted.sessions.len(),
-            connections_open: counted.connections.len(),
+        *all.iscsi.get_or_insert_default() += GatewayCounters {
+            sessions: counted.sessions.len() as u64,
+            connections_open: counted.connections.len() as u64,
             connections_accepted: counted.connections_accepted,
             connections_refused: counted.connections_refused,
             logins_refused: counted.logins_refused,
-            read: requests(|lun| lun.reads, Some(sum(|lun| lun.read_bytes))),
-            write: requests(|lun| lun.writes, Some(sum(|lun| lun.written_bytes))),
-            other: requests(|lun| lun.others, None),
+            read: TransferCounters { requests: sum(|lun| lun.reads), bytes: sum(|lun| lun.read_bytes) },
+            write: TransferCounters { requests: sum(|lun| lun.writes), bytes: sum(|lun| lun.written_bytes) },
+            other: CommandCounters { requests: sum(|lun| lun.others) },
             failures: sum(|lun| lun.failures),
-        })
+        };
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use front::{KernelDisk, NbdCounters, NbdOptions, NbdServer, check_kernel_nbd, free_disk};
 use futures_util::future::LocalBoxFuture;
-use serde_json::{Value, json};
 
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use crate::error::{Error, Failure, Result};
 use crate::registry::file_stem;
+use crate::status::fronts::FrontCounters;
 
 struct KernelNbdFront {
     kind: &'static FrontKind,
@@ -99,7 +99,7 @@ impl Front for KernelNbdFront {
         Clients { open: counted.connections_open, outdated: counted.connections_outdated }
     }
 
-    fn counters(&self) -> Value {
-        json!(self.counted())
+    fn count(&self, sum: &mut FrontCounters) {
+        *sum.nbd.get_or_insert_default() += self.counted();
     }
 }

@@ -1,4 +1,4 @@
-//! What a front is, and what is known of a kind of them.
+//! The trait of a front, and the description of each kind.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use block::SharedDevice;
 use block::range_lock::RangeLock;
 use futures_util::future::LocalBoxFuture;
 use logical_unit::CompareAndWrite;
-use serde_json::Value;
 
 use super::options::FrontOptions;
 use crate::error::Result;
-use crate::metrics::plain::{Counted, Plain};
+use crate::metrics::plain::{Plain, Value};
+use crate::status::fronts::FrontCounters;
 
 /// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there
 /// is none.
 pub type UsualPlace = fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>;
 
-/// What is known of a kind of fronts before there is one.
+/// A kind of fronts.
 #[derive(Debug)]
 pub struct FrontKind {
-    /// The word before the colon in `--as`, and the key of its counters in the status.
+    /// The word before the colon in `--as`, and the name of its counters in the status.
     pub name: &'static str,
     /// The places it takes, as `--as` does.
     pub places: &'static str,
@@ -32,18 +32,18 @@ pub struct FrontKind {
     pub usual: UsualPlace,
     /// Listens there. Who comes waits until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
-    /// Families of its counters; each pointer into the status begins with its name.
-    pub metrics: &'static [Plain<Counted>],
+    /// Families of its counters.
+    pub metrics: &'static [Plain<Value<FrontCounters>>],
 }
 
 /// One front as asked for.
 #[derive(Clone, Debug)]
 pub struct FrontConfig {
-    /// Of which kind.
+    /// The kind.
     pub kind: &'static FrontKind,
-    /// Where.
+    /// The place.
     pub place: String,
-    /// With what.
+    /// The options.
     pub options: FrontOptions,
 }
 
@@ -58,10 +58,10 @@ pub struct Served {
     pub compares_below: Option<Arc<dyn CompareAndWrite>>,
 }
 
-/// Applications that a front has.
+/// Count of the applications that use a front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
-    /// Now.
+    /// Connected now.
     pub open: u64,
     /// Of these, who know another size of the device than it has.
     pub outdated: u64,
@@ -98,9 +98,9 @@ pub trait Front {
     /// It is opened before, and served once.
     fn serve<'a>(&'a self, served: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>>;
 
-    /// Who uses it.
+    /// The applications that use it.
     fn clients(&self) -> Clients;
 
-    /// What it counted: an object of numbers, or of such objects.
-    fn counters(&self) -> Value;
+    /// Adds what it counted to what others of its kind did.
+    fn count(&self, sum: &mut FrontCounters);
 }

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 use front::{ListenAddress, Listener, NbdCounters, NbdOptions, NbdServer, Tls};
 use futures_util::future::LocalBoxFuture;
-use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::kernel_nbd;
 use super::kind::{Clients, Front, FrontConfig, FrontKind, Served};
 use super::options::FrontOptions;
 use crate::error::{Error, Failure, Result};
-use crate::metrics::plain::{Counted, Plain, counter, gauge};
+use crate::metrics::plain::{Plain, Value, counter, gauge};
+use crate::status::fronts::FrontCounters;
 
 pub(super) static KIND: FrontKind = FrontKind {
     name: "nbd",
@@ -26,12 +26,12 @@ pub(super) static KIND: FrontKind = FrontKind {
     metrics: METRICS,
 };
 
-const METRICS: &[Plain<Counted>] = &[
-    gauge("forebay_nbd_connections", &["connections_open"], "NBD clients."),
-    counter("forebay_nbd_read_requests", &["read", "requests"], "NBD reads."),
-    counter("forebay_nbd_read_bytes", &["read", "bytes"], "Bytes of NBD reads."),
-    counter("forebay_nbd_write_requests", &["write", "requests"], "NBD writes."),
-    counter("forebay_nbd_write_bytes", &["write", "bytes"], "Bytes of NBD writes."),
+const METRICS: &[Plain<Value<FrontCounters>>] = &[
+    gauge("forebay_nbd_connections", |all| Some(all.nbd?.connections_open), "NBD clients."),
+    counter("forebay_nbd_read_requests", |all| Some(all.nbd?.read.requests), "NBD reads."),
+    counter("forebay_nbd_read_bytes", |all| Some(all.nbd?.read.bytes), "Bytes of NBD reads."),
+    counter("forebay_nbd_write_requests", |all| Some(all.nbd?.write.requests), "NBD writes."),
+    counter("forebay_nbd_write_bytes", |all| Some(all.nbd?.write.bytes), "Bytes of NBD writes."),
 ];
 
 struct NbdFront {
@@ -42,7 +42,7 @@ struct NbdFront {
     server: OnceCell<NbdServer>,
 }
 
-/// An absolute one.
+/// The place, with an absolute path.
 fn place(text: &str) -> std::result::Result<String, String> {
     if kernel_nbd::is_place(text) {
         return kernel_nbd::place(text);
@@ -88,7 +88,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
     Ok(Box::new(NbdFront { options, address, listener: Mutex::new(Some(listener)), server: OnceCell::new() }))
 }
 
-/// NBD itself asks nobody who they are.
+/// NBD has no authentication of its own: addresses of other machines need TLS.
 fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
     let refused = |advice: &str| {
         let message = format!("{address} can be reached from other machines: {advice}");
@@ -147,7 +147,7 @@ impl Front for NbdFront {
         Clients { open: counted.connections_open, outdated: counted.connections_outdated }
     }
 
-    fn counters(&self) -> Value {
-        json!(self.counted())
+    fn count(&self, sum: &mut FrontCounters) {
+        *sum.nbd.get_or_insert_default() += self.counted();
     }
 }

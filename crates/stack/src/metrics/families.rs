@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use target::{LatencyStatus, LunStatus, SessionActivity, SessionStatus};
 
-use super::plain::{Counted, Kind, Plain, Value, counter, gauge};
+use super::plain::{Kind, Plain, Value, counter, gauge};
 use crate::error::{Error, Failure};
 use crate::fronts::KINDS;
 use crate::status::ProcessStatus;
@@ -231,8 +231,7 @@ impl Collector for StatusCollector {
         plain(&mut encoder, CACHE, |value| value(status.cache.as_ref()?))?;
         plain(&mut encoder, LOG, |value| value(status.log.as_ref()?))?;
         for kind in KINDS {
-            let counted = status.fronts.counters.get(kind.name);
-            plain(&mut encoder, kind.metrics, |keys| number(counted?, keys))?;
+            plain(&mut encoder, kind.metrics, |value| value(&status.fronts.counters))?;
         }
         pdu_sizes(&mut encoder, status.remote.as_ref())?;
         let is_online = status.remote.as_ref().is_some_and(|remote| remote.state == "online");
@@ -240,11 +239,6 @@ impl Collector for StatusCollector {
         let mut family = encoder.encode_descriptor("forebay_remote_online", help, None, MetricType::Gauge)?;
         family.encode_gauge(&u64::from(is_online))
     }
-}
-
-/// What fronts counted under these keys.
-fn number(counted: &serde_json::Value, keys: Counted) -> Option<u64> {
-    keys.iter().try_fold(counted, |value, key| value.get(key))?.as_u64()
 }
 
 fn plain<A: Copy>(
@@ -531,12 +525,11 @@ mod tests {
     fn a_front_has_the_families_of_its_kind_and_those_of_others_are_left_out() {
         let mut status = attachment(json!(null), None);
         if let ProcessStatus::Attachment(status) = &mut status {
-            status.fronts.counters =
-                serde_json::Map::from_iter([("nbd".to_owned(), json!({ "read": { "bytes": 9 } }))]);
+            status.fronts.counters.nbd = Some(front::NbdCounters::default());
         }
         let samples = parsed(status);
         let of = |prefix: &str| samples.iter().filter(|sample| sample.metric.starts_with(prefix)).count();
-        assert_eq!((of("forebay_nbd_read_bytes"), of("forebay_nbd"), of("forebay_fuse")), (1, 1, 0));
+        assert_eq!((of("forebay_nbd_read_bytes"), of("forebay_nbd"), of("forebay_fuse")), (1, 5, 0));
     }
 
     #[test]

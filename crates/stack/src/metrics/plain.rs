@@ -25,9 +25,6 @@ pub struct Plain<A> {
 /// The number in a status `S`; `None` where there is nothing to count, and then there is no family.
 pub type Value<S> = fn(&S) -> Option<u64>;
 
-/// Among what the fronts of a kind counted, key after key: only the kind knows what that is.
-pub type Counted = &'static [&'static str];
-
 /// A family that only grows.
 pub const fn counter<A: Copy>(name: &'static str, at: A, help: &'static str) -> Plain<A> {
     Plain { name, kind: Kind::Counter, at, help }

@@ -35,7 +35,7 @@ pub struct SoughtStatus {
 #[serde(untagged)]
 pub enum Reached {
     /// By applications, at these fronts.
-    Fronts(FrontsStatus),
+    Fronts(Box<FrontsStatus>),
     /// In a directory.
     Directory {
         /// The directory.

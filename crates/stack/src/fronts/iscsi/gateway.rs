@@ -23,7 +23,7 @@ use crate::registry::file_stem;
 use crate::sidecar::Sidecar;
 use crate::time::system_clock;
 
-/// Where the unit is.
+/// The LUN of the unit.
 pub(super) const LUN: u64 = 0;
 
 /// A target with one unit.
@@ -33,7 +33,7 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// One for the device of `served`.
+    /// A gateway for the device of `served`.
     ///
     /// # Errors
     /// When its serial number can neither be read nor made.
@@ -81,7 +81,7 @@ impl Gateway {
         self.unit.run()
     }
 
-    /// What was counted.
+    /// The target's status.
     pub(super) fn counted(&self) -> Status {
         self.server.counted()
     }

@@ -302,7 +302,8 @@ const EXAMPLE_COLUMNS: usize = 90;
 
 /// Every exit code with its meaning.
 pub fn exit_codes() -> impl Iterator<Item = (u8, &'static str)> {
-    std::iter::once((0, "success")).chain(Failure::TABLE.iter().map(|(_, code, meaning)| (*code, *meaning)))
+    std::iter::once((0, "success"))
+        .chain(Failure::ALL.into_iter().map(|failure| (failure.exit_code(), failure.meaning())))
 }
 
 /// The command line with its guidance: what the parser, the help and every generated page are made of.

@@ -11,7 +11,7 @@
 //! | `panics` | a panic anywhere ends the process |
 //!
 //! Results go to standard output, everything else to standard error. An error is one line: what happened, to what, and
-//! what to do; the exit code says which kind it was (`stack::Failure::TABLE`).
+//! what to do; the exit code says which kind it was (`stack::Failure`).
 
 #![forbid(unsafe_code)]
 

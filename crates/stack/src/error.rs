@@ -31,24 +31,43 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Every failure with its exit code and meaning, in the order of the documentation. Success is 0.
-    pub const TABLE: &'static [(Self, u8, &'static str)] = &[
-        (Self::Other, 1, "failed in a way that has no code of its own"),
-        (Self::Usage, 2, "the command line or a configuration file is wrong"),
-        (Self::Unreachable, 3, "the portal, target or device cannot be reached, or went away"),
-        (Self::AccessDenied, 4, "credentials were refused, or access is not allowed"),
-        (Self::NotFound, 5, "the target, LUN, file or name does not exist"),
-        (Self::InUse, 6, "somebody else is using it"),
-        (Self::Mismatch, 7, "another LUN's cache, another version, or damage"),
-        (Self::NoSpace, 8, "no room is left"),
-        (Self::WouldLoseData, 9, "refused, because data would be lost"),
-        (Self::VerificationFailed, 10, "data read is not the data written"),
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 10] = [
+        Self::Other,
+        Self::Usage,
+        Self::Unreachable,
+        Self::AccessDenied,
+        Self::NotFound,
+        Self::InUse,
+        Self::Mismatch,
+        Self::NoSpace,
+        Self::WouldLoseData,
+        Self::VerificationFailed,
     ];
 
-    /// The exit code.
+    fn row(self) -> (u8, &'static str) {
+        match self {
+            Self::Other => (1, "failed in a way that has no code of its own"),
+            Self::Usage => (2, "the command line or a configuration file is wrong"),
+            Self::Unreachable => (3, "the portal, target or device cannot be reached, or went away"),
+            Self::AccessDenied => (4, "credentials were refused, or access is not allowed"),
+            Self::NotFound => (5, "the target, LUN, file or name does not exist"),
+            Self::InUse => (6, "somebody else is using it"),
+            Self::Mismatch => (7, "another LUN's cache, another version, or damage"),
+            Self::NoSpace => (8, "no room is left"),
+            Self::WouldLoseData => (9, "refused, because data would be lost"),
+            Self::VerificationFailed => (10, "data read is not the data written"),
+        }
+    }
+
+    /// The exit code. Success is 0.
     pub fn exit_code(self) -> u8 {
-        let row = Self::TABLE.iter().find(|(failure, ..)| *failure == self);
-        row.map_or(1, |(_, code, _)| *code)
+        self.row().0
+    }
+
+    /// What the exit code means, for people.
+    pub fn meaning(self) -> &'static str {
+        self.row().1
     }
 }
 
@@ -159,11 +178,6 @@ mod tests {
 
     #[test]
     fn every_failure_has_its_own_code() {
-        let mut codes: Vec<u8> = Failure::TABLE.iter().map(|(_, code, _)| *code).collect();
-        codes.dedup();
-        assert_eq!(codes, (1..=10).collect::<Vec<u8>>());
-        for (failure, code, _) in Failure::TABLE {
-            assert_eq!(failure.exit_code(), *code);
-        }
+        assert_eq!(Failure::ALL.map(Failure::exit_code).to_vec(), (1..=10).collect::<Vec<u8>>());
     }
 }

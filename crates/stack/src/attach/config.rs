@@ -25,9 +25,9 @@ const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
 /// What to attach, and how.
 pub struct AttachConfig {
-    /// What is offered.
+    /// The stack that is offered.
     pub stack: StackConfig,
-    /// Where.
+    /// The fronts.
     pub fronts: Vec<FrontConfig>,
     /// Whether it is to be ready before the target is there.
     pub waits_for_target: bool,
@@ -39,7 +39,7 @@ impl AttachConfig {
     /// The LUNs at `urls` with all that `settings` say.
     ///
     /// # Errors
-    /// What cannot be, or cannot be together.
+    /// `Usage` for a setting that is wrong, or settings that exclude each other.
     pub fn of(urls: &str, settings: Settings, paths: &Paths) -> Result<Self> {
         settings.check()?;
         let mut remotes = RemotesConfig::of(urls, &settings)?;
@@ -79,7 +79,7 @@ impl AttachConfig {
     }
 }
 
-/// Refuses what cannot be when other hosts use the LUN at the same time.
+/// Refuses settings that are impossible when other hosts use the LUN at the same time.
 fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
     let shared = settings.name_of("shared");
     let refused = |message: String| Err(Error::new(Failure::Usage, message));
@@ -97,10 +97,11 @@ fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
             settings.name_of("cache.exclusive")
         ));
     }
-    if settings.is_given("cache.mode") && settings.parsed("cache.mode")? == Some(Mode::WriteBack) {
-        let mode = settings.name_of("cache.mode");
+    let mode: Option<Mode> = if settings.is_given("cache.mode") { settings.parsed("cache.mode")? } else { None };
+    if let Some(mode) = mode.filter(|mode| mode.delays_writes()) {
+        let option = settings.name_of("cache.mode");
         return refused(format!(
-            "{mode} write-back would keep from others what is written: with {shared} it is write-through or \
+            "{option} {mode} would keep from others what is written: with {shared} it is write-through or \
              write-around"
         ));
     }

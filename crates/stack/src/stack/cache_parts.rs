@@ -75,7 +75,7 @@ fn memory_of(status: &Value) -> u64 {
 
 /// Refuses a cache under a write log that takes no writes: the log would go on acknowledging what it can send nowhere.
 pub(super) fn check_takes_writes(mode: Mode, has_log: bool) -> Result<()> {
-    if mode == Mode::ReadOnly && has_log {
+    if has_log && !mode.takes_writes() {
         let message =
             "a cache under a write log cannot be read-only: the log would acknowledge writes that it can send nowhere";
         return Err(Error::new(Failure::Usage, message));

@@ -52,13 +52,13 @@ mod registering;
 pub(crate) mod report;
 pub(crate) mod token;
 
-pub(crate) use clearing::Invalidate;
 use clearing::{Clearing, Taken};
+pub(crate) use clearing::{Invalidate, clear_pauses};
 use report::{everything, report_of};
 use token::draw_token;
 pub use token::draw_tokens;
 
-/// What the user says about others.
+/// What the user promises about other hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promise {
     /// Whether nobody else writes to the LUN; `None` for what was said before.
@@ -163,7 +163,7 @@ pub(crate) async fn assess(
     Ok(assessed)
 }
 
-/// Whose fault it is that nothing is known.
+/// Where asking failed.
 enum Asked {
     Here(Error),
     There(block::Error),
@@ -230,7 +230,9 @@ impl Assessed {
             self.why = match self.is_new {
                 false if is_owing => "it did not come to an orderly end when it was used last".to_owned(),
                 false => {
-                    "the target does not know this store's mark: it is new there, or the mark was given up".to_owned()
+                    "the target kept no record of it: the logical unit's file was moved, restored, or changed while \
+                     the target did not run, or the record was given up for another host's"
+                        .to_owned()
                 }
                 true => {
                     "this host has no record of the store: it is new, or comes from another host or from a version \
@@ -283,7 +285,7 @@ impl Assessed {
         caches.note_opening(&self.place, self.tokens).map(|()| self.tokens)
     }
 
-    /// What an open is to be told.
+    /// The freshness that the open of the store is given.
     pub(crate) fn freshness(&self) -> Freshness {
         self.freshness.clone()
     }
@@ -411,17 +413,17 @@ impl Assessed {
     /// two is lost.
     fn conflict(&self, bytes: u64) -> Error {
         let (what, place) = (self.store.as_str(), &self.place);
-        let (others, theirs) = match self.is_mark_lost {
-            false => ("where others have written since".to_owned(), "what they wrote"),
+        let (others, advice) = match self.is_mark_lost {
+            false => ("where others have written since".to_owned(), "to write over what they wrote"),
             true => {
-                (format!("and nobody can say what others wrote since ({})", self.why), "what they may have written")
+                let others = format!("and nobody can say what others wrote since ({})", self.why);
+                (others, "if nobody else wrote to it, or to write over what they may have written")
             }
         };
         let message = format!(
             "the {what} {place} holds {bytes} bytes that the logical unit does not have, {others}: give \
-             `--set overwrite-changes=on` (of `log replay`: --overwrite-changes) to write over {theirs}, or give up \
-             what the {what} holds with `forebay {what} \
-             discard {}`",
+             `--set overwrite-changes=on` (of `log replay`: --overwrite-changes) {advice}, or give up what the {what} \
+             holds with `forebay {what} discard {}`",
             place.argument(what)
         );
         Error::new(Failure::WouldLoseData, message)
@@ -471,7 +473,7 @@ impl MemberLun {
 pub struct ChangesSince(Assessed);
 
 impl ChangesSince {
-    /// Asks the target.
+    /// Asks the target what others changed.
     ///
     /// # Errors
     /// When what this host remembers cannot be read or written.
@@ -508,7 +510,7 @@ pub struct Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// Where it is.
+    /// The store's place.
     pub(crate) fn ranges(&self) -> &[ByteRange] {
         if self.is_overwritten { &[] } else { self.assessed.changed() }
     }

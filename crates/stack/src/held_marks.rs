@@ -27,9 +27,10 @@ use tokio::task::JoinSet;
 
 use crate::caches::{Caches, MarkRecord};
 use crate::error::Result;
+use crate::freshness::clear_pauses;
 use crate::freshness::report::report_of;
 use crate::freshness::token::draw_token;
-use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX, CLOSE_TIME_MAX};
+use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 
 /// The marks of one store.
@@ -140,14 +141,12 @@ impl HeldMarks {
 }
 
 async fn empty_by(lun: &RemoteLun, id: [u8; 16], token: u64) -> std::result::Result<bool, block::Error> {
-    let mut pause = CLEAR_PAUSE_MIN;
-    for _ in 0..CLEAR_TRIES_MAX {
+    for pause in clear_pauses() {
         let report = report_of(lun, id).await?;
         if lun.clear_mark(id, token, report.sequence).await? {
             return Ok(true);
         }
         tokio::time::sleep(pause).await;
-        pause *= 2;
     }
     Ok(false)
 }
@@ -175,8 +174,7 @@ impl MarkRenewal {
     }
 
     /// Nobody uses the stores any more, and they are about to be closed: those of shared LUNs empty their marks. A
-    /// target that does not answer soon is not
-    /// waited for.
+    /// target that does not answer soon is not waited for.
     pub(crate) async fn empty_shared(&self) {
         let emptied = async {
             for store in self.stores.iter().filter(|store| store.is_shared) {
@@ -217,7 +215,7 @@ impl MarkRenewal {
 async fn watch(path: &RemoteLun, store: &HeldMarks, index: usize) {
     let events = path.subscribe();
     loop {
-        // Which events were missed nobody knows; another token does no harm.
+        // Among missed events may have been `Back`; another token does no harm.
         if matches!(events.receive().await, Event::Back | Event::Missed) {
             store.renew(&store.marks[index]).await;
         }

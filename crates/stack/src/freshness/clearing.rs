@@ -10,6 +10,7 @@
 //! before the open, and what that meant for dirty data was decided there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::range::ByteRange;
 use block::Error;
@@ -21,6 +22,11 @@ use writelog::WriteLog;
 use super::report::{everything, report_of};
 use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
 use crate::remotes::MemberLun;
+
+/// Of each attempt to clear a mark, the pause after it if others had changed the LUN meanwhile.
+pub(crate) fn clear_pauses() -> impl Iterator<Item = Duration> {
+    (0..CLEAR_TRIES_MAX).map(|attempt| CLEAR_PAUSE_MIN * 2_u32.pow(attempt))
+}
 
 /// A store that is open.
 pub(crate) trait Invalidate {
@@ -86,8 +92,7 @@ impl Clearing<'_> {
     }
 
     async fn clear_by(&mut self, lun: &Arc<RemoteLun>, taken: &Taken, mut sequence: u64) -> Result<bool, Error> {
-        let mut pause = CLEAR_PAUSE_MIN;
-        for _ in 0..CLEAR_TRIES_MAX {
+        for pause in clear_pauses() {
             match lun.clear_mark(taken.id, taken.token, sequence).await {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
@@ -110,7 +115,6 @@ impl Clearing<'_> {
             self.invalidate(lun, &taken.member, &report.ranges).await?;
             sequence = report.sequence;
             tokio::time::sleep(pause).await;
-            pause *= 2;
         }
         tracing::warn!("others write to the logical unit while it is being attached: the next attach is told of it");
         Ok(false)

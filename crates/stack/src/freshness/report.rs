@@ -3,7 +3,7 @@
 use block::ByteRange;
 use initiator::{ChangeReport, RemoteLun};
 
-/// All there is.
+/// The range that covers a whole device.
 pub(crate) fn everything() -> Vec<ByteRange> {
     vec![ByteRange { offset: 0, length: u64::MAX }]
 }

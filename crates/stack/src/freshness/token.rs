@@ -3,7 +3,7 @@
 use store::Tokens;
 use uuid::Uuid;
 
-/// 64 bits that nobody had before.
+/// A random token of 64 bits.
 pub(crate) fn draw_token() -> u64 {
     Uuid::new_v4().as_u64_pair().0 ^ Uuid::new_v4().as_u64_pair().1
 }

@@ -22,7 +22,7 @@ use scsi::target_port_groups::AccessState;
 
 use crate::limits::ACCESS_INTERVAL;
 
-/// Whoever can be asked for the state of a path.
+/// A path whose access state can be asked for.
 pub(crate) trait Reaching: Send + Sync {
     /// As [`RemoteLun::access_state`].
     fn state(&self) -> impl Future<Output = Result<Option<AccessState>, Error>> + Send;

@@ -38,7 +38,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Listens.
+    /// Opens the listeners of all fronts.
     ///
     /// # Errors
     /// A name or an address that is taken.

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use crate::lun_spec::parse_duration;
 
-/// Longest time that may be asked for: beyond, looking is no longer about wake-ups.
+/// Longest time that may be asked for: a wake-up never takes longer, so polling for longer gains nothing.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
-/// How long to look at most.
+/// How long to poll, at most, before sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyPolling {
-    /// As long as a wake-up takes on this machine.
+    /// About the time of a wake-up on this machine, which is measured.
     #[default]
     Auto,
-    /// So long; zero for never.
+    /// This long; zero for never.
     UpTo(Duration),
 }
 
 impl BusyPolling {
-    /// The time.
+    /// The longest time of one busy poll.
     pub fn longest(self) -> Duration {
         match self {
             Self::Auto => clock::wake_up_time(),

@@ -24,13 +24,12 @@ use crate::place_device::PlaceKind;
 use crate::settings::Settings;
 use crate::unfinished::Unfinished;
 
-/// Part of the new cache that may be dirty before it takes over, as its reciprocal; and how often cleaning tries to
-/// come below while others write.
+/// Reciprocal of the share of the new cache that may be dirty before it takes over.
 const DIRTY_SHARE: u64 = 16;
-/// See [`DIRTY_SHARE`].
+/// How often cleaning tries to come below that share while others write.
 const CLEANS_BEFORE_HAND_OVER_MAX: usize = 4;
 
-/// What makes another cache necessary.
+/// A setting that a cache cannot change in place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// A file of this many bytes.
@@ -64,7 +63,7 @@ pub(crate) struct Changing<'a> {
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
-    /// What the new one is given.
+    /// The tokens that the new one is given.
     pub(crate) tokens: Tokens,
     /// Bytes of memory that the new one may take.
     pub(crate) memory_max: Option<u64>,

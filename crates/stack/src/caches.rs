@@ -56,7 +56,7 @@ pub struct Record {
     /// The user promised that nobody else writes to the LUN.
     #[serde(default, skip_serializing_if = "is_default")]
     pub is_exclusive: bool,
-    /// Of the store that is meant, where that is known: its place may hold another one by now.
+    /// UUID of the store, where that is known: its place may hold another store by now.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uuid: Option<Uuid>,
     /// The tokens that store may have: one, or some where this host stopped in the middle. What has another one is
@@ -117,7 +117,7 @@ pub enum MarkStage {
     Cleared,
     /// Nothing, where it should: it stands for one that its target lost, or its store was used with it.
     Owing,
-    /// Nothing, and nobody expects it: no target has told of changes to this store before.
+    /// Nothing, as expected: no target has told of changes to this store before.
     New,
 }
 
@@ -127,13 +127,13 @@ impl MarkRecord {
         Self { id: Uuid::from_bytes(id), token, candidate: None, stage: MarkStage::Cleared }
     }
 
-    /// The same, in another stage.
+    /// The mark in this stage.
     #[must_use]
     pub fn with_stage(self, stage: MarkStage) -> Self {
         Self { stage, ..self }
     }
 
-    /// What it can say.
+    /// What the mark can tell.
     pub fn stage(&self) -> MarkStage {
         self.stage
     }
@@ -208,7 +208,7 @@ impl Record {
         identities.iter().any(|identity| is_it(identity) || self.luns.iter().any(|lun| lun.is(identity)))
     }
 
-    /// Where it is.
+    /// Its place.
     pub fn place(&self) -> Place {
         Place { path: self.path.clone(), offset: self.offset }
     }
@@ -238,7 +238,7 @@ pub struct Caches {
     directory: PathBuf,
 }
 
-/// Nobody else changes a record of this host, in whatever process.
+/// While this lives no other process of this host changes a record.
 struct Changing {
     _file: File,
 }

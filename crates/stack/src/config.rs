@@ -38,7 +38,7 @@ pub struct Configuration {
 /// What the file at `path` says.
 ///
 /// # Errors
-/// When it cannot be read, or says something that makes no sense, with the line.
+/// When it cannot be read, or has an error, with the line.
 pub fn read(path: &Path) -> Result<Configuration> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| Error::io(format!("cannot read {name}"), &error))?;

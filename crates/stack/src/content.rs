@@ -1,4 +1,4 @@
-//! What is at a place, as its first bytes say, before it is opened.
+//! Whether a place holds a store, something else or nothing, from its first bytes, before it is opened.
 
 use std::fs;
 use std::io::{ErrorKind, Seek, SeekFrom};

@@ -59,14 +59,14 @@ pub enum Request {
     },
 }
 
-/// Where a handler reports how far it has come.
+/// Where a handler reports its progress.
 pub type Progress = mpsc::UnboundedSender<Report>;
 
 /// One line of what a process answers. Who reads takes reports and answers as they are.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line<R, A> {
-    /// How far it has come; `null` as a sign of life.
+    /// Progress; `null` only shows that the process is alive.
     Progress(R),
     /// The answer.
     Ok(Box<A>),
@@ -74,10 +74,10 @@ enum Line<R, A> {
     Error(Refusal),
 }
 
-/// As it is said.
+/// The form in which a process writes it.
 type Said = Line<Option<Report>, Answer>;
 
-/// As it is read.
+/// The form in which a caller reads it.
 type Heard = Line<Value, Value>;
 
 /// An error as it is passed on.
@@ -158,7 +158,7 @@ impl ControlServer {
                     if asking.len() < CONTROL_CALLERS_MAX && answering.len() < CONTROL_ANSWERS_MAX =>
                 {
                     match accepted {
-                        Ok((stream, _)) => asking.push(hear_caller(stream)),
+                        Ok((stream, _)) => asking.push(receive_request(stream)),
                         Err(error) => tracing::warn!(%error, "the control socket could not accept a caller"),
                     }
                 }
@@ -195,12 +195,12 @@ impl Drop for ControlServer {
 }
 
 /// A caller and the line that he sent; `None` for one who sends none in time.
-async fn hear_caller(mut stream: UnixStream) -> Option<(UnixStream, String)> {
+async fn receive_request(mut stream: UnixStream) -> Option<(UnixStream, String)> {
     let mut line = String::new();
     {
         let mut reader = BufReader::new((&mut stream).take(CONTROL_LINE_BYTES_MAX));
-        let heard = tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, reader.read_line(&mut line)).await;
-        heard.ok()?.ok()?;
+        let received = tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, reader.read_line(&mut line)).await;
+        received.ok()?.ok()?;
     }
     (!line.is_empty()).then_some((stream, line))
 }
@@ -246,7 +246,7 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
         Ok(answer) => Said::Ok(Box::new(answer)),
         Err(error) => Said::Error(Refusal { failure: error.failure(), message: error.to_string() }),
     };
-    // A caller who hung up does not want the answer.
+    // Sending fails when the caller has hung up.
     let _ = write_line(&mut stream, &line).await;
 }
 
@@ -268,7 +268,7 @@ fn parse_request(line: &str) -> Result<Request> {
     Ok(request)
 }
 
-/// A reader who takes nothing for long does not want it.
+/// A reader who takes nothing for too long is given up.
 async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), said: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_value(said)?.to_string();
     line.push('\n');
@@ -307,16 +307,16 @@ pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Repor
     })
 }
 
-/// What a look at a name came to.
+/// Whether a process runs under a name, and answers.
 #[derive(Debug)]
 pub enum Presence {
     /// It answered with its status.
     Answers(Value),
     /// Somebody listens who does not answer: the process, if it is known, and what to say of it.
     Silent {
-        /// Its process id.
+        /// Its process id, where that is known.
         pid: Option<u32>,
-        /// In words.
+        /// The error, in words.
         error: Error,
     },
     /// Nothing runs there, or what did is ending.
@@ -338,9 +338,9 @@ pub async fn look(path: &Path) -> Result<Presence> {
     }
 }
 
-/// Why there is no answer.
+/// The error, in place of an answer.
 enum NoAnswer {
-    /// Somebody listens, and says nothing.
+    /// The process accepts connections and does not answer.
     Silent {
         pid: Option<u32>,
         error: Error,
@@ -367,7 +367,7 @@ async fn call_within(
         _ => hung_up(error),
     };
     let mut stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
-        // So many wait for it that no more may.
+        // Its listen queue is full.
         ErrorKind::WouldBlock => silent(&name, None, silence_max),
         _ => {
             let message = format!("nothing runs under the name \"{name}\" ({error}); `forebay status` lists what does");

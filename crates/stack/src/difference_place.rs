@@ -71,7 +71,7 @@ impl DifferenceConfig {
     }
 }
 
-/// What `status` says of it.
+/// Its part of the status.
 pub(crate) fn status(difference: &Difference) -> DifferenceStatus {
     let status = difference.status();
     DifferenceStatus {

@@ -113,7 +113,7 @@ async fn pump_in(line: Line, mut reader: impl AsyncRead + Unpin) {
         while !rest.is_empty() {
             match poll_fn(|context| line.poll_push(context, rest)).await {
                 Ok(length) => rest = &rest[length..],
-                // The user has gone.
+                // The user's end is closed.
                 Err(_) => break 'reading None,
             }
         }

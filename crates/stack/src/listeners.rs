@@ -9,7 +9,7 @@ use crate::fronts::kind::FrontConfig;
 use crate::metrics::{MetricsServer, Reach};
 use crate::paths::{Paths, check_name};
 
-/// Bound, and not served yet.
+/// Sockets that are bound and not served yet.
 pub(crate) struct Listeners {
     pub(crate) control: ControlServer,
     pub(crate) metrics: Option<MetricsServer>,

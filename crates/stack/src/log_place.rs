@@ -57,7 +57,7 @@ pub struct LogConfig {
 /// How data leaves a log for the LUN; `None` for what the profile says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DestageConfig {
-    /// The order.
+    /// In which order.
     pub order: Option<DestageOrder>,
     /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has none, or when others write to the LUN.
     pub seek_bytes: Option<u64>,
@@ -81,7 +81,7 @@ impl DestageConfig {
     /// What `settings` say of it; of one that runs, what is to change.
     ///
     /// # Errors
-    /// None of a table whose words stand for something.
+    /// Never, as long as each word of the settings table stands for a value.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         Ok(Self {
             order: settings.parsed("log.destage-order")?,
@@ -106,7 +106,7 @@ impl DestageConfig {
             idle: self.idle.unwrap_or(level2.idle),
             age_max: self.age_max.unwrap_or(level2.age_max),
             batch_bytes: self.batch_bytes.unwrap_or(level2.batch_bytes),
-            // What is asked for is the most, whoever waits.
+            // The setting is the bound, also for writers that wait.
             writes_in_flight: writes.unwrap_or(level2.writes_in_flight),
             writes_when_full: writes.unwrap_or(level2.writes_when_full),
             ..level2
@@ -293,10 +293,10 @@ impl LogConfig {
         Ok((WriteLog::open(device, origin, options).await.map_err(context)?, entries, device_bytes))
     }
 
-    /// For a log on `path`.
+    /// The options of a log at `path`.
     fn format_options(&self, path: &Path) -> FormatOptions {
         let mut options = if self.is_paper { FormatOptions::paper() } else { FormatOptions::default() };
-        // What the table of settings lets pass fits.
+        // The table of settings bounds the value, so that it fits.
         let bytes = |chosen: Option<u64>| chosen.and_then(|bytes| u32::try_from(bytes).ok());
         options.segment_bytes = bytes(self.segment_bytes).or(options.segment_bytes);
         options.slot_bytes = bytes(self.slot_bytes).unwrap_or(options.slot_bytes);

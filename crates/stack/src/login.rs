@@ -63,7 +63,7 @@ pub fn attachment_isid(control_socket: &Path) -> Isid {
 pub struct Account {
     /// The initiator's name.
     pub initiator_name: String,
-    /// What this host proves.
+    /// The credentials of this host.
     pub credentials: Option<Credentials>,
     /// What the target must prove.
     pub target_credentials: Option<Credentials>,

@@ -14,7 +14,7 @@ use crate::lun_spec::{Backend, LunSpec};
 /// Sizes of files are multiples of this.
 const SECTOR_BYTES: u64 = 512;
 
-/// Refuses what nobody can serve.
+/// Refuses a specification that can never be served.
 ///
 /// # Errors
 /// `Usage` for a size or a file that no LUN can be made of, `NotFound` for one that is not there and is not made.

@@ -5,7 +5,7 @@
 //! ```
 //! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for
 //! it (a signal, `forebay detach`, `umount`): the directory is unmounted and what is under way is answered, everything
-//! becomes durable and goes to its place, the super block says that it is clean, and the session is closed.
+//! becomes durable and goes to its place, the superblock says that it is clean, and the session is closed.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub struct Mount {
     control: ControlServer,
 }
 
-/// What it is made of, and what answers while it is served.
+/// Its parts, and the handler of control requests while it is served.
 struct MountParts {
     name: String,
     source: String,

@@ -15,7 +15,7 @@ use crate::paths::Paths;
 use crate::place::Place;
 use crate::registry::{Registry, Store};
 
-/// All of them.
+/// All stores of this host.
 pub(crate) struct OwnStores {
     stores: Vec<OwnStore>,
 }
@@ -26,9 +26,9 @@ struct OwnStore {
     uuid: Option<Uuid>,
     /// How many bytes it takes, where that is noted.
     length: Option<u64>,
-    /// The attachment's, last.
+    /// Name of the attachment that used it last.
     name: String,
-    /// The LUN's.
+    /// Serial number of the LUN.
     serial: String,
     /// Whether it may hold what the LUN lacks.
     is_dirty: bool,

@@ -24,7 +24,7 @@ pub(crate) enum PlaceKind {
 }
 
 impl PlaceKind {
-    /// Its name, and that of its options.
+    /// Its name, in messages and as the prefix of its options.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cache => "cache",
@@ -62,7 +62,7 @@ impl Space {
 /// long as it was said to be, or not there.
 ///
 /// # Errors
-/// None, of nothing.
+/// `Usage` for a size of which nothing is left.
 pub(crate) fn fitting_size(kind: PlaceKind, size_bytes: u64) -> Result<u64> {
     match size_bytes - size_bytes % PLACE_UNIT_BYTES {
         0 => Err(Error::new(Failure::Usage, too_small(kind, size_bytes))),

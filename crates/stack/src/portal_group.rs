@@ -24,9 +24,9 @@ pub(crate) struct GroupConnector {
 /// Short sections, never across an await.
 struct State {
     portals: Vec<Portal>,
-    /// Where the next attempt begins.
+    /// Index of the portal that is tried next.
     next: usize,
-    /// Who took the last connection.
+    /// The portal that took the last connection.
     current: Portal,
 }
 

@@ -45,7 +45,7 @@ pub struct Entry {
     pub offset: Option<u64>,
     /// The attachment's name.
     pub name: String,
-    /// What it is.
+    /// Whether it is a cache or a log.
     #[serde(default)]
     pub store: Store,
     /// Whether the log's device failed in use, so that the LUN has newer data than the log.

@@ -29,7 +29,7 @@ use crate::status::remote::RemoteStatus;
 /// How several LUNs are one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
-    /// There is one.
+    /// There is one LUN, by one path.
     Single,
     /// They are one LUN, reached by several portals.
     Paths(Policy),
@@ -267,12 +267,12 @@ async fn connect_each(
     Ok(())
 }
 
-/// How a session is, in words.
+/// The state of a session, in words.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
-    /// In a word.
+    /// The state in a word.
     pub(crate) state: String,
-    /// Where the target is.
+    /// The portal.
     pub(crate) portal: String,
     /// What went wrong last.
     pub(crate) last_error: Option<String>,
@@ -281,9 +281,9 @@ pub(crate) struct Session {
 /// One LUN of a device, by all its paths.
 #[derive(Clone)]
 pub(crate) struct MemberLun {
-    /// Who it is.
+    /// The LUN's identity.
     pub(crate) identity: Identity,
-    /// At least one.
+    /// The paths to it, at least one.
     pub(crate) luns: Vec<Arc<RemoteLun>>,
     /// How it is laid out in a stripe, and which member of it it is.
     pub(crate) stripe: Option<(Layout, usize)>,
@@ -344,7 +344,7 @@ impl Remotes {
         self.connected.iter().for_each(|each| each.lun.set_connections(count));
     }
 
-    /// Looks at once for those that are away.
+    /// Tries at once to reconnect those that are away.
     pub fn reconnect_now(&self) {
         self.connected.iter().for_each(|each| each.lun.reconnect_now());
     }
@@ -389,7 +389,7 @@ impl Remotes {
         worst.or_else(|| self.connected.first())
     }
 
-    /// How the LUN that is worst off is.
+    /// The state, in words, of the LUN that is worst off.
     pub(crate) fn session(&self) -> Session {
         let worst = self.worst().map(|each| each.lun.status());
         worst.map_or_else(Session::default, |status| Session {

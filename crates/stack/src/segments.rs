@@ -119,7 +119,7 @@ pub struct SegmentMeter(Mutex<Connections>);
 
 #[derive(Debug, Default)]
 struct Connections {
-    /// What closed connections had.
+    /// Totals of closed connections.
     closed: Segments,
     open: Vec<Open>,
 }
@@ -133,7 +133,7 @@ struct Open {
 }
 
 impl Open {
-    /// What it has, as far as is known: the kernel forgets a connection that its peer ended.
+    /// The last known counts: the kernel forgets a connection that its peer ended.
     fn read(&mut self) -> Option<Segments> {
         self.last = of_connection(self.local, self.peer).or(self.last);
         self.last

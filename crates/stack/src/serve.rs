@@ -63,7 +63,7 @@ impl ServeConfig {
     /// Refuses what makes no sense, without opening anything.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first thing that is wrong.
     pub fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         let usage = |message: String| Err(Error::new(Failure::Usage, message));
@@ -100,7 +100,7 @@ impl ServeConfig {
     /// this host, if it has any in `paths`.
     ///
     /// # Errors
-    /// What cannot be served first.
+    /// The first unit that cannot be served.
     pub fn check_backends(&self, paths: Option<&Paths>) -> Result<()> {
         let own_stores = paths.map(OwnStores::find).transpose()?;
         self.targets.iter().flat_map(|target| &target.luns).try_for_each(|lun| {
@@ -372,7 +372,7 @@ impl ServeHandler {
     }
 }
 
-/// What a reload came to.
+/// What a reload of the configuration changed.
 struct TakenOver {
     luns: Changes,
     /// New ones, and those that are gone.

@@ -72,7 +72,7 @@ pub struct Stack {
     /// Gives the marks other tokens; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,
-    /// The topmost.
+    /// The topmost device.
     device: SharedDevice,
     /// Where those who change less than a block take turns.
     turns: RangeLock,
@@ -95,7 +95,7 @@ pub struct Stack {
     ending_deadline: OnceLock<Instant>,
     /// Whether the target was asked at the end, and said nothing.
     is_target_silent: Cell<bool>,
-    /// A step of its end was not waited for.
+    /// Whether a step of its end was not waited for.
     is_target_left: Cell<bool>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
@@ -199,7 +199,7 @@ impl Stack {
         self.turns.clone()
     }
 
-    /// What others call it.
+    /// The name of the attachment.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -72,7 +72,7 @@ pub async fn keep_informed<F: Future<Output = String>>(status: impl Fn() -> F) {
     }
 }
 
-/// A service manager that does not listen is its own problem.
+/// A service manager that cannot be reached is not waited for.
 fn tell(states: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "the service manager could not be told");

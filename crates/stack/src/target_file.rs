@@ -123,9 +123,9 @@ pub struct InitiatorTable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct TargetFileError {
-    /// Counted from one.
+    /// The line of the error, counted from one.
     pub line: usize,
-    /// In one line.
+    /// The error in one line.
     pub message: String,
 }
 

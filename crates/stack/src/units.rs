@@ -50,7 +50,7 @@ struct Served {
     /// What can grow.
     file: Option<Arc<FileDevice>>,
     disk: Option<Arc<DiskLayer>>,
-    /// Where its change marks are, when they outlive the process.
+    /// The file of its change marks, when they outlive the process.
     marks: Option<Arc<MarksFile>>,
     running: JoinHandle<()>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Units {
     is_single_target: bool,
 }
 
-/// What a change of the configuration did.
+/// Counts of what a change of the configuration did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) added: usize,
@@ -343,7 +343,7 @@ impl Served {
             tracing::error!(%error, lun = %spec, "what was written to a LUN that is gone may not be durable");
         }
         running.abort();
-        // That it was aborted is all it has to say.
+        // Its only possible error is that it was aborted.
         let _ = running.await;
         let closed = file.as_ref().map(|file| file.closed());
         drop((unit, file, disk));

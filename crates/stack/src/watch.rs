@@ -20,7 +20,7 @@ pub(crate) struct Observation {
     pub(crate) dirty_places: BTreeSet<Place>,
 }
 
-/// What was said already.
+/// What was reported already.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     state: Option<String>,
@@ -76,7 +76,7 @@ struct Found {
     length: u64,
 }
 
-/// Something to say.
+/// A report for the log.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     Back(String),

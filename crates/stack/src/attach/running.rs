@@ -28,7 +28,7 @@ impl Attachment {
             let is_stopping = *stack.stopping().borrow();
             match is_stopping {
                 true => served,
-                // Nobody can reach it any more.
+                // Without a front applications cannot reach it.
                 false => stack.end_at_once().await.and(served),
             }
         };
@@ -66,7 +66,7 @@ impl Attachment {
     }
 }
 
-/// What answers while it serves.
+/// The handler of control requests while it serves.
 struct Inside {
     stack: Stack,
     fronts: Fronts,

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 pub struct StackConfig {
     /// The LUN or LUNs, and how to log in.
     pub remotes: RemotesConfig,
-    /// What others call it.
+    /// The name of the attachment.
     pub name: String,
     /// The cache, if there is to be one.
     pub cache: Option<CacheConfig>,
@@ -20,6 +20,6 @@ pub struct StackConfig {
     pub difference: Option<DifferenceConfig>,
     /// Whether dirty data may replace what others have written there since.
     pub overwrites_changes: bool,
-    /// What all this was made of.
+    /// The settings that all this was made from.
     pub settings: Settings,
 }

@@ -20,13 +20,13 @@ use crate::status::{Left, Report};
 pub(crate) enum Ending {
     /// It is written back.
     Clean,
-    /// It stays.
+    /// It stays, durably.
     KeepDirty,
     /// It is written back, and the cache is removed then.
     RemoveCache,
 }
 
-/// What an end left.
+/// What is left dirty after the end.
 struct Closed {
     dirty_bytes: u64,
     /// The target that dirty data waited for.
@@ -131,7 +131,7 @@ impl Stack {
         loop {
             tokio::time::sleep(WATCH_INTERVAL).await;
             if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
-                // Who hung up does not want to know.
+                // Sending fails when the caller has hung up.
                 let _ = progress.send(Report::Waits { waits_for: target, dirty_bytes: self.dirty_bytes() });
             }
         }
@@ -302,14 +302,14 @@ impl Stack {
             }
         }
         if let Some(Err(error)) = self.within_ending_time(cache.close(!is_clean)).await {
-            // As above.
+            // The registry goes on saying of it what it says of one in use.
             return Ok(cleaned.and(Err(error)));
         }
         self.update_registry(Store::Cache, false)?;
         Ok(cleaned)
     }
 
-    /// It is to end at once from now on.
+    /// Makes the end not wait for the target any more.
     fn cut_short(&self) {
         self.ending_deadline.get_or_init(|| Instant::now() + CLOSE_TIME_MAX);
         self.cut_short.send_replace(true);
@@ -380,7 +380,7 @@ impl Stack {
 
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
     if let Some(progress) = progress {
-        // A caller who hung up does not want to know; the work goes on.
+        // Sending fails when the caller has hung up; the work goes on.
         let cache::CleanProgress { lines_done, lines_total } = clean_progress;
         let _ = progress.send(Report::Cleaned { lines_done, lines_total });
     }
@@ -388,7 +388,7 @@ fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
 
 fn report_destage(progress: Option<&Progress>, done: writelog::DestageProgress) {
     if let Some(progress) = progress {
-        // As above. Bytes are counted where a cache counts lines.
+        // Bytes are counted where a cache counts lines.
         let _ = progress.send(Report::Cleaned { lines_done: done.bytes_done, lines_total: done.bytes_total });
     }
 }

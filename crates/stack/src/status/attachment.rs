@@ -18,7 +18,7 @@ use super::stores::{DifferenceStatus, Freshness};
 pub struct AttachmentStatus<C, L> {
     /// Its name.
     pub name: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Where applications reach it.
     #[serde(flatten)]
@@ -45,9 +45,9 @@ pub struct AttachmentStatus<C, L> {
     pub cache_path: Option<PathBuf>,
     /// Where in it the cache begins; `None` where it takes all of it.
     pub cache_offset: Option<u64>,
-    /// Its size.
+    /// The cache's size in bytes.
     pub cache_bytes: Option<u64>,
-    /// Who the cache is.
+    /// The cache's UUID.
     pub cache_uuid: Option<String>,
     /// The cache.
     pub cache: Option<C>,

@@ -11,7 +11,7 @@ use super::remote::RemoteStatus;
 pub struct MultipathStatus {
     /// How a path is chosen.
     pub policy: String,
-    /// One a session.
+    /// The paths, one for each session.
     pub paths: Vec<PathStatus>,
 }
 
@@ -39,7 +39,7 @@ pub struct PathStatus {
 pub struct StripeStatus {
     /// Bytes of a unit.
     pub unit_bytes: u64,
-    /// In order.
+    /// The members in their order.
     pub members: Vec<MemberStatus>,
 }
 

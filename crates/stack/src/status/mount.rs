@@ -12,7 +12,7 @@ use super::remote::RemoteStatus;
 pub struct MountStatus {
     /// Its name.
     pub name: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// The directory.
     pub address: PathBuf,

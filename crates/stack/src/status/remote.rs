@@ -10,9 +10,9 @@ use crate::segments::Segments;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RemoteStatus {
-    /// How it is, in a word.
+    /// Its state, in a word.
     pub state: String,
-    /// Where the target is.
+    /// The portal.
     pub portal: String,
     /// Our part of the session's name.
     pub isid: Option<String>,
@@ -61,7 +61,7 @@ pub struct RemoteStatus {
     /// The values in force, which nobody reads but people.
     #[serde(skip_deserializing)]
     pub negotiated: Option<NegotiatedStatus>,
-    /// What looking for answers instead of sleeping came to.
+    /// Busy polling of its connections.
     pub busy_poll: BusyPollStatus,
 }
 
@@ -75,11 +75,11 @@ pub struct PduSizes {
     pub received: Sizes,
 }
 
-/// How many pieces there were, and how many of them not above each size.
+/// A histogram of sizes: a total, and counts by upper bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sizes {
-    /// All.
+    /// Count of all.
     pub count: u64,
     /// By size, ascending.
     pub histogram: Vec<SizeBucket>,
@@ -102,7 +102,7 @@ impl From<&SizeHistogram> for Sizes {
     }
 }
 
-/// How a session stands as that of one of several hosts.
+/// The part of a session as one of several hosts that share the LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sharing {
@@ -114,6 +114,6 @@ pub struct Sharing {
     pub lease_left_ms: u64,
     /// How often it was asked to drop copies.
     pub purges: u64,
-    /// Lives that it has begun.
+    /// How often it has registered anew.
     pub lives: u64,
 }

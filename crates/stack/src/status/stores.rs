@@ -16,7 +16,7 @@ pub struct CacheSummary {
     pub reads: cache::RequestStatus,
     /// Writes.
     pub writes: cache::RequestStatus,
-    /// For the load between two moments.
+    /// Totals from which a load is computed between two moments.
     pub load: cache::LoadTotals,
 }
 
@@ -68,6 +68,6 @@ pub struct StoreFreshness {
     pub changed_ranges: usize,
     /// Bytes in these; `None` when that is not known.
     pub changed_by_others_bytes: Option<u64>,
-    /// Why.
+    /// The reason, in words.
     pub why: String,
 }

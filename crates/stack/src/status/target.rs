@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct TargetStatus {
     /// Its name.
     pub name: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its portals, separated by spaces.
     pub address: String,

@@ -492,11 +492,11 @@ fn a_discard_that_the_origin_lost_before_it_was_flushed_is_not_acknowledged() {
     assert_eq!(read(&mut executor, &cache, 0, 4096), [0; 4096]);
 }
 
-/// An origin that looks at once, and answers reads and writes 10 ms later; it can be told to say things.
+/// An origin that looks at once, and answers all but flushes 10 ms later; it can be told to say things.
 fn answering_later(executor: &mut Executor) -> (CrashLayer, SharedDevice) {
     let (workers, medium) = (Workers::new(), CrashLayer::new(ORIGIN_BYTES, 2));
     let later = Latency::Fixed(Duration::from_millis(10));
-    let delays = Delays { read: later, write: later, ..Delays::default() };
+    let delays = Delays { flush: Latency::None, ..Delays::all(later) };
     let inner: SharedDevice = Arc::new(medium.clone());
     let origin = DelayLayer::new(inner, Arc::new(executor.clock()), &workers, delays, 1);
     executor.spawn(async move { workers.run().await });
@@ -520,6 +520,23 @@ fn writes_lost_while_they_are_sent_stay_dirty() {
         .block_on(async move { futures_util::future::join(async { cleaning.clean(|_| {}).await }, lost).await });
     assert_eq!(cleaned.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
     assert_eq!(cache.status().dirty_lines, 1);
+}
+
+/// That it answers after it has told of the loss does not say that it took the discard after that.
+#[test]
+fn a_discard_that_the_origin_may_have_lost_before_it_answered_is_not_acknowledged() {
+    let mut executor = Executor::in_order();
+    let (medium, origin) = answering_later(&mut executor);
+    let device = memory(1 << 20);
+    format(&mut executor, &device, &origin, format_options());
+    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+    let (clock, discarding) = (executor.clock(), cache.discard(0, 4096));
+    let lost = async move {
+        clock.sleep(Duration::from_millis(5)).await;
+        medium.publish(&Event::WritesLost);
+    };
+    let (discarded, ()) = executor.block_on(async move { futures_util::future::join(discarding, lost).await });
+    assert_eq!(discarded.map_err(|error| error.kind()), Err(ErrorKind::OutcomeUnknown));
 }
 
 #[test]
@@ -593,35 +610,47 @@ fn what_was_on_its_way_into_the_cache_when_the_origin_lost_writes_is_left_out() 
     }
 }
 
-/// A write moves it to a fresh frame with the rest of its line.
+/// A write moves it to a fresh frame with the rest of its line: there it is no safer than where it was.
 #[test]
-fn what_the_origin_loses_while_a_write_moves_it_is_left_out() {
+fn what_the_origin_loses_while_a_write_moves_it_or_later_is_left_out() {
     const HALF: u64 = 2048;
-    let mut executor = Executor::in_order();
-    let volatile = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
-    let geometry = Geometry { discard_granularity_bytes: Some(512), discard_reads_zeroes: true, ..volatile };
-    let (cache_medium, medium) =
-        (CrashLayer::new(1 << 20, 1), CrashLayer::new(ORIGIN_BYTES, 2).with_geometry(geometry));
-    let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(10)));
-    let slow = cache_medium.with_latency(Arc::new(executor.clock()), latency, &workers);
-    executor.spawn(async move { workers.run().await });
-    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(slow), Arc::new(medium.clone()));
-    executor.block_on(medium.write(0, Buffer::copy_of(&[9; 4096]), true)).unwrap();
-    format(&mut executor, &device, &origin, format_options());
-    let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
-    medium.fail_flush_as(medium.flushes_seen(), ErrorKind::TimedOut, FlushEffect::None, Reported::Once);
-    executor.block_on(cache.discard(0, HALF)).unwrap_err();
-    assert!(read(&mut executor, &cache, 0, HALF) == [0; HALF as usize], "it was discarded, and not flushed");
-    executor.run();
-    write(&mut executor, &cache, HALF, &[7; HALF as usize]);
-    let writing = cache.write(HALF, Buffer::copy_of(&[8; HALF as usize]), false);
-    executor.run_until_stalled();
-    medium.lose_cache();
-    executor.run_until_stalled();
-    executor.block_on(writing).unwrap();
-    let there = read(&mut executor, &medium, 0, HALF);
-    assert!(there.contains(&9), "some of it is lost");
-    assert!(read(&mut executor, &cache, 0, HALF) == there);
+    for is_later in [false, true] {
+        let mut executor = Executor::in_order();
+        let volatile = Geometry { is_write_cache_volatile: true, ..Geometry::plain(ORIGIN_BYTES) };
+        let geometry = Geometry { discard_granularity_bytes: Some(512), discard_reads_zeroes: true, ..volatile };
+        let (cache_medium, medium) =
+            (CrashLayer::new(1 << 20, 1), CrashLayer::new(ORIGIN_BYTES, 2).with_geometry(geometry));
+        let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(10)));
+        let slow = cache_medium.with_latency(Arc::new(executor.clock()), latency, &workers);
+        executor.spawn(async move { workers.run().await });
+        let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(slow), Arc::new(medium.clone()));
+        executor.block_on(medium.write(0, Buffer::copy_of(&[9; 4096]), true)).unwrap();
+        format(&mut executor, &device, &origin, format_options());
+        let cache = open(&mut executor, &device, &origin, Mode::WriteBack);
+        cache.hold_cleaning();
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::TimedOut, FlushEffect::None, Reported::Once);
+        executor.block_on(cache.discard(0, HALF)).unwrap_err();
+        assert!(read(&mut executor, &cache, 0, HALF) == [0; HALF as usize], "it was discarded, and not flushed");
+        executor.run();
+        write(&mut executor, &cache, HALF, &[7; HALF as usize]);
+        // One sector that may be lost is written again.
+        let kept = HALF - 512;
+        let writing = cache.write(kept, Buffer::copy_of(&[8; HALF as usize + 512]), false);
+        if is_later {
+            executor.block_on(writing).unwrap();
+            medium.lose_cache();
+            executor.run_until_stalled();
+        } else {
+            executor.run_until_stalled();
+            medium.lose_cache();
+            executor.run_until_stalled();
+            executor.block_on(writing).unwrap();
+        }
+        let there = read(&mut executor, &medium, 0, kept);
+        assert!(there.contains(&9), "some of it is lost");
+        assert!(read(&mut executor, &cache, 0, kept) == there, "later: {is_later}");
+        assert!(read(&mut executor, &cache, kept, HALF + 512) == [8; HALF as usize + 512], "later: {is_later}");
+    }
 }
 
 #[test]

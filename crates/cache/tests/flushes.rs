@@ -5,13 +5,14 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
-use block::{ErrorKind, SharedDevice};
+use block::{Device, ErrorKind, Request, SharedDevice};
 use cache::{CrashMode, FormatOptions, Mode, OpenOptions};
 use common::{close, format, format_options, made, open, open_options, read, try_open, write};
 
@@ -124,12 +125,17 @@ fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
     assert_eq!(read(&mut executor, &cache, 0, LINE), [7; LINE as usize]);
 }
 
-/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's write
+/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's change
 /// that the LUN acknowledges meanwhile, or has in flight then, it may have dropped; nothing else of a client is at
 /// stake.
 #[test]
-fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes_it() {
-    for submitted_ms in [5, 15] {
+fn a_change_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes_it() {
+    let changes: [fn() -> Request; 3] = [
+        || Request::write(8 * LINE, Buffer::copy_of(&[7; LINE as usize]), false),
+        || Request::write_zeroes(8 * LINE, LINE, false, true),
+        || Request::discard(8 * LINE, LINE),
+    ];
+    for (change, submitted_ms) in changes.into_iter().flat_map(|change| [(change, 5), (change, 15)]) {
         let mut executor = Executor::in_order();
         let clock = executor.clock();
         let workers = Workers::new();
@@ -144,11 +150,13 @@ fn a_write_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes
         let cleaning = Arc::clone(&cache);
         executor.spawn(async move { drop(cleaning.set_mode(Mode::WriteThrough).await.unwrap_err()) });
         executor.block_on(async move { clock.sleep(Duration::from_millis(submitted_ms)).await });
-        write(&mut executor, &cache, 8 * LINE, &[7; LINE as usize]);
+        let request = change();
+        let kind = request.operation.kind();
+        executor.block_on(cache.submit(request)).result.expect("nothing else fails");
         executor.run_until_stalled();
         let clock = executor.clock();
         executor.block_on(async move { clock.sleep(Duration::from_millis(10)).await });
-        assert!(executor.block_on(cache.flush()).is_err(), "submitted after {submitted_ms} ms");
+        assert!(executor.block_on(cache.flush()).is_err(), "{kind:?} submitted after {submitted_ms} ms");
     }
 }
 

@@ -130,31 +130,37 @@ fn nothing_is_flushed_where_nothing_can_have_been_in_flight() {
     assert!(lun.geometry().is_write_cache_volatile);
 }
 
-/// The unit loses its power after it told of the switch, and before it has flushed.
+/// The unit loses its power after it told of the switch, and before it has flushed. It says so, or ends the session.
 #[test]
 fn a_loss_between_the_switch_and_the_flush_is_told() {
-    let mut world = World::new(5);
-    let (target, lun) = attach(&mut world, false);
-    let events = lun.subscribe();
-    switch_on_at_a_write(&target);
-    write(&mut world, &lun);
-    let (mut is_told, mut is_lost) = (false, false);
-    target.tell(move |disk, cdb| match cdb {
-        _ if !std::mem::replace(&mut is_told, true) => Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED)),
-        Cdb::SynchronizeCache(_) if !std::mem::replace(&mut is_lost, true) => {
-            disk.lose_cache();
-            Reaction::Leave
-        }
-        _ => Reaction::Proper,
-    });
-    let reading = lun.read(8192, Buffer::zeroed(4096));
-    world.run(reading).unwrap();
-    let flushing = lun.flush();
-    assert_eq!(world.run(flushing).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
-    let flushing = lun.flush();
-    world.run(flushing).expect("it is told once");
-    let told: Vec<_> = std::iter::from_fn(|| events.try_receive()).collect();
-    assert!(told.contains(&Event::WritesLost), "{told:?}");
+    for ends_session in [true, false] {
+        let mut world = World::new(5);
+        let (target, lun) = attach(&mut world, false);
+        let events = lun.subscribe();
+        switch_on_at_a_write(&target);
+        write(&mut world, &lun);
+        let (mut is_told, mut is_lost) = (false, false);
+        target.tell(move |disk, cdb| match cdb {
+            _ if !std::mem::replace(&mut is_told, true) => {
+                Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED))
+            }
+            Cdb::SynchronizeCache(_) if !std::mem::replace(&mut is_lost, true) => {
+                disk.lose_cache();
+                let reset = Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET));
+                if ends_session { Reaction::Leave } else { reset }
+            }
+            _ => Reaction::Proper,
+        });
+        let reading = lun.read(8192, Buffer::zeroed(4096));
+        world.run(reading).unwrap();
+        let flushing = lun.flush();
+        assert_eq!(world.run(flushing).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+        let flushing = lun.flush();
+        world.run(flushing).expect("it is told once");
+        let told: Vec<_> = std::iter::from_fn(|| events.try_receive()).collect();
+        assert!(told.contains(&Event::WritesLost), "{told:?}");
+        assert_eq!(lun.status().session_count > 1, ends_session);
+    }
 }
 
 /// Of a MODE SELECT only other initiators are told.

@@ -14,6 +14,7 @@ use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::{
     Buffer, Completion, Device, Event, EventHub, EventReceiver, Geometry, Identity, Operation, Request, Response,
 };
+use initiator::InitiatorOptions;
 use support::World;
 
 /// A disk whose cache can be lost behind the target's back. It answers a flush when it is told to, as if nothing had
@@ -102,6 +103,36 @@ fn a_flush_that_the_cache_was_lost_under_is_sent_again() {
     assert_eq!(world.run(read).unwrap()[..], [7; 4096]);
     let status = lun.status();
     assert_eq!((status.session_count, status.writes_replayed), (1, 1));
+}
+
+/// Of several connections the one that brings the news of the loss is slow, and breaks.
+#[test]
+fn a_flush_or_a_read_that_is_answered_before_the_news_of_a_loss_comes_is_sent_again() {
+    for (nth, read_count) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
+        let mut world = World::new(6);
+        let device = Sloppy::of(CrashLayer::new(1 << 20, 6), false);
+        world.serve(device.clone());
+        let lun = world.connect(InitiatorOptions { connections: 2, split: true, ..world.options() }).unwrap();
+        world.pass(Duration::from_millis(10));
+        let before = world.network.traffic();
+        let reads: Vec<_> = (0..8).map(|_| lun.read(8192, Buffer::zeroed(512))).collect();
+        reads.into_iter().for_each(|read| drop(world.run(read).unwrap()));
+        let answers: Vec<usize> =
+            (0..before.len()).filter(|&at| world.network.traffic()[at].1 > before[at].1).collect();
+        assert_eq!(answers.len(), 2, "answers come on links of their own");
+        let write = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+        world.run(write).unwrap();
+        device.lose_cache();
+        world.network.freeze_one(answers[nth]);
+        let reads: Vec<_> = (0..read_count).map(|_| lun.read(8192, Buffer::zeroed(512))).collect();
+        let (flush, read) = (lun.flush(), lun.read(0, Buffer::zeroed(4096)));
+        world.executor.run_until_stalled();
+        world.network.cut_one(answers[nth]);
+        assert!(world.run(read).unwrap()[..] == [7; 4096], "link {nth}, {read_count} reads");
+        world.run(flush).unwrap();
+        assert!(device.durable() == [7; 4096], "link {nth}, {read_count} reads");
+        reads.into_iter().for_each(|read| drop(world.run(read).unwrap()));
+    }
 }
 
 /// The flush of the old session is answered and says nothing of a write that was under way then: issued again, that is

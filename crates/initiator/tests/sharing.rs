@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, Loss, Power};
 use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::memory::MemoryDevice;
 use block::{
@@ -231,6 +232,30 @@ fn a_target_that_starts_again_makes_copies_void_and_the_host_a_new_client() {
     assert_ne!(client(&one), before);
     assert_eq!(one.status().state, State::Online);
     assert!(one.copies().unwrap().may_use());
+}
+
+/// It had a volatile cache. Nobody writes again what was in it, and whoever flushes is told.
+#[test]
+fn what_a_target_that_starts_again_had_not_made_durable_is_told_as_lost() {
+    let mut world = World::new(13);
+    let medium = CrashLayer::new(1 << 20, 13);
+    serve(&mut world, Arc::new(medium.clone()), SharingOptions::default());
+    let one = world.connect(host(&world, 1)).unwrap();
+    let events = one.subscribe();
+    write(&mut world, &one, 0, 7).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    let after = medium.after_power_loss_as(Loss::All, &Power::new());
+    let first = SharingOptions::default();
+    let again = SharingOptions { saved: first.saved.next_start(), ..first };
+    serve(&mut world, Arc::new(after), again);
+    world.pass(Duration::from_secs(1));
+    let flush = one.flush();
+    assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    let flush = one.flush();
+    world.run(flush).expect("it is told once");
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost));
+    assert_eq!(read(&mut world, &one, 0), 0, "it is not written again");
 }
 
 #[test]

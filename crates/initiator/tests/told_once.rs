@@ -4,9 +4,11 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
+use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::error::{ErrorLayer, ErrorRule, Trigger};
 use block::{Buffer, ByteRange, Device, ErrorKind, Event, OperationKind};
 use initiator::{InitiatorOptions, RemoteLun};
@@ -55,7 +57,7 @@ fn flushes_for_room_that_fail_are_few() {
     for block in 0..9 {
         write(&mut world, &lun, block * 4096).unwrap();
     }
-    world.pass(std::time::Duration::from_secs(1));
+    world.pass(Duration::from_secs(1));
     assert!(device.failed_count() < 4, "{} flushes failed", device.failed_count());
     let flush = lun.flush();
     assert_eq!(world.run(flush).unwrap_err().kind(), ErrorKind::Media);
@@ -63,6 +65,31 @@ fn flushes_for_room_that_fail_are_few() {
     let flush = lun.flush();
     world.run(flush).unwrap();
     fill(&mut world, &lun);
+    // What fills it once more waits for another flush of ours.
+    let more: Vec<_> = (0..16).map(|block| lun.write(block * 4096, Buffer::copy_of(&[7; 4096]), false)).collect();
+    world.pass(Duration::from_secs(60));
+    assert_eq!(lun.status().waiting, 0, "nobody waits for ever");
+    more.into_iter().for_each(|writing| drop(world.run(writing).unwrap()));
+}
+
+/// With it goes what was to make room.
+#[test]
+fn a_flush_for_room_that_ends_with_its_session_is_followed_by_another() {
+    let mut world = World::new(8);
+    let delays = Delays { flush: Latency::Fixed(Duration::from_millis(100)), ..Delays::default() };
+    let medium = Arc::new(CrashLayer::new(1 << 20, 1));
+    let clock = Arc::new(world.clock.clone());
+    world.serve(Arc::new(DelayLayer::new(medium, clock, &world.workers, delays, 1)));
+    let lun = world.connect(InitiatorOptions { retained_bytes_max: 64 << 10, ..world.options() }).unwrap();
+    for block in 0..9 {
+        write(&mut world, &lun, block * 4096).unwrap();
+    }
+    world.pass(Duration::from_millis(50));
+    world.network.cut();
+    let more: Vec<_> = (16..48).map(|block| lun.write(block * 4096, Buffer::copy_of(&[7; 4096]), false)).collect();
+    world.pass(Duration::from_secs(60));
+    assert_eq!((lun.status().session_count, lun.status().waiting), (2, 0), "nobody waits for ever");
+    more.into_iter().for_each(|writing| drop(world.run(writing).unwrap()));
 }
 
 #[test]
@@ -119,7 +146,7 @@ fn closing_out_of_reach_tells_that_what_was_acknowledged_may_not_be_durable() {
     write(&mut world, &lun, 0).unwrap();
     world.network.set_server(None);
     world.network.cut();
-    world.pass(std::time::Duration::from_secs(1));
+    world.pass(Duration::from_secs(1));
     let closed = world.run(async move { lun.close().await });
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
 }
@@ -133,6 +160,6 @@ fn closing_after_a_flush_has_nothing_to_tell() {
     world.run(flush).unwrap();
     world.network.set_server(None);
     world.network.cut();
-    world.pass(std::time::Duration::from_secs(1));
+    world.pass(Duration::from_secs(1));
     world.run(async move { lun.close().await }).unwrap();
 }

@@ -584,6 +584,18 @@ mod tests {
         assert_eq!(last, Some(Sequence::FIRST));
     }
 
+    /// The log may say by then that it must be discarded, and nobody notes any more what goes past it.
+    #[test]
+    fn a_log_that_has_failed_takes_no_checkpoint_of_its_own_accord() {
+        let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
+        let mut world = World::open(&log, &origin, 0, true);
+        let core = Arc::clone(&world.core);
+        core.give_up_log(&Error::new(ErrorKind::Media, "the log device failed"));
+        let before = log.writes_seen();
+        let error = world.executor.block_on(async move { core.checkpoint(STATE_IN_USE).await }).expect_err("it failed");
+        assert_eq!((error.kind(), log.writes_seen()), (ErrorKind::Media, before));
+    }
+
     /// All of a segment is on the origin, and the next record is under way in another one.
     #[test]
     fn replay_never_begins_in_a_segment_that_is_used_again() {

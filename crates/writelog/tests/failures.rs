@@ -96,11 +96,12 @@ fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     assert_eq!(log.status().dirty_bytes, 0);
 }
 
-/// One write of the log device fails, some newer data goes past it, and the power fails: what only the log has is
+/// One write of the log device fails, some newer data or zeroes go past it, and the power fails: what only the log has is
 /// there, and nothing older than what went past it.
 #[test]
 fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
-    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+    let orders = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
+    for (order, are_zeroes) in orders.into_iter().flat_map(|order| [(order, false), (order, true)]) {
         let mut bench = Bench::new(|options| {
             only_when_asked(options);
             options.order = order;
@@ -109,17 +110,30 @@ fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
         // The LUN takes what goes past the log, and nothing else for now.
         bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
         let (executor, log) = (&mut bench.executor, &bench.log);
-        let both =
-            [(2, 13), (9, 19)].map(|(block, byte)| log.write(block * 4096, Buffer::copy_of(&[byte; 4096]), false));
+        let both = [(2, 13), (9, 19)].map(|(block, byte)| {
+            let completion = log.submit(match are_zeroes {
+                false => Request::write(block * 4096, Buffer::copy_of(&[byte; 4096]), false),
+                true => Request::write_zeroes(block * 4096, 4096, false, false),
+            });
+            async move {
+                let response = completion.await;
+                response.result.map(|()| response.buffer)
+            }
+        });
         join_all_in(executor, both);
         // A record that was told to have failed, and did land, counts for nothing.
         let after = bench.log_medium.after_power_loss();
+        let [third, last] = if are_zeroes { [0, 0] } else { [13, 19] };
+        let check = |executor: &mut Executor, log: &WriteLog| {
+            let held = read(executor, log, 0, 10 * 4096);
+            let firsts: Vec<u8> = held.chunks(4096).map(|block| block[0]).collect();
+            assert_eq!(firsts, [1, 2, third, 4, 0, 0, 0, 0, 0, last], "{order}, zeroes: {are_zeroes}");
+        };
+        check(executor, log);
         bench.origin_medium.fail_writes_from(bench.origin_medium.writes_seen(), ErrorKind::Gone);
         bench.origin_medium = bench.origin_medium.after_power_loss();
         let log = bench.open_on(&after).expect("the log device works again");
-        let held = read(&mut bench.executor, log.as_ref(), 0, 10 * 4096);
-        let firsts: Vec<u8> = held.chunks(4096).map(|block| block[0]).collect();
-        assert_eq!(firsts, [1, 2, 13, 4, 0, 0, 0, 0, 0, 19], "{order}");
+        check(&mut bench.executor, &log);
     }
 }
 
@@ -206,7 +220,7 @@ fn join_all_in<F: Future<Output = Result<Buffer, block::Error>> + Send + 'static
 
 #[test]
 fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
-    for can_note in [false, true] {
+    for (can_note, are_zeroes) in [(false, false), (false, true), (true, false), (true, true)] {
         let was_asked = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&was_asked);
         let mut bench = Bench::new(|options| {
@@ -215,10 +229,18 @@ fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
                 can_note
             }));
         });
+        let (before, after) = if are_zeroes { (1, 0) } else { (0, 1) };
+        write(&mut bench.executor, &bench.origin_medium, 0, &[before; 4096]);
         bench.log_medium.fail_writes_from(bench.log_medium.writes_seen(), ErrorKind::Media);
-        assert_eq!(bench.write(0, 1).is_ok(), can_note);
+        let zeroing = are_zeroes.then(|| bench.log.write_zeroes(0, 4096, false, false));
+        let changed = match zeroing {
+            None => bench.write(0, after),
+            Some(zeroing) => bench.executor.block_on(zeroing).map_err(|error| error.kind()),
+        };
+        assert_eq!(changed.is_ok(), can_note, "zeroes: {are_zeroes}");
         assert!(was_asked.load(Ordering::Relaxed));
-        assert_eq!(bench.origin_medium.durable_bytes(0, 1)[0], u8::from(can_note));
+        let there = read(&mut bench.executor, &bench.origin_medium, 0, 4096);
+        assert!(there == [if can_note { after } else { before }; 4096], "zeroes: {are_zeroes}");
     }
 }
 

@@ -8,7 +8,7 @@ use base::clock::Clock;
 use base::random::Random;
 use base::range::ByteRange;
 use block::layer::crash::Power;
-use block::{Device, Geometry, Request, Response};
+use block::{Completion, Device, Event, EventReceiver, Geometry, Request, Response};
 use cache::{CleaningRate, DirtyLimits, Mode, Percent, Replacement};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -39,8 +39,19 @@ pub struct Application {
     pub power: Option<Power>,
     /// Turned by the executor.
     pub clock: Arc<dyn Clock>,
+    /// What it says of itself.
+    pub events: Arc<EventReceiver>,
+    /// Held by who flushes a LUN with nothing on it.
+    pub flush_turn: Arc<futures_util::lock::Mutex<()>>,
     /// What fails, in messages.
     pub context: Arc<str>,
+}
+
+/// A flush under way: what it makes durable, the loss that nobody was told of before it, and its answer.
+struct Flushing {
+    indices: Vec<usize>,
+    untold: Option<u64>,
+    answer: Completion,
 }
 
 /// The histories, whoever panicked with them.
@@ -110,7 +121,9 @@ impl Application {
         let (running, clock) = (self.running.clone(), Arc::clone(&self.clock));
         async move {
             clock.sleep(after).await;
-            drop(running.close(keep_dirty).await);
+            if !running.is_lun_alone() {
+                drop(running.close(keep_dirty).await);
+            }
         }
         .boxed()
     }
@@ -161,30 +174,66 @@ impl Application {
     ) -> BoxFuture<'static, ()> {
         let (application, top) = (self.clone(), Arc::clone(&self.running.top));
         let submitted = application.history().submit(range, is_zero);
+        self.running.note_change(range);
+        let is_past_log = self.running.has_failed_log();
         let was_volatile = top.geometry().is_write_cache_volatile;
         let changing = top.submit(request(submitted.buffer()));
         async move {
             let is_acknowledged = application.is_heard(&changing.await);
             // A device that says before and after that its write cache is not volatile has promised something.
-            let is_durable = fua || !(was_volatile || top.geometry().is_write_cache_volatile);
+            let is_volatile = top.geometry().is_write_cache_volatile;
+            let is_durable = fua || !(was_volatile || is_volatile);
             application.history().finish(&submitted, is_acknowledged, is_durable);
+            if !fua && was_volatile && is_volatile {
+                application.history().note_volatile(&submitted);
+            }
+            if is_acknowledged && is_durable && is_past_log {
+                application.history().note_past_log(&submitted);
+            }
         }
         .boxed()
     }
 
     fn flush(&self) -> BoxFuture<'static, ()> {
         let application = self.clone();
-        let indices = application.history().submit_flush();
-        let flushing = self.running.top.submit(Request::flush());
-        async move {
-            let response = flushing.await;
-            if application.is_heard(&response) {
-                application.history().finish_flush(&indices);
-            } else if response.result.is_err() {
-                application.history().fail_flush();
+        if self.running.is_lun_alone() {
+            return async move {
+                // One that fails may drop what another, answered well a moment later, seems to have made durable.
+                let _turn = application.flush_turn.lock().await;
+                let flushing = application.submit_flush();
+                application.end_flush(flushing).await;
+            }
+            .boxed();
+        }
+        let flushing = self.submit_flush();
+        async move { application.end_flush(flushing).await }.boxed()
+    }
+
+    fn submit_flush(&self) -> Flushing {
+        let history = self.history();
+        let (indices, untold) = (history.submit_flush(), history.untold());
+        drop(history);
+        Flushing { indices, untold, answer: self.running.top.submit(Request::flush()) }
+    }
+
+    async fn end_flush(&self, Flushing { indices, untold, answer }: Flushing) {
+        let response = answer.await;
+        if self.is_heard(&response) {
+            self.hear_losses();
+            self.history().check_told(untold, &self.context);
+            self.history().finish_flush(&indices);
+        } else if response.result.is_err() {
+            self.history().fail_flush();
+        }
+    }
+
+    /// What the device has said of losses until now.
+    fn hear_losses(&self) {
+        while let Some(event) = self.events.try_receive() {
+            if matches!(event, Event::WritesLost | Event::Missed) {
+                self.history().note_told();
             }
         }
-        .boxed()
     }
 
     /// What a user may set while requests go on.
@@ -205,13 +254,18 @@ impl Application {
             _ => draw_mode(&self.made, random),
         };
         let application = self.clone();
-        let indices = application.history().submit_flush();
+        let (indices, untold) = {
+            let history = application.history();
+            (history.submit_flush(), history.untold())
+        };
         async move {
             let is_set = cache.set_mode(mode).await.is_ok();
             let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
             // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the
             // cache knows nothing.
             if is_heard && mode.delays_writes() && !application.running.has_log() {
+                application.hear_losses();
+                application.history().check_told(untold, &application.context);
                 application.history().finish_flush(&indices);
             }
         }

@@ -9,9 +9,11 @@ use block::layer::crash::FlushEffect;
 use cache::{Admission, CrashMode, Mode, Replacement, Tuning};
 use writelog::{DestageOrder, Durability, Level2, PersistentRegion};
 
+use crate::layers::Layers;
 use crate::lun::LunFault;
 use crate::lun_event::LunEvent;
 use crate::made::{Made, Slots};
+use crate::refusal::{Refusal, Refusing};
 use crate::store_fault::StoreFault;
 
 /// Bytes of RAM for slots that forget.
@@ -51,6 +53,10 @@ pub struct Choice {
     pub cache_fault: Option<StoreFault>,
     /// What the device of the difference does wrong.
     pub difference_fault: Option<StoreFault>,
+    /// Which device refuses what for a while.
+    pub refusal: Option<Refusal>,
+    /// Whether the host takes a note of a log that fails.
+    pub notes_log_failure: bool,
     /// What happens to the LUN and is told.
     pub lun_event: Option<LunEvent>,
 }
@@ -87,13 +93,36 @@ impl Choice {
             cache_fault: StoreFault::draw(random),
             difference_fault: StoreFault::draw(random),
             lun_event: LunEvent::draw(random),
+            refusal: None,
+            notes_log_failure: false,
         }
+    }
+
+    /// The same, with one device that refuses something for a while, or with none.
+    #[must_use]
+    pub fn with_refusal(self, layers: Layers, random: &mut Random) -> Self {
+        let refusal = Refusal::draw(layers, random);
+        Self { refusal, notes_log_failure: random.chance(0.5), ..self }
     }
 
     /// The same, with stores whose devices do nothing wrong.
     #[must_use]
     pub fn with_sound_stores(self) -> Self {
-        Self { log_fault: None, cache_fault: None, difference_fault: None, ..self }
+        let refusal = self.refusal.filter(|refusal| refusal.device == Refusing::Lun);
+        Self { log_fault: None, cache_fault: None, difference_fault: None, refusal, ..self }
+    }
+
+    /// The same, with a LUN that does nothing wrong.
+    #[must_use]
+    pub fn with_sound_lun(self) -> Self {
+        let refusal = self.refusal.filter(|refusal| refusal.device != Refusing::Lun);
+        Self { lun_fault: None, refusal, ..self }
+    }
+
+    /// Whether a flush of the LUN fails that may drop what was volatile.
+    pub fn drops_of_lun(&self) -> bool {
+        let drops = |refusal: Refusal| refusal.device == Refusing::Lun && refusal.drops();
+        self.lun_fault.is_some_and(LunFault::drops) || self.refusal.is_some_and(drops)
     }
 
     /// Whether the device of a store does something wrong.
@@ -104,7 +133,9 @@ impl Choice {
     /// Whether the device of a difference drops what it holds volatile: whoever reads before it has said so gets
     /// anything.
     pub fn drops_difference(&self) -> bool {
+        let drops = |refusal: Refusal| refusal.device == Refusing::Difference && refusal.drops();
         matches!(self.difference_fault, Some(StoreFault::Flush(_, FlushEffect::Drops)))
+            || self.refusal.is_some_and(drops)
     }
 
     pub(crate) fn cache_options(&self, executor: &Executor) -> cache::OpenOptions {

@@ -36,6 +36,16 @@ struct Change {
     fate: Fate,
     /// The how many-th acknowledgement it had: 0 for what was there at the start, and for what has none.
     number: u64,
+    /// Whether it is durable past a log that had failed.
+    is_past_log: bool,
+    /// Whether the device said before it and after it that it may lose it.
+    is_volatile: bool,
+}
+
+impl Change {
+    fn new(stamp: u64, fate: Fate) -> Self {
+        Self { stamp, fate, number: 0, is_past_log: false, is_volatile: false }
+    }
 }
 
 /// The first change is what it held at the start.
@@ -43,6 +53,8 @@ struct Sector {
     changes: Vec<Change>,
     /// Index of the last change that survives whatever fails.
     durable: usize,
+    /// Stamps of changes that a crash took: below a log that is given up they may be there all the same.
+    taken: Vec<u64>,
 }
 
 impl Sector {
@@ -118,12 +130,16 @@ pub struct History {
     doubts_reads: bool,
     /// Changes with an older stamp were submitted before a flush failed: no acknowledgement counts for them any more.
     told_lost_below: u64,
+    /// Losses of what was acknowledged that happened without a request that failed.
+    loss_count: u64,
+    /// The last of them, if nobody was told of it yet.
+    untold: Option<u64>,
 }
 
 impl History {
     /// Of a device of zeroes.
     pub fn new(size_bytes: u64) -> Self {
-        let zero = || Sector { changes: vec![Change { stamp: 0, fate: Fate::Acknowledged, number: 0 }], durable: 0 };
+        let zero = || Sector { changes: vec![Change::new(0, Fate::Acknowledged)], durable: 0, taken: Vec::new() };
         Self {
             sectors: (0..size_bytes / SECTOR_BYTES).map(|_| zero()).collect(),
             stamp_next: 1,
@@ -131,6 +147,8 @@ impl History {
             doubts_volatile: false,
             doubts_reads: false,
             told_lost_below: 0,
+            loss_count: 0,
+            untold: None,
         }
     }
 
@@ -145,7 +163,7 @@ impl History {
         for sector in &mut self.sectors[Self::indices(range)] {
             let stamp = if is_zero { 0 } else { self.stamp_next };
             self.stamp_next += 1;
-            sector.changes.push(Change { stamp, fate: Fate::InFlight, number: 0 });
+            sector.changes.push(Change::new(stamp, Fate::InFlight));
             indices.push(sector.last());
         }
         Submitted { range, first_stamp, indices }
@@ -165,6 +183,38 @@ impl History {
         }
     }
 
+    /// A change that is over may be lost before a flush.
+    pub fn note_volatile(&mut self, submitted: &Submitted) {
+        let sectors = &mut self.sectors[Self::indices(submitted.range)];
+        for (sector, &index) in sectors.iter_mut().zip(&submitted.indices) {
+            sector.changes[index].is_volatile = true;
+        }
+    }
+
+    /// A change that is over went past a log that had failed.
+    pub fn note_past_log(&mut self, submitted: &Submitted) {
+        let sectors = &mut self.sectors[Self::indices(submitted.range)];
+        for (sector, &index) in sectors.iter_mut().zip(&submitted.indices) {
+            sector.changes[index].is_past_log = true;
+        }
+    }
+
+    /// The user gives up a log that must be discarded. What went past it is there, and before that whatever there ever
+    /// was: what only the log had is gone.
+    pub fn give_up_log(&mut self) {
+        for sector in &mut self.sectors {
+            let past_log = sector.changes.iter().rposition(|change| change.is_past_log);
+            for (index, change) in sector.changes.iter_mut().enumerate() {
+                if change.fate == Fate::Acknowledged && past_log != Some(index) {
+                    change.fate = Fate::Failed;
+                }
+            }
+            let taken = sector.taken.drain(..).map(|stamp| Change::new(stamp, Fate::Failed));
+            sector.durable = past_log.map_or(0, |past_log| past_log + taken.len());
+            sector.changes.splice(0..0, taken);
+        }
+    }
+
     /// What a read submitted now may give of the sectors of `range`.
     pub fn submit_read(&self, range: ByteRange) -> SubmittedRead {
         let sectors = &self.sectors[Self::indices(range)];
@@ -180,8 +230,8 @@ impl History {
             self.sectors[Self::indices(range)].iter().zip(&submitted.0).zip(bytes.chunks(SECTOR_BYTES as usize));
         for (number, ((sector, &acknowledged), bytes)) in sectors.enumerate() {
             let (stamp, last) = (stamp_of(bytes, context), sector.last());
-            // Less, where a flush that failed meanwhile says so.
-            let acknowledged = sector.acknowledged(last).min(acknowledged);
+            // Less, where a flush that failed meanwhile says so, or a loss.
+            let acknowledged = sector.acknowledged(acknowledged);
             let first = if self.doubts_volatile { sector.durable.min(acknowledged) } else { acknowledged };
             let number = range.offset / SECTOR_BYTES + number as u64;
             assert!(
@@ -206,8 +256,48 @@ impl History {
         }
     }
 
+    /// What was acknowledged and is volatile is lost, and no request failed. The number of the loss, if there was
+    /// something to lose.
+    pub fn lose_volatile(&mut self) -> Option<u64> {
+        let is_volatile = |sector: &Sector| {
+            let mut behind = sector.changes[sector.durable + 1..].iter();
+            behind.any(|change| change.fate == Fate::Acknowledged && change.is_volatile)
+        };
+        let is_at_stake = self.sectors.iter().any(is_volatile);
+        self.fail_flush();
+        self.loss_count += u64::from(is_at_stake);
+        is_at_stake.then_some(self.loss_count)
+    }
+
+    /// The medium says that it had this loss: who uses it has to be told.
+    pub fn announce(&mut self, loss: Option<u64>) {
+        self.untold = loss.or(self.untold);
+    }
+
+    /// Whoever uses the device was told that something is lost.
+    pub fn note_told(&mut self) {
+        self.untold = None;
+    }
+
+    /// The loss that nobody was told of yet.
+    pub fn untold(&self) -> Option<u64> {
+        self.untold
+    }
+
+    /// A flush ended well, which was submitted when `untold` was the loss that nobody was told of.
+    ///
+    /// # Panics
+    /// When nobody was told of it since: the flush promised what is lost.
+    pub fn check_told(&self, untold: Option<u64>, context: &str) {
+        assert!(
+            untold.is_none() || untold != self.untold,
+            "{context}: a flush ends well behind a loss that nobody tells"
+        );
+    }
+
     /// A flush failed, and its caller was told: what was volatile may be lost.
     pub fn fail_flush(&mut self) {
+        self.note_told();
         self.told_lost_below = self.stamp_next;
         for sector in &mut self.sectors {
             let volatile = sector.durable + 1..sector.changes.len();
@@ -227,7 +317,7 @@ impl History {
                 Some(false) => Fate::Acknowledged,
                 None => Fate::Failed,
             };
-            sector.changes.push(Change { stamp: 0, fate, number: 0 });
+            sector.changes.push(Change::new(0, fate));
             if fate == Fate::Acknowledged {
                 sector.durable = sector.last();
             }
@@ -259,7 +349,7 @@ impl History {
                     &sector.changes[first..=last]
                 );
             };
-            sector.changes.truncate(found + 1);
+            sector.taken.extend(sector.changes.drain(found + 1..).map(|change| change.stamp));
             match lost {
                 // What was volatile may still be lost.
                 Lost::Unacknowledged => sector.durable = sector.durable.min(found),
@@ -366,6 +456,36 @@ mod tests {
             history.fail_flush();
             history.finish(&submitted, true, false);
             history.check_after(Lost::Unacknowledged, &sector(stamp), "");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody tells")]
+    fn a_flush_behind_a_loss_that_nobody_tells_does_not_end_well() {
+        let mut history = History::new(SECTOR_BYTES);
+        let submitted = history.submit(SECTOR, false);
+        history.finish(&submitted, true, false);
+        history.note_volatile(&submitted);
+        let loss = history.lose_volatile();
+        history.announce(loss);
+        history.check_told(None, "submitted before it");
+        history.check_told(history.untold(), "");
+    }
+
+    #[test]
+    fn of_a_log_that_is_given_up_there_is_what_went_past_it() {
+        for (stamp, is_allowed) in [(1, false), (2, true), (3, true)] {
+            let mut history = History::new(SECTOR_BYTES);
+            for number in 1..=3 {
+                let submitted = history.submit(SECTOR, false);
+                history.finish(&submitted, true, true);
+                if number == 2 {
+                    history.note_past_log(&submitted);
+                }
+            }
+            history.give_up_log();
+            let checked = std::panic::AssertUnwindSafe(|| history.check_after(Lost::Volatile, &sector(stamp), ""));
+            assert_eq!(std::panic::catch_unwind(checked).is_ok(), is_allowed, "{stamp}");
         }
     }
 

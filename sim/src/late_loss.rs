@@ -7,7 +7,10 @@ use block::completion::Workers;
 use block::layer::crash::CrashLayer;
 use block::{Completion, Device, Event, EventReceiver, Geometry, Identity, OperationKind, Request, SharedDevice};
 
-type Lose = Box<dyn FnOnce(&dyn Fn()) + Send>;
+/// What is to be done when it is said.
+type Announce = Box<dyn FnOnce() + Send>;
+
+type Lose = Box<dyn FnOnce(&dyn Fn()) -> Announce + Send>;
 
 /// When it happens, and what happens with it.
 struct Ordered {
@@ -22,8 +25,9 @@ struct Ordered {
 pub(crate) struct LateLoss(Mutex<Option<Ordered>>);
 
 impl LateLoss {
-    /// It happens at the flush behind so many others, when `lose` calls what it is given.
-    pub(crate) fn order(&self, flushes: u64, lose: impl FnOnce(&dyn Fn()) + Send + 'static) {
+    /// It happens at the flush behind so many others, when `lose` calls what it is given; what that returns is called
+    /// when it is said.
+    pub(crate) fn order(&self, flushes: u64, lose: impl FnOnce(&dyn Fn()) -> Announce + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ordered { flushes, lose: Box::new(lose) });
     }
 
@@ -61,9 +65,10 @@ impl Device for LateLossLayer {
     fn submit(&self, request: Request) -> Completion {
         let lose = if request.operation.kind() == OperationKind::Flush { self.loss.see_flush() } else { None };
         let Some(lose) = lose else { return self.inner.submit(request) };
-        lose(&|| self.medium.lose_cache_silently());
+        let announce = lose(&|| self.medium.lose_cache_silently());
         let medium = self.medium.clone();
         self.inner.submit(request).then(&self.workers, move |response| {
+            announce();
             medium.publish(&Event::WritesLost);
             Completion::ready(response)
         })

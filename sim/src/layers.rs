@@ -1,8 +1,12 @@
 //! Which layers stand between an application and a LUN.
 
+use base::random::Random;
+
 /// Which layers a stack has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layers {
+    /// The LUN alone.
+    None,
     /// A cache.
     Cache,
     /// A write log.
@@ -16,6 +20,26 @@ pub enum Layers {
 }
 
 impl Layers {
+    /// Any of those under which the LUN is written to.
+    pub fn draw(random: &mut Random) -> Self {
+        Self::of(random.chance(0.5), random.chance(0.5))
+    }
+
+    fn of(has_cache: bool, has_log: bool) -> Self {
+        match (has_cache, has_log) {
+            (false, false) => Self::None,
+            (true, false) => Self::Cache,
+            (false, true) => Self::Log,
+            (true, true) => Self::LogOverCache,
+        }
+    }
+
+    /// These and those of `others`, where the LUN is written to under both.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        Self::of(self.has_cache() || others.has_cache(), self.has_log() || others.has_log())
+    }
+
     /// Whether there is a cache.
     pub fn has_cache(self) -> bool {
         matches!(self, Self::Cache | Self::LogOverCache | Self::DifferenceOverCache)

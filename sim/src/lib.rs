@@ -8,7 +8,8 @@
 //! |---|---|
 //! | [`layers`], [`made`], [`choice`] | which layers stand on a LUN, what they are made with, what differs from life to life |
 //! | [`lun`], [`region`], [`media`] | what they stand on, and what that does wrong |
-//! | [`store_fault`] | what the device of a store does wrong |
+//! | [`store_fault`], [`refusal`] | what the device of a store does wrong; one of a stack that refuses for a while |
+//! | `away` | which stores are not there for some lives, and what changes meanwhile |
 //! | [`lun_event`], `late_loss` | what happens to the LUN and is told |
 //! | [`running`], [`application`], [`history`] | a stack in one life, who uses it, and what may be read |
 //! | `second_thread` | where level 2 is at work in some lives |
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod application;
+mod away;
 pub mod choice;
 pub mod history;
 mod late_loss;
@@ -26,6 +28,7 @@ pub mod lun;
 pub mod lun_event;
 pub mod made;
 pub mod media;
+pub mod refusal;
 pub mod region;
 pub mod running;
 mod second_thread;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use base::clock::Clock;
 use base::executor::Executor;
 use base::random::Random;
-use base::range::ByteRange;
 use block::layer::crash::{CrashLayer, FlushEffect, Reported, WriteEffect};
-use block::{Device, ErrorKind, Event, Geometry};
+use block::{ErrorKind, Event, Geometry};
+
+use crate::refusal::{Refused, refuse};
 
 /// 4096-byte blocks of a LUN under lines of the usual size: no multiple of anything larger than its block.
 const BLOCKS_OF_4096: u64 = 49;
@@ -96,10 +97,7 @@ impl LunFault {
                 executor.spawn(async move {
                     clock.sleep(from).await;
                     lun.publish(&Event::Offline);
-                    lun.fail_writes_from(lun.writes_seen(), ErrorKind::Gone);
-                    let flush = lun.flushes_seen();
-                    lun.fail_flush_as(flush, ErrorKind::Gone, FlushEffect::None, Reported::ForGood);
-                    lun.fail_reads_of(ByteRange { offset: 0, length: lun.geometry().size_bytes });
+                    refuse(&lun, Refused::All, ErrorKind::Gone);
                     clock.sleep(time).await;
                     lun.heal();
                     lun.publish(&Event::Back);

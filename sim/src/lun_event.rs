@@ -20,6 +20,8 @@ pub const GROWTH_BYTES: u64 = 64 << 10;
 /// Most changes by others in a life, and most time before each, in microseconds.
 const CHANGES_MAX: u64 = 12;
 const PAUSE_MICROS_MAX: u64 = 6000;
+/// Most losses in a life.
+const LOSSES_MAX: u64 = 3;
 /// The moment of what happens once, in microseconds.
 const MOMENT_MICROS_MAX: u64 = 30_000;
 
@@ -30,8 +32,8 @@ pub enum LunEvent {
     ChangedByOthers(u64),
     /// It has [`GROWTH_BYTES`] more from a moment on.
     Grows(Duration),
-    /// It loses what it holds volatile, and goes on.
-    LosesCache(Duration),
+    /// It loses what it holds volatile, and goes on: so many times, each so long after the one before.
+    LosesCache(Duration, u32),
     /// The same when the stack flushes it behind so many other times, and it says so with the answer to that.
     LosesCacheUntold(u64),
 }
@@ -43,7 +45,11 @@ impl LunEvent {
         match random.below(10) {
             0..3 => Some(Self::ChangedByOthers(random.bits())),
             3 => Some(Self::Grows(moment)),
-            4 => Some(Self::LosesCache(moment)),
+            4 => {
+                // Apart, so that what else is drawn from a seed stays as it was.
+                let times = 1 + random.clone().below(LOSSES_MAX) as u32;
+                Some(Self::LosesCache(moment / times, times))
+            }
             5 => Some(Self::LosesCacheUntold(random.below(12))),
             _ => None,
         }
@@ -56,6 +62,8 @@ pub(crate) struct Told {
     pub(crate) history: Arc<Mutex<History>>,
     /// Whether the stack keeps also what was acknowledged and is volatile on the LUN.
     pub(crate) keeps_volatile: bool,
+    /// Whether there is no log, which has copies of what is volatile on the LUN.
+    pub(crate) is_told: bool,
     /// What others changed, for the next life.
     pub(crate) changed: Arc<Mutex<Vec<ByteRange>>>,
     /// The part of others, from the start of the LUN.
@@ -72,9 +80,13 @@ impl LunEvent {
                 clock.sleep(moment).await;
                 lun.grow(lun.geometry().size_bytes + GROWTH_BYTES);
             }),
-            Self::LosesCache(moment) => executor.spawn(async move {
-                clock.sleep(moment).await;
-                told.lose(&|| lun.lose_cache());
+            Self::LosesCache(pause, times) => executor.spawn(async move {
+                for _ in 0..times {
+                    clock.sleep(pause).await;
+                    let announce = told.lose(&|| lun.lose_cache_silently());
+                    announce();
+                    lun.publish(&Event::WritesLost);
+                }
             }),
             Self::LosesCacheUntold(flushes) => late_loss.order(flushes, move |lose| told.lose(lose)),
         }
@@ -82,13 +94,14 @@ impl LunEvent {
 }
 
 impl Told {
-    /// What was volatile on the LUN is lost, by `lose`: nobody acknowledges anything meanwhile.
-    fn lose(&self, lose: &dyn Fn()) {
+    /// What was volatile on the LUN is lost, by `lose`: nobody acknowledges anything meanwhile. Gives what to do when
+    /// the LUN says so.
+    fn lose(&self, lose: &dyn Fn()) -> Box<dyn FnOnce() + Send> {
         let mut history = lock(&self.history);
-        if !self.keeps_volatile {
-            history.fail_flush();
-        }
+        let loss = if self.keeps_volatile { None } else { history.lose_volatile() }.filter(|_| self.is_told);
         lose();
+        let history = Arc::clone(&self.history);
+        Box::new(move || lock(&history).announce(loss))
     }
 
     /// Others write here and there. Who follows the LUN hears of each before whoever wrote has his answer.

@@ -8,7 +8,7 @@
 //! ```
 //! Everything else begins anew in each life, with options of its own ([`Choice`](crate::choice::Choice)).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base::buffer::Buffer;
@@ -21,6 +21,7 @@ use cache::Cache;
 use difference::Difference;
 use writelog::WriteLog;
 
+use crate::away::{Away, Unseen};
 use crate::choice::Choice;
 use crate::history::History;
 use crate::late_loss::LateLoss;
@@ -28,6 +29,7 @@ use crate::layers::Layers;
 use crate::lun::Lun;
 use crate::lun_event::{LunEvent, Told};
 use crate::made::Made;
+use crate::refusal::Refusing;
 use crate::region::CrashRegion;
 
 const CACHE_BYTES: u64 = 1 << 20;
@@ -90,6 +92,10 @@ pub struct Media {
     pub(crate) is_conflicting: bool,
     /// How many stores were made.
     made_count: u8,
+    /// What is not among its layers now.
+    pub(crate) away: Away,
+    /// Whether the host noted that the log failed and must be discarded.
+    pub(crate) is_log_noted: Arc<AtomicBool>,
 }
 
 impl Media {
@@ -117,6 +123,8 @@ impl Media {
             late_loss: Arc::default(),
             is_conflicting: false,
             made_count: 0,
+            away: Away::default(),
+            is_log_noted: Arc::default(),
         };
         media.make_cache();
         media.make_log();
@@ -168,18 +176,78 @@ impl Media {
 
     /// Makes stores of other sizes in the place of those there are, which have nothing dirty and are closed.
     pub fn make_anew(&mut self, seed: u64) {
-        let host = self.cache().power().clone();
+        self.renew_cache();
+        self.renew_log(seed);
+    }
+
+    fn renew_cache(&mut self) {
         if self.layers.has_cache() {
             let index = self.cache_index.load(Ordering::Relaxed);
             self.cache_index.store(1 - index, Ordering::Relaxed);
             self.make_cache();
         }
+    }
+
+    fn renew_log(&mut self, seed: u64) {
         if self.layers.has_log() {
             let is_large = self.log.geometry().size_bytes > LOG_BYTES;
             let bytes = if is_large { LOG_BYTES } else { LOG_BYTES + LOG_MORE_BYTES };
-            self.log = CrashLayer::on(&host, bytes, seed);
+            let power = self.log.power().clone();
+            // Made with a power of its own, which does not fail meanwhile.
+            self.log = CrashLayer::new(bytes, seed);
             self.make_log();
+            self.log = self.log.after_restart_as(Loss::All, &power);
+            self.nvram = CrashRegion::new(&power, NVRAM_BYTES);
         }
+    }
+
+    /// The layers of the next opening.
+    pub fn layers(&self) -> Layers {
+        self.layers
+    }
+
+    /// The next opening finds other layers. A store that goes has nothing dirty; was it closed, too, and nothing
+    /// `renews` it, then it is what comes again; else a new one.
+    pub fn change_layers(&mut self, layers: Layers, is_closed: bool, renews: bool, seed: u64) {
+        let before = std::mem::replace(&mut self.layers, layers);
+        let wanting = self.away.follow(before, layers, is_closed, renews);
+        if wanting.cache {
+            self.renew_cache();
+        }
+        if wanting.log {
+            self.renew_log(seed);
+        }
+    }
+
+    /// Where a stack without a cache notes what it changes.
+    pub(crate) fn unseen_by_cache(&self) -> Option<Unseen> {
+        (!self.layers.has_cache()).then(|| self.away.unseen.clone())
+    }
+
+    /// What a cache is told that is opened now.
+    pub(crate) fn told_to_cache(&self) -> Vec<ByteRange> {
+        [self.changed.as_slice(), self.away.unseen.lock().as_slice()].concat()
+    }
+
+    /// A stack was opened, and told of all that had changed.
+    pub(crate) fn forget_changed(&mut self) {
+        let changed = std::mem::take(&mut self.changed);
+        let mut unseen = self.away.unseen.lock();
+        match self.layers.has_cache() {
+            true => unseen.clear(),
+            false => unseen.extend(changed),
+        }
+    }
+
+    /// Whether the log failed in a way that the host noted: it must be discarded.
+    pub fn is_log_noted(&self) -> bool {
+        self.layers.has_log() && self.is_log_noted.load(Ordering::Relaxed)
+    }
+
+    /// The user gives up the log, with what only it has: a new one takes its place.
+    pub fn discard_log(&mut self, seed: u64) {
+        self.is_log_noted.store(false, Ordering::Relaxed);
+        self.renew_log(seed);
     }
 
     pub(crate) fn cache(&self) -> &CrashLayer {
@@ -188,7 +256,9 @@ impl Media {
 
     /// The power whose loss ends this life.
     pub fn power(&self, fails: Fails) -> &Power {
-        if fails == Fails::Lun { self.lun.power() } else { self.log.power() }
+        // A LUN alone is all that is written to: whatever ends then, it ends at a write of that.
+        let is_lun = fails == Fails::Lun || self.layers == Layers::None;
+        if is_lun { self.lun.power() } else { self.log.power() }
     }
 
     /// Of the LUN.
@@ -226,6 +296,18 @@ impl Media {
         }
     }
 
+    /// Lets the device that was chosen to refuse requests for a while do so, now that the stack is open.
+    pub fn refuse(&self, choice: &Choice, executor: &mut Executor) {
+        let Some(refusal) = choice.refusal else { return };
+        let device = match refusal.device {
+            Refusing::Lun => &self.lun,
+            Refusing::Log => &self.log,
+            Refusing::Cache => self.cache(),
+            Refusing::Difference => &self.difference,
+        };
+        refusal.strike(device, executor);
+    }
+
     /// Lets something happen to the LUN, in the life that `executor` runs.
     pub fn let_happen(
         &self,
@@ -235,7 +317,8 @@ impl Media {
         keeps_volatile: bool,
     ) {
         let (history, changed) = (Arc::clone(history), Arc::clone(&self.changed_in_life));
-        let told = Told { history, keeps_volatile, changed, others_bytes: self.made.others_bytes };
+        let is_told = !self.layers.has_log();
+        let told = Told { history, keeps_volatile, is_told, changed, others_bytes: self.made.others_bytes };
         event.happen(&self.lun, &self.late_loss, executor, told);
     }
 
@@ -251,6 +334,10 @@ impl Media {
 
     /// The LUN has another size when it is found the next time.
     pub fn resize_lun(&mut self, size_bytes: u64) {
+        let old_bytes = self.geometry().size_bytes;
+        if let Some(unseen) = self.unseen_by_cache().filter(|_| size_bytes < old_bytes) {
+            unseen.note(ByteRange { offset: size_bytes, length: old_bytes - size_bytes });
+        }
         self.lun.resize(size_bytes);
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::clock::Clock;
 use base::executor::Executor;
+use base::range::ByteRange;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, Power};
@@ -18,6 +19,7 @@ use cache::{Cache, ConflictingChanges, Freshness, Mode, Stranded};
 use difference::Difference;
 use writelog::{PersistentRegion, WriteLog};
 
+use crate::away::Unseen;
 use crate::choice::Choice;
 use crate::late_loss::LateLossLayer;
 use crate::made::Slots;
@@ -39,6 +41,8 @@ pub struct Running {
     difference: Option<Arc<Difference>>,
     /// Where level 2 is at work, when that is a thread of its own.
     level2: Option<Arc<SecondThread>>,
+    /// What changes while there is no cache.
+    unseen_by_cache: Option<Unseen>,
 }
 
 /// A cache that may be replaced while requests go on.
@@ -119,7 +123,7 @@ impl Media {
         // An opening that failed may have overwritten already what it was told to.
         self.is_conflicting = is_conflicting && opened.is_err();
         if opened.is_ok() {
-            self.changed.clear();
+            self.forget_changed();
         }
         opened
     }
@@ -143,14 +147,21 @@ impl Media {
         let lun = self.told_late(executor, lun);
         let level2 = choice.has_second_thread.then(|| Arc::new(SecondThread::new()));
         level2.iter().for_each(|thread| executor.beside(thread.idle()));
-        let mut running = Running::of(&lun, level2);
+        let mut running = Running { unseen_by_cache: self.unseen_by_cache(), ..Running::of(&lun, level2) };
         if self.layers.has_cache() {
             self.add_cache(executor, &mut running, choice, number, is_conflicting)?;
         }
         if self.layers.has_log() {
             let has_nvram = self.made.slots == Slots::Nvram;
             let nvram = has_nvram.then(|| Arc::clone(&self.nvram) as Arc<dyn PersistentRegion>);
-            let options = choice.log_options(executor, nvram);
+            let mut options = choice.log_options(executor, nvram);
+            let (note, power) = (Arc::clone(&self.is_log_noted), self.log.power().clone());
+            options.failure_note = choice.notes_log_failure.then_some(Arc::new(move || {
+                // A host without power notes nothing.
+                let is_on = !power.is_lost();
+                note.fetch_or(is_on, Ordering::Relaxed);
+                is_on
+            }));
             let (device, below) = (of_host(executor, &self.log, choice), Arc::clone(&running.top));
             let log = unless_conflicting(is_conflicting, |overwrites| {
                 let kept_changes = if overwrites { Vec::new() } else { self.changed.clone() };
@@ -196,7 +207,7 @@ impl Media {
         }
         let (device, lun) = (of_host(executor, self.cache(), choice), Arc::clone(&running.top));
         let cache = unless_conflicting(is_conflicting, |overwrites_changes| {
-            let freshness = Freshness::Changed(self.changed.clone());
+            let freshness = Freshness::Changed(self.told_to_cache());
             let options = cache::OpenOptions { freshness, overwrites_changes, ..options.clone() };
             executor.block_on(Cache::open(Arc::clone(&device), Arc::clone(&lun), options))
         })?;
@@ -262,7 +273,15 @@ fn of_host(executor: &mut Executor, medium: &CrashLayer, choice: &Choice) -> Sha
 impl Running {
     /// A LUN with nothing on it.
     fn of(lun: &SharedDevice, level2: Option<Arc<SecondThread>>) -> Self {
-        Self { top: Arc::clone(lun), is_conflicting: false, cache: None, log: None, difference: None, level2 }
+        Self {
+            top: Arc::clone(lun),
+            is_conflicting: false,
+            cache: None,
+            log: None,
+            difference: None,
+            level2,
+            unseen_by_cache: None,
+        }
     }
 
     fn spawn_level2(&self, executor: &mut Executor, task: impl Future<Output = ()> + Send + 'static) {
@@ -275,6 +294,23 @@ impl Running {
     /// The cache that has the requests now, if there is one that may change what is on the LUN.
     pub fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.as_ref().filter(|_| self.difference.is_none()).map(|part| part.current())
+    }
+
+    /// Something may change from now on: a cache that is away and comes again is told.
+    pub(crate) fn note_change(&self, range: ByteRange) {
+        if let Some(unseen) = &self.unseen_by_cache {
+            unseen.note(range);
+        }
+    }
+
+    /// Whether nothing stands on the LUN.
+    pub(crate) fn is_lun_alone(&self) -> bool {
+        self.cache.is_none() && self.log.is_none() && self.difference.is_none()
+    }
+
+    /// Whether a log has failed: what is changed now goes past it.
+    pub(crate) fn has_failed_log(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.status().failure.is_some())
     }
 
     /// What a cache has dirty beyond the end of the LUN.
@@ -322,9 +358,9 @@ impl Running {
     /// # Errors
     /// The devices' own.
     pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
-        if let Some(difference) = &self.difference {
-            // It has nothing to close: what is flushed is there.
-            difference.flush().await?;
+        if self.difference.is_some() || self.is_lun_alone() {
+            // There is nothing to close: what is flushed is there.
+            self.top.flush().await?;
         }
         if let Some(log) = &self.log {
             log.close(keep_dirty).await?;

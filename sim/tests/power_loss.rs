@@ -4,16 +4,19 @@
 //! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are
 //! made with (lines, sets, where the slots of a log are), what fails, and for each life the options, what the LUN does
 //! wrong meanwhile (a flush that fails and drops, a write that fails and lands, a time in which nothing reaches it),
-//! what the devices of the stores do wrong, what happens to it and is told (others write to a part that is theirs, it
-//! grows, it loses what it holds volatile and goes on), what users order (another mode, another cache), and the moment
+//! what the devices of the stores do wrong, which device of several refuses reads, writes, flushes or all of them for a
+//! while, again and again, what happens to it and is told (others write to a part that is theirs, it grows, it loses
+//! what it holds volatile and goes on, several times), what users order (another mode, another cache), and the moment
 //! of its end, which may be in the middle of an opening, of a change of caches, or of a close (or of two at once) while
 //! cleaning and requests go on. What keeps its power keeps what is volatile, and may lose it in a later life. An
 //! opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one,
 //! too, before one is let come to its end. That one is closed, or killed, too; behind it host and LUN may lose their
 //! power, and the LUN may have another size the next time. Where a log keeps the order of what it is given, the LUN is
 //! read after each life, too: it has all up to some moment. Between lives others may write to the LUN, and stores be
-//! made anew in other sizes; everything is read and held against the history. A failure prints the command that repeats
-//! it.
+//! made anew in other sizes. In some runs a cache and a log come and go between lives: added whatever was left, taken
+//! away when they are closed or clean, brought back as they were or new, and the LUN is used without any in between. A
+//! log that failed and must be discarded is, and what went past it is there. Everything is read and held against the
+//! history, and no flush may end well behind a loss that nobody tells. A failure prints the command that repeats it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -68,6 +71,8 @@ struct Scenario {
     /// Whether a log is there that keeps the order of what it is given, in all lives, over a LUN that does nothing
     /// wrong.
     keeps_order: bool,
+    /// Whether a cache and a log come and go between lives.
+    changes_layers: bool,
 }
 
 impl Scenario {
@@ -76,7 +81,7 @@ impl Scenario {
         let lun = Lun::draw(&mut random);
         let made = Made::draw(line_size, lun, &mut random);
         let fails = std::array::from_fn(|_| draw_fails(layers, &made, &mut random));
-        Self { seed, layers, lun, made, fails, keeps_order: false }
+        Self { seed, layers, lun, made, fails, keeps_order: false, changes_layers: false }
     }
 }
 
@@ -84,9 +89,21 @@ impl Scenario {
     /// The order of a log whose device is gone is not kept: what follows goes past it.
     fn draw_in_order(seed: u64) -> Self {
         let scenario = Self::draw(Layers::Log, LineSize::default(), seed);
-        let without = |fails| if fails == Fails::Devices { Fails::Host } else { fails };
-        Self { fails: scenario.fails.map(without), keeps_order: true, ..scenario }
+        Self { fails: scenario.fails.map(without_devices), keeps_order: true, ..scenario }
     }
+
+    /// It begins with any.
+    fn draw_changing(seed: u64) -> Self {
+        let layers = Layers::draw(&mut Random::new(seed ^ 0x1a7e_2b17));
+        let scenario = Self::draw(layers, LineSize::default(), seed);
+        let is_persistent = scenario.made.slots == Slots::Nvram;
+        let fails = if is_persistent { scenario.fails.map(without_devices) } else { scenario.fails };
+        Self { fails, changes_layers: true, ..scenario }
+    }
+}
+
+fn without_devices(fails: Fails) -> Fails {
+    if fails == Fails::Devices { Fails::Host } else { fails }
 }
 
 fn draw_fails(layers: Layers, made: &Made, random: &mut Random) -> Fails {
@@ -109,6 +126,14 @@ struct Cut {
     size_bytes: u64,
 }
 
+/// How stores were left that have nothing dirty.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    Closed,
+    /// The program was killed behind it.
+    Cleaned,
+}
+
 /// A run under way.
 struct Run<'a> {
     scenario: &'a Scenario,
@@ -121,6 +146,8 @@ struct Run<'a> {
     lun_before: Vec<u8>,
     /// The LUN has been smaller since a stack was opened on it.
     cut: Option<Cut>,
+    /// Whether the stores have nothing that is needed, and if so, whether they were closed.
+    settled: Option<Settled>,
     /// Of the life under way, or the last one.
     choice: Option<Choice>,
     context: String,
@@ -139,6 +166,7 @@ impl<'a> Run<'a> {
             foreign: Vec::new(),
             lun_before,
             cut: None,
+            settled: None,
             choice: None,
             context: format!("{scenario:?}, first crash at write {crash_at}"),
         }
@@ -148,14 +176,45 @@ impl<'a> Run<'a> {
         self.media.as_mut().expect("it is there between lives")
     }
 
+    fn layers(&self) -> Layers {
+        self.media.as_ref().expect("it is there between lives").layers()
+    }
+
+    /// Before an opening: a store may come, and go where nothing that it has is needed.
+    fn change_layers(&mut self) {
+        if !self.scenario.changes_layers || self.random.chance(0.5) {
+            return;
+        }
+        let (before, drawn) = (self.layers(), Layers::draw(&mut self.random));
+        let layers = if self.settled.is_some() { drawn } else { before.and(drawn) };
+        let is_closed = self.settled == Some(Settled::Closed);
+        let (renews, seed) = (self.random.chance(0.4), self.random.bits() >> 1);
+        self.media().change_layers(layers, is_closed, renews, seed);
+    }
+
+    /// Opens a stack. A log that failed and says that it must be discarded is, and what only it had is gone.
+    fn open(&mut self, executor: &mut Executor, choice: &Choice) -> Result<Running, Error> {
+        self.settled = None;
+        let opened = if self.media().is_log_noted() { None } else { Some(self.media().open(executor, choice)) };
+        match opened {
+            Some(Err(error)) if error.to_string().contains("Discard it") => {}
+            Some(opened) => return opened,
+            None => {}
+        }
+        lock(&self.history).give_up_log();
+        let seed = self.random.bits() >> 1;
+        self.media().discard_log(seed);
+        self.media().open(executor, choice)
+    }
+
     fn fails(&self, life: usize) -> Fails {
         self.scenario.fails.get(life).copied().unwrap_or(Fails::Program)
     }
 
     /// Others write to the LUN.
     fn change_by_others(&mut self) {
-        let Scenario { layers, keeps_order, .. } = self.scenario;
-        if layers.has_difference() || *keeps_order || !self.random.chance(0.3) {
+        let keeps_order = self.scenario.keeps_order;
+        if self.layers().has_difference() || keeps_order || !self.random.chance(0.3) {
             return;
         }
         for _ in 0..1 + self.random.below(3) {
@@ -169,8 +228,8 @@ impl<'a> Run<'a> {
 
     /// Between two lives the LUN gets another size.
     fn resize_lun(&mut self) {
-        let Scenario { layers, keeps_order, .. } = self.scenario;
-        if layers.has_difference() || *keeps_order || !self.random.chance(0.25) {
+        let keeps_order = self.scenario.keeps_order;
+        if self.layers().has_difference() || keeps_order || !self.random.chance(0.25) {
             return;
         }
         let Geometry { size_bytes, logical_block_bytes, .. } = self.media().geometry();
@@ -215,10 +274,11 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A cache in write-back promises durability from its opening on, also of what was acknowledged before it.
-    fn settle_write_back(&self, running: &Running) {
+    /// A cache in write-back and a log promise durability from their opening on, also of what was acknowledged before
+    /// it.
+    fn settle_promises(&self, running: &Running) {
         let is_write_back = running.cache().is_some_and(|cache| cache.mode() == Mode::WriteBack);
-        if is_write_back && !running.has_log() {
+        if is_write_back || running.has_log() {
             let mut history = lock(&self.history);
             let indices = history.submit_flush();
             history.finish_flush(&indices);
@@ -227,9 +287,12 @@ impl<'a> Run<'a> {
 
     fn draw_any(&mut self) -> Choice {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
+        // Apart, so that what else is drawn from a seed stays as it was.
+        let mut apart = Random::new(!self.random.clone().bits());
+        choice = choice.with_refusal(self.layers(), &mut apart);
         if self.scenario.keeps_order {
-            (choice.order, choice.lun_fault, choice.lun_event) = (DestageOrder::Log, None, None);
-            choice = choice.with_sound_stores();
+            (choice.order, choice.lun_event) = (DestageOrder::Log, None);
+            choice = choice.with_sound_stores().with_sound_lun();
             choice.destages_late = self.random.chance(0.3);
         }
         choice
@@ -243,13 +306,13 @@ impl<'a> Run<'a> {
             choice = choice.with_sound_stores();
         }
         // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
-        let is_loss = matches!(choice.lun_event, Some(LunEvent::LosesCache(_) | LunEvent::LosesCacheUntold(_)));
+        let is_loss = matches!(choice.lun_event, Some(LunEvent::LosesCache(..) | LunEvent::LosesCacheUntold(_)));
         let is_told_anyway = choice.lun_fault.is_some() && is_loss;
-        if is_told_anyway || self.scenario.layers.has_difference() {
+        if is_told_anyway || self.layers().has_difference() {
             choice.lun_event = None;
         }
         if let Some(LunFault::Flush(_, effect)) = &mut choice.lun_fault
-            && self.scenario.layers.has_cache()
+            && (self.layers().has_cache() || self.scenario.changes_layers)
             && life + 1 < LIVES
         {
             // A LUN that goes on to show what it has dropped deceives every later life of a cache, which cannot know of
@@ -262,6 +325,9 @@ impl<'a> Run<'a> {
     /// One life and its end: what is lost then, or nothing when it came to its end by itself.
     fn live(&mut self, life: usize, crash_at: u64) -> Option<Lost> {
         let (fails, is_first) = (self.fails(life), life == 0);
+        if !is_first {
+            self.change_layers();
+        }
         let mut executor = Executor::new(self.random.bits());
         let choice = self.draw_choice(life);
         self.choice = Some(choice);
@@ -269,32 +335,35 @@ impl<'a> Run<'a> {
         let drawn = self.random.below(below);
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + if is_first { crash_at } else { drawn });
-        let fault = choice.lun_fault;
         if !is_first {
             self.media().spoil(&choice, &mut executor);
         }
-        lock(&self.history).doubt_volatile(fault.is_some_and(LunFault::drops));
-        lock(&self.history).doubt_reads(self.scenario.layers.has_difference() && choice.drops_difference());
-        match self.media().open(&mut executor, &choice) {
+        let has_difference = self.layers().has_difference();
+        lock(&self.history).doubt_volatile(choice.drops_of_lun());
+        lock(&self.history).doubt_reads(has_difference && choice.drops_difference());
+        match self.open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
                 self.settle_cut(&running);
-                self.settle_write_back(&running);
+                self.settle_promises(&running);
+                self.media().refuse(&choice, &mut executor);
                 if is_first {
                     self.media().spoil(&choice, &mut executor);
                 }
                 if let Some(event) = choice.lun_event {
-                    let keeps_volatile = self.scenario.layers.has_log() && fails != Fails::Devices;
+                    let keeps_volatile = self.layers().has_log() && fails != Fails::Devices;
                     let history = Arc::clone(&self.history);
                     self.media().let_happen(event, &mut executor, &history, keeps_volatile);
                 }
                 let application = Application {
+                    events: Arc::new(running.top.subscribe()),
+                    flush_turn: Arc::default(),
                     running,
                     made: self.scenario.made,
                     history: Arc::clone(&self.history),
                     power: Some(power.clone()).filter(|_| fails != Fails::Devices),
                     clock: Arc::new(executor.clock()),
-                    context: format!("{}, in life {life}: {choice:?}", self.context).into(),
+                    context: format!("{}, in life {life}: {:?}, {choice:?}", self.context, self.layers()).into(),
                 };
                 // Most of what a store takes never comes to the LUN.
                 let requests = if fails == Fails::Lun { 3 * REQUESTS } else { REQUESTS };
@@ -302,7 +371,7 @@ impl<'a> Run<'a> {
             }
             Err(error) => {
                 // A device that does something wrong may keep a store from being opened.
-                let is_faulty = fault.is_some() || choice.has_store_fault();
+                let is_faulty = choice.lun_fault.is_some() || choice.has_store_fault();
                 let is_excused = self.undo_cut(&error) || power.is_lost() || is_faulty;
                 assert!(is_excused, "{}, life {life}: {error}", self.context);
             }
@@ -317,13 +386,12 @@ impl<'a> Run<'a> {
         if self.scenario.keeps_order {
             self.check_order(life);
         }
-        let forgets = self.scenario.layers.has_difference()
-            || (self.scenario.layers.has_log() && choice.durability == Durability::UnsafeVolatile);
+        let forgets = has_difference || (self.layers().has_log() && choice.durability == Durability::UnsafeVolatile);
         Some(match fails {
             Fails::Lun | Fails::Both => Lost::Volatile,
             // These are volatile until they are flushed, whatever ends.
             Fails::Program | Fails::Host | Fails::Devices if forgets => Lost::Volatile,
-            Fails::Program | Fails::Host | Fails::Devices if fault.is_some_and(LunFault::drops) => Lost::VolatileUnseen,
+            Fails::Program | Fails::Host | Fails::Devices if choice.drops_of_lun() => Lost::VolatileUnseen,
             Fails::Program | Fails::Host | Fails::Devices => Lost::Unacknowledged,
         })
     }
@@ -348,13 +416,14 @@ impl<'a> Run<'a> {
     }
 
     fn cut_recovery(&mut self, life: usize, cut: u64) -> Lost {
+        self.change_layers();
         let fails = self.fails(life + 1);
         let mut executor = Executor::new(self.random.bits());
-        let choice = Choice { lun_fault: None, ..self.draw_any() }.with_sound_stores();
+        let choice = self.draw_any().with_sound_lun().with_sound_stores();
         let power = self.media().power(fails).clone();
         power.fail_write(power.writes_seen() + self.random.below(CUT_BELOW));
         let time = Duration::from_micros(self.random.below(CUT_MICROS_MAX));
-        match self.media().open(&mut executor, &choice) {
+        match self.open(&mut executor, &choice) {
             Ok(running) => {
                 self.settle_foreign(&running);
                 self.settle_cut(&running);
@@ -384,7 +453,7 @@ impl<'a> Run<'a> {
     fn open_at_last(&mut self, choice: &Choice, context: &str) -> (Executor, Running) {
         loop {
             let mut executor = Executor::new(self.random.bits());
-            match self.media().open(&mut executor, choice) {
+            match self.open(&mut executor, choice) {
                 Ok(running) => return (executor, running),
                 Err(error) => assert!(self.undo_cut(&error), "{context}: {error}"),
             }
@@ -410,9 +479,13 @@ impl<'a> Run<'a> {
 
     /// Opens once more, with nothing that fails, and holds everything against the history.
     fn check(&mut self, life: usize, lost: Lost) {
-        let context = format!("{}, after life {life} with {:?}", self.context, self.choice);
+        let layers_before = self.layers();
+        self.change_layers();
+        let layers = self.layers();
+        let context =
+            format!("{}, {layers:?} after life {life} of {layers_before:?} with {:?}", self.context, self.choice);
         let choice = self.draw_any();
-        if self.random.chance(0.2) {
+        if self.random.chance(0.2) && layers != Layers::None {
             let (mut executor, has_other_blocks) = (Executor::new(self.random.bits()), self.random.chance(0.5));
             let is_refused = self.media().refuses_other_lun(&mut executor, &choice, has_other_blocks);
             assert!(is_refused, "{context}: another LUN is taken for its own");
@@ -423,6 +496,16 @@ impl<'a> Run<'a> {
         let bytes = read_all(&mut executor, Arc::clone(&running.top));
         lock(&self.history).check_after(lost, &bytes, &context);
         running.check_stores(&context);
+        self.settle_promises(&running);
+        if self.scenario.changes_layers && running.stranded().bytes == 0 && self.random.chance(0.2) {
+            let cleaning = running.clone();
+            executor.block_on(async move { cleaning.clean().await.expect("nothing fails") });
+            drop((running, executor));
+            self.check_lun(&context);
+            self.leave_open(life);
+            self.settled = Some(Settled::Cleaned);
+            return;
+        }
         if self.random.chance(0.3) {
             drop((running, executor));
             return self.leave_open(life);
@@ -438,18 +521,24 @@ impl<'a> Run<'a> {
         let lost = self.draw_lost();
         // The devices of the next life are on the powers that it needs.
         self.end(lost, life + 1);
-        let bytes = self.media().read_lun();
-        if self.scenario.layers.has_difference() {
-            assert!(bytes == self.lun_before, "{context}: the base was changed");
+        if layers.has_difference() {
+            assert!(self.media().read_lun() == self.lun_before, "{context}: the base was changed");
         } else if !keep_dirty {
-            let whole = ByteRange { offset: 0, length: bytes.len() as u64 };
-            let history = lock(&self.history);
-            history.check_read(whole, &history.submit_read(whole), &bytes, &format!("{context}, the LUN"));
+            self.check_lun(&context);
         }
-        if !keep_dirty && self.random.chance(0.2) && !self.scenario.layers.has_difference() {
+        self.settled = (!keep_dirty).then_some(Settled::Closed);
+        if !keep_dirty && self.random.chance(0.2) && !layers.has_difference() {
             let seed = self.random.bits() >> 1;
             self.media().make_anew(seed);
         }
+    }
+
+    /// What is on the LUN is all there is.
+    fn check_lun(&mut self, context: &str) {
+        let bytes = self.media().read_lun();
+        let whole = ByteRange { offset: 0, length: bytes.len() as u64 };
+        let history = lock(&self.history);
+        history.check_read(whole, &history.submit_read(whole), &bytes, &format!("{context}, the LUN"));
     }
 }
 
@@ -516,7 +605,12 @@ fn a_log_in_order_leaves_the_lun_what_was_acknowledged_up_to_some_moment() {
 
 #[test]
 fn a_log_over_a_cache_keeps_what_was_acknowledged_over_several_lives() {
-    crash_everywhere(Layers::LogOverCache, 4 << 10, 5300, 4);
+    crash_everywhere(Layers::LogOverCache, 4 << 10, 7300, 4);
+}
+
+#[test]
+fn what_comes_and_goes_between_lives_keeps_what_was_acknowledged() {
+    crash_each(10_100, 5, Scenario::draw_changing);
 }
 
 #[test]

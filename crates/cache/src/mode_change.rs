@@ -21,6 +21,9 @@ impl Core {
             if mode.delays_writes() {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.origin.flush().await?;
+                // What the origin says of losses by now concerns what was acknowledged before: it is passed on as long
+                // as the mode is the old one.
+                self.handle_origin_events();
                 // Clients of write-back need not flush, so they would never be told.
                 self.origin.flushes.failures.unreported().map_or(Ok(()), Err)?;
             }

@@ -12,7 +12,7 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::delay::{DelayLayer, Delays, Latency};
-use block::{Device, ErrorKind, Request, SharedDevice};
+use block::{Device, ErrorKind, Event, Request, SharedDevice};
 use cache::{CrashMode, FormatOptions, Mode, OpenOptions};
 use common::{close, format, format_options, made, open, open_options, read, try_open, write};
 
@@ -88,6 +88,26 @@ fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_fl
     assert!(executor.block_on(cache.flush()).is_err(), "now it is told");
     let changing = Arc::clone(&cache);
     executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).expect("and nothing is in the way");
+}
+
+/// What the LUN lost may have been acknowledged by it, and from now on nobody flushes.
+#[test]
+fn a_loss_that_is_told_while_the_mode_changes_to_write_back_is_told_to_clients() {
+    for seed in 0..20 {
+        let mut executor = Executor::new(seed);
+        let medium = CrashLayer::new(1 << 20, 2);
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, CrashMode::default());
+        let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+        let events = cache.subscribe();
+        write(&mut executor, &cache, 0, &[7; LINE as usize]);
+        medium.lose_cache();
+        let changing = Arc::clone(&cache);
+        executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).expect("nothing fails");
+        executor.run_until_stalled();
+        let mut told = std::iter::from_fn(|| events.try_receive());
+        assert!(told.any(|event| event == Event::WritesLost), "seed {seed}");
+    }
 }
 
 /// The flush was under way when the line became valid, so it may not have covered it. All else is flushed, and no

@@ -63,6 +63,8 @@ pub struct DestageConfig {
     pub seek_bytes: Option<u64>,
     /// Share of the slots in use from which level 1 moves them to the log.
     pub slots_start: Option<Percent>,
+    /// Whether level 1 moves them as soon as the log's device is idle and they fill a record (paper 000, 2.3.1).
+    pub moves_slots_eagerly: Option<bool>,
     /// Share of the log in use from which data leaves under load.
     pub start: Option<Percent>,
     /// Share of the log in use from which it leaves at full speed.
@@ -87,6 +89,7 @@ impl DestageConfig {
             order: settings.parsed("log.destage-order")?,
             seek_bytes: settings.number("log.destage-seek"),
             slots_start: settings.share("log.slots-start"),
+            moves_slots_eagerly: settings.switch("log.slots-eager"),
             start: settings.share("log.destage-start"),
             full_speed: settings.share("log.destage-full-speed"),
             idle: settings.time("log.destage-idle"),
@@ -209,6 +212,9 @@ impl LogConfig {
         if self.destage.slots_start.is_some() && self.durability == Durability::Log {
             return refused("--slots-start is for slots, and --durability log has none".into());
         }
+        if self.destage.moves_slots_eagerly == Some(true) && self.durability == Durability::Log {
+            return refused("log.slots-eager is for slots, and --durability log has none".into());
+        }
         Ok(())
     }
 
@@ -316,6 +322,7 @@ impl LogConfig {
         options.record_cache_bytes = self.record_cache_bytes.map_or(options.record_cache_bytes, |bytes| bytes as usize);
         options.order = self.destage.order.unwrap_or(options.order);
         options.level1.share_start = self.destage.slots_start.map_or(options.level1.share_start, Percent::share);
+        options.level1.is_eager = self.destage.moves_slots_eagerly.unwrap_or(options.level1.is_eager);
         options.level2 = self.destage.over(options.level2);
         options
     }
@@ -351,11 +358,12 @@ mod tests {
     fn what_cannot_be_together_is_refused_by_its_options() {
         assert_eq!(check(|_| {}), None);
         type Change = fn(&mut LogConfig);
-        let refused: [(Change, &str); 4] = [
+        let refused: [(Change, &str); 5] = [
             (|log| log.durability = Durability::Nvram, "--nvram PATH"),
             (|log| log.is_paper = true, "--durability unsafe-volatile"),
             (|log| log.ram_bytes = Some(1 << 20), "--log-ram is for --durability unsafe-volatile"),
-            (|log| log.destage.slots_start = Some(Percent::new(5)), "--durability log has none"),
+            (|log| log.destage.slots_start = Some(Percent::new(5)), "--slots-start is for slots"),
+            (|log| log.destage.moves_slots_eagerly = Some(true), "log.slots-eager is for slots"),
         ];
         for (change, words) in refused {
             let said = check(change).expect(words);
@@ -381,6 +389,7 @@ mod tests {
             record_cache_bytes: Some(3 << 20),
             destage: DestageConfig {
                 slots_start: Some(Percent::new(35)),
+                moves_slots_eagerly: Some(true),
                 start: Some(Percent::new(40)),
                 full_speed: Some(Percent::new(80)),
                 idle: Some(Duration::from_secs(2)),
@@ -393,6 +402,7 @@ mod tests {
         let (format, options) = (chosen.format_options(&chosen.path), chosen.open_options(clock));
         assert_eq!((format.segment_bytes, format.slot_bytes), (Some(128 << 10), 512));
         assert_eq!((options.volatile_bytes, options.level1.share_start), (2 << 20, 0.35));
+        assert!(options.level1.is_eager);
         assert_eq!((options.level2.share_start, options.level2.share_slow), (0.4, 0.8));
         assert_eq!(options.record_cache_bytes, 3 << 20);
         assert_eq!((options.level2.idle, options.level2.age_max), (Duration::from_secs(2), Duration::MAX));

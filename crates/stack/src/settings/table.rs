@@ -689,6 +689,15 @@ pub static TABLE: &[Setting] = &[
     )
     .unset("50%, or the profile's 90%"),
     Setting::log(
+        "log.slots-eager",
+        "",
+        Kind::Switch,
+        "Move slots to the log as soon as its device is idle and they fill a record: of durability nvram or \
+         unsafe-volatile",
+    )
+    .unset("off")
+    .without_flag(),
+    Setting::log(
         "log.destage-idle",
         "destage-idle",
         DESTAGE_TIME,

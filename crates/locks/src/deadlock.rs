@@ -48,7 +48,7 @@ pub enum Found {
     /// No circle has a ticket among those that the search began with. Whenever one comes to be, something has changed
     /// about one of its tickets.
     Nothing,
-    /// A circle that was there while the search began, or is by now: a new search tells.
+    /// There is a circle in what was seen at different times: a new search tells whether it is there now.
     Perhaps,
     /// All steps are taken, and there is more to look at.
     NotYet,

@@ -90,8 +90,8 @@ impl Search {
         std::mem::take(self).starts
     }
 
-    /// Goes on for so many steps, the last node excepted: a node is one, each that it waits for, and a few are each lock
-    /// of a ticket. What is left of them stands there afterwards.
+    /// Goes on for so many steps, the last node excepted: a node is one, each that it waits for, and a few are each
+    /// lock of a ticket. What is left of them stands there afterwards.
     pub fn go_on(&mut self, table: &LockTable, steps: &mut usize) -> Found {
         loop {
             if *steps == 0 {

@@ -40,8 +40,8 @@ pub const COMMANDS_MAX: usize = 4096;
 /// Locks that are looked at to see whether a client holds a range alone. A longer change waits like any other.
 pub const ALONE_LOCKS_MAX: u64 = 64;
 
-/// Steps of a search for circles that are taken at once, a look at a request or at one that it waits for each: more than
-/// hosts need that ask for what they use. They take some 60 us.
+/// Steps of a search for circles that are taken at once, a look at a request or at one that it waits for each: more
+/// than hosts need that ask for what they use. They take some 60 us.
 pub const SEARCH_STEPS_MAX: usize = 1024;
 
 /// After so many steps, how long no more are taken. So searches take at most a tenth of the time, and a circle of a

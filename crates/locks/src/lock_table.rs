@@ -161,8 +161,8 @@ impl LockTable {
         }
     }
 
-    /// Whether one owner holds a resource so that nobody else can have any of it. Whoever waits there waits for that one,
-    /// whoever else leaves.
+    /// Whether one owner holds a resource so that nobody else can have any of it. Whoever waits there waits for that
+    /// one, whoever else leaves.
     pub fn is_held_alone(&self, resource: Resource) -> bool {
         let holders = self.grants.holders_of(resource).filter(|holders| holders.len() == 1);
         let holder = holders.and_then(|holders| self.grant(*holders.first()?, resource));

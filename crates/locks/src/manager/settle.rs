@@ -75,8 +75,8 @@ impl LockManager {
         self.table.is_touched()
     }
 
-    /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is gone on with
-    /// after a rest, so that who asks again and again does not take the unit's time from all others: circles are found
+    /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is gone on
+    /// with after a rest, so that who asks again and again does not take the unit's time from all others: circles are found
     /// then.
     fn find_victim(&mut self, now: Instant, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
         let mut steps = self.settings.limits.search_steps_max;

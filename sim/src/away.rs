@@ -6,7 +6,7 @@ use base::range::ByteRange;
 
 use crate::layers::Layers;
 
-/// See the module.
+/// Which stores are away, and what changed since.
 #[derive(Default)]
 pub(crate) struct Away {
     /// What changed on the LUN while there was no cache.

@@ -44,7 +44,7 @@ pub enum Refused {
     All,
 }
 
-/// See the module.
+/// Calls of one device that fail for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Which device.

@@ -10,19 +10,28 @@
 //! has two edges: to the nearest ticket ahead, and to a node that stands for all before that one. Tickets that want the
 //! same mode of a resource share these nodes, unless an owner has another ticket there that is to be left out. Holders
 //! are treated alike: one node stands for those before an owner in their order, and one for those behind it.
+//!
+//! A search is made in steps, and may be left in the middle: whoever waits for the lock manager would wait for a search
+//! of hundreds of clients. What changes meanwhile is searched after it. A node names a place and not who is there, so a
+//! circle that was there when the search began, and is still there, is found whatever else comes and goes. One that is
+//! found over steps between which others did something may be gone by then: it is searched once more.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 
 use crate::identity::Owner;
 use crate::lock_table::{Blockers, LockTable};
 use crate::message::Wanted;
-use crate::queue::TicketNumber;
+use crate::queue::{TicketNumber, Turn};
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// What it takes to see who holds what a ticket wants of a resource, and who is ahead of it there.
+const STEPS_OF_LOCK: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Node {
     Ticket(TicketNumber),
-    /// The tickets ahead of one at a resource that conflict with what is wanted of it, but for those of an owner.
-    Ahead(TicketNumber, Option<Owner>, Wanted),
+    /// The tickets ahead of a place at a resource that conflict with what is wanted of it, but for those of an owner.
+    Ahead(Turn, Option<Owner>, Wanted),
     /// The holders of a resource before an owner that are in the way of what is wanted of it, and stay.
     HoldersBefore(Owner, Wanted),
     /// The same of those behind it.
@@ -31,40 +40,109 @@ enum Node {
     Of(Owner),
 }
 
-/// The ticket to be refused so that those of a circle can go on: the youngest of it. None where there is no circle that
-/// a ticket of `changed` is in: whenever one comes to be, something has changed about one of its tickets. And how many
-/// nodes of the graph were looked at.
-pub fn victim(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> (Option<TicketNumber>, usize) {
-    let (circle, node_count) = circle(table, changed);
-    let age = |number: &TicketNumber| table.ticket(*number).map(|ticket| (ticket.birth, *number));
-    (circle.and_then(|circle| circle.into_iter().max_by_key(age)), node_count)
+/// What a search came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The ticket to be refused so that those of a circle can go on: the youngest of it.
+    Victim(TicketNumber),
+    /// No circle has a ticket among those that the search began with. Whenever one comes to be, something has changed
+    /// about one of its tickets.
+    Nothing,
+    /// There is a circle in what was seen at different times: a new search tells whether it is there now.
+    Perhaps,
+    /// All steps are taken, and there is more to look at.
+    NotYet,
 }
 
-/// The tickets of a circle that can be reached from `changed`. Each node is gone through once.
-fn circle(table: &LockTable, changed: &BTreeSet<TicketNumber>) -> (Option<Vec<TicketNumber>>, usize) {
-    // Whether all that a node waits for has been gone through; else it is on the way.
-    let mut is_done = HashMap::new();
-    let mut way: Vec<(Node, Vec<Node>)> = Vec::new();
-    for start in changed.iter().copied().filter(|number| table.may_be_waited_for(*number)) {
-        let mut next = Some(Node::Ticket(start));
+/// A search for circles that any of some tickets is in. Each node is gone through once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    starts: BTreeSet<TicketNumber>,
+    /// Of these the ones that were not begun with.
+    ahead: BTreeSet<TicketNumber>,
+    /// Whether all that a node waits for has been gone through; else it is on the way.
+    is_done: HashMap<Node, bool>,
+    way: Vec<(Node, Vec<Node>)>,
+    /// Others did something since it began.
+    was_left: bool,
+}
+
+impl Hash for Search {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Of two that are equal it is the same, and of others it mostly is not: a map has no order.
+        (&self.starts, &self.ahead, &self.way, self.was_left, self.is_done.len()).hash(state);
+    }
+}
+
+impl Search {
+    /// One that begins with these.
+    pub fn new(starts: BTreeSet<TicketNumber>) -> Self {
+        Self { ahead: starts.clone(), starts, ..Self::default() }
+    }
+
+    /// Whether there is nothing to look at.
+    pub fn is_over(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Ends it. Gives what it began with.
+    pub fn end(&mut self) -> BTreeSet<TicketNumber> {
+        std::mem::take(self).starts
+    }
+
+    /// Goes on for so many steps, the last node excepted: a node is one, each that it waits for, and a few are each
+    /// lock of a ticket. What is left of them stands there afterwards.
+    pub fn go_on(&mut self, table: &LockTable, steps: &mut usize) -> Found {
         loop {
-            match next.map(|node| (node, is_done.get(&node))) {
-                Some((node, Some(false))) => {
-                    let circle = way.iter().map(|(node, _)| *node).skip_while(|first| *first != node);
-                    return (Some(circle.filter_map(ticket).collect()), is_done.len());
-                }
+            if *steps == 0 {
+                self.was_left = true;
+                return Found::NotYet;
+            }
+            let next = match self.way.last_mut() {
+                Some((_, others)) => others.pop(),
+                None => match self.ahead.pop_first() {
+                    Some(start) => {
+                        *steps = steps.saturating_sub(1 + lock_count(table, start));
+                        if !table.may_be_waited_for(start) {
+                            continue;
+                        }
+                        Some(Node::Ticket(start))
+                    }
+                    None => return Found::Nothing,
+                },
+            };
+            match next.map(|node| (node, self.is_done.get(&node))) {
+                Some((node, Some(false))) => return self.close(table, node, steps),
                 Some((_, Some(true))) => {}
                 Some((node, None)) => {
-                    is_done.insert(node, false);
-                    way.push((node, waits_for(table, node)));
+                    let others = waits_for(table, node);
+                    let locks = ticket(node).map_or(0, |number| lock_count(table, number));
+                    *steps = steps.saturating_sub(1 + others.len() + STEPS_OF_LOCK * locks);
+                    self.is_done.insert(node, false);
+                    self.way.push((node, others));
                 }
-                None => is_done.extend(way.pop().map(|(node, _)| (node, true))),
+                None => self.is_done.extend(self.way.pop().map(|(node, _)| (node, true))),
             }
-            let Some((_, others)) = way.last_mut() else { break };
-            next = others.pop();
         }
     }
-    (None, is_done.len())
+
+    /// The way has come back to a node that it leads over.
+    fn close(&self, table: &LockTable, first: Node, steps: &mut usize) -> Found {
+        let circle: Vec<Node> = self.way.iter().map(|(node, _)| *node).skip_while(|node| *node != first).collect();
+        if self.was_left {
+            *steps = steps.saturating_sub(circle.len());
+            let next = circle.iter().skip(1).chain([&first]);
+            if !circle.iter().zip(next).all(|(node, next)| waits_for(table, *node).contains(next)) {
+                return Found::Perhaps;
+            }
+        }
+        let age = |number: &TicketNumber| table.ticket(*number).map(|ticket| (ticket.birth, *number));
+        circle.into_iter().filter_map(ticket).max_by_key(age).map_or(Found::Perhaps, Found::Victim)
+    }
+}
+
+fn lock_count(table: &LockTable, number: TicketNumber) -> usize {
+    table.ticket(number).map_or(0, |ticket| ticket.wanted.len())
 }
 
 fn ticket(node: Node) -> Option<TicketNumber> {
@@ -80,36 +158,48 @@ fn waits_for(table: &LockTable, node: Node) -> Vec<Node> {
         Node::Ticket(number) => {
             let Some(ticket) = table.ticket(number) else { return others };
             let has_others = table.tickets_of(ticket.owner).nth(1).is_some();
-            let left_out = has_others.then_some(ticket.owner);
+            let (turn, left_out) = (table.turn(number), has_others.then_some(ticket.owner));
             for wanted in ticket.wanted.iter().copied() {
                 match table.blockers(ticket.owner, wanted) {
                     None => continue,
-                    Some(Blockers::Others) => others
-                        .extend([Node::HoldersBefore(ticket.owner, wanted), Node::HoldersBehind(ticket.owner, wanted)]),
+                    Some(Blockers::Others) => {
+                        others.extend(holders_before(table, ticket.owner, wanted));
+                        others.extend(holders_behind(table, ticket.owner, wanted));
+                    }
                     Some(Blockers::Nobody) => {}
                     Some(Blockers::Itself) => others.push(node),
                 }
-                others.push(Node::Ahead(number, left_out, wanted));
+                others.extend(ahead(table, turn, left_out, wanted));
             }
         }
-        Node::Ahead(number, owner, wanted) => {
-            if let Some(nearest) = table.nearest_ahead(number, owner, wanted) {
-                others.extend([Node::Ahead(nearest, owner, wanted), Node::Ticket(nearest)]);
-            }
-        }
-        Node::HoldersBefore(owner, wanted) => {
-            if let Some(holder) = table.holder_before(owner, wanted.0) {
-                others.push(Node::HoldersBefore(holder, wanted));
-                others.extend(table.stays(holder, wanted).then_some(Node::Of(holder)));
-            }
-        }
-        Node::HoldersBehind(owner, wanted) => {
-            if let Some(holder) = table.holder_behind(owner, wanted.0) {
-                others.push(Node::HoldersBehind(holder, wanted));
-                others.extend(table.stays(holder, wanted).then_some(Node::Of(holder)));
-            }
-        }
+        Node::Ahead(turn, left_out, wanted) => others.extend(ahead(table, turn, left_out, wanted)),
+        Node::HoldersBefore(owner, wanted) => others.extend(holders_before(table, owner, wanted)),
+        Node::HoldersBehind(owner, wanted) => others.extend(holders_behind(table, owner, wanted)),
         Node::Of(owner) => others.extend(table.tickets_of(owner).map(Node::Ticket)),
     }
     others
+}
+
+/// The nearest ticket ahead of a place, and those before it.
+fn ahead(table: &LockTable, turn: Turn, left_out: Option<Owner>, wanted: Wanted) -> impl Iterator<Item = Node> {
+    let nearest = table.nearest_ahead(turn, left_out, wanted);
+    nearest.into_iter().flat_map(move |turn| [Node::Ahead(turn, left_out, wanted), Node::Ticket(turn.number())])
+}
+
+/// The nearest holder before an owner that stays, if it does, and those before it.
+fn holders_before(table: &LockTable, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Node> {
+    let holder = table.holder_before(owner, wanted.0);
+    holder.into_iter().flat_map(move |holder| {
+        let stays = table.stays(holder, wanted).then_some(Node::Of(holder));
+        [Some(Node::HoldersBefore(holder, wanted)), stays].into_iter().flatten()
+    })
+}
+
+/// The same of those behind it.
+fn holders_behind(table: &LockTable, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Node> {
+    let holder = table.holder_behind(owner, wanted.0);
+    holder.into_iter().flat_map(move |holder| {
+        let stays = table.stays(holder, wanted).then_some(Node::Of(holder));
+        [Some(Node::HoldersBehind(holder, wanted)), stays].into_iter().flatten()
+    })
 }

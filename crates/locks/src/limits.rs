@@ -40,13 +40,13 @@ pub const COMMANDS_MAX: usize = 4096;
 /// Locks that are looked at to see whether a client holds a range alone. A longer change waits like any other.
 pub const ALONE_LOCKS_MAX: u64 = 64;
 
-/// Nodes of the graph of who waits for whom that a search for circles may look at and be made again at once: more than
-/// hosts have that ask for what they use.
-pub const SEARCH_NODES_FREE: usize = 512;
+/// Steps of a search for circles that are taken at once, a look at a request or at one that it waits for each: more
+/// than hosts need that ask for what they use. They take some 60 us.
+pub const SEARCH_STEPS_MAX: usize = 1024;
 
-/// For each node of a larger search, how long no other is made. A node takes some 150 ns: so searches take at most a
-/// twentieth of the time, and a circle of a thousand requests is found within a tenth of a second.
-pub const SEARCH_REST_OF_NODE: Duration = Duration::from_micros(3);
+/// After so many steps, how long no more are taken. So searches take at most a tenth of the time, and a circle of a
+/// thousand requests is found within a tenth of a second.
+pub const SEARCH_REST: Duration = Duration::from_micros(600);
 
 /// Messages for one client that it has not taken. With one more the client is fenced: it no longer hears what it must
 /// give back.
@@ -105,6 +105,8 @@ pub struct Limits {
     pub commands_max: usize,
     /// [`MAILBOX_MAX`].
     pub mailbox_max: usize,
+    /// [`SEARCH_STEPS_MAX`].
+    pub search_steps_max: usize,
 }
 
 impl Default for Limits {
@@ -120,6 +122,7 @@ impl Default for Limits {
             registrations_max: REGISTRATIONS_MAX,
             commands_max: COMMANDS_MAX,
             mailbox_max: MAILBOX_MAX,
+            search_steps_max: SEARCH_STEPS_MAX,
         }
     }
 }

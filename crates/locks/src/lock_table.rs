@@ -17,7 +17,7 @@ use crate::grants::{Grant, Grants, PendingCallback};
 use crate::identity::{CallbackNumber, ClientId, GrantNumber, Owner, RequestId};
 use crate::message::{GrantedLock, Wanted};
 use crate::mode::Mode;
-use crate::queue::{Queues, Ticket, TicketNumber};
+use crate::queue::{Queues, Ticket, TicketNumber, Turn};
 use crate::resource::Resource;
 use crate::rules;
 
@@ -141,13 +141,14 @@ impl LockTable {
 
     /// Whether all that a ticket wants is free.
     pub fn is_ready(&self, number: TicketNumber) -> bool {
+        let turn = self.queues.turn(number);
         self.ticket(number).is_some_and(|ticket| {
             ticket.wanted.iter().all(|wanted| {
                 let lacks = self.lacks(ticket.owner, *wanted);
                 lacks == Some(false)
                     || lacks == Some(true)
                         && self.conflicting_holders(ticket.owner, *wanted).next().is_none()
-                        && self.queues.ahead(number, Some(ticket.owner), *wanted).next().is_none()
+                        && self.queues.ahead(turn, Some(ticket.owner), *wanted).next().is_none()
             })
         })
     }
@@ -160,12 +161,30 @@ impl LockTable {
         }
     }
 
-    /// Of a ticket's resources, those where it is the first that waits: whoever holds them is in its way.
+    /// Whether one owner holds a resource so that nobody else can have any of it. Whoever waits there waits for that
+    /// one, whoever else leaves.
+    pub fn is_held_alone(&self, resource: Resource) -> bool {
+        let holders = self.grants.holders_of(resource).filter(|holders| holders.len() == 1);
+        let holder = holders.and_then(|holders| self.grant(*holders.first()?, resource));
+        holder.is_some_and(|grant| grant.mode.excludes_all())
+    }
+
+    /// Whether anybody holds a resource who can be asked to come down and was not.
+    pub fn has_somebody_to_call(&self, resource: Resource) -> bool {
+        let can_be_called = |owner: &Owner| {
+            owner.is_own() && self.grant(*owner, resource).is_some_and(|grant| grant.callback.is_none())
+        };
+        self.grants.holders_of(resource).is_some_and(|holders| holders.iter().any(can_be_called))
+    }
+
+    /// Of a ticket's resources, those where it is the first that waits, and where somebody can be asked to give way.
     pub fn first_places(&self, number: TicketNumber) -> Vec<(Owner, Wanted)> {
         let Some(ticket) = self.ticket(number) else { return Vec::new() };
+        let turn = self.queues.turn(number);
         let is_first = |wanted: &&Wanted| {
-            self.lacks(ticket.owner, **wanted) == Some(true)
-                && self.queues.ahead(number, Some(ticket.owner), **wanted).next().is_none()
+            self.has_somebody_to_call(wanted.0)
+                && self.lacks(ticket.owner, **wanted) == Some(true)
+                && self.queues.ahead(turn, Some(ticket.owner), **wanted).next().is_none()
         };
         ticket.wanted.iter().filter(is_first).map(|wanted| (ticket.owner, *wanted)).collect()
     }
@@ -229,9 +248,14 @@ impl LockTable {
         self.grants.conflicting_clients(owner, wanted)
     }
 
-    /// The nearest ticket before one at a resource that conflicts, but for those of an owner.
-    pub fn nearest_ahead(&self, number: TicketNumber, left_out: Option<Owner>, wanted: Wanted) -> Option<TicketNumber> {
-        self.queues.nearest_ahead(number, left_out, wanted)
+    /// The place of a ticket in its queues.
+    pub fn turn(&self, number: TicketNumber) -> Turn {
+        self.queues.turn(number)
+    }
+
+    /// The nearest place before one at a resource whose ticket conflicts, but for those of an owner.
+    pub fn nearest_ahead(&self, turn: Turn, left_out: Option<Owner>, wanted: Wanted) -> Option<Turn> {
+        self.queues.ahead(turn, left_out, wanted).next_back()
     }
 
     /// Whether anybody may wait for a ticket, or for its owner.

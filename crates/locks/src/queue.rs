@@ -33,9 +33,16 @@ pub struct Ticket {
 /// The place of a ticket in all its queues: conversions, then the others as they came. It is the same in each, so that
 /// no two tickets wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Turn {
+pub struct Turn {
     is_plain: bool,
     number: TicketNumber,
+}
+
+impl Turn {
+    /// Whose it is, unless that has another one by now.
+    pub fn number(self) -> TicketNumber {
+        self.number
+    }
 }
 
 /// Tickets that wait at one resource, with what they want of it.
@@ -104,24 +111,19 @@ impl Queues {
         self.places.get(&(owner, resource)).into_iter().flatten().map(|(number, mode)| (*number, *mode))
     }
 
-    /// The nearest ticket before one at a resource that conflicts, but for those of an owner.
-    pub fn nearest_ahead(&self, number: TicketNumber, left_out: Option<Owner>, wanted: Wanted) -> Option<TicketNumber> {
-        self.ahead(number, left_out, wanted).next_back()
-    }
-
-    /// Tickets that come before a ticket at a resource, and conflict, but for those of an owner.
+    /// Places before one at a resource whose tickets conflict, but for those of an owner.
     pub fn ahead(
         &self,
-        number: TicketNumber,
+        turn: Turn,
         left_out: Option<Owner>,
         (resource, mode): Wanted,
-    ) -> impl DoubleEndedIterator<Item = TicketNumber> {
-        let ahead = self.queues.get(&resource).map(|queue| queue.range(..self.turn(number)));
+    ) -> impl DoubleEndedIterator<Item = Turn> {
+        let ahead = self.queues.get(&resource).map(|queue| queue.range(..turn));
         ahead
             .into_iter()
             .flatten()
             .filter(move |(_, (other, wanted))| Some(*other) != left_out && wanted.conflicts(mode))
-            .map(|(turn, _)| turn.number)
+            .map(|(turn, _)| *turn)
     }
 
     /// Of a ticket's resources, those where others come after it that conflict.
@@ -145,7 +147,8 @@ impl Queues {
         self.ticket(number).is_some_and(|ticket| !ticket.wanted.iter().all(|(resource, _)| is_last(resource)))
     }
 
-    fn turn(&self, number: TicketNumber) -> Turn {
+    /// The place of a ticket in all its queues.
+    pub fn turn(&self, number: TicketNumber) -> Turn {
         let first = (number, Resource::Metadata(0));
         let converts = self.conversions.range(first..).next().is_some_and(|(converting, _)| *converting == number);
         Turn { is_plain: !converts, number }

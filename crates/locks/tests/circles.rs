@@ -10,7 +10,7 @@ use base::random::Random;
 use common::{TestServer, settings};
 use locks::error::LockError;
 use locks::identity::{ClientId, Owner};
-use locks::limits::Limits;
+use locks::limits::{Limits, SEARCH_REST};
 use locks::message::{Answer, ToClient};
 use locks::mode::Mode;
 use locks::queue::TicketNumber;
@@ -181,9 +181,22 @@ fn no_circle_is_left() {
     let mut refused = 0;
     for seed in test.seeds(1, 50, 1) {
         let _printed = test.on_panic(seed, None);
-        refused += Circles::new(seed).run();
+        refused += Circles::new(seed, Limits::default()).run();
     }
     assert!(test.seeds(1, 50, 1).count() < 100 || refused > 100, "{refused} circles are too few");
+}
+
+/// A search that is left again and again, while others ask and give up, finds all circles in the end, and no other.
+#[test]
+fn a_search_in_pieces_leaves_no_circle_and_refuses_only_who_is_in_one() {
+    let test = block::crash_test!();
+    let mut refused = 0;
+    for seed in test.seeds(1, 100, 1) {
+        let _printed = test.on_panic(seed, None);
+        let limits = Limits { search_steps_max: 1 + seed as usize % 40, ..Limits::default() };
+        refused += Circles::new(seed, limits).run_with_rests();
+    }
+    assert!(test.seeds(1, 100, 1).count() < 100 || refused > 100, "{refused} circles are too few");
 }
 
 /// Clients and transactions that ask for a few blocks, defer what they are called back for, and give things up.
@@ -196,8 +209,8 @@ struct Circles {
 }
 
 impl Circles {
-    fn new(seed: u64) -> Self {
-        let mut server = TestServer::new();
+    fn new(seed: u64, limits: Limits) -> Self {
+        let mut server = TestServer::with(Settings { limits, ..settings() }, Start::first());
         let clients = own(&mut server);
         let transactions = clients[..2].iter().map(|client| server.transaction(*client, 1)).collect();
         Self { server, clients, transactions, random: Random::new(seed), refused: 0 }
@@ -211,6 +224,38 @@ impl Circles {
             }
         }
         self.refused
+    }
+
+    fn run_with_rests(mut self) -> usize {
+        for _ in 0..10 {
+            (0..self.random.below(12)).for_each(|_| self.step());
+            self.rest();
+        }
+        while self.server.manager.next_deadline().is_some_and(|due| due <= self.server.now + SEARCH_REST) {
+            self.rest();
+        }
+        for (number, ticket) in self.server.manager.table().tickets() {
+            assert!(!is_in_circle(&self.server, number), "{ticket:?} is in a circle");
+        }
+        self.refused
+    }
+
+    /// Nothing happens but that a search goes on.
+    fn rest(&mut self) {
+        self.clients.iter().for_each(|client| drop(self.server.mail(*client)));
+        let table = self.server.manager.table();
+        let is_in_it = |(number, _): &(TicketNumber, _)| is_in_circle(&self.server, *number);
+        let in_circles: Vec<_> =
+            table.tickets().filter(is_in_it).map(|(_, ticket)| (ticket.owner.client, ticket.request)).collect();
+        self.server.advance(SEARCH_REST);
+        for client in self.clients {
+            for message in self.server.mail(client) {
+                if let ToClient::Refused { request, .. } = message {
+                    assert!(in_circles.contains(&(client, request)), "{request:?} of {client:?} was in no circle");
+                    self.refused += 1;
+                }
+            }
+        }
     }
 
     fn step(&mut self) {
@@ -287,7 +332,14 @@ fn a_circle_among_very_many_is_found_a_little_later() {
     assert!(server.mail(b).is_empty());
     let due = server.manager.next_deadline().expect("it is to be looked for");
     assert!(due <= server.now + Duration::from_millis(10));
-    server.advance(Duration::from_millis(10));
+    // In as many steps as are taken at once, each after a rest.
+    let mut rests = 0;
+    while server.manager.next_deadline().is_some_and(|due| due <= server.now + SEARCH_REST) {
+        assert!(server.mail(b).is_empty());
+        server.advance(SEARCH_REST);
+        rests += 1;
+    }
+    assert!((2..=10).contains(&rests), "{rests} rests");
     assert!(matches!(*server.mail(b), [ToClient::Refused { error: LockError::Deadlock, .. }]));
     assert_eq!(server.manager.table().tickets().count(), 1, "the other one waits on");
 }

@@ -16,8 +16,8 @@ pub const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
 /// is not larger, and it is copied in some 100 us.
 pub const WHOLE_TRANSFER_BYTES_MAX: u64 = TRANSFER_BYTES_OPTIMAL as u64;
 
-/// Bytes of a longer read or write, copy or WRITE SAME that are copied at a time where the device answers on the spot:
-/// with making the memory for them, 20 us.
+/// Bytes of a longer read or write, VERIFY or WRITE SAME that are copied at a time where the device answers on the
+/// spot: with making the memory for them, 20 us.
 pub const PIECE_BYTES: u64 = 64 << 10;
 const _: () = assert!(PIECE_BYTES.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
 const _: () = assert!(WHOLE_TRANSFER_BYTES_MAX.is_multiple_of(base::limits::BUFFER_ALIGNMENT as u64));
@@ -78,6 +78,9 @@ pub const COPY_LIMITS: Limits = Limits {
 
 /// Bytes copied at a time by EXTENDED COPY, where a device takes its time.
 pub const COPY_PIECE_BYTES: u64 = 1 << 20;
+
+/// The same where the devices answer on the spot: half as much as of other commands, since each byte is moved twice.
+pub const COPY_SMALL_PIECE_BYTES: u64 = PIECE_BYTES / 2;
 
 /// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
 pub const COPY_RESULTS_MAX: usize = 64;

@@ -134,7 +134,8 @@ pub const LIGHT_TURNS: usize = 3;
 /// Bytes received and sent up to which that holds. A command of no more bytes counts as small.
 pub const LIGHT_BYTES: u64 = 16 << 10;
 
-/// Commands after which a turn looks at the time: those that bring no bytes take a microsecond, or as long as an UNMAP.
+/// Commands after which a turn looks at the time, where bytes tell what they cost: those that bring none take a
+/// microsecond. After any other command it looks at once.
 pub const COMMANDS_PER_LOOK: usize = 4;
 
 /// Time after an accepted connection before the next one is, while sessions work: a host that comes back with all its

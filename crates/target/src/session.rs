@@ -104,6 +104,8 @@ pub(crate) struct Session {
     own_wakes: OwnWakes,
     /// Commands under way have done a piece, and go on when others have had their turn.
     can_go_on: bool,
+    /// A command of this poll did more, or may have, than its bytes tell.
+    has_worked_hard: bool,
 }
 
 /// What is to be counted when a command ends.
@@ -116,6 +118,15 @@ struct Ticket {
     /// When the command was there with its data.
     begun: Instant,
     expected_bytes: usize,
+}
+
+/// What a command has cost so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cost {
+    /// As much as its bytes tell, and a microsecond.
+    OfBytes,
+    /// Only the clock tells: it has a list of things to do, or has done the first of many pieces.
+    Unknown,
 }
 
 /// A command that was not answered in place.
@@ -197,6 +208,7 @@ impl Session {
             place,
             own_wakes: OwnWakes::new(),
             can_go_on: false,
+            has_worked_hard: false,
         })
     }
 
@@ -213,9 +225,10 @@ impl Session {
         let portion = self.place.portion();
         let until = self.server.clock.now() + portion.time;
         let before = self.transferred_bytes();
+        self.has_worked_hard = false;
         for turn in 0..TURNS_PER_POLL_MAX {
             let mut has_moved = self.handle_events((portion.bytes, until), context);
-            has_moved |= self.poll_running(context);
+            has_moved |= self.poll_running(until, context);
             has_moved |= self.poll_control(context);
             has_moved |= self.poll_inbox(context);
             has_moved |= self.poll_messages(context);
@@ -239,8 +252,10 @@ impl Session {
             }
             // What one turn receives the next one carries out: a small command is answered in one poll, however long
             // the system lets it wait.
-            let is_light =
-                turn < LIGHT_TURNS && !self.can_go_on && self.transferred_bytes().saturating_sub(before) <= LIGHT_BYTES;
+            let is_light = turn < LIGHT_TURNS
+                && !self.can_go_on
+                && !self.has_worked_hard
+                && self.transferred_bytes().saturating_sub(before) <= LIGHT_BYTES;
             if !is_light && self.server.clock.now() >= until {
                 break;
             }
@@ -280,6 +295,7 @@ impl Session {
         let mut has_moved = false;
         let mut moved_bytes = 0;
         let mut count = 0;
+        let mut next_look = COMMANDS_PER_LOOK;
         while moved_bytes < bytes_max
             && let Some(event) = self.next_event()
         {
@@ -293,7 +309,7 @@ impl Session {
                     continue;
                 }
                 self.delayed = Some(event);
-                has_moved |= self.carry_out_answers();
+                has_moved |= self.carry_out_answers(until);
                 break;
             }
             has_moved = true;
@@ -301,7 +317,10 @@ impl Session {
             match event {
                 Event::Command(command) => {
                     moved_bytes += command.data_in_bytes_max as usize + command.data_out.len();
-                    self.execute(command);
+                    if self.execute(command) == Cost::Unknown {
+                        self.has_worked_hard = true;
+                        next_look = count;
+                    }
                 }
                 Event::DataHeld(held) => self.hold_data(&held),
                 Event::TaskManagement(request) => self.manage(request),
@@ -330,8 +349,11 @@ impl Session {
                     self.leave_units();
                 }
             }
-            if count % COMMANDS_PER_LOOK == 0 && self.server.clock.now() >= until {
-                break;
+            if count >= next_look {
+                if self.server.clock.now() >= until {
+                    break;
+                }
+                next_look = count + COMMANDS_PER_LOOK;
             }
         }
         if count > 0 {
@@ -400,9 +422,10 @@ impl Session {
         self.expected_bytes + queued
     }
 
-    fn execute(&mut self, command: protocol::Command) {
+    /// Carries a command out, as far as it goes at once.
+    fn execute(&mut self, command: protocol::Command) -> Cost {
         let may_share = self.may_share();
-        let Some(units) = self.units.as_mut() else { return };
+        let Some(units) = self.units.as_mut() else { return Cost::OfBytes };
         let lun = lun_number(command.lun);
         let cdb = match command.cdb.extension.as_slice() {
             [] => Cdb::parse(&command.cdb.head),
@@ -434,13 +457,19 @@ impl Session {
             task_tag: u64::from(command.task.initiator_task_tag.get()),
         };
         let mut execution = units.luns.execute(&units.nexus, lun, command);
-        match execution.try_take() {
+        let outcome = execution.try_take();
+        let cost = match ticket.traffic {
+            Traffic::Other if outcome.is_none() || ticket.data_out_bytes > 0 => Cost::Unknown,
+            Traffic::Read | Traffic::Write | Traffic::Other => Cost::OfBytes,
+        };
+        match outcome {
             Some(outcome) => self.complete(&ticket, outcome),
             None => {
                 self.expected_bytes += ticket.expected_bytes;
                 self.running.push(Running { ticket: Some(ticket), execution });
             }
         }
+        cost
     }
 
     /// Sense data in the format the logical unit is set to.
@@ -527,16 +556,19 @@ impl Session {
         }
     }
 
-    fn poll_running(&mut self, outer: &Context<'_>) -> bool {
+    /// Goes on with commands under way, until the time is over.
+    fn poll_running(&mut self, until: Instant, outer: &Context<'_>) -> bool {
         if self.running.is_empty() && self.managing.is_empty() {
             self.can_go_on = false;
             return false;
         }
         let mut has_moved = false;
+        let mut is_time_over = false;
         let waker = self.own_wakes.begin(outer.waker());
         let context = &mut Context::from_waker(&waker);
-        while let Poll::Ready(Some((ticket, outcome))) = self.running.poll_next_unpin(context) {
+        while !is_time_over && let Poll::Ready(Some((ticket, outcome))) = self.running.poll_next_unpin(context) {
             has_moved = true;
+            is_time_over = self.server.clock.now() >= until;
             if let Some(ticket) = ticket {
                 self.expected_bytes -= ticket.expected_bytes;
                 self.complete(&ticket, outcome);
@@ -556,7 +588,8 @@ impl Session {
                 }
             }
         }
-        self.can_go_on = self.own_wakes.end();
+        // Others of them may be woken already, and tell nobody once more.
+        self.can_go_on = self.own_wakes.end() || is_time_over;
         self.can_go_on || has_moved
     }
 

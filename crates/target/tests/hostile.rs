@@ -377,6 +377,37 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
     assert!(round < all / 2, "{round} bytes were read for others between two answers");
 }
 
+/// What a list of things to do takes is not told by its bytes: where the time of a portion is over, one such command
+/// was the last.
+#[tokio::test]
+async fn a_command_with_a_list_is_the_last_of_a_portion_whose_time_is_over() {
+    const ROUNDS: u64 = 10;
+    let pool = BufferPool::new(READ_BUFFERS_BYTES);
+    let clock = Arc::new(AdvancingClock::default());
+    let server = TargetServer::with_clock(vec![ram_target(&pool)], TargetServerOptions::default(), clock);
+    let (mut heavy, _first) = session(&server, 1).await;
+    let (mut light, _second) = session(&server, 2).await;
+    // UNMAP of one range of eight blocks.
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    list.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[8]) = (0x42, list.len() as u8);
+    // Nothing of the server runs between these: each write fits in the pipe.
+    for number in 0..100 {
+        heavy.command(100 + number, &cdb[..10], Some(list.clone()), list.len() as u32).await;
+    }
+    let others = async |server: &TargetServer| server.status().await.luns[0].others;
+    light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
+    assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
+    let before = others(&server).await;
+    for _ in 0..ROUNDS {
+        light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
+        assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
+    }
+    let between = others(&server).await - before;
+    assert!((1..=2 * ROUNDS + 2).contains(&between), "{between} lists were worked through between {ROUNDS} answers");
+}
+
 /// What a peer says that logs in, and then a PDU.
 async fn login_and<H: Header>(header: &H, data: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let (ours, mut theirs) = tokio::io::duplex(MIB);

@@ -7,8 +7,10 @@ use clap::ValueEnum;
 use initiator::{InitiatorOptions, RemoteLun, TcpConnector};
 use scsi::Cdb;
 use scsi::cdb::{Blocks, Transfer, Verification, WriteSame};
+use scsi::extended_copy::{Segment, emit_list};
 use scsi::sharing::{Lock, Mode, Parameters, Resource};
 use scsi::unmap::{self, Descriptor};
+use scsi::vpd::{self, Designator, page};
 use tokio::task::JoinSet;
 
 use crate::{BLOCK_BYTES, Result};
@@ -35,6 +37,8 @@ pub enum Attack {
     LongWrite,
     /// VERIFY of 16 MiB
     LongVerify,
+    /// EXTENDED COPY of 64 segments of 32 MiB, all from and to the same blocks
+    Copy,
     /// LOCK of 64 block groups that others hold, taken back at once
     Locks,
     /// Transactions that lock block groups in any order, so that circles close
@@ -45,7 +49,7 @@ impl Attack {
     /// Commands under way of each client.
     fn depth(self) -> u64 {
         match self {
-            Self::LongRead | Self::LongWrite | Self::LongVerify => 8,
+            Self::LongRead | Self::LongWrite | Self::LongVerify | Self::Copy => 8,
             Self::WriteSame => 32,
             Self::Unmap | Self::Locks | Self::Circles => 64,
             Self::CompareAndWrite | Self::LongCompareAndWrite => 128,
@@ -56,8 +60,9 @@ impl Attack {
         matches!(self, Self::Locks | Self::Circles)
     }
 
-    /// One command, for those that are all alike: it, its data, and how much it brings.
-    fn command(self) -> (Cdb, Vec<u8>, usize) {
+    /// One command, for those that are all alike: it, its data, and how much it brings. `own_name` is that of the
+    /// logical unit.
+    fn command(self, own_name: u64) -> (Cdb, Vec<u8>, usize) {
         let blocks = |bytes: usize| Blocks::sixteen(0, (bytes / BLOCK_BYTES) as u32);
         let transfer = |bytes| Transfer { blocks: blocks(bytes), is_dpo: false, is_fua: false };
         let compare = |count: u8| {
@@ -83,6 +88,10 @@ impl Attack {
                 let verification = Verification { blocks: blocks(16 << 20), byte_check: 0, is_dpo: false };
                 (Cdb::Verify(verification), Vec::new(), 0)
             }
+            Self::Copy => {
+                let list = copy_list(own_name);
+                (Cdb::ExtendedCopy { parameter_list_length: list.len() as u32 }, list, 0)
+            }
             Self::Locks | Self::Circles => (Cdb::TestUnitReady, Vec::new(), 0),
         }
     }
@@ -105,6 +114,14 @@ impl Attack {
         let options = InitiatorOptions { initiator_name, is_shared, ..InitiatorOptions::for_url(&url) };
         let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await?;
         tokio::spawn(driver);
+        let inquiry = Cdb::Inquiry { is_vpd: true, page: page::DEVICE_IDENTIFICATION, allocation_length: 255 };
+        let names = lun.execute(&inquiry.emit(), &[], 255).await?;
+        let own_name =
+            vpd::parse_device_identification(&names.data_in).into_iter().flatten().find_map(|name| match name {
+                Designator::Naa(name) => Some(name),
+                _ => None,
+            });
+        let own_name = own_name.ok_or("a logical unit has a name")?;
         let requests = Arc::new(AtomicU64::new(1));
         let mut tasks = JoinSet::new();
         for task in 0..self.depth() {
@@ -115,7 +132,7 @@ impl Attack {
                         Self::Locks => ask_and_cancel(&lun, &requests).await?,
                         Self::Circles => transact(&lun, &requests, task).await?,
                         _ => {
-                            let (cdb, data_out, data_in_bytes) = self.command();
+                            let (cdb, data_out, data_in_bytes) = self.command(own_name);
                             lun.execute(&cdb.emit(), &data_out, data_in_bytes).await?;
                         }
                     }
@@ -124,6 +141,14 @@ impl Attack {
         }
         tasks.join_next().await.ok_or("an attack has tasks")??
     }
+}
+
+/// A list of copies of a logical unit to itself, from the start to behind the first 64 MiB.
+fn copy_list(name: u64) -> Vec<u8> {
+    let block_count = u16::MAX;
+    let destination_lba = (64 << 20) / BLOCK_BYTES as u64;
+    let segment = Segment { source: 0, destination: 0, block_count, source_lba: 0, destination_lba };
+    emit_list(None, &[(name, BLOCK_BYTES as u32)], &[segment; 64])
 }
 
 /// Asks for block groups, which others have, and gives the request up.

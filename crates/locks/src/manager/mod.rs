@@ -31,6 +31,7 @@ use base::clock::Instant;
 
 use crate::callbacks::Callbacks;
 use crate::clients::Clients;
+use crate::deadlock::Search;
 use crate::gate::{Gate, Passage};
 use crate::identity::{BootEpoch, ClientId, CommandId};
 use crate::lock_table::LockTable;
@@ -96,9 +97,10 @@ pub struct LockManager {
     gate: Gate,
     /// Resources whose holders have held them for long enough then.
     looks: BTreeSet<(Instant, Resource)>,
-    /// Tickets about which something has changed since circles were searched.
+    /// Tickets about which something has changed since the search for circles began.
     suspects: BTreeSet<TicketNumber>,
-    /// No circles are searched before.
+    search: Search,
+    /// It is not gone on with before.
     search_again: Instant,
     birth_next: u64,
     outputs: VecDeque<Output>,
@@ -118,6 +120,7 @@ impl LockManager {
             gate: Gate::new(start.boot_epoch, grace != Grace::Over),
             looks: BTreeSet::new(),
             suspects: BTreeSet::new(),
+            search: Search::default(),
             search_again: Instant::START,
             birth_next: 0,
             outputs: VecDeque::new(),
@@ -143,7 +146,8 @@ impl LockManager {
             Grace::Ending | Grace::Over => None,
         };
         let look = self.looks.first().map(|(at, _)| *at);
-        let search = (!self.suspects.is_empty()).then_some(self.search_again);
+        let is_to_search = !(self.suspects.is_empty() && self.search.is_over());
+        let search = is_to_search.then_some(self.search_again);
         let unseen = self.table.is_touched().then_some(Instant::START);
         [grace, look, search, unseen, self.clients.next_deadline(), self.callbacks.next_deadline()]
             .into_iter()

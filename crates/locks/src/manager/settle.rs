@@ -7,11 +7,11 @@ use base::clock::Instant;
 
 use super::LockManager;
 use crate::callbacks::Subject;
-use crate::deadlock;
+use crate::deadlock::{Found, Search};
 use crate::error::LockError;
 use crate::grants::PendingCallback;
 use crate::identity::{Owner, RequestId};
-use crate::limits::{SEARCH_NODES_FREE, SEARCH_REST_OF_NODE};
+use crate::limits::SEARCH_REST;
 use crate::lock_table::Touched;
 use crate::message::{Answer, GrantedLock, ToClient, Wanted};
 use crate::queue::{Ticket, TicketNumber};
@@ -75,21 +75,30 @@ impl LockManager {
         self.table.is_touched()
     }
 
-    /// Who is to be refused so that a circle ends. After a search of a large graph none is made for a while, so that
-    /// who asks again and again does not take the unit's time from all others: circles are found then.
+    /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is gone on
+    /// with after a rest, so that who asks again and again does not take the unit's time from all others: circles are found
+    /// then.
     fn find_victim(&mut self, now: Instant, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
+        let mut steps = self.settings.limits.search_steps_max;
         self.suspects.extend(changed);
-        if self.suspects.is_empty() || now < self.search_again {
-            return None;
+        while self.search_again <= now {
+            if self.search.is_over() {
+                if self.suspects.is_empty() {
+                    return None;
+                }
+                self.search = Search::new(std::mem::take(&mut self.suspects));
+            }
+            match self.search.go_on(&self.table, &mut steps) {
+                Found::Victim(number) => {
+                    self.suspects.append(&mut self.search.end());
+                    return Some(number);
+                }
+                Found::Nothing => drop(self.search.end()),
+                Found::Perhaps => self.suspects.append(&mut self.search.end()),
+                Found::NotYet => self.search_again = now + SEARCH_REST,
+            }
         }
-        let (victim, node_count) = deadlock::victim(&self.table, &self.suspects);
-        if node_count > SEARCH_NODES_FREE {
-            self.search_again = now + SEARCH_REST_OF_NODE * node_count as u32;
-        }
-        if victim.is_none() {
-            self.suspects.clear();
-        }
-        victim
+        None
     }
 
     /// Grants until nothing changes, the oldest first: what one is given may be what another one waits for. What was
@@ -98,7 +107,8 @@ impl LockManager {
         let mut candidates = BTreeSet::new();
         loop {
             if let Some(touched) = self.table.take_touched() {
-                let first = touched.freed.iter().flat_map(|resource| self.table.first_at(*resource));
+                let freed = touched.freed.iter().filter(|resource| !self.table.is_held_alone(**resource));
+                let first = freed.flat_map(|resource| self.table.first_at(*resource));
                 candidates.extend(first.map(|(number, ..)| number));
                 candidates.extend(&touched.tickets);
                 changed.extend(touched);
@@ -115,7 +125,9 @@ impl LockManager {
 
     /// Asks those to come down that are in the way of whoever is first where something has changed.
     fn call_back(&mut self, now: Instant, changed: &Touched) {
-        let everybody = changed.freed.union(&changed.taken).flat_map(|resource| self.table.first_at(*resource));
+        let changed_at = changed.freed.union(&changed.taken).copied();
+        let held_at = changed_at.filter(|resource| self.table.has_somebody_to_call(*resource));
+        let everybody = held_at.flat_map(|resource| self.table.first_at(resource));
         let everybody = everybody.map(|(_, owner, wanted)| (owner, wanted));
         let themselves = changed.tickets.iter().flat_map(|number| self.table.first_places(*number));
         for (owner, wanted) in everybody.chain(themselves).collect::<BTreeSet<_>>() {

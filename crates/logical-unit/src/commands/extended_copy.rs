@@ -21,7 +21,7 @@ use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::identity;
-use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, PIECE_BYTES};
+use crate::limits::{COPY_LIMITS, COPY_PIECE_BYTES, COPY_SMALL_PIECE_BYTES};
 use crate::nexus::NexusId;
 use crate::sanitize_state::SanitizesBegun;
 use crate::sharing::Direction;
@@ -162,7 +162,7 @@ impl Copy {
         destination.record_change(held, written).await?;
         let block_bytes = u64::from(from.logical_block_bytes.max(to.logical_block_bytes));
         let bytes_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
-        let mut pieces = Pieces::new(block_bytes, PIECE_BYTES, bytes_max);
+        let mut pieces = Pieces::new(block_bytes, COPY_SMALL_PIECE_BYTES, bytes_max);
         let mut done = 0;
         while done < bytes {
             let length = pieces.next(bytes - done);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use block::ByteRange;
-use locks::gate::Change;
+use locks::gate::{self, Change};
 use locks::identity::{ClientId, CommandId};
 
 use super::site::Sharing;
@@ -31,6 +31,19 @@ pub(crate) struct Passage {
     sharing: Arc<Sharing>,
     command: CommandId,
     client: Option<ClientId>,
+    at: At,
+}
+
+/// Where a command was at once when it came. Most pass: whoever decides about locks meanwhile holds them up once, and
+/// not again each time they look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// It waits at the gate.
+    Gate,
+    /// It changes blocks, and the gate has to hear of its end.
+    Change,
+    /// It reads, and the gate knows nothing of it any more.
+    Read,
 }
 
 impl Sharing {
@@ -59,9 +72,16 @@ impl Sharing {
                 }
             };
             let passed = passed.map_err(|error| wire::failure(&error, 0))?;
-            let verdict = passed.map(|_| Ok(()));
-            state.arrived.insert(command, Arrived { client, waker: None, verdict });
-            Ok(Some(Passage { sharing: Arc::clone(self), command, client }))
+            let at = match passed {
+                None => At::Gate,
+                Some(gate::Passage::Change) => At::Change,
+                Some(gate::Passage::Read(_)) => At::Read,
+            };
+            if at != At::Read {
+                let verdict = (at == At::Change).then_some(Ok(()));
+                state.arrived.insert(command, Arrived { client, waker: None, verdict });
+            }
+            Ok(Some(Passage { sharing: Arc::clone(self), command, client, at }))
         })
     }
 }
@@ -94,6 +114,9 @@ impl Future for Turn<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let command = self.0.command;
+        if self.0.at != At::Gate {
+            return Poll::Ready(Ok(()));
+        }
         self.0.sharing.with(|state, _| match state.arrived.get_mut(&command) {
             Some(Arrived { verdict: Some(verdict), .. }) => Poll::Ready(*verdict),
             Some(arrived) => {
@@ -107,6 +130,9 @@ impl Future for Turn<'_> {
 
 impl Drop for Passage {
     fn drop(&mut self) {
+        if self.at == At::Read {
+            return;
+        }
         self.sharing.with(|state, now| {
             state.arrived.remove(&self.command);
             // Whichever of both it still is at the gate: a change under way, something that waits, or nothing any more.
@@ -114,5 +140,42 @@ impl Drop for Passage {
                 let _ = state.manager.cancel_command(now, self.command);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sharing::SharingOptions;
+    use base::clock::VirtualClock;
+    use block::memory::MemoryDevice;
+    use block::{Device, Identity};
+
+    fn sharing() -> Arc<Sharing> {
+        let geometry = MemoryDevice::new(1 << 20, Identity::default()).geometry();
+        Sharing::new(&SharingOptions::default(), &geometry, Arc::new(VirtualClock::default()))
+    }
+
+    /// Whoever looks there waits for everybody who decides about locks.
+    #[test]
+    fn a_read_that_passes_at_once_has_nothing_to_do_at_the_gate_any_more() {
+        let sharing = sharing();
+        let nexus = NexusId::new("a stock initiator");
+        let arrive = |direction| {
+            let range = ByteRange { offset: 0, length: 4096 };
+            sharing.arrive(&nexus, range, direction).expect("nobody is fenced").expect("there are blocks")
+        };
+        let counts = || sharing.with(|state, _| (state.arrived.len(), state.manager.gate().command_count()));
+        let read = arrive(Direction::Read);
+        assert_eq!((counts(), read.at), ((0, 0), At::Read));
+        let change = arrive(Direction::Change);
+        assert_eq!((counts(), change.at), ((1, 1), At::Change));
+        let later = arrive(Direction::Look);
+        assert_eq!((counts(), later.at), ((2, 2), At::Gate));
+        drop(read);
+        drop(change);
+        assert_eq!(counts(), (1, 0), "who waited has passed");
+        drop(later);
+        assert_eq!(counts(), (0, 0));
     }
 }

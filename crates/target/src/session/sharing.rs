@@ -3,6 +3,7 @@
 
 use std::task::Context;
 
+use base::clock::Instant;
 use iscsi::target::{Event, HeldData as DataWanted};
 use logical_unit::sharing::Addressed;
 use scsi::Cdb;
@@ -43,10 +44,11 @@ impl Session {
     }
 
     /// Carries out what a client of a shared unit answers although what came before it waits for room: what has the
-    /// room may wait for the answer.
-    pub(super) fn carry_out_answers(&mut self) -> bool {
+    /// room may wait for the answer. Those for which there is no time stay where they are.
+    pub(super) fn carry_out_answers(&mut self, until: Instant) -> bool {
         let mut has_moved = false;
         while self.may_share()
+            && !(has_moved && self.server.clock.now() >= until)
             && let Some(event) = self.protocol.poll_event()
         {
             match event {

@@ -2,8 +2,9 @@
 //!
 //! The good client reads 4 KiB at a time, one read under way, as fast as it can. In each round it is alone, then beside
 //! two processes that only spin, which is what the loss of processor time alone costs on this machine, then beside two
-//! unfair clients, each a process of its own. These are nice by default: on their own machines they would take no
-//! processor from the good one or from the target. Medians of the rounds are printed, with the least and the largest
+//! unfair clients, each a process of its own. The target has a processor to itself, and the clients another: what is
+//! measured is how the target shares its work out, and not how the system does. The unfair clients are nice by default:
+//! on machines of their own they would take no processor from the good one. Medians of the rounds are printed, with the least and the largest
 //! share, and how long the target takes to end at SIGTERM while the attack goes on.
 
 #![forbid(unsafe_code)]
@@ -48,6 +49,12 @@ struct Arguments {
     /// Only these attacks
     #[arg(long, value_enum)]
     attack: Vec<Attack>,
+    /// Processors of the target, as taskset has them
+    #[arg(long, default_value = "1")]
+    server_cpus: String,
+    /// Processors of the clients
+    #[arg(long, default_value = "0")]
+    client_cpus: String,
     /// The good client reads the blocks that are attacked, and not others of the logical unit
     #[arg(long)]
     same_blocks: bool,
@@ -82,11 +89,19 @@ fn main() -> Result<()> {
     if let (Some(url), [attack]) = (&arguments.url, &arguments.attack[..]) {
         return runtime.block_on(attack.run(url, arguments.number));
     }
+    stay_on(&arguments.client_cpus)?;
     let all = if arguments.attack.is_empty() { Attack::value_variants() } else { &arguments.attack };
     for &attack in all {
         runtime.block_on(measure(&arguments, attack))?;
     }
     Ok(())
+}
+
+/// Keeps this process, and those that it starts, on these processors.
+fn stay_on(cpus: &str) -> Result<()> {
+    let own = std::process::id().to_string();
+    let moved = Command::new("taskset").args(["-acp", cpus, &own]).stdout(Stdio::null()).status()?;
+    if moved.success() { Ok(()) } else { Err("taskset failed".into()) }
 }
 
 /// What the good client had in one phase.
@@ -99,7 +114,7 @@ struct Phase {
 
 async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
     let stage = tempfile::tempdir()?;
-    let target = start_target(&arguments.forebay, stage.path())?;
+    let target = start_target(arguments, stage.path())?;
     let url = format!("iscsi://{}/{IQN}/0", target.ready);
     let name = attack.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let (mut alone, mut spun, mut attacked) = (Vec::new(), Vec::new(), Vec::new());
@@ -152,10 +167,12 @@ fn report(name: &str, [alone, spun, attacked]: [&Vec<Phase>; 3], ending: Duratio
     );
 }
 
-fn start_target(forebay: &Path, stage: &Path) -> Result<Process> {
+fn start_target(arguments: &Arguments, stage: &Path) -> Result<Process> {
     let lun = format!("0=ram:{LUN_BYTES},shared");
-    let mut command = Command::new(forebay);
+    let mut command = Command::new("taskset");
     command
+        .args(["-c", &arguments.server_cpus])
+        .arg(&arguments.forebay)
         .args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun])
         .env("FOREBAY_RUNTIME_DIR", stage.join("run"))
         .env("FOREBAY_STATE_DIR", stage.join("state"));

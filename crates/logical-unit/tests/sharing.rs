@@ -597,7 +597,8 @@ fn after_a_restart_only_reclaims_are_granted_for_the_longest_lease() {
     let mut world = World::with(memory(), shelf.options());
     let before = world.client("host", 1);
     assert_eq!(before.1 >> 32, 1, "the first start");
-    let kept = SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000) };
+    let kept =
+        SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000), may_lack_writes: false };
     assert_eq!(shelf.last(), kept, "durable before it was answered");
     let mut world = World::with(memory(), shelf.options());
     let (stock, host) = (world.nexus("stock"), world.nexus("host"));

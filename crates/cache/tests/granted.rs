@@ -316,6 +316,42 @@ fn a_read_over_several_ranges_is_cut_where_they_begin() {
     assert_eq!(world.hosts[0].path.reads.load(Ordering::Relaxed), 3);
 }
 
+/// Each writes over the end of what it holds, into what the other holds.
+#[test]
+fn writes_into_each_others_ranges_do_not_wait_for_each_other() {
+    let mut world = World::new(2, 8);
+    for (host, offset) in [(0, PART - LINE), (1, PART)] {
+        world.write(host, offset, &[1; 512]);
+        world.grant(host);
+        world.write(host, offset, &[2; 512]);
+        assert_eq!(world.dirty_lines(host), 1);
+    }
+    let range = ByteRange { offset: PART - LINE, length: 2 * LINE };
+    let mut pending: Vec<Completion> = Vec::new();
+    for (host, is_write) in [(0, true), (1, true), (0, false), (1, false)] {
+        let buffer = Buffer::copy_of(&[3 + host as u8; 2 * LINE as usize]);
+        let request = match is_write {
+            true => Request::write(range.offset, buffer, false),
+            false => Request::write_zeroes(range.offset, range.length, false, true),
+        };
+        pending.push(world.hosts[host].cache.submit(request));
+    }
+    let done = Arc::new(AtomicU64::new(0));
+    for completion in pending {
+        let done = Arc::clone(&done);
+        world.executor.spawn(async move {
+            completion.await.result.unwrap();
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    for _ in 0..500 {
+        world.executor.run_until_stalled();
+        world.executor.clock().advance(Duration::from_millis(20));
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 4);
+    assert_eq!(world.read(0, range.offset, 512)[0], 0);
+}
+
 /// Each host changes and reads what it likes, and sees what was written last, whoever wrote it. Ranges come and go as
 /// they are wanted; what is dirty leaves a cache that is small in between.
 #[test]

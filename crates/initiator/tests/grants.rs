@@ -41,9 +41,10 @@ fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
     world.network.set_server(Some(server));
 }
 
-/// Delays one write, of the second block: what it has of it, and how it brings that to the LUN.
+/// Delays one write of one block: what it has of it, and how it brings that to the LUN.
 struct Delaying {
     lun: Arc<RemoteLun>,
+    place: ByteRange,
     clock: Arc<dyn Clock>,
     dirty: Mutex<Option<u8>>,
     /// How long that takes, in how many steps of which each is told.
@@ -61,11 +62,12 @@ impl Keeper for Delaying {
 
     fn clean(&self, range: ByteRange) -> Dropped {
         let found = *self.dirty.lock().unwrap();
-        let Some(byte) = found.filter(|_| range.overlaps(&DIRTY)) else { return Box::pin(async {}) };
+        let Some(byte) = found.filter(|_| range.overlaps(&self.place)) else { return Box::pin(async {}) };
         let (time, steps) = *self.time.lock().unwrap();
         let (lun, clock) = (Arc::clone(&self.lun), Arc::clone(&self.clock));
         let copies = lun.copies().unwrap();
-        let write = move || lun.write(DIRTY.offset, Buffer::copy_of(&[byte; 4096]), true);
+        let place = self.place;
+        let write = move || lun.write(place.offset, Buffer::copy_of(&[byte; 4096]), true);
         Box::pin(async move {
             for _ in 0..steps {
                 clock.sleep(time / steps).await;
@@ -74,21 +76,26 @@ impl Keeper for Delaying {
             if steps == 0 {
                 clock.sleep(time).await;
             }
-            let used = copies.grants().unwrap().use_to_clean(DIRTY).expect("it is still held");
+            let used = copies.grants().unwrap().use_to_clean(place).expect("it is still held");
             write().await.unwrap();
             drop(used);
         })
     }
 
     fn is_dirty(&self, range: ByteRange) -> bool {
-        range.overlaps(&DIRTY) && self.dirty.lock().unwrap().is_some()
+        range.overlaps(&self.place) && self.dirty.lock().unwrap().is_some()
     }
 }
 
 impl Delaying {
     fn over(world: &World, lun: &Arc<RemoteLun>, time: Duration, steps: u32) -> Arc<Self> {
+        Self::at(DIRTY, world, lun, time, steps)
+    }
+
+    fn at(place: ByteRange, world: &World, lun: &Arc<RemoteLun>, time: Duration, steps: u32) -> Arc<Self> {
         let delaying = Arc::new(Self {
             lun: Arc::clone(lun),
+            place,
             clock: Arc::new(world.clock.clone()),
             dirty: Mutex::default(),
             time: Mutex::new((time, steps)),
@@ -102,7 +109,7 @@ impl Delaying {
     /// A write that the LUN has not seen.
     fn write(&self, byte: u8) {
         let grants = grants(&self.lun);
-        let used = grants.use_to_write(DIRTY).expect("it is held");
+        let used = grants.use_to_write(self.place).expect("it is held");
         *self.dirty.lock().unwrap() = Some(byte);
         assert!(used.is_good());
     }
@@ -297,4 +304,50 @@ fn who_leaves_in_order_gives_back_what_is_held() {
     let before = world.clock.now();
     read(&mut world, &two, 4096);
     assert!(world.clock.now().since(before) < Duration::from_secs(1));
+}
+
+/// Nothing can be claimed back, and nobody is waited for: somebody else may have written there.
+#[test]
+fn what_waits_to_be_sent_is_not_sent_where_the_range_cannot_be_claimed_back() {
+    let mut world = World::new(10);
+    let (device, one, _) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..SavedSharing::default() }.next_start();
+    serve(&mut world, device.clone(), SharingOptions { saved, ..SharingOptions::default() });
+    world.network.cut();
+    let late = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
+    world.run(late).unwrap_err();
+    world.pass(Duration::from_secs(3));
+    assert_eq!(one.status().state, State::Fenced);
+    assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
+}
+
+/// Each has as many writes under way as it may have, all of which wait for the other.
+#[test]
+fn what_is_called_back_is_written_beside_all_that_waits_for_others() {
+    let mut world = World::new(11);
+    let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
+    serve(&mut world, device, SharingOptions::default());
+    let options = |number| InitiatorOptions { queue_depth: 8, ..host(&world, number) };
+    let (one, two) = (options(1), options(2));
+    let (one, two) = (world.connect(one).unwrap(), world.connect(two).unwrap());
+    let other = ByteRange { offset: 2 * MIB, length: 4096 };
+    let first = Delaying::over(&world, &one, Duration::from_millis(100), 0);
+    let second = Delaying::at(other, &world, &two, Duration::from_millis(100), 0);
+    hold(&mut world, &one, DIRTY);
+    hold(&mut world, &two, other);
+    first.write(7);
+    second.write(8);
+    let before = world.clock.now();
+    let writes = |lun: &Arc<RemoteLun>, offset: u64| -> Vec<_> {
+        (0..16).map(|block| lun.write(offset + block * 8192, Buffer::copy_of(&[1; 512]), false)).collect()
+    };
+    let all = [writes(&one, other.offset + 8192), writes(&two, DIRTY.offset + 8192)];
+    for write in all.into_iter().flatten() {
+        world.run(write).unwrap();
+    }
+    assert!(world.clock.now().since(before) < Duration::from_secs(5), "nobody waited for a deadline");
+    assert_eq!((read(&mut world, &two, 4096), read(&mut world, &one, other.offset)), (7, 8));
 }

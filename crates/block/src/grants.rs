@@ -247,11 +247,12 @@ impl Grants {
         })
     }
 
-    /// Whether nothing of `range` is claimed back or lost: otherwise nothing may be sent there.
-    pub fn may_change(&self, range: ByteRange) -> bool {
+    /// What keeps everything from being sent to `range`: something of it is lost, or else claimed back.
+    pub fn obstacle(&self, range: ByteRange) -> Option<Standing> {
         let state = self.state();
-        let mut parts = state.parts.range(self.parts_of(range));
-        !parts.any(|(_, held)| matches!(held.standing, Standing::Claimed | Standing::Lost))
+        let parts = state.parts.range(self.parts_of(range)).map(|(_, held)| held.standing);
+        let standings: Vec<Standing> = parts.collect();
+        [Standing::Lost, Standing::Claimed].into_iter().find(|obstacle| standings.contains(obstacle))
     }
 }
 
@@ -320,7 +321,8 @@ mod tests {
         assert!(grants.unused(range(0, PART)).now_or_never().is_none());
         assert!(used.is_good());
         grants.turn(&[Standing::Held, Standing::Leaving], Some(Standing::Lost));
-        assert!(!used.is_good() && !grants.may_change(range(512, 512)));
+        assert!(!used.is_good());
+        assert_eq!(grants.obstacle(range(512, 512)), Some(Standing::Lost));
         drop(used);
         assert!(grants.unused(range(0, PART)).now_or_never().is_some());
     }

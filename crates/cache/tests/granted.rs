@@ -29,6 +29,9 @@ const SIZE: u64 = 8 * PART;
 struct Unit {
     disk: SharedDevice,
     workers: Workers,
+    clock: Arc<dyn Clock>,
+    /// How long a request is on its way.
+    delay_ms: AtomicU64,
     hosts: Mutex<Vec<Copies>>,
 }
 
@@ -94,6 +97,7 @@ impl Device for Path {
         }
         let (unit, host) = (Arc::clone(&self.unit), self.host);
         Completion::task(&self.unit.workers, async move {
+            unit.clock.sleep(Duration::from_millis(unit.delay_ms.load(Ordering::Relaxed))).await;
             unit.call_back(host, range).await;
             if request.is_mutation() {
                 unit.revoke(host, range).await;
@@ -133,7 +137,8 @@ impl World {
         let workers = Workers::new();
         let running = workers.clone();
         executor.spawn(async move { running.run().await });
-        let unit = Arc::new(Unit { disk: memory(SIZE), workers, hosts: Mutex::default() });
+        let (clock, delay_ms) = (Arc::new(executor.clock()), AtomicU64::new(0));
+        let unit = Arc::new(Unit { disk: memory(SIZE), workers, clock, delay_ms, hosts: Mutex::default() });
         let mut all = Vec::new();
         for host in 0..hosts {
             let copies = Copies::with_grants(Arc::new(executor.clock()), PART);
@@ -326,6 +331,8 @@ fn writes_into_each_others_ranges_do_not_wait_for_each_other() {
         world.write(host, offset, &[2; 512]);
         assert_eq!(world.dirty_lines(host), 1);
     }
+    // All of them are under way before the first comes there.
+    world.unit.delay_ms.store(10, Ordering::Relaxed);
     let range = ByteRange { offset: PART - LINE, length: 2 * LINE };
     let mut pending: Vec<Completion> = Vec::new();
     for (host, is_write) in [(0, true), (1, true), (0, false), (1, false)] {

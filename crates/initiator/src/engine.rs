@@ -428,9 +428,8 @@ impl Engine {
 
     /// Issues what may be issued of a job, or ends it when there is nothing left.
     fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
-        let Some(job) = self.jobs.get(&order) else { return };
-        if self.is_in_doubt(job) {
-            return self.delay(now, order);
+        if self.holds_back(now, order) {
+            return;
         }
         let Some(job) = self.jobs.get_mut(&order) else { return };
         job.is_flush_needed = self.unit.is_volatile() || !self.retained.is_empty();

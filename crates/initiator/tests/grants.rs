@@ -277,6 +277,34 @@ fn what_was_written_under_a_lease_that_is_over_is_the_end_of_the_client() {
     assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
 }
 
+/// The target did not fence it: it was away itself.
+#[test]
+fn a_lease_that_ended_while_the_target_was_away_ends_the_client_where_something_is_dirty() {
+    let mut world = World::new(12);
+    let (device, one, _) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(100));
+    // What was about to be sent keeps the range in use.
+    let used = grants(&one).use_to_clean(DIRTY).unwrap();
+    let cleaning = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
+    let over = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&over);
+    world.workers.spawn(async move {
+        noted.store(cleaning.await.is_err(), Ordering::Relaxed);
+        drop(used);
+    });
+    world.pass(LEASE + Duration::from_secs(1));
+    start_again(&mut world, device.clone());
+    world.pass(Duration::from_secs(5));
+    assert!(over.load(Ordering::Relaxed), "it failed");
+    assert_eq!(one.status().state, State::Fenced);
+    assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
+}
+
 /// The target is away for longer than a lease: nobody else can have got anything, but this host does not know.
 #[test]
 fn a_lease_that_ended_with_nothing_dirty_costs_nothing() {
@@ -314,10 +342,12 @@ fn what_waits_to_be_sent_is_not_sent_where_the_range_cannot_be_claimed_back() {
     let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
     hold(&mut world, &one, DIRTY);
     delaying.write(7);
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(100));
+    let late = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
     let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..SavedSharing::default() }.next_start();
     serve(&mut world, device.clone(), SharingOptions { saved, ..SharingOptions::default() });
-    world.network.cut();
-    let late = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
     world.run(late).unwrap_err();
     world.pass(Duration::from_secs(3));
     assert_eq!(one.status().state, State::Fenced);

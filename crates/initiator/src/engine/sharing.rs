@@ -68,10 +68,28 @@ impl Engine {
         self.ready.iter().copied().find(goes_first)
     }
 
-    /// Whether something that a request changes was held alone and may be another host's by now.
-    pub(super) fn is_in_doubt(&self, job: &Job) -> bool {
+    /// Whether a request is not to leave now: something that it changes was held alone and may be another host's by now.
+    /// It waits until that is claimed back, and fails where it is lost.
+    pub(super) fn holds_back(&mut self, now: Instant, order: u64) -> bool {
         let grants = self.shared.copies().and_then(Copies::grants);
-        job.is_mutation() && grants.is_some_and(|grants| !grants.may_change(job.range()))
+        let Some((grants, job)) = grants.zip(self.jobs.get(&order)).filter(|(_, job)| job.is_mutation()) else {
+            return false;
+        };
+        match grants.obstacle(job.range()) {
+            Some(Standing::Lost) => {
+                let words = format!("{} is not done: the range may be another host's by now", job.words());
+                if let Some(job) = self.jobs.get_mut(&order) {
+                    job.give_up(Error::new(ErrorKind::Gone, words));
+                }
+                self.go_on(order);
+                true
+            }
+            Some(_) => {
+                self.delay(now, order);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Says goodbye to a shared LUN; whether that is over.

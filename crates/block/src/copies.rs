@@ -6,8 +6,8 @@
 //!   goes to whoever waits for it and is not kept. Whatever was submitted below before the call counts as on its way;
 //! - answers that for itself, and never by waiting for a request below: that one may wait for this answer;
 //! - uses a copy only while [`Copies::may_use`] says so, asked after the request for it came;
-//! - keeps only what it read, not what it wrote: a write does not tell the device below that there is a copy. But what it
-//!   wrote under a grant it may keep as long as that lasts ([`grants`](crate::grants)).
+//! - keeps only what it read, not what it wrote: a write does not tell the device below that there is a copy. But
+//!   what it wrote under a grant it may keep as long as that lasts ([`grants`](crate::grants)).
 //!
 //! A layer that neither keeps copies nor changes their places passes these on as they are. One that does not know of
 //! them says that there are none: a shared device must not be below it, which is for whoever stacks them to see to.

@@ -1,7 +1,7 @@
 //! Ranges of a device that several hosts share, which this host holds alone: it may delay its writes there.
 //!
 //! ```text
-//!  nothing ──want──► Asked ──granted──► Held ──called back──► Leaving: unused, clean, forgotten ──► nothing, for a while
+//!  nothing ──want──► Asked ──granted──► Held ──called back──► Leaving: unused, clean, forgotten ──► nothing for now
 //!                                        │                      │
 //!                                        ├─ the device's other end began anew ─► Claimed: held again, or lost
 //!                                        └─ the lease is over ─► Lost
@@ -11,9 +11,9 @@
 //! - writes what is dirty to the device only while it has one by [`Grants::use_to_clean`];
 //! - writes through where it has none. It never waits for one: [`Grants::want`] only asks.
 //!
-//! The device says what is held; it takes nothing back before the uses of a range have ended and who delays writes there
-//! has cleaned it ([`Copies::release`](crate::Copies::release)). Where what it held is lost, what is dirty there conflicts
-//! with what others may have written since.
+//! The device says what is held; it takes nothing back before the uses of a range have ended and who delays writes
+//! there has cleaned it ([`Copies::release`](crate::Copies::release)). Where what it held is lost, what is dirty
+//! there conflicts with what others may have written since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -188,8 +188,8 @@ async fn write(
     }
 }
 
-/// Writes what is not delayed although the mode says so. What was promised for that holds without the cache device, too:
-/// acknowledged is durable.
+/// Writes what is not delayed although the mode says so. What was promised for that holds without the cache device,
+/// too: acknowledged is durable.
 async fn write_past(core: Arc<Core>, range: ByteRange, buffer: Buffer, guard: RangeGuard) -> Response {
     match core.clean_before_change(range).await {
         Ok(()) => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,

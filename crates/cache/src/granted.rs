@@ -1,5 +1,5 @@
-//! Writes that are delayed of an origin that several hosts share: only under a grant of their range, and nothing of them
-//! is sent without one. See [`block::grants`].
+//! Writes that are delayed of an origin that several hosts share: only under a grant of their range, and nothing of
+//! them is sent without one. See [`block::grants`].
 //!
 //! | what is written | happens |
 //! |---|---|
@@ -63,8 +63,8 @@ impl Core {
         used.map_or(Right::Lacking, Right::Granted)
     }
 
-    /// What a delayed write ends with. One that was done when the lease was over already is not acknowledged: others may
-    /// have the range.
+    /// What a delayed write ends with. One that was done when the lease was over already is not acknowledged: others
+    /// may have the range.
     pub(crate) fn confirm(&self, response: Response, used: &Use) -> Response {
         let is_good = used.is_good() && self.revocations.may_use_copies();
         match response.result.is_ok() && !is_good {

@@ -1,5 +1,5 @@
-//! An origin that several hosts share, of which each may hold ranges alone: what is written there stays here until it is
-//! called back, and nobody reads anything older than what was acknowledged.
+//! An origin that several hosts share, of which each may hold ranges alone: what is written there stays here until it
+//! is called back, and nobody reads anything older than what was acknowledged.
 
 mod common;
 

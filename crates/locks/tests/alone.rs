@@ -1,5 +1,5 @@
-//! Ranges of the unit that a client holds alone: it may have writes of them that nobody else has, so whatever others ask
-//! of these blocks waits for it, and none of them has a copy.
+//! Ranges of the unit that a client holds alone: it may have writes of them that nobody else has, so whatever others
+//! ask of these blocks waits for it, and none of them has a copy.
 
 mod common;
 

@@ -12,7 +12,7 @@ use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use super::Engine;
-use crate::job::{Job, Kind};
+use crate::job::Kind;
 use crate::link::Link;
 use crate::sharing::member::Continuity;
 use crate::sharing::order;
@@ -68,8 +68,8 @@ impl Engine {
         self.ready.iter().copied().find(goes_first)
     }
 
-    /// Whether a request is not to leave now: something that it changes was held alone and may be another host's by now.
-    /// It waits until that is claimed back, and fails where it is lost.
+    /// Whether a request is not to leave now: something that it changes was held alone and may be another host's by
+    /// now. It waits until that is claimed back, and fails where it is lost.
     pub(super) fn holds_back(&mut self, now: Instant, order: u64) -> bool {
         let grants = self.shared.copies().and_then(Copies::grants);
         let Some((grants, job)) = grants.zip(self.jobs.get(&order)).filter(|(_, job)| job.is_mutation()) else {

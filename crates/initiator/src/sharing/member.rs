@@ -280,11 +280,7 @@ impl Member {
             }
             Some(HolderOutput::Refused(request, _)) => self.holding.refused(request),
             Some(HolderOutput::InUse(resource)) => self.holding.begin_leaving(now, resource),
-            Some(HolderOutput::GiveUp(resource, _)) => {
-                if self.holding.give_up(resource) {
-                    self.lose_writes();
-                }
-            }
+            Some(HolderOutput::GiveUp(resource, _)) if self.holding.give_up(resource) => self.lose_writes(),
             _ => {}
         }
         true

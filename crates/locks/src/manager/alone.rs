@@ -1,10 +1,10 @@
-//! Ranges of the unit that one client holds alone (`D_X` of its block groups, or of the unit): it may have writes of them
-//! that the target does not have.
+//! Ranges of the unit that one client holds alone (`D_X` of its block groups, or of the unit): it may have writes of
+//! them that the target does not have.
 //!
 //! - It gets one as a change of these blocks passes the gate: when what came before is done, and no other client has a
 //!   copy. What came meanwhile of others is withheld from then on.
-//! - Whatever another asks of these blocks is withheld, and calls the grant back: it comes to the gate when the grant is
-//!   gone, before anybody else is given the range.
+//! - Whatever another asks of these blocks is withheld, and calls the grant back: it comes to the gate when the grant
+//!   is gone, before anybody else is given the range.
 //! - After a start at which such a client may be about to reclaim its ranges, all is withheld but what it holds again.
 
 use std::ops::RangeInclusive;

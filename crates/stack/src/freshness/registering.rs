@@ -46,7 +46,8 @@ impl Clearing<'_> {
 }
 
 impl Clearing<'_> {
-    /// Whether others have written where something is dirty is looked at once more, now that this host holds that alone.
+    /// Whether others have written where something is dirty is looked at once more, now that this host holds that
+    /// alone.
     ///
     /// # Errors
     /// The store's, where they have; the target's, which does not tell.

@@ -34,8 +34,8 @@ pub(super) async fn claim_dirty(cache: &Cache, lun: &SharedDevice, place: &Place
     };
     tokio::time::timeout(CLAIM_TIME_MAX, all).await.map_err(|_| {
         let message = format!(
-            "the cache {place} has data that is not on the logical unit, and other hosts do not give up the ranges that \
-             it is of: \"forebay locks\" shows who has them"
+            "the cache {place} has data that is not on the logical unit, and other hosts do not give up the ranges \
+             that it is of: \"forebay locks\" shows who has them"
         );
         Error::new(Failure::InUse, message)
     })

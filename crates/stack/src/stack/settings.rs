@@ -90,8 +90,8 @@ impl Stack {
         let _changing = self.start_changing(parts)?;
         let cache = self.cache().ok_or_else(|| Error::new(Failure::Usage, "there is no cache"))?;
         if cache.mode().delays_writes() && cache.copies().is_some() {
-            let message = "a cache that delays writes of a logical unit that hosts share is not replaced while it does: \
-                           set cache.mode to write-through first";
+            let message = "a cache that delays writes of a logical unit that hosts share is not replaced while it \
+                           does: set cache.mode to write-through first";
             return Err(Error::new(Failure::Usage, message));
         }
         let CacheParts { config, place, clock, switch, .. } = parts;

@@ -59,6 +59,9 @@ impl LockManager {
 
     /// What was withheld comes to the gate where nobody is in its way any more.
     pub(super) fn admit_withheld(&mut self, now: Instant) {
+        if self.withheld.count() == 0 {
+            return;
+        }
         for command in self.withheld.all().to_vec() {
             if self.withholds(now, &command) {
                 continue;
@@ -126,13 +129,14 @@ impl LockManager {
     }
 
     /// What cleared a range for a ticket that is not there any more ends.
-    pub(super) fn forget_clearing(&mut self) {
+    pub(super) fn forget_clearing(&mut self, now: Instant) {
         let gone = self.clearing.iter().filter(|(_, number)| self.table.ticket(**number).is_none());
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.clearing.remove(&id);
             if self.gate.cancel(id).is_err() {
                 self.end_clearing(id, None);
             }
+            self.take_steps(now);
         }
     }
 

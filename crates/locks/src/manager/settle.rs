@@ -46,7 +46,7 @@ impl LockManager {
 
     /// Nothing that waits for blocks comes behind who is given them now.
     fn begin_settling(&mut self, now: Instant) {
-        self.forget_clearing();
+        self.forget_clearing(now);
         self.admit_withheld(now);
     }
 

@@ -6,7 +6,8 @@
 //!   goes to whoever waits for it and is not kept. Whatever was submitted below before the call counts as on its way;
 //! - answers that for itself, and never by waiting for a request below: that one may wait for this answer;
 //! - uses a copy only while [`Copies::may_use`] says so, asked after the request for it came;
-//! - keeps only what it read, not what it wrote: a write does not tell the device below that there is a copy.
+//! - keeps only what it read, not what it wrote: a write does not tell the device below that there is a copy. But
+//!   what it wrote under a grant it may keep as long as that lasts ([`grants`](crate::grants)).
 //!
 //! A layer that neither keeps copies nor changes their places passes these on as they are. One that does not know of
 //! them says that there are none: a shared device must not be below it, which is for whoever stacks them to see to.
@@ -20,6 +21,8 @@ use base::clock::{Clock, Instant};
 use base::range::ByteRange;
 use futures_util::future::join_all;
 
+use crate::grants::Grants;
+
 /// Ends when copies are dropped.
 pub type Dropped = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -27,6 +30,17 @@ pub type Dropped = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub trait Keeper: Send + Sync + 'static {
     /// Drops every copy of these bytes, those on their way included. What the call has not done the future does.
     fn revoke(&self, range: ByteRange) -> Dropped;
+
+    /// Brings what is dirty of these bytes to the device, durably, as long as it takes, and tells of its progress
+    /// ([`Grants::note_progress`]). What was written before the call has ended; nothing is made dirty there meanwhile.
+    fn clean(&self, _range: ByteRange) -> Dropped {
+        Box::pin(async {})
+    }
+
+    /// Whether anything of these bytes is dirty: the device lacks it.
+    fn is_dirty(&self, _range: ByteRange) -> bool {
+        false
+    }
 }
 
 /// The copies of one device's data that are kept above it.
@@ -37,13 +51,30 @@ struct Shared {
     clock: Arc<dyn Clock>,
     /// Nanoseconds of the clock until which copies may be used.
     until: AtomicU64,
+    /// None where nobody may delay writes.
+    grants: Option<Grants>,
     keepers: Mutex<Vec<Weak<dyn Keeper>>>,
 }
 
 impl Copies {
     /// Nobody keeps any yet, and none may be used before the device says so.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Shared { clock, until: AtomicU64::new(0), keepers: Mutex::new(Vec::new()) }))
+        Self::of(clock, None)
+    }
+
+    /// The same of a device of which this host may hold ranges of so many bytes alone.
+    pub fn with_grants(clock: Arc<dyn Clock>, part_bytes: u64) -> Self {
+        let grants = Grants::new(Arc::clone(&clock), part_bytes);
+        Self::of(clock, Some(grants))
+    }
+
+    fn of(clock: Arc<dyn Clock>, grants: Option<Grants>) -> Self {
+        Self(Arc::new(Shared { clock, until: AtomicU64::new(0), grants, keepers: Mutex::new(Vec::new()) }))
+    }
+
+    /// What this host holds alone; none where nobody may delay writes.
+    pub fn grants(&self) -> Option<&Grants> {
+        self.0.grants.as_ref()
     }
 
     /// Whether copies may be used now.
@@ -63,14 +94,36 @@ impl Copies {
         keepers.push(keeper);
     }
 
+    fn keepers(&self) -> Vec<Arc<dyn Keeper>> {
+        let keepers = self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner);
+        keepers.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Asks all keepers to drop these bytes. What it returns ends when they have.
     pub fn revoke(&self, range: ByteRange) -> Dropped {
-        let keepers = self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let dropped: Vec<Dropped> =
-            keepers.iter().filter_map(Weak::upgrade).map(|keeper| keeper.revoke(range)).collect();
+        let dropped: Vec<Dropped> = self.keepers().iter().map(|keeper| keeper.revoke(range)).collect();
         Box::pin(async move {
             join_all(dropped).await;
         })
+    }
+
+    /// Lets all keepers clean these bytes, which nobody uses any more by then, and drop them. For what is held alone
+    /// and called back, which stands as [`Leaving`](crate::grants::Standing::Leaving).
+    pub fn release(&self, range: ByteRange) -> Dropped {
+        let copies = self.clone();
+        Box::pin(async move {
+            if let Some(grants) = copies.grants() {
+                grants.unused(range).await;
+            }
+            let cleaned: Vec<Dropped> = copies.keepers().iter().map(|keeper| keeper.clean(range)).collect();
+            join_all(cleaned).await;
+            copies.revoke(range).await;
+        })
+    }
+
+    /// Whether any keeper has something dirty of these bytes.
+    pub fn are_dirty(&self, range: ByteRange) -> bool {
+        self.keepers().iter().any(|keeper| keeper.is_dirty(range))
     }
 }
 

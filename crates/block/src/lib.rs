@@ -5,6 +5,7 @@
 //! | [`device`] | the [`Device`] trait, [`Geometry`], [`Hints`], [`Identity`] |
 //! | [`request`] | [`Request`], [`Operation`], [`Response`], [`Extent`] |
 //! | [`copies`] | [`Copies`]: what is kept of a device that several hosts change, and how it is asked back |
+//! | [`grants`] | [`Grants`]: ranges of it that this host holds alone, and may delay writes of |
 //! | [`completion`] | [`Completion`]: the one future that every `submit` returns, and [`Workers`](completion::Workers), where dropped ones finish |
 //! | [`error`] | [`Error`] = kind + context + source |
 //! | [`event`] | what devices tell upwards: resized, offline, back ... |
@@ -27,6 +28,7 @@ pub mod error;
 pub mod event;
 pub mod fair_queue;
 pub mod geometry;
+pub mod grants;
 pub mod identity;
 pub mod layer;
 pub mod limits;
@@ -46,6 +48,7 @@ pub use error::{Error, ErrorKind};
 pub use event::{Event, EventHub, EventReceiver, EventRelay};
 pub use fair_queue::FairQueue;
 pub use geometry::{Geometry, Hints};
+pub use grants::Grants;
 pub use identity::Identity;
 pub use request::{Extent, ExtentKind, Operation, OperationKind, Request, Response};
 pub use submitter::Submitter;

@@ -52,3 +52,11 @@ pub const ACCESS_WAIT: Duration = Duration::from_millis(100);
 /// Times a sync is made again after an answer that says so, before it counts as failed: such answers come while threads
 /// end or memory is short, and not for ever.
 pub const SYNC_REPEATS_MAX: u32 = 1000;
+
+/// Ranges that one host holds alone of a device that several share, those asked for included. The target has as many
+/// for all that a client holds, four times over.
+pub const GRANTS_MAX: usize = 16 << 10;
+
+/// How long a range that was called back is not asked for again: where several hosts write, each asks for it so often
+/// at most.
+pub const GRANT_REST_TIME: Duration = Duration::from_secs(1);

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use base::buffer::Buffer;
+use base::range::ByteRange;
+use block::grants::Use;
 use block::range_lock::RangeGuard;
 use block::{Completion, Error, ErrorKind, Response};
 use futures_util::future::ready;
@@ -11,19 +13,25 @@ use futures_util::stream::{self, StreamExt};
 
 use crate::core::Core;
 use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::granted::Right;
 use crate::limits::CLEAN_WRITES_IN_FLIGHT;
 use crate::origin_write::Pick;
 use crate::pace::Force;
 use crate::pins::Pins;
+use crate::sectors::Sectors;
 
 /// Lines picked for one batch, ascending.
 pub(crate) struct Batch {
     pub(crate) picks: Vec<Pick>,
     /// Keeps others from writing these lines to the origin until this batch has.
     orders: Vec<RangeGuard>,
+    /// Keep the grants that it is sent under.
+    uses: Vec<Use>,
     pins: Pins,
     /// Whether a candidate was passed over that can be cleaned later.
     pub(crate) has_deferred: bool,
+    /// Whether a candidate was passed over that this host does not hold alone now.
+    pub(crate) lacks_right: bool,
     /// Whether a candidate is not dirty any more.
     pub(crate) has_clean: bool,
 }
@@ -54,7 +62,15 @@ impl Core {
     /// Takes those of `candidates` that can be cleaned now.
     pub(crate) fn pick(self: &Arc<Self>, candidates: &[u64]) -> Result<Batch, Error> {
         let (pins, end) = (Pins::none(&self.lines), self.origin.end());
-        let mut batch = Batch { picks: Vec::new(), orders: Vec::new(), pins, has_deferred: false, has_clean: false };
+        let mut batch = Batch {
+            picks: Vec::new(),
+            orders: Vec::new(),
+            uses: Vec::new(),
+            pins,
+            has_deferred: false,
+            lacks_right: false,
+            has_clean: false,
+        };
         let state = &mut *self.lines.state();
         if let Some(error) = &state.failure {
             let context = "nothing can be cleaned: the cache device failed";
@@ -71,6 +87,14 @@ impl Core {
             if mask.is_empty() {
                 continue;
             }
+            let used = match self.right_to_send(self.range_of(block, mask)) {
+                Right::Unshared => None,
+                Right::Granted(used) => Some(used),
+                Right::Lacking => {
+                    batch.lacks_right = true;
+                    continue;
+                }
+            };
             // What is deferred is not on the device to be read yet.
             let is_taken =
                 state.cleaning.contains_key(&block) || state.frames.is_busy(frame) || state.deferred.contains(frame);
@@ -81,6 +105,7 @@ impl Core {
                     state.cleaning.insert(block, mask);
                     batch.pins.add(&mut state.frames, frame);
                     batch.orders.push(order);
+                    batch.uses.extend(used);
                     batch.picks.push(Pick { block, frame, mask, checksum: line.checksum });
                 }
                 None => batch.has_deferred = true,
@@ -92,6 +117,12 @@ impl Core {
             self.lines.background.notify();
         }
         Ok(batch)
+    }
+
+    /// The bytes that a write of these sectors of a line may touch.
+    fn range_of(&self, block: u64, mask: Sectors) -> ByteRange {
+        let line = self.line_size().line_range(block);
+        mask.hull().map_or(line, |run| ByteRange { offset: line.offset + run.offset(), length: run.length() })
     }
 
     /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to, or to
@@ -146,6 +177,7 @@ impl Core {
             // When it lost something, what was sent may be gone. The lines stay dirty and are sent again later.
             result = self.flush_origin_since(losses).await;
         }
+        drop(batch.uses);
         if result.is_err() {
             return self.finish_batch(&blocks, result).await.map(|()| None);
         }

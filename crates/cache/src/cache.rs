@@ -194,6 +194,11 @@ impl Cache {
         self.core.clean_ranges(count_max)
     }
 
+    /// What is dirty here, as ranges of the origin, ascending and apart.
+    pub fn dirty_ranges(&self) -> Vec<ByteRange> {
+        self.core.all_dirty_ranges()
+    }
+
     /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests
     /// go on. `successor` was opened by [`Cache::open_successor`] and runs, and nobody else uses it. From the call on
     /// it is told of what is written here.

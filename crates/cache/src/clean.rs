@@ -25,7 +25,7 @@ use futures_util::future::select;
 use crate::cleaner::CleanProgress;
 use crate::core::Core;
 use crate::dirty_runs::batch_length;
-use crate::limits::CLEAN_RETRY_MS;
+use crate::limits::{CLEAN_RETRY_MS, GRANT_PAUSE_MS};
 
 /// The progress of a cleaning that somebody waits for. Dropped, nobody does any more.
 struct ProgressShown<'a>(&'a Core);
@@ -66,7 +66,9 @@ impl Core {
             let candidates: Vec<u64> = rest.drain(..batch_lines).collect();
             let batch = self.pick(&candidates)?;
             let picked: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
-            if picked.is_empty() && batch.has_deferred {
+            if picked.is_empty() && batch.lacks_right {
+                self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
+            } else if picked.is_empty() && batch.has_deferred {
                 self.lines.changed.changed_since(count).await;
             }
             let force = self.cleaner.pace().force();
@@ -117,6 +119,10 @@ impl Core {
             let batch_lines = self.cleaner.pace().start_batch(self.clock.now());
             let candidates = self.next_dirty_blocks(batch_lines);
             let result = match self.pick(&candidates) {
+                Ok(batch) if batch.picks.is_empty() && batch.lacks_right => {
+                    self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
+                    Ok(())
+                }
                 Ok(batch) if batch.picks.is_empty() => {
                     // Others are at these lines; when they are done there is more to pick.
                     self.lines.changed.changed_since(changed_count).await;

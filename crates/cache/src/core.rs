@@ -23,7 +23,7 @@
 //! Nobody waits while holding a reserved frame that others wait for.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::buffer::{Buffer, BufferPool};
@@ -49,6 +49,8 @@ use crate::succession::Succession;
 
 /// See the top of this file.
 pub(crate) struct Core {
+    /// For what goes on when the caller does not wait for it.
+    pub(crate) itself: Weak<Self>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) origin: Origin,

@@ -18,6 +18,7 @@ pub(crate) async fn discard(core: Arc<Core>, range: ByteRange, place: Acquire) -
     let changed = async {
         let _guard = core.enter(place).await?;
         core.succession.tell(range, core.origin.padding).await;
+        core.clean_before_change(range).await?;
         core.discard_range(range).await
     };
     answer(changed.await)
@@ -33,6 +34,7 @@ pub(crate) async fn write_zeroes(
     let changed = async {
         let _guard = core.enter(place).await?;
         core.succession.tell(range, core.origin.padding).await;
+        core.clean_before_change(range).await?;
         core.zero_range(range, fua, may_discard).await
     };
     answer(changed.await)

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
-use block::range_lock::Acquire;
+use block::range_lock::{Acquire, RangeGuard};
 use block::{Completion, Error, ErrorKind, Operation, Request, Response};
 
 use crate::admission::Advice;
 use crate::core::Core;
 use crate::counters::RequestKind;
+use crate::granted::Right;
 use crate::lines::State;
 use crate::mode::Mode;
 use crate::timing::{finish_timing, start_timing};
@@ -166,9 +167,15 @@ async fn write(
     };
     core.succession.tell(range, core.origin.padding).await;
     match mode {
-        Mode::WriteBack if !has_failed && !is_past => write_back::write(core, range, buffer, guard).await,
-        // What was promised for write-back holds without the cache device, too: acknowledged is durable.
-        Mode::WriteBack => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,
+        Mode::WriteBack if !has_failed && !is_past => match core.right_to_delay(range) {
+            Right::Unshared => write_back::write(core, range, buffer, guard).await,
+            Right::Granted(used) => {
+                let response = write_back::write(Arc::clone(&core), range, buffer, guard).await;
+                core.confirm(response, &used)
+            }
+            Right::Lacking => write_past(core, range, buffer, guard).await,
+        },
+        Mode::WriteBack => write_past(core, range, buffer, guard).await,
         // Of a shared origin only what was read may be kept: of what was written it does not know that there is a copy.
         Mode::WriteThrough if !is_past && !core.revocations.is_shared() => {
             write_through::write(core, range, buffer, fua, Copy::Keep, guard).await
@@ -178,5 +185,14 @@ async fn write(
         }
         // The mode was changed while the write waited for its place.
         Mode::ReadOnly => Response::failed(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only"), buffer),
+    }
+}
+
+/// Writes what is not delayed although the mode says so. What was promised for that holds without the cache device,
+/// too: acknowledged is durable.
+async fn write_past(core: Arc<Core>, range: ByteRange, buffer: Buffer, guard: RangeGuard) -> Response {
+    match core.clean_before_change(range).await {
+        Ok(()) => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,
+        Err(error) => Response::failed(error, buffer),
     }
 }

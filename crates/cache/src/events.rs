@@ -12,13 +12,15 @@
 //! What is asked *back*, before others change it, is forgotten at once, without waiting for any request: who waits
 //! there may wait for this. See [`revocations`](crate::revocations).
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::range::ByteRange;
-use block::{Dropped, Error, ErrorKind, Event, Keeper};
+use block::{Copies, Dropped, Error, ErrorKind, Event, Keeper};
 
 use crate::core::Core;
+use crate::limits::GRANT_PAUSE_MS;
 
 impl Keeper for Core {
     fn revoke(&self, range: ByteRange) -> Dropped {
@@ -28,6 +30,32 @@ impl Keeper for Core {
         self.revocations.note(range);
         self.lines.forget_clean(range);
         Box::pin(async {})
+    }
+
+    fn clean(&self, range: ByteRange) -> Dropped {
+        let range = self.origin.inside(range);
+        let Some(core) = self.itself.upgrade() else { return Box::pin(async {}) };
+        Box::pin(async move {
+            // Nobody knows yet whether others wrote where something is dirty from before.
+            while core.cleaner.is_held() && !core.life.is_stopped() {
+                core.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
+            }
+            let told = Arc::clone(&core);
+            let progress = move || {
+                if let Some(grants) = told.revocations.copies().and_then(Copies::grants) {
+                    grants.note_progress();
+                }
+            };
+            // Closed, it has on its device what is left, which is looked at when it is opened again; what others own by
+            // now is never given up in good order.
+            if core.clean_range(range, progress).await.is_err() && !core.life.has_ended() {
+                pending::<()>().await;
+            }
+        })
+    }
+
+    fn is_dirty(&self, range: ByteRange) -> bool {
+        !self.life.has_ended() && self.lines.has_dirty(self.origin.inside(range))
     }
 }
 

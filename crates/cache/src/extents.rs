@@ -28,6 +28,12 @@ pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -
 }
 
 impl Core {
+    /// All dirty bytes, as everybody else knows them, ascending and joined.
+    pub(crate) fn all_dirty_ranges(&self) -> Vec<ByteRange> {
+        let all = self.dirty_ranges(ByteRange { offset: 0, length: self.origin.end() });
+        all.into_iter().map(|range| outside(range, self.origin.padding)).collect()
+    }
+
     /// The dirty bytes in `range`, ascending and joined.
     fn dirty_ranges(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();

@@ -13,6 +13,7 @@
 //! | `dispatch` | requests, on their way to what carries them out |
 //! | `write_back`, `write_through`, `read`, `discard`, `extents`, `flush` | one kind of request each |
 //! | `room`, `clean`, `batch`, `origin_write` | dirty to clean: for a write that waits, for whoever asks, in which batches, in which writes |
+//! | `granted` | writes of a shared origin that are delayed: under a grant, and cleaned when it is called back |
 //! | `lazy` | clean lines are stored, without hurry |
 //! | `events` | what the origin says |
 //! | `supersede` | the origin gets something newer than what is here |
@@ -91,6 +92,7 @@ mod extents;
 mod flush;
 mod flush_failures;
 mod format_cache;
+mod granted;
 mod held_ranges;
 mod index;
 mod insertion;

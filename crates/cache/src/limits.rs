@@ -102,6 +102,9 @@ pub const CLEAN_ATTEMPTS_MAX: usize = 4;
 /// How long background cleaning pauses after the origin refused a write.
 pub const CLEAN_RETRY_MS: u64 = 1000;
 
+/// Milliseconds between two looks at whether a range of a shared origin is held (again), or can be cleaned.
+pub const GRANT_PAUSE_MS: u64 = 20;
+
 /// Bytes of data read from the origin that may wait for being inserted. When more arrives the cache device is the
 /// slower one, and data is not inserted rather than readers held up.
 pub const INSERT_BYTES_MAX: usize = 16 << 20;

@@ -47,12 +47,12 @@ impl Mode {
         }
     }
 
-    /// Refuses to delay writes to an origin that others use: they would not see them.
+    /// Refuses to delay writes to an origin that others use, where nobody `may_delay` any: they would not see them.
     ///
     /// # Errors
     /// `Unsupported`.
-    pub(crate) fn check_shared(self, is_shared: bool) -> Result<(), Error> {
-        if is_shared && self.delays_writes() {
+    pub(crate) fn check_shared(self, is_shared: bool, may_delay: bool) -> Result<(), Error> {
+        if is_shared && !may_delay && self.delays_writes() {
             let words = "a cache of a disk that several hosts share cannot delay writes: take mode write-through or \
                          write-around";
             return Err(Error::new(ErrorKind::Unsupported, words));

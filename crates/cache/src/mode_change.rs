@@ -11,7 +11,7 @@ impl Core {
     /// Changes when writes are acknowledged. To anything but write-back: returns when nothing is dirty any more.
     pub(crate) async fn set_mode(self: &Arc<Self>, mode: Mode) -> Result<(), Error> {
         self.crash_mode.check_mode(mode)?;
-        mode.check_shared(self.revocations.is_shared())?;
+        mode.check_shared(self.revocations.is_shared(), self.revocations.may_delay())?;
         {
             let guard = self.exclude_requests().await;
             if !self.life.is_open() {

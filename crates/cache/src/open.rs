@@ -5,7 +5,7 @@
 //! replayed. Closing waits for all requests, writes the whole table and says *closed*; then the next open finds
 //! everything warm.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use base::buffer::BufferPool;
 use block::completion::Workers;
@@ -50,9 +50,14 @@ pub(crate) async fn open(
     // Before anything is read: what changes from now on is told, whatever an open takes.
     let origin_events = origin.subscribe();
     let copies = origin.copies();
-    options.mode.check_shared(copies.is_some())?;
+    let may_delay = options.delays_shared && copies.as_ref().is_some_and(|copies| copies.grants().is_some());
+    options.mode.check_shared(copies.is_some(), may_delay)?;
     let found = find(&cache_device, Binding::of(&origin), copies.is_some(), &options).await?;
-    let core = Arc::new(assemble(cache_device, (origin, origin_events), options, found, origin_flushes)?);
+    let mut core = assemble(cache_device, (origin, origin_events), options, found, origin_flushes)?;
+    let core = Arc::new_cyclic(|itself| {
+        core.itself = itself.clone();
+        core
+    });
     if let Some(copies) = copies {
         let keeper: Arc<dyn Keeper> = core.clone();
         copies.add_keeper(Arc::downgrade(&keeper));
@@ -160,9 +165,10 @@ fn assemble(
     let pace = Pace::new(layout.line_size, options.cleaning);
     let copies = origin.copies();
     Ok(Core {
+        itself: Weak::new(),
         journal: Arc::new(journal),
         origin: Origin::new(origin, padding, identity, &lines, origin_events, origin_flushes),
-        revocations: Revocations::of(copies),
+        revocations: Revocations::of(copies, options.delays_shared),
         cleaner: Cleaner::new(pace, &lines.changed, &lines.background),
         succession: Succession::default(),
         lines,

@@ -149,6 +149,10 @@ pub struct OpenOptions {
     /// registers them ([`Cache::clean_ranges`](crate::Cache::clean_ranges)) and says what others changed until then,
     /// before anybody reads. Otherwise they are dropped.
     pub keeps_shared: bool,
+    /// Whether writes of such an origin may be delayed, under grants of their ranges. The caller sees to it that what a
+    /// crash leaves dirty is under a grant again, and was changed by nobody, before it is cleaned
+    /// ([`Cache::dirty_ranges`](crate::Cache::dirty_ranges)).
+    pub delays_shared: bool,
     /// By what the caller tells the cache from other copies of it, from now on; `None` when nobody does.
     pub tokens: Option<Tokens>,
     /// How long a clean line waits before it is stored, where that counts after a crash.
@@ -184,6 +188,7 @@ impl OpenOptions {
             freshness: Freshness::default(),
             overwrites_changes: false,
             keeps_shared: false,
+            delays_shared: false,
             tokens: None,
             lazy_interval: Duration::from_millis(LAZY_INTERVAL_MS),
             replacement: Replacement::default(),

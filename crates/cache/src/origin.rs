@@ -14,7 +14,9 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
-use block::{Completion, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use block::{Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use futures_util::future::join_all;
+use smallvec::{SmallVec, smallvec};
 use store::{Losses, OriginReports};
 
 use crate::alignment::{Padded, inside};
@@ -79,8 +81,48 @@ impl Origin {
         counters: &RequestCounters,
     ) -> (Result<(), Error>, Buffer) {
         counters.origin_reads.fetch_add(1, Ordering::Relaxed);
+        let parts = self.granted_parts(range);
+        if parts.len() > 1 {
+            return self.read_parts(range, buffer, parts).await;
+        }
         let response = self.device.submit(Request::read(range.offset, buffer)).await;
         (response.result, response.buffer)
+    }
+
+    /// A range cut where those begin that are held alone.
+    fn granted_parts(&self, range: ByteRange) -> SmallVec<[ByteRange; 1]> {
+        let copies = self.device.copies();
+        let Some(grants) = copies.as_ref().and_then(Copies::grants) else { return smallvec![range] };
+        let mut parts = SmallVec::new();
+        let mut offset = range.offset;
+        while offset < range.end() {
+            let part = grants.range_of(offset.saturating_sub(self.padding) / grants.part_bytes());
+            let end = inside(part, self.padding).end().min(range.end());
+            parts.push(ByteRange { offset, length: end - offset });
+            offset = end;
+        }
+        parts
+    }
+
+    /// One that waits for what another host holds does not keep this host from sending what lies in its own ranges.
+    async fn read_parts(
+        &self,
+        range: ByteRange,
+        mut buffer: Buffer,
+        parts: SmallVec<[ByteRange; 1]>,
+    ) -> (Result<(), Error>, Buffer) {
+        let reads = parts.iter().map(|part| self.device.read(part.offset, Buffer::zeroed(part.length as usize)));
+        let read = join_all(reads).await;
+        for (part, bytes) in parts.iter().zip(read) {
+            match bytes {
+                Ok(bytes) => {
+                    let at = (part.offset - range.offset) as usize;
+                    buffer[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                Err(error) => return (Err(error), buffer),
+            }
+        }
+        (Ok(()), buffer)
     }
 
     /// Sends a write. The caller has its place in `order`.

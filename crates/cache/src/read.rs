@@ -82,6 +82,9 @@ pub(crate) async fn read(
         Ok(guard) => guard,
         Err(error) => return Response::failed(error, buffer),
     };
+    if let Err(error) = core.wait_for_lease(range).await {
+        return Response::failed(error, buffer);
+    }
     let had_failed = core.lines.has_failed();
     let plan = match core.plan_read(range) {
         Ok(plan) => plan,

@@ -21,6 +21,8 @@ use crate::limits::REVOCATIONS_REMEMBERED_MAX;
 pub(crate) struct Revocations {
     /// None where nobody else changes the origin.
     copies: Option<Copies>,
+    /// Whether writes to it may be delayed, under grants.
+    may_delay: bool,
     recent: Mutex<Recent>,
 }
 
@@ -33,8 +35,18 @@ struct Recent {
 }
 
 impl Revocations {
-    pub(crate) fn of(copies: Option<Copies>) -> Self {
-        Self { copies, recent: Mutex::default() }
+    pub(crate) fn of(copies: Option<Copies>, may_delay: bool) -> Self {
+        Self { copies, may_delay, recent: Mutex::default() }
+    }
+
+    /// What the origin says, where others change it, too.
+    pub(crate) fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref()
+    }
+
+    /// Whether writes may be delayed although others use the origin.
+    pub(crate) fn may_delay(&self) -> bool {
+        self.may_delay && self.copies.as_ref().is_some_and(|copies| copies.grants().is_some())
     }
 
     /// Whether others change the origin, too.
@@ -83,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_back_meanwhile_is_told_from_what_was_before() {
-        let revocations = Revocations::of(None);
+        let revocations = Revocations::of(None, false);
         revocations.note(range(0));
         let before = revocations.count();
         revocations.note(range(100));
@@ -94,7 +106,7 @@ mod tests {
 
     #[test]
     fn what_was_on_its_way_for_longer_than_is_remembered_is_not_spared() {
-        let revocations = Revocations::of(None);
+        let revocations = Revocations::of(None, false);
         for _ in 0..=REVOCATIONS_REMEMBERED_MAX {
             revocations.note(range(100));
         }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use block::{Error, ErrorKind};
 
 use crate::batch::Batch;
 use crate::core::Core;
-use crate::limits::{CLEAN_ATTEMPTS_MAX, CLEAN_BATCH_BYTES};
+use crate::limits::{CLEAN_ATTEMPTS_MAX, CLEAN_BATCH_BYTES, GRANT_PAUSE_MS};
 use crate::pace::Force;
 
 /// What a write waits for.
@@ -80,6 +81,10 @@ impl Core {
     /// `NoSpace` when nothing of what is dirty can ever be cleaned.
     async fn wait_for_room(&self, room: Room, count: u64, batch: &Batch, has_candidates: bool) -> Result<(), Error> {
         if batch.has_clean {
+            return Ok(());
+        }
+        if batch.lacks_right {
+            self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
             return Ok(());
         }
         let has_unsendable = {

@@ -32,7 +32,7 @@ use crate::change_marks;
 use crate::connector::Connector;
 use crate::engine::{Engine, Stop};
 use crate::error::LinkError;
-use crate::limits::BUSY_WAIT_MAX;
+use crate::limits::{BUSY_WAIT_MAX, GRANT_BYTES};
 use crate::link::{Link, Opener};
 use crate::options::InitiatorOptions;
 use crate::remote_lun::RemoteLun;
@@ -104,7 +104,12 @@ pub async fn connect(
 /// The client that a shared LUN is used as.
 fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, Error> {
     let Some(support) = unit.sharing.filter(|_| options.is_shared) else { return Ok(None) };
-    let copies = Copies::new(Arc::clone(&options.clock));
+    let clock = Arc::clone(&options.clock);
+    // Otherwise others would read what is older than what is written here.
+    let copies = match support.withholds && !support.is_paper_profile {
+        true => Copies::with_grants(clock, GRANT_BYTES),
+        false => Copies::new(clock),
+    };
     Ok(Some(Member::new(options.place(), InitiatorOptions::sharing_key()?, support, copies)))
 }
 

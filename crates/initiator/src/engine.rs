@@ -417,8 +417,9 @@ impl Engine {
             return has_progressed;
         }
         while self.under_way.count() < self.options.queue_depth
-            && let Some(order) = self.ready.pop_first()
+            && let Some(order) = self.next_ready()
         {
+            self.ready.remove(&order);
             self.issue(link, now, order);
             has_progressed = true;
         }
@@ -427,6 +428,9 @@ impl Engine {
 
     /// Issues what may be issued of a job, or ends it when there is nothing left.
     fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
+        if self.holds_back(now, order) {
+            return;
+        }
         let Some(job) = self.jobs.get_mut(&order) else { return };
         job.is_flush_needed = self.unit.is_volatile() || !self.retained.is_empty();
         let is_another = job.is_mutation() && !job.has_begun() && !matches!(job.reply, Reply::Replay);

@@ -115,3 +115,12 @@ pub const SHARING_REPORTS_MAX: u32 = 256;
 /// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again
 /// from where they end.
 pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;
+
+/// Bytes of a range that one client of a shared LUN holds alone: a block group of the unit.
+pub const GRANT_BYTES: u64 = 1 << 20;
+
+/// Ranges that are asked for at a time.
+pub const LOCKS_ASKED_MAX: usize = 16;
+
+/// How long a request for locks waits that could not be answered: the target has just started, or a table is full.
+pub const LOCK_RETRY_TIME: Duration = Duration::from_secs(1);

@@ -66,15 +66,52 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Direction {
-    Read(Option<ClientId>),
-    Change { by: Option<ClientId>, is_under_grant: bool, stage: Stage },
+    Read { keeps_copy: bool },
+    Change { is_under_grant: bool, stage: Stage },
 }
 
+/// A command that is at the gate, or about to come there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Command {
+pub struct Command {
     id: CommandId,
     range: BlockRange,
+    by: Option<ClientId>,
     direction: Direction,
+}
+
+impl Command {
+    /// One that reads; its client may keep a copy where it `keeps_copy`.
+    pub fn read(id: CommandId, range: BlockRange, by: Option<ClientId>, keeps_copy: bool) -> Self {
+        Self { id, range, by, direction: Direction::Read { keeps_copy } }
+    }
+
+    /// One that changes blocks.
+    pub fn change(id: CommandId, Change { range, by, is_under_grant }: Change) -> Self {
+        Self { id, range, by, direction: Direction::Change { is_under_grant, stage: Stage::Waiting } }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> CommandId {
+        self.id
+    }
+
+    /// Its blocks.
+    pub fn range(&self) -> BlockRange {
+        self.range
+    }
+
+    /// Whose it is; none for a stock initiator's.
+    pub fn by(&self) -> Option<ClientId> {
+        self.by
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self.direction, Direction::Read { .. })
+    }
+
+    fn is_under_way(&self) -> bool {
+        matches!(self.direction, Direction::Change { stage: Stage::UnderWay, .. })
+    }
 }
 
 /// The place of a command: changes under a grant first, then in the order of arrival.
@@ -115,31 +152,11 @@ impl Gate {
         }
     }
 
-    /// A command to read arrives. [`advance`](Self::advance) tells when it passes.
+    /// A command arrives. [`advance`](Self::advance) tells when it passes.
     ///
     /// # Errors
     /// When the gate is full or the number is in use.
-    pub fn read(
-        &mut self,
-        id: CommandId,
-        range: BlockRange,
-        by: Option<ClientId>,
-        limits: &Limits,
-    ) -> Result<(), LockError> {
-        self.arrive(Command { id, range, direction: Direction::Read(by) }, limits)
-    }
-
-    /// A command to change blocks arrives. [`advance`](Self::advance) tells when it passes.
-    ///
-    /// # Errors
-    /// When the gate is full or the number is in use.
-    pub fn begin_change(&mut self, id: CommandId, change: Change, limits: &Limits) -> Result<(), LockError> {
-        let Change { range, by, is_under_grant } = change;
-        let direction = Direction::Change { by, is_under_grant, stage: Stage::Waiting };
-        self.arrive(Command { id, range, direction }, limits)
-    }
-
-    fn arrive(&mut self, command: Command, limits: &Limits) -> Result<(), LockError> {
+    pub fn arrive(&mut self, command: Command, limits: &Limits) -> Result<(), LockError> {
         if self.arrivals.contains_key(&command.id) {
             return Err(LockError::CommandState(command.id));
         }
@@ -168,11 +185,11 @@ impl Gate {
     ) -> Result<Option<Generation>, LockError> {
         let arrival = self.arrivals.get(&id).copied().ok_or(LockError::CommandState(id))?;
         let command = self.commands[&arrival];
-        let Direction::Change { by, stage: Stage::UnderWay, .. } = command.direction else {
+        if !command.is_under_way() {
             return Err(LockError::CommandState(id));
-        };
+        }
         self.leave(arrival);
-        let keeper = by.filter(|_| keeps_copy);
+        let keeper = command.by.filter(|_| keeps_copy);
         Ok(keeper
             .filter(|client| self.registrations.insert(*client, command.range, limits.registrations_max))
             .map(|_| self.generation))
@@ -184,7 +201,7 @@ impl Gate {
     /// When there is none, or it is a change under way, which has to end.
     pub fn cancel(&mut self, id: CommandId) -> Result<(), LockError> {
         let arrival = self.arrivals.get(&id).copied().ok_or(LockError::CommandState(id))?;
-        if matches!(self.commands[&arrival].direction, Direction::Change { stage: Stage::UnderWay, .. }) {
+        if self.commands[&arrival].is_under_way() {
             return Err(LockError::CommandState(id));
         }
         self.leave(arrival);
@@ -237,20 +254,21 @@ impl Gate {
                 continue;
             }
             match command.direction {
-                Direction::Read(by) => {
-                    let is_registered = by.is_none_or(|by| self.registers(by, command.range, limits));
+                Direction::Read { keeps_copy } => {
+                    let keeper = command.by.filter(|_| keeps_copy);
+                    let is_registered = keeper.is_none_or(|by| self.registers(by, command.range, limits));
                     if is_registered {
                         self.leave(arrival);
-                        let generation = by.map(|_| self.generation);
+                        let generation = keeper.map(|_| self.generation);
                         steps.push(Step::Pass(command.id, Passage::Read(generation)));
                     } else {
                         self.unregistered.insert(arrival);
                     }
                 }
                 Direction::Change { is_under_grant: false, .. } if self.is_in_grace => {}
-                Direction::Change { by, is_under_grant, stage } => {
-                    let stage = self.advance_change(&command, by, stage, (limits, &mut steps));
-                    let direction = Direction::Change { by, is_under_grant, stage };
+                Direction::Change { is_under_grant, stage } => {
+                    let stage = self.advance_change(&command, stage, (limits, &mut steps));
+                    let direction = Direction::Change { is_under_grant, stage };
                     self.commands.insert(arrival, Command { direction, ..command });
                 }
             }
@@ -261,23 +279,14 @@ impl Gate {
 
     /// Whether it has to wait: for what comes before it, and for a change under way that it may have come before.
     fn is_behind_another(&self, arrival: Arrival, command: &Command) -> bool {
-        let is_read = |command: &Command| matches!(command.direction, Direction::Read(_));
-        let is_under_way =
-            |command: &Command| matches!(command.direction, Direction::Change { stage: Stage::UnderWay, .. });
         self.commands.iter().any(|(at, other)| {
-            let is_before = *at < arrival || (is_under_way(other) && other.id != command.id);
-            is_before && other.range.overlaps(&command.range) && !(is_read(other) && is_read(command))
+            let is_before = *at < arrival || (other.is_under_way() && other.id != command.id);
+            is_before && other.range.overlaps(&command.range) && !(other.is_read() && command.is_read())
         })
     }
 
-    fn advance_change(
-        &mut self,
-        command: &Command,
-        by: Option<ClientId>,
-        stage: Stage,
-        (limits, steps): (&Limits, &mut Vec<Step>),
-    ) -> Stage {
-        let others = self.registrations.holders(command.range, by);
+    fn advance_change(&mut self, command: &Command, stage: Stage, (limits, steps): (&Limits, &mut Vec<Step>)) -> Stage {
+        let others = self.registrations.holders(command.range, command.by);
         if stage == Stage::UnderWay {
             return stage;
         }
@@ -312,6 +321,25 @@ impl Gate {
         let purge = self.generation;
         let leaving = self.registrations.begin_leaving(client, range, purge, limits.registrations_max);
         steps.extend(leaving.map(|leaving| Step::Purge(client, leaving, purge)));
+    }
+
+    /// Whether nobody but a client has copies of blocks of a range, or a command there.
+    pub fn is_left_to(&self, client: ClientId, range: BlockRange) -> bool {
+        let is_anothers = |command: &Command| command.by != Some(client) && command.range.overlaps(&range);
+        !self.commands.values().any(is_anothers) && self.registrations.holders(range, Some(client)).is_empty()
+    }
+
+    /// Takes out what waits for blocks of a range and is not a client's, in the order of arrival.
+    pub fn withdraw_others(&mut self, client: ClientId, range: BlockRange) -> Vec<Command> {
+        let waits =
+            |command: &Command| command.by != Some(client) && command.range.overlaps(&range) && !command.is_under_way();
+        let others: Vec<_> = self.commands.iter().filter(|(_, command)| waits(command)).map(|(at, _)| *at).collect();
+        let taken = others.into_iter().filter_map(|arrival| {
+            let command = self.commands.get(&arrival).copied();
+            self.leave(arrival);
+            command
+        });
+        taken.collect()
     }
 
     /// The generation now.

@@ -1,6 +1,7 @@
 //! Who holds what.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use base::clock::Instant;
 
@@ -101,6 +102,12 @@ impl Grants {
     /// Who holds a resource.
     pub fn holders_of(&self, resource: Resource) -> Option<&BTreeSet<Owner>> {
         self.holders.get(&resource)
+    }
+
+    /// Who holds which of the resources from one to another.
+    pub fn holders_among(&self, resources: RangeInclusive<Resource>) -> impl Iterator<Item = (Resource, Owner)> {
+        let held = self.holders.range(resources);
+        held.flat_map(|(resource, owners)| owners.iter().map(|owner| (*resource, *owner)))
     }
 
     /// The block groups that an owner holds in a mode below a file.

@@ -223,6 +223,15 @@ impl Holder {
         }
     }
 
+    /// Tells the target that what is called back of a lock, or of its file, is in use and getting on.
+    pub fn tell_progress(&mut self, resource: Resource) {
+        for at in [Some(resource), resource.root()].into_iter().flatten() {
+            if let Some(pending) = self.held.get(&at).and_then(|held| held.callback) {
+                self.acknowledge(pending.number, CallbackAnswer::GettingOn);
+            }
+        }
+    }
+
     /// Gives a lock back that nothing uses, or part of it. False when it is in use, or called back already.
     pub fn release(&mut self, now: Instant, resource: Resource, to: Option<Mode>) -> bool {
         self.client(now).is_some_and(|client| self.give_back(client, resource, to))

@@ -11,7 +11,7 @@
 //! | [`grants`], [`queue`], [`lock_table`] | who holds what, who waits for what, and both together |
 //! | [`deadlock`] | circles of requests that wait for each other |
 //! | [`clients`], [`transactions`], [`open_files`], [`callbacks`] | the manager's tables |
-//! | [`registrations`], [`gate`] | who has copies of which blocks, and how changes pass |
+//! | [`registrations`], [`gate`], [`withheld`] | who has copies of which blocks, how commands pass, and which wait for a grant before |
 //! | [`manager`] | the target's end: [`LockManager`](manager::LockManager) |
 //! | [`holder`], [`fetches`] | the client's end: [`Holder`](holder::Holder); blocks on their way to it |
 //! | [`lock_client`] | the trait that a file system uses |
@@ -45,3 +45,4 @@ pub mod resource;
 pub mod rules;
 pub mod settings;
 pub mod transactions;
+pub mod withheld;

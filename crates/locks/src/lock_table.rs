@@ -8,7 +8,7 @@
 //! whatever was given up meanwhile.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 
 use base::clock::Instant;
 
@@ -102,6 +102,11 @@ impl LockTable {
     /// Other owners that hold a resource in a mode that conflicts.
     pub fn conflicting_holders(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
         self.grants.conflicting_holders(owner, wanted)
+    }
+
+    /// Who holds which of the resources from one to another.
+    pub fn holders_among(&self, resources: RangeInclusive<Resource>) -> impl Iterator<Item = (Resource, Owner)> {
+        self.grants.holders_among(resources)
     }
 
     /// All tickets, in the order they came.
@@ -278,6 +283,11 @@ impl LockTable {
     /// A resource has been held for long enough: its holders are to be looked at again.
     pub fn touch(&mut self, resource: Resource) {
         self.touched.taken.insert(resource);
+    }
+
+    /// A ticket may be ready by now, for what lies outside of this table.
+    pub fn touch_ticket(&mut self, number: TicketNumber) {
+        self.touched.tickets.insert(number);
     }
 
     /// Puts a request into the queues.

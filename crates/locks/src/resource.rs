@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+use crate::blocks::BlockRange;
 use crate::mode::Mode;
 
 /// The number of a file: its inode in an ext2.
@@ -32,6 +33,11 @@ impl GroupSize {
     /// The group that a block of a file is in.
     pub fn group_of(self, block: u64) -> GroupIndex {
         GroupIndex(block / self.0)
+    }
+
+    /// The blocks of a group; none where there can be no such group.
+    pub fn blocks_of(self, group: GroupIndex) -> Option<BlockRange> {
+        group.0.checked_mul(self.0.get()).and_then(|first| BlockRange::new(first, self.0.get()))
     }
 
     /// How many groups the blocks of a logical unit are.

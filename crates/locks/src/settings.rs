@@ -90,11 +90,13 @@ pub struct Start {
     pub reclaimable_from: BootEpoch,
     /// The longest lease of the starts before; none when nobody can hold anything of them.
     pub longest_lease: Option<Duration>,
+    /// Whether a client of them may have held ranges of the unit alone, with writes that only it has.
+    pub may_lack_writes: bool,
 }
 
 impl Start {
     /// The first start of all.
     pub fn first() -> Self {
-        Self { boot_epoch: BootEpoch(1), reclaimable_from: BootEpoch(1), longest_lease: None }
+        Self { boot_epoch: BootEpoch(1), reclaimable_from: BootEpoch(1), longest_lease: None, may_lack_writes: false }
     }
 }

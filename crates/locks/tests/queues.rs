@@ -345,8 +345,12 @@ fn only_reclaims_are_granted_until_the_end_of_the_grace_period_is_durable() {
 #[test]
 fn what_was_held_two_starts_ago_is_reclaimed_only_if_nothing_was_granted_since() {
     let old = locks::identity::ClientId::new(BootEpoch(1), 1);
-    let start =
-        |from| Start { boot_epoch: BootEpoch(3), reclaimable_from: BootEpoch(from), longest_lease: Some(SECOND) };
+    let start = |from| Start {
+        boot_epoch: BootEpoch(3),
+        reclaimable_from: BootEpoch(from),
+        longest_lease: Some(SECOND),
+        ..Start::first()
+    };
     let mut cut_short = TestServer::with(settings(), start(1));
     assert!(cut_short.manager.register(cut_short.now, Some(old)).is_ok());
     let mut had_ended = TestServer::with(settings(), start(2));

@@ -597,7 +597,8 @@ fn after_a_restart_only_reclaims_are_granted_for_the_longest_lease() {
     let mut world = World::with(memory(), shelf.options());
     let before = world.client("host", 1);
     assert_eq!(before.1 >> 32, 1, "the first start");
-    let kept = SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000) };
+    let kept =
+        SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000), may_lack_writes: false };
     assert_eq!(shelf.last(), kept, "durable before it was answered");
     let mut world = World::with(memory(), shelf.options());
     let (stock, host) = (world.nexus("stock"), world.nexus("host"));
@@ -647,6 +648,31 @@ fn a_start_waits_for_nobody_when_nobody_can_hold_anything() {
     world.write(&stock, 0, 1).good();
     assert_eq!(world.client("client", 1).1 >> 32, 2);
     assert!(shelf.last().longest_lease_ms.is_some());
+}
+
+/// After a start nobody reads before those are back who may have writes that only they have.
+#[test]
+fn that_a_host_may_have_writes_of_its_own_is_durable_before_it_holds_a_range_alone() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let (holder, stock) = (world.client("holder", 1), world.nexus("stock"));
+    assert!(!shelf.last().may_lack_writes);
+    let locks = [(Resource::File(0), Mode::IntentionExclusive), (Resource::Group(0, 0), Mode::Exclusive)];
+    let locks = locks.map(|(resource, mode)| Lock { resource, mode: Some(mode), grant: 0 }).to_vec();
+    let asked = Parameters::Lock { request: 1, transaction: 0, is_reclaim: false, locks };
+    world.ordered(&holder.0, holder.1, &asked);
+    assert!(shelf.last().may_lack_writes);
+    let read = world.read(&stock, 0);
+    assert!(!read.is_over(), "it waits for the holder");
+    let mut world = World::with(memory(), shelf.options());
+    let stock = world.nexus("stock");
+    let read = world.read(&stock, 0);
+    assert!(!read.is_over(), "it waits for whoever may claim it back");
+    for _ in 0..2 {
+        world.advance(LEASE / 2);
+    }
+    read.good();
+    assert!(!shelf.last().may_lack_writes, "nobody is left who could");
 }
 
 /// Who holds a range alone and delays its writes is asked for its copies while it still has to write.

@@ -207,6 +207,7 @@ impl CacheConfig {
             cleaning: self.cleaning,
             deferred_max: self.deferred_max,
             memory_max,
+            delays_shared: true,
             ..OpenOptions::new(self.mode, clock)
         }
     }

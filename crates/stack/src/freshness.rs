@@ -82,6 +82,9 @@ pub(crate) struct Assessed {
     is_new: bool,
     /// The target should know a mark of this store: one is remembered here, or the store comes from elsewhere.
     was_marked: bool,
+    /// The store was used by a client of a shared LUN, and did not come to its end in order: what is clean in it counts
+    /// for nothing. Of what is dirty the mark tells, which was not emptied since.
+    is_owing: bool,
     /// It should, and does not tell: all may have changed.
     is_mark_lost: bool,
     freshness: Freshness,
@@ -126,6 +129,7 @@ pub(crate) async fn assess(
         is_shared: promise.is_shared,
         is_new: record.is_none(),
         was_marked: false,
+        is_owing: false,
         is_mark_lost: false,
         freshness: Freshness::Unknown,
         why: String::new(),
@@ -189,7 +193,7 @@ impl Assessed {
         caches: &Caches,
         record: Option<Record>,
     ) -> std::result::Result<(), Asked> {
-        let (mut is_told, mut is_owing) = (true, false);
+        let (mut is_told, mut is_owing, mut are_all_known) = (true, false, true);
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
             let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
@@ -198,6 +202,7 @@ impl Assessed {
                 None => MarkStage::New,
             };
             is_told &= stage == MarkStage::Cleared;
+            are_all_known &= is_known && stage != MarkStage::New;
             is_owing |= is_known && stage == MarkStage::Owing;
             let mark = match found {
                 // Either token counts until this one is known to be there.
@@ -226,6 +231,11 @@ impl Assessed {
         }
         // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
+        if !is_told && self.is_shared && are_all_known {
+            self.is_owing = true;
+            self.note_changes(changed);
+            return Ok(());
+        }
         if !is_told {
             self.why = match self.is_new {
                 false if is_owing => "it did not come to an orderly end when it was used last".to_owned(),
@@ -253,6 +263,9 @@ impl Assessed {
             0 => "the target says that nobody changed anything".to_owned(),
             count => format!("the target says that others changed {count} ranges"),
         };
+        if self.is_owing {
+            self.why = format!("it did not come to an orderly end when it was used last, and {}", self.why);
+        }
         self.freshness = if changed.is_empty() { Freshness::Unchanged } else { Freshness::Changed(changed) };
     }
 
@@ -296,6 +309,7 @@ impl Assessed {
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         self.is_shared
             && is_told
+            && !self.is_owing
             && self.taken.iter().flat_map(|taken| &taken.member.luns).all(|lun| lun.registers_copies())
     }
 
@@ -347,6 +361,14 @@ impl Assessed {
             if is_shared {
                 // Where nothing is kept there is nothing to register.
                 keeps_any = keeps_any && clearing.register(&taken).await.map_err(|error| self.refusal(error))?;
+                if !keeps_any && store.has_dirty() {
+                    clearing.look_again(&taken).await.map_err(|error| self.refusal(error))?;
+                }
+                if store.delays_writes() {
+                    // What a crash leaves dirty is written after this, where nobody else could write before the crash:
+                    // what the mark comes to have by then is no reason to refuse it.
+                    clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
+                }
                 held.add(taken.id, taken.member.luns);
                 continue;
             }
@@ -363,7 +385,7 @@ impl Assessed {
             record.luns.clone_from(&self.luns);
             caches.note(&record)?;
         }
-        if is_told && !keeps_any {
+        if is_told && !keeps_any && !self.is_owing {
             self.why = format!("{}, and it does not register what a host has from before", self.why);
         }
         let what = self.store.as_str();

@@ -216,6 +216,7 @@ fn sharing(sharing: &SharingStatus) -> Sharing {
         is_alive: sharing.is_alive,
         lease_left_ms: sharing.lease_left.as_millis() as u64,
         purges: sharing.purges,
+        ranges_held: sharing.ranges_held,
         lives: sharing.lives,
     }
 }

@@ -27,12 +27,15 @@ struct Record {
     reclaimable_from: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     longest_lease_ms: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    may_lack_writes: bool,
 }
 
 impl Record {
     fn new(serial: &str, saved: SavedSharing) -> Self {
-        let SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms } = saved;
-        Self { version: 1, serial: serial.to_owned(), boot_epoch, reclaimable_from, longest_lease_ms }
+        let SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes } = saved;
+        let serial = serial.to_owned();
+        Self { version: 1, serial, boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes }
     }
 }
 
@@ -76,11 +79,11 @@ impl SharingFile {
         if record.serial != self.serial {
             return Ok(SavedSharing::default());
         }
-        let Record { boot_epoch, reclaimable_from, longest_lease_ms, .. } = record;
+        let Record { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, .. } = record;
         if boot_epoch == u32::MAX || reclaimable_from > boot_epoch {
             return Err(damaged(&"the numbers of its starts cannot be"));
         }
-        Ok(SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms })
+        Ok(SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes })
     }
 }
 
@@ -110,10 +113,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("a.img");
         let (file, first) = open(&image).unwrap();
-        assert_eq!(first, SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: None });
+        assert_eq!(
+            first,
+            SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: None, may_lack_writes: false }
+        );
         file.save(SavedSharing { longest_lease_ms: Some(10_000), ..first }).await.unwrap();
         let (_, second) = open(&image).unwrap();
-        assert_eq!(second, SavedSharing { boot_epoch: 2, reclaimable_from: 1, longest_lease_ms: Some(10_000) });
+        assert_eq!(
+            second,
+            SavedSharing { boot_epoch: 2, reclaimable_from: 1, longest_lease_ms: Some(10_000), may_lack_writes: false }
+        );
         fs::remove_file(directory.path().join("a.img.forebay")).unwrap();
         assert_eq!(open(&image).unwrap().1.boot_epoch, 1, "another LUN");
     }

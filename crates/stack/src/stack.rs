@@ -43,6 +43,7 @@ use crate::watch;
 use crate::worker_thread::WorkerThread;
 
 mod cache_parts;
+mod claiming;
 mod comparison;
 mod config;
 mod early_entries;

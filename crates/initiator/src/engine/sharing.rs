@@ -4,13 +4,15 @@
 use std::task::Context;
 
 use base::clock::Instant;
-use block::{Error, ErrorKind};
+use block::grants::Standing;
+use block::{Copies, Error, ErrorKind, Grants};
 use iscsi::initiator::Outcome;
 use iscsi::pdu::{AsyncEvent, AsyncMessage};
 use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use super::Engine;
+use crate::job::Kind;
 use crate::link::Link;
 use crate::sharing::member::Continuity;
 use crate::sharing::order;
@@ -45,6 +47,49 @@ impl Engine {
             self.lose_retained();
         }
         has_progressed
+    }
+
+    /// What is to leave next. Where ranges are held alone, half of the room is left to what is written there, and to
+    /// flushes: whatever others ask of them waits for that, and so may all that fills the other half, if those others
+    /// hold what it wants.
+    pub(super) fn next_ready(&self) -> Option<u64> {
+        let grants = self.shared.copies().and_then(Copies::grants);
+        let is_scarce = |grants: &&Grants| {
+            self.under_way.count() >= self.options.queue_depth / 2
+                && !grants.all(&[Standing::Held, Standing::Leaving]).is_empty()
+        };
+        let Some(grants) = grants.filter(is_scarce) else {
+            return self.ready.first().copied();
+        };
+        let goes_first = |order: &u64| {
+            let job = self.jobs.get(order);
+            job.is_some_and(|job| matches!(job.kind, Kind::Flush) || job.is_mutation() && grants.is_held(job.range()))
+        };
+        self.ready.iter().copied().find(goes_first)
+    }
+
+    /// Whether a request is not to leave now: something that it changes was held alone and may be another host's by
+    /// now. It waits until that is claimed back, and fails where it is lost.
+    pub(super) fn holds_back(&mut self, now: Instant, order: u64) -> bool {
+        let grants = self.shared.copies().and_then(Copies::grants);
+        let Some((grants, job)) = grants.zip(self.jobs.get(&order)).filter(|(_, job)| job.is_mutation()) else {
+            return false;
+        };
+        match grants.obstacle(job.range()) {
+            Some(Standing::Lost) => {
+                let words = format!("{} is not done: the range may be another host's by now", job.words());
+                if let Some(job) = self.jobs.get_mut(&order) {
+                    job.give_up(Error::new(ErrorKind::Gone, words));
+                }
+                self.go_on(order);
+                true
+            }
+            Some(_) => {
+                self.delay(now, order);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Unregisters from a shared LUN. Returns whether that is complete.

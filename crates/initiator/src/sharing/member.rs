@@ -13,6 +13,8 @@
 //! - messages are taken in the order of their numbers, each once;
 //! - copies may be used while the lease lasts by the time at which its renewal was *sent*, and all copies of an old
 //!   life are dropped before a new one allows any;
+//! - what it holds alone it gives up when the layers above have cleaned it, and what it does not hold any more with
+//!   something dirty there is the end of the client: others may have written there since;
 //! - who was fenced stays so: what it had under way may be half done, and only who uses the disk knows what to do about
 //!   that. Where the *target* started again nothing can be half done by another's leave, and a new life begins.
 
@@ -21,16 +23,19 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::clock::Instant;
+use block::grants::Standing as GrantStanding;
 use block::{ByteRange, Copies, Dropped, Error, ErrorKind};
 use locks::blocks::BlockRange;
 use locks::error::LockError;
 use locks::holder::{Holder, HolderOutput};
-use locks::identity::{CallbackNumber, ClientId, Generation};
+use locks::identity::{CallbackNumber, ClientId, Generation, GrantNumber, RequestId, TransactionId};
 use locks::message::{CallbackAnswer, FromClient, Registration, Reply, ToClient};
 use scsi::sharing::{self, Message, MessageBody, Parameters, Support};
 
+use super::holding::Holding;
 use super::order::{Answer, Order};
 use super::status::SharingStatus;
+use super::wire;
 use crate::limits::{LEAVE_TIMEOUT, REGISTRATION_WAIT};
 
 /// How the present session stands to the client.
@@ -63,6 +68,7 @@ pub(crate) struct Member {
     block_bytes: u64,
     copies: Copies,
     holder: Holder,
+    holding: Holding,
     /// The life it has, or had last.
     client: Option<ClientId>,
     /// The number of the last message that it took.
@@ -75,6 +81,8 @@ pub(crate) struct Member {
     dropping: Option<Dropped>,
     /// Orders to be sent, in this order.
     acknowledgements: VecDeque<Order>,
+    /// Likewise, behind them: requests for locks, and locks that are given back.
+    requests: VecDeque<Order>,
     is_renewal_due: bool,
     is_registration_due: bool,
     /// The life before is named, so that what it held can be reclaimed.
@@ -98,6 +106,7 @@ impl Member {
             place,
             key,
             block_bytes: support.block_bytes.into(),
+            holding: Holding::new(copies.clone(), Duration::from_millis(support.callback_ms.into())),
             copies,
             holder: Holder::default(),
             client: None,
@@ -107,6 +116,7 @@ impl Member {
             outputs: VecDeque::new(),
             dropping: None,
             acknowledgements: VecDeque::new(),
+            requests: VecDeque::new(),
             is_renewal_due: false,
             is_registration_due: false,
             names_before: true,
@@ -137,6 +147,8 @@ impl Member {
         self.standing = Standing::Away;
         self.is_registration_due = false;
         self.is_renewal_due = false;
+        // Requests that wait are sent again in the next session.
+        self.requests.clear();
         let lost = std::mem::take(&mut self.under_way).into_values().map(|(order, _)| order);
         let unanswered: Vec<Order> = lost.filter(|order| is_acknowledgement(&order.parameters)).collect();
         unanswered.into_iter().rev().for_each(|order| self.acknowledgements.push_front(order));
@@ -168,7 +180,7 @@ impl Member {
             Standing::Joining { again_at, .. } => Some(again_at),
             Standing::Away | Standing::Joined => None,
         };
-        [joining, self.holder.next_deadline(), self.leaving].into_iter().flatten().min()
+        [joining, self.holder.next_deadline(), self.holding.next_deadline(), self.leaving].into_iter().flatten().min()
     }
 
     pub(crate) fn status(&self, now: Instant) -> SharingStatus {
@@ -178,6 +190,7 @@ impl Member {
             is_alive: self.over.is_none() && self.holder.client(now).is_some(),
             lease_left: until.since(now),
             purges: self.purges,
+            ranges_held: self.copies.grants().map_or(0, |grants| grants.all(&[GrantStanding::Held]).len() as u64),
             lives: self.lives,
         }
     }
@@ -201,9 +214,14 @@ impl Member {
             self.standing = Standing::Joining { since, again_at: now + REGISTRATION_WAIT };
             self.is_registration_due = true;
         }
-        let mut has_progressed = self.collect();
+        if self.standing == Standing::Joined && self.over.is_none() && self.leaving.is_none() {
+            self.holding.ask(context, now, &mut self.holder);
+        }
+        let mut has_progressed = self.holding.poll(context, now, &mut self.holder);
+        has_progressed |= self.collect();
         while self.poll_first(context, now) {
             has_progressed = true;
+            self.collect();
         }
         // Copies of an old life are gone when nothing is left to do.
         let is_settled = self.outputs.is_empty() && self.leaving.is_none() && self.over.is_none();
@@ -221,8 +239,15 @@ impl Member {
             match output {
                 HolderOutput::Send(FromClient::Renew(_)) => self.is_renewal_due = true,
                 HolderOutput::Send(FromClient::Register { .. }) => {}
-                HolderOutput::PurgeAll | HolderOutput::Over(_) => {
+                HolderOutput::PurgeAll => {
                     self.copies.allow_until(None);
+                    self.holding.begin_claiming();
+                    self.outputs.push_back(output);
+                }
+                HolderOutput::Over(_) => {
+                    self.copies.allow_until(None);
+                    self.holding.lapse();
+                    self.requests.clear();
                     self.outputs.push_back(output);
                 }
                 output => self.outputs.push_back(output),
@@ -234,26 +259,48 @@ impl Member {
     /// Gets on with the first output; whether it is done.
     fn poll_first(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
         let Some(first) = self.outputs.front() else { return false };
-        let range = match first {
-            HolderOutput::Purge(range) => Some(self.bytes(*range)),
-            HolderOutput::PurgeAll | HolderOutput::Over(_) => Some(ByteRange { offset: 0, length: u64::MAX }),
+        let dropping = match (self.dropping.take(), first) {
+            (Some(dropping), _) => Some(dropping),
+            (None, HolderOutput::Purge(range)) => Some(self.copies.revoke(self.bytes(*range))),
+            (None, HolderOutput::PurgeAll) => Some(self.copies.revoke(ByteRange { offset: 0, length: u64::MAX })),
+            (None, HolderOutput::Over(_)) => Some(self.holding.drop_all()),
             _ => None,
         };
-        if let Some(range) = range {
-            let dropping = self.dropping.get_or_insert_with(|| self.copies.revoke(range));
-            if dropping.as_mut().poll(context) == Poll::Pending {
-                return false;
-            }
-            self.dropping = None;
+        if let Some(mut dropping) = dropping
+            && dropping.as_mut().poll(context) == Poll::Pending
+        {
+            self.dropping = Some(dropping);
+            return false;
         }
         match self.outputs.pop_front() {
-            Some(HolderOutput::Send(FromClient::Acknowledge(client, callback, answer))) => {
-                self.acknowledge(client, callback, answer);
-            }
+            Some(HolderOutput::Send(message)) => self.send(message),
             Some(HolderOutput::Over(error)) => self.note_over(now, error),
+            Some(HolderOutput::Granted(request, locks)) => {
+                self.holding.granted(now, &mut self.holder, request, &locks);
+            }
+            Some(HolderOutput::Refused(request, _)) => self.holding.refused(request),
+            Some(HolderOutput::InUse(resource)) => self.holding.begin_leaving(now, resource),
+            Some(HolderOutput::GiveUp(resource, _)) if self.holding.give_up(resource) => self.lose_writes(),
             _ => {}
         }
         true
+    }
+
+    fn send(&mut self, message: FromClient) {
+        let (client, parameters) = match message {
+            FromClient::Acknowledge(client, callback, answer) => return self.acknowledge(client, callback, answer),
+            FromClient::Lock { client, transaction, request, batch, is_reclaim } => {
+                let transaction = u32::try_from(transaction.0).unwrap_or(u32::MAX);
+                let locks = wire::asked(&batch);
+                (client, Parameters::Lock { request: request.0, transaction, is_reclaim, locks })
+            }
+            FromClient::Unlock(client, batch) => {
+                (client, Parameters::Unlock { transaction: 0, locks: wire::given_back(&batch) })
+            }
+            FromClient::Cancel(client, request) => (client, Parameters::Cancel { request: request.0 }),
+            FromClient::Register { .. } | FromClient::Renew(_) => return,
+        };
+        self.requests.push_back(Order { client: Some(client), parameters });
     }
 
     fn bytes(&self, range: BlockRange) -> ByteRange {
@@ -277,6 +324,8 @@ impl Member {
         self.acknowledgements.clear();
         if matches!(error, LockError::Fenced(_)) {
             self.end_for_good();
+        } else if self.holding.settle_lost() {
+            self.lose_writes();
         } else if self.standing == Standing::Joined {
             tracing::warn!(
                 place = self.place,
@@ -292,7 +341,23 @@ impl Member {
              it. What it had under way may or may not have happened; detach, look at the data, and attach again",
             self.place
         );
+        self.end_because(words);
+    }
+
+    /// What was written under a grant is with this host alone, and the grant is gone.
+    fn lose_writes(&mut self) {
+        let words = format!(
+            "{} is shared, and what this host held alone of it may be others' by now: it did not reach the target for \
+             longer than its lease. What was written meanwhile and is not on the logical unit stays in the cache, and \
+             conflicts with what others may have written; detach, look at the data, and attach again",
+            self.place
+        );
+        self.end_because(words);
+    }
+
+    fn end_because(&mut self, words: String) {
         self.copies.allow_until(None);
+        self.holding.lapse();
         self.over.get_or_insert_with(|| Error::new(ErrorKind::Gone, words));
     }
 
@@ -336,6 +401,11 @@ impl Member {
             self.is_renewal_due = false;
             return Some(Order { client, parameters: Parameters::Renew { taken: self.taken } });
         }
+        if self.leaving.is_none()
+            && let Some(order) = self.requests.pop_front()
+        {
+            return Some(order);
+        }
         let is_leave = |parameters: &Parameters| matches!(parameters, Parameters::Leave);
         if self.leaving.is_some() && !self.is_sent(is_leave) {
             return Some(Order { client, parameters: Parameters::Leave });
@@ -376,6 +446,14 @@ impl Member {
                 }
                 self.begin_session(now);
             }
+            (Parameters::Lock { request, .. }, Answer::Refused) => {
+                // It makes no sense to the target: it waits for nothing.
+                let (request, error) = (RequestId(*request), LockError::GraceOver);
+                if let Some(client) = order.client {
+                    self.holder.handle_message(client, ToClient::Refused { request, error });
+                }
+            }
+            (Parameters::Lock { .. }, Answer::Again) => self.holding.ask_later(now),
             (Parameters::Acknowledge { .. }, Answer::Again) => self.acknowledgements.push_front(order),
             _ => {}
         }
@@ -411,7 +489,21 @@ impl Member {
                 let number = CallbackNumber(callback);
                 self.holder.handle_message(client, ToClient::Purge { number, range, generation });
             }
-            // Locks that it never asked for.
+            MessageBody::Granted { request, transaction, ref locks } => {
+                let (request, transaction) = (RequestId(request), TransactionId(transaction.into()));
+                let locks = wire::granted(locks);
+                self.holder.handle_message(client, ToClient::Granted { request, transaction, locks });
+            }
+            MessageBody::Refused { request, reason, .. } => {
+                let (request, error) = (RequestId(request), wire::refusal(reason));
+                self.holder.handle_message(client, ToClient::Refused { request, error });
+            }
+            MessageBody::CallBack { callback, ref lock, .. } => {
+                let (number, grant) = (CallbackNumber(callback), GrantNumber(lock.grant));
+                let (resource, to) = (wire::resource_of(lock), wire::mode_of(lock));
+                self.holder.handle_message(client, ToClient::Callback { number, resource, grant, to });
+            }
+            // It opens no files and begins no transactions.
             _ => {}
         }
     }
@@ -434,6 +526,7 @@ impl Member {
         if self.join(message).is_some() {
             self.holder.handle_timeout(now);
             self.continuity = Some(Continuity::Same);
+            self.holding.ask_again(now);
             self.is_renewal_due = true;
         }
     }

@@ -3,6 +3,8 @@
 //! | module | holds |
 //! |---|---|
 //! | [`member`] | [`Member`]: the client's life over all sessions: it registers, renews, hears callbacks and answers them |
+//! | `holding` | ranges that the client holds alone: asked for, called back, claimed back |
+//! | `wire` | locks as the state machine has them, and as they are on the wire |
 //! | [`order`] | SHARING OUT commands, and what came of them |
 //! | `registering` | copies that a client has from before |
 //! | `asking` | what people ask of a shared unit |
@@ -12,10 +14,12 @@
 //! passes as a stranger's.
 
 mod asking;
+mod holding;
 pub(crate) mod member;
 pub(crate) mod order;
 mod registering;
 pub(crate) mod status;
+mod wire;
 
 pub(crate) use member::Member;
 pub use status::SharingStatus;

@@ -13,6 +13,8 @@ pub struct SharingStatus {
     pub lease_left: Duration,
     /// How often it was asked to drop copies.
     pub purges: u64,
+    /// Ranges that it holds alone.
+    pub ranges_held: u64,
     /// How often it has registered anew.
     pub lives: u64,
 }

@@ -5,18 +5,18 @@ use base::clock::Instant;
 use super::{LockManager, Output};
 use crate::blocks::BlockRange;
 use crate::callbacks::Subject;
-use crate::error::LockError;
-use crate::gate::{Change, Passage, Step};
+use crate::error::{LockError, Table};
+use crate::gate::{Change, Command, Passage, Step};
 use crate::identity::{ClientId, CommandId, Generation, Owner};
-use crate::limits::ALONE_LOCKS_MAX;
+use crate::limits::{ALONE_LOCKS_MAX, Limits};
 use crate::message::ToClient;
 use crate::mode::Mode;
 use crate::open_files::OpenMode;
 use crate::resource::{FileId, GroupIndex, Resource};
 
 impl LockManager {
-    /// A command to read arrives; none for a stock initiator, which keeps no copies that we know of. What is not passed
-    /// at once is by an [`Output::Pass`].
+    /// A command to read arrives, of a client that may keep a copy; none for a stock initiator. What is not passed at
+    /// once is by an [`Output::Pass`].
     ///
     /// # Errors
     /// When the client's life is over, or the gate is full.
@@ -27,9 +27,21 @@ impl LockManager {
         range: BlockRange,
         by: Option<ClientId>,
     ) -> Result<Option<Passage>, LockError> {
-        by.map_or(Ok(()), |client| self.check_life(now, client))?;
-        self.gate.read(command, range, by, &self.settings.limits)?;
-        Ok(self.advance_gate_for(now, command))
+        self.come(now, Command::read(command, range, by, true))
+    }
+
+    /// As [`read`](Self::read), where no copy is kept.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn look(
+        &mut self,
+        now: Instant,
+        command: CommandId,
+        range: BlockRange,
+        by: Option<ClientId>,
+    ) -> Result<Option<Passage>, LockError> {
+        self.come(now, Command::read(command, range, by, false))
     }
 
     /// A command to change blocks arrives. It passes when nobody else has copies, at once or by an [`Output::Pass`].
@@ -42,15 +54,30 @@ impl LockManager {
         command: CommandId,
         change: Change,
     ) -> Result<Option<Passage>, LockError> {
-        change.by.map_or(Ok(()), |client| self.check_life(now, client))?;
         let is_under_grant = change.is_under_grant || change.by.is_some_and(|by| self.holds_alone(by, change.range));
-        self.gate.begin_change(command, Change { is_under_grant, ..change }, &self.settings.limits)?;
-        Ok(self.advance_gate_for(now, command))
+        self.come(now, Command::change(command, Change { is_under_grant, ..change }))
+    }
+
+    fn come(&mut self, now: Instant, command: Command) -> Result<Option<Passage>, LockError> {
+        command.by().map_or(Ok(()), |client| self.check_life(now, client))?;
+        if self.withheld.contains(command.id()) {
+            return Err(LockError::CommandState(command.id()));
+        }
+        let commands_max = self.settings.limits.commands_max.saturating_sub(self.withheld.count());
+        if self.withholds(now, &command) {
+            if self.gate.command_count() >= commands_max {
+                return Err(LockError::Full(Table::Commands));
+            }
+            self.withheld.add(command);
+            return Ok(None);
+        }
+        self.gate.arrive(command, &Limits { commands_max, ..self.settings.limits.clone() })?;
+        Ok(self.advance_gate_for(now, command.id()))
     }
 
     /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata blocks of the range.
     /// Of a long range it is not looked at.
-    fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
+    pub(super) fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
         let holds =
             |resource, mode| self.table.grant(Owner::own(client), resource).is_some_and(|grant| grant.mode == mode);
         let unit = FileId::LOGICAL_UNIT;
@@ -84,12 +111,20 @@ impl LockManager {
     /// # Errors
     /// When there is none, or it has passed.
     pub fn cancel_command(&mut self, now: Instant, command: CommandId) -> Result<(), LockError> {
-        self.gate.cancel(command)?;
+        if !self.withheld.remove(command) {
+            self.gate.cancel(command)?;
+        }
         self.advance_gate(now);
         Ok(())
     }
 
     pub(super) fn advance_gate(&mut self, now: Instant) {
+        self.take_steps(now);
+        self.settle_cleared(now);
+    }
+
+    /// Lets pass what can. Who has cleared a range is not told yet.
+    pub(super) fn take_steps(&mut self, now: Instant) {
         for step in self.gate.advance(&self.settings.limits) {
             self.take_step(now, step);
         }
@@ -104,11 +139,13 @@ impl LockManager {
                 step => self.take_step(now, step),
             }
         }
+        self.settle_cleared(now);
         passage
     }
 
     fn take_step(&mut self, now: Instant, step: Step) {
         match step {
+            Step::Pass(command, _) if self.clearing.contains_key(&command) => self.cleared.push(command),
             Step::Pass(command, passage) => self.outputs.push_back(Output::Pass(command, passage)),
             // What a client that is being fenced holds is waited for until it is fenced.
             Step::Purge(client, ..) if !self.clients.is_served(client) => {}

@@ -134,6 +134,7 @@ impl LockManager {
         if self.grace == Grace::Ending {
             self.grace = Grace::Over;
             self.gate.end_grace();
+            self.settle(now);
             self.advance_gate(now);
         }
     }

@@ -16,16 +16,18 @@
 //! | `requests` | locks asked for, given back, called back; transactions |
 //! | `settle` | who is next, who has to give way, who is refused |
 //! | `blocks` | reads and changes at the gate; open files |
+//! | `alone` | ranges of the unit that one client holds alone: what it takes to get one, and who waits for its end |
 //! | `lives` | registration, leases, fencing, the time after a start |
 //! | `exchange` | messages to calls |
 
+mod alone;
 mod blocks;
 mod exchange;
 mod lives;
 mod requests;
 mod settle;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use base::clock::Instant;
 
@@ -41,6 +43,7 @@ use crate::queue::TicketNumber;
 use crate::resource::{FileId, Resource};
 use crate::settings::{Settings, Start};
 use crate::transactions::Transactions;
+use crate::withheld::Withheld;
 
 /// Why a client is fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +98,13 @@ pub struct LockManager {
     table: LockTable,
     callbacks: Callbacks,
     gate: Gate,
+    /// Commands for blocks that another client holds alone.
+    withheld: Withheld,
+    /// At the gate for tickets that want ranges of the unit alone, as a change of these.
+    clearing: BTreeMap<CommandId, TicketNumber>,
+    /// Those of them that have passed.
+    cleared: Vec<CommandId>,
+    clearing_next: u64,
     /// Resources whose holders have held them for long enough then.
     looks: BTreeSet<(Instant, Resource)>,
     /// Tickets about which something has changed since the search for circles began.
@@ -118,6 +128,10 @@ impl LockManager {
             table: LockTable::default(),
             callbacks: Callbacks::default(),
             gate: Gate::new(start.boot_epoch, grace != Grace::Over),
+            withheld: Withheld::default(),
+            clearing: BTreeMap::new(),
+            cleared: Vec::new(),
+            clearing_next: 0,
             looks: BTreeSet::new(),
             suspects: BTreeSet::new(),
             search: Search::default(),

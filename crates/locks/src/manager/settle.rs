@@ -40,7 +40,14 @@ impl LockManager {
     /// Grants what can be granted, ends deadlocks, and calls back what is in the way, where something has changed.
     /// Those concerned are told.
     pub(super) fn settle(&mut self, now: Instant) {
+        self.begin_settling(now);
         while self.settle_once(now, |_| ()) {}
+    }
+
+    /// Nothing that waits for blocks comes behind who is given them now.
+    fn begin_settling(&mut self, now: Instant) {
+        self.forget_clearing(now);
+        self.admit_withheld(now);
     }
 
     /// As [`settle`](Self::settle), after a request was put into the queues: what becomes of it is the answer.
@@ -51,6 +58,7 @@ impl LockManager {
                 answer = settled.take(asked);
             }
         };
+        self.begin_settling(now);
         while self.settle_once(now, &mut keep) {}
         answer
     }
@@ -72,7 +80,8 @@ impl LockManager {
         // A client hears of a grant before it is asked to give it up.
         self.tell(settled);
         self.call_back(now, &changed);
-        self.table.is_touched()
+        self.admit_withheld(now);
+        self.table.is_touched() || !self.cleared.is_empty()
     }
 
     /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is gone on
@@ -106,6 +115,17 @@ impl LockManager {
     fn grant_ready(&mut self, now: Instant, changed: &mut Touched, settled: &mut Settled) {
         let mut candidates = BTreeSet::new();
         loop {
+            for (id, number) in self.take_cleared() {
+                let is_ready = self.table.is_ready(number);
+                let held = self.range_to_clear(number).filter(|_| is_ready);
+                if is_ready {
+                    self.grant(now, number, settled);
+                } else if self.table.ticket(number).is_some() {
+                    self.table.touch_ticket(number);
+                }
+                self.end_clearing(id, held);
+                self.take_steps(now);
+            }
             if let Some(touched) = self.table.take_touched() {
                 let freed = touched.freed.iter().filter(|resource| !self.table.is_held_alone(**resource));
                 let first = freed.flat_map(|resource| self.table.first_at(*resource));
@@ -113,14 +133,27 @@ impl LockManager {
                 candidates.extend(&touched.tickets);
                 changed.extend(touched);
             }
-            let Some(number) = candidates.pop_first() else { return };
+            let Some(number) = candidates.pop_first() else {
+                if self.cleared.is_empty() {
+                    return;
+                }
+                continue;
+            };
             if !self.table.is_ready(number) {
                 continue;
             }
-            let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { continue };
-            let Some(last) = self.clients.grant_last(owner.client) else { continue };
-            settled.granted.extend(self.table.fulfil(number, now, last));
+            if self.has_cleared(number) {
+                self.grant(now, number, settled);
+            } else {
+                self.take_steps(now);
+            }
         }
+    }
+
+    fn grant(&mut self, now: Instant, number: TicketNumber, settled: &mut Settled) {
+        let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { return };
+        let Some(last) = self.clients.grant_last(owner.client) else { return };
+        settled.granted.extend(self.table.fulfil(number, now, last));
     }
 
     /// Asks those to come down that are in the way of whoever is first where something has changed.
@@ -137,7 +170,7 @@ impl LockManager {
         }
     }
 
-    fn call_back_from(&mut self, now: Instant, holder: Owner, (resource, requested): Wanted) {
+    pub(super) fn call_back_from(&mut self, now: Instant, holder: Owner, (resource, requested): Wanted) {
         let Some(grant) = self.table.grant(holder, resource).copied() else { return };
         if !holder.is_own() || grant.callback.is_some() || !self.clients.is_served(holder.client) {
             return;

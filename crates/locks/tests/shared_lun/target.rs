@@ -71,6 +71,7 @@ impl Saved {
             boot_epoch: BootEpoch(self.boot_epoch),
             reclaimable_from: BootEpoch(self.reclaimable_from),
             longest_lease: (self.has_lease && !plan.has(Fault::GraceSkipped)).then_some(LEASE),
+            may_lack_writes: false,
         }
     }
 }
@@ -145,7 +146,8 @@ impl Target {
                 let id = self.arrive(asker, by, Command::Read(range));
                 let passage = life.and_then(|()| match context.plan.has(Fault::ReadsAreNotRegistered) {
                     true => Ok(Some(Passage::Read(Some(self.manager.gate().generation())))),
-                    false => self.manager.read(context.now, id, range, by.filter(|_| registers)),
+                    false if registers => self.manager.read(context.now, id, range, by),
+                    false => self.manager.look(context.now, id, range, by),
                 });
                 self.arrived(context, disk, id, passage);
             }

@@ -37,13 +37,18 @@ pub(super) fn order(mut task: Task<'_>, (service_action, client): (u8, u64), par
     };
     let Some(sharing) = task.unit.access.sharing() else { return refuse(Sense::INVALID_OPERATION_CODE.at_byte(0)) };
     let registering = matches!(parameters, Parameters::Register { .. }).then(|| Registering::begin(sharing));
-    if !registering.as_ref().is_some_and(Registering::has_lease_to_keep) {
+    let has_lease_to_keep = registering.as_ref().is_some_and(Registering::has_lease_to_keep);
+    let has_delays_to_keep = sharing.has_delays_to_keep(&parameters);
+    if !has_lease_to_keep && !has_delays_to_keep {
         return sharing.order(task.nexus, client, &parameters).map_or_else(refuse, |()| nothing());
     }
     let (sharing, nexus) = (Arc::clone(sharing), task.nexus.clone());
     task.run(async move {
-        if let Some(registering) = &registering {
+        if let Some(registering) = registering.as_ref().filter(|_| has_lease_to_keep) {
             registering.keep_lease().await?;
+        }
+        if has_delays_to_keep {
+            sharing.keep_delays().await?;
         }
         sharing.order(&nexus, client, &parameters).map(|()| Buffer::empty())
     })

@@ -99,7 +99,7 @@ impl Sharing {
         let saved = self.with(|state, _| {
             let forgets = state.is_lease_forgotten();
             forgets.then(|| {
-                state.saved.longest_lease_ms = None;
+                state.saved = SavedSharing { longest_lease_ms: None, may_lack_writes: false, ..state.saved };
                 state.saved
             })
         });

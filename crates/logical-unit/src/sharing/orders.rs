@@ -12,7 +12,7 @@ use locks::outbox::Outbox;
 use locks::resource::FileId;
 use scsi::Sense;
 use scsi::sharing::parameters::byte_of_lock;
-use scsi::sharing::{Lock, MessageBody, Parameters, action_out};
+use scsi::sharing::{Lock, MessageBody, Mode, Parameters, Resource, action_out};
 
 use super::site::Sharing;
 use super::state::{Member, State};
@@ -70,6 +70,29 @@ impl Drop for Registering {
 }
 
 impl Sharing {
+    /// Whether it has to be durable first that a client may have writes that only it has.
+    pub(crate) fn has_delays_to_keep(&self, parameters: &Parameters) -> bool {
+        let Parameters::Lock { locks, .. } = parameters else { return false };
+        let is_alone = |lock: &Lock| {
+            lock.mode == Some(Mode::Exclusive) && matches!(lock.resource, Resource::File(0) | Resource::Group(0, _))
+        };
+        locks.iter().any(is_alone) && self.with(|state, _| !state.saved.may_lack_writes)
+    }
+
+    /// Makes that durable.
+    ///
+    /// # Errors
+    /// What the initiator is told when it cannot be.
+    pub(crate) async fn keep_delays(&self) -> Result<(), Failure> {
+        let _turn = self.turns.exclusive(TURN).await;
+        let saved = self.with(|state, _| SavedSharing { may_lack_writes: true, ..state.saved });
+        if let Some(store) = &self.store {
+            store.save(saved).await.map_err(|error| cannot_save(&error))?;
+        }
+        self.with(|state, _| state.saved.may_lack_writes = true);
+        Ok(())
+    }
+
     /// Does what a client asks.
     ///
     /// # Errors

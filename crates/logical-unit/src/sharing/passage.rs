@@ -64,8 +64,10 @@ impl Sharing {
             state.command_next += 1;
             let keeps = |client: &ClientId| state.members.get(client).is_some_and(|member| member.registers_reads);
             let passed = match direction {
-                Direction::Read => state.manager.read(now, command, range, client.filter(keeps)),
-                Direction::Look => state.manager.read(now, command, range, None),
+                Direction::Read if client.as_ref().is_some_and(keeps) => {
+                    state.manager.read(now, command, range, client)
+                }
+                Direction::Read | Direction::Look => state.manager.look(now, command, range, client),
                 Direction::Change => {
                     let change = Change { range, by: client, is_under_grant: false };
                     state.manager.begin_change(now, command, change)

@@ -62,6 +62,7 @@ impl Sharing {
             block_bytes: block_bytes as u32,
             untaken_max: u32::try_from(options.untaken_max).unwrap_or(u32::MAX),
             prefetch_registers: true,
+            withholds: true,
         };
         let state = State::new(manager, options.saved, options.untaken_max);
         Arc::new(Self {

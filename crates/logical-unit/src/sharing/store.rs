@@ -16,6 +16,8 @@ pub struct SavedSharing {
     pub reclaimable_from: u32,
     /// The longest lease that was given; none when no client can hold anything.
     pub longest_lease_ms: Option<u32>,
+    /// Whether a client may have held ranges of the unit alone, with writes that only it has.
+    pub may_lack_writes: bool,
 }
 
 impl SavedSharing {
@@ -31,6 +33,7 @@ impl SavedSharing {
         Start {
             boot_epoch: BootEpoch(self.boot_epoch),
             reclaimable_from: BootEpoch(self.reclaimable_from),
+            may_lack_writes: self.may_lack_writes,
             longest_lease: self.longest_lease_ms.map(|ms| Duration::from_millis(u64::from(ms))),
         }
     }

@@ -34,6 +34,9 @@ const _: () = assert!(offset_of!(SupportRaw, flags) == 36);
 /// In `flags`: PRE-FETCH of a client registers copies.
 const PREFETCH_REGISTERS: u8 = 0x01;
 
+/// In `flags`: whatever others ask of a range waits for the client that holds it alone.
+const WITHHOLDS: u8 = 0x02;
+
 /// What a unit says of its sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
@@ -55,11 +58,16 @@ pub struct Support {
     pub untaken_max: u32,
     /// Whether PRE-FETCH of a client registers copies, without moving data: those that it has from before.
     pub prefetch_registers: bool,
+    /// Whether a range of the unit that a client holds alone is called back for whatever others ask of it, also for
+    /// reads of those who know of no locks: the client may delay its writes.
+    pub withholds: bool,
 }
 
 impl Support {
     /// The page.
     pub fn emit(&self) -> Vec<u8> {
+        let flags = [(self.prefetch_registers, PREFETCH_REGISTERS), (self.withholds, WITHHOLDS)];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |all, (_, flag)| all | flag);
         let raw = SupportRaw {
             signature: SIGNATURE,
             version: VERSION,
@@ -71,7 +79,7 @@ impl Support {
             hold_ms_min: U32::new(self.hold_ms_min),
             block_bytes: U32::new(self.block_bytes),
             untaken_max: U32::new(self.untaken_max),
-            flags: if self.prefetch_registers { PREFETCH_REGISTERS } else { 0 },
+            flags,
             zero: [0; 7],
         };
         vpd::whole(page::SHARING, raw.as_bytes())
@@ -101,6 +109,7 @@ impl Support {
             block_bytes: raw.block_bytes.get(),
             untaken_max: raw.untaken_max.get(),
             prefetch_registers: raw.flags & PREFETCH_REGISTERS != 0,
+            withholds: raw.flags & WITHHOLDS != 0,
         };
         let is_possible = raw.profile <= 1
             && support.block_bytes.is_power_of_two()

@@ -252,10 +252,11 @@ fn the_page_is_these_bytes_and_nobody_elses() {
         block_bytes: 4096,
         untaken_max: 4096,
         prefetch_registers: true,
+        withholds: true,
     };
     let page = support.emit();
     assert_eq!(Support::parse(&page), Ok(Some(support)));
-    assert_eq!((page.len(), page[40], &page[41..]), (48, 1, &[0; 7][..]));
+    assert_eq!((page.len(), page[40], &page[41..]), (48, 3, &[0; 7][..]));
     let with = |at: usize, byte: u8| {
         let mut page = page.clone();
         page[at] = byte;
@@ -266,6 +267,6 @@ fn the_page_is_these_bytes_and_nobody_elses() {
     assert!(with(13, 2).is_err() && with(34, 3).is_err() && with(15, 0).is_err());
     assert!(Support::parse(&page[..47]).is_err());
     // A target from before the bit, and one that knows more of them.
-    assert_eq!(with(40, 0), Ok(Some(Support { prefetch_registers: false, ..support })));
+    assert_eq!(with(40, 0), Ok(Some(Support { prefetch_registers: false, withholds: false, ..support })));
     assert_eq!(with(40, 0xff), Ok(Some(support)));
 }

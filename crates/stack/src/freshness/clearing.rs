@@ -34,6 +34,12 @@ pub(crate) trait Invalidate {
     /// `is_overwritten`.
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Whether it has anything that the LUN lacks.
+    fn has_dirty(&self) -> bool;
+
+    /// Whether it may come to have.
+    fn delays_writes(&self) -> bool;
+
     /// At most so many ranges that have all that is clean here, of a LUN that several hosts share.
     fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange>;
 }
@@ -41,6 +47,14 @@ pub(crate) trait Invalidate {
 impl Invalidate for Cache {
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.invalidate(changed, is_overwritten))
+    }
+
+    fn has_dirty(&self) -> bool {
+        self.status().dirty_bytes > 0
+    }
+
+    fn delays_writes(&self) -> bool {
+        self.mode().delays_writes()
     }
 
     fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange> {
@@ -51,6 +65,14 @@ impl Invalidate for Cache {
 impl Invalidate for WriteLog {
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.invalidate(changed, is_overwritten))
+    }
+
+    fn has_dirty(&self) -> bool {
+        self.status().dirty_bytes > 0
+    }
+
+    fn delays_writes(&self) -> bool {
+        true
     }
 
     /// A log delays writes: nobody shares a LUN with one.

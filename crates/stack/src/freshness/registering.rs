@@ -35,13 +35,28 @@ impl Clearing<'_> {
                         %error,
                         "what is cached of the shared LUN is not registered there, and does not count"
                     );
-                    // What is dirty may stay: nobody says that others wrote there.
-                    self.store.invalidate(&everything(), true).await?;
+                    // What is dirty must not go over what others may have written.
+                    self.store.invalidate(&everything(), self.is_overwritten).await?;
                     return Ok(false);
                 }
             }
         }
         Ok(true)
+    }
+}
+
+impl Clearing<'_> {
+    /// Whether others have written where something is dirty is looked at once more, now that this host holds that
+    /// alone.
+    ///
+    /// # Errors
+    /// The store's, where they have; the target's, which does not tell.
+    pub(super) async fn look_again(&mut self, taken: &Taken) -> Result<(), Error> {
+        for lun in &taken.member.luns {
+            let report = report_of(lun, taken.id).await?;
+            self.invalidate(lun, &taken.member, &report.ranges).await?;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use block::device::DeviceExt;
+use initiator::State;
 use tokio::time::Instant;
 
 use super::Stack;
@@ -13,6 +14,7 @@ use crate::flag::wait_until;
 use crate::freshness::release_marks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, WATCH_INTERVAL};
 use crate::registry::Store;
+use crate::remote::in_a_word;
 use crate::status::{Left, Report};
 
 /// What becomes of what is dirty when an attachment ends, and of its cache.
@@ -201,6 +203,12 @@ impl Stack {
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
             let words = Error::from(error.clone());
+            let session = self.remotes.session();
+            if session.state == in_a_word(State::Fenced) && self.dirty_bytes() > 0 {
+                // Whoever holds now what it held may have written there.
+                let why = session.last_error.unwrap_or_else(|| words.to_string());
+                return self.ends_dirty(Failure::WouldLoseData, &why);
+            }
             // Of a session it would say that it goes on looking, which ends here.
             let why = match words.failure() {
                 Failure::Unreachable => self.remotes.session().last_error.unwrap_or_else(|| words.to_string()),

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use writelog::WriteLog;
 
 use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
+use super::claiming::claim_dirty;
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
 use crate::caches::{Caches, Record};
@@ -170,6 +171,7 @@ impl<'a> Opening<'a> {
         self.cache = Some(Arc::clone(&opened));
         self.entries.extend(self.identities.iter().map(|identity| Entry::new(identity, &place, &name)));
         let record = Record::new(&place, device_bytes, &self.identity, &name);
+        claim_dirty(&opened, &self.remotes.device(), &place).await?;
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
         opened.begin_cleaning();
         self.freshness.cache = Some(told);

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use block::Device;
 use cache::Mode;
 
 use super::Stack;
@@ -88,6 +89,11 @@ impl Stack {
     async fn change_cache(&self, parts: &CacheParts, change: Change) -> Result<()> {
         let _changing = self.start_changing(parts)?;
         let cache = self.cache().ok_or_else(|| Error::new(Failure::Usage, "there is no cache"))?;
+        if cache.mode().delays_writes() && cache.copies().is_some() {
+            let message = "a cache that delays writes of a logical unit that hosts share is not replaced while it \
+                           does: set cache.mode to write-through first";
+            return Err(Error::new(Failure::Usage, message));
+        }
         let CacheParts { config, place, clock, switch, .. } = parts;
         let (origin, clock) = (self.remotes.device(), Arc::clone(clock));
         let memory_max = memory_left(&parts.paths, config, &self.name).await?;

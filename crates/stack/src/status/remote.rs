@@ -114,6 +114,8 @@ pub struct Sharing {
     pub lease_left_ms: u64,
     /// How often it was asked to drop copies.
     pub purges: u64,
+    /// Ranges that it holds alone, of 1 MiB each.
+    pub ranges_held: u64,
     /// How often it has registered anew.
     pub lives: u64,
 }

@@ -22,6 +22,7 @@ const SUPPORT: Support = Support {
     block_bytes: 4096,
     untaken_max: 64,
     prefetch_registers: true,
+    withholds: true,
 };
 
 fn message(client: u64, number: u64, body: MessageBody) -> Message {
@@ -81,10 +82,9 @@ fn what_is_for_another_or_old_or_was_never_asked_for_changes_nothing() {
         (CLIENT, 2, MessageBody::Granted { request: 5, transaction: 0, locks: vec![lock] }),
         (CLIENT, 3, MessageBody::Queued { request: 5 }),
         (CLIENT, 4, MessageBody::Refused { request: 5, reason: Reason::Deadlock, index: 9 }),
-        (CLIENT, 5, MessageBody::CallBack { callback: 1, lock, deadline_ms: 0 }),
-        (CLIENT, 6, MessageBody::LastClose { file: 1 }),
-        (CLIENT, 7, MessageBody::Begun { transaction: 1, birth: 1 }),
-        (CLIENT, 8, registered(KEY)),
+        (CLIENT, 5, MessageBody::LastClose { file: 1 }),
+        (CLIENT, 6, MessageBody::Begun { transaction: 1, birth: 1 }),
+        (CLIENT, 7, registered(KEY)),
     ] {
         member.handle_message(NOW, &message(client, number, body));
         poll(&mut member);
@@ -95,6 +95,17 @@ fn what_is_for_another_or_old_or_was_never_asked_for_changes_nothing() {
         member.handle_answer(NOW, number, Answer::Fenced);
     }
     assert!(member.over().is_none(), "nothing was asked under these numbers");
+}
+
+#[test]
+fn what_it_does_not_hold_is_given_up_at_once() {
+    let mut member = joined();
+    let lock = Lock { resource: Resource::Group(0, 3), mode: None, grant: 9 };
+    member.handle_message(NOW, &message(CLIENT, 2, MessageBody::CallBack { callback: 7, lock, deadline_ms: 0 }));
+    poll(&mut member);
+    let parameters = Parameters::Acknowledge { taken: 2, callback: 7, answer: sharing::CallbackAnswer::Done };
+    let answer = Order { client: Some(ClientId::from_bits(CLIENT)), parameters };
+    assert_eq!(member.next_order(NOW), Some((1, answer)));
 }
 
 /// Blocks that cannot be: whatever is meant, no copy stays.

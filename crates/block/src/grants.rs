@@ -1,0 +1,342 @@
+//! Ranges of a device that several hosts share, which this host holds alone: it may delay its writes there.
+//!
+//! ```text
+//!  nothing ──want──► Asked ──granted──► Held ──called back──► Leaving: unused, clean, forgotten ──► nothing for now
+//!                                        │                      │
+//!                                        ├─ the device's other end began anew ─► Claimed: held again, or lost
+//!                                        └─ the lease is over ─► Lost
+//! ```
+//! A layer above that delays writes
+//! - makes something dirty only while it has a [`Use`] of its range, and asks behind it whether that still counted;
+//! - writes what is dirty to the device only while it has one by [`Grants::use_to_clean`];
+//! - writes through where it has none. It never waits for one: [`Grants::want`] only asks.
+//!
+//! The device says what is held; it takes nothing back before the uses of a range have ended and who delays writes
+//! there has cleaned it ([`Copies::release`](crate::Copies::release)). Where what it held is lost, what is dirty
+//! there conflicts with what others may have written since.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use base::clock::{Clock, Instant};
+use base::range::ByteRange;
+use base::signal::Signal;
+use futures_util::future::select;
+
+use crate::limits::{GRANT_REST_TIME, GRANTS_MAX};
+
+/// How a range stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is asked for.
+    Asked,
+    /// It may be used.
+    Held,
+    /// It is called back: cleaned, and not used anew.
+    Leaving,
+    /// It was held, and is claimed back. Nothing is sent there meanwhile.
+    Claimed,
+    /// It was held when the lease ended.
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    standing: Standing,
+    uses: u32,
+}
+
+#[derive(Default)]
+struct State {
+    parts: BTreeMap<u64, Part>,
+    /// Parts that somebody wants, and are not asked for yet.
+    wanted: BTreeSet<u64>,
+    /// Parts that were called back, and from when on they are asked for again.
+    resting: BTreeMap<u64, Instant>,
+    device: Option<Waker>,
+}
+
+/// The ranges of one device, in parts of one size.
+#[derive(Clone)]
+pub struct Grants(Arc<Shared>);
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    part_bytes: u64,
+    state: Mutex<State>,
+    /// Notified when something is held, or no longer, or not used any more.
+    changed: Signal,
+    /// Counts what was cleaned because it is called back.
+    progress: AtomicU64,
+}
+
+/// While it is there, its range is not given up.
+pub struct Use {
+    grants: Grants,
+    parts: Range<u64>,
+}
+
+impl Grants {
+    /// Nothing is held. Parts are of `part_bytes`.
+    pub fn new(clock: Arc<dyn Clock>, part_bytes: u64) -> Self {
+        let (state, changed, progress) = (Mutex::default(), Signal::new(), AtomicU64::new(0));
+        Self(Arc::new(Shared { clock, part_bytes: part_bytes.max(1), state, changed, progress }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parts_of(&self, range: ByteRange) -> Range<u64> {
+        let end = range.offset.saturating_add(range.length);
+        range.offset / self.0.part_bytes..end.div_ceil(self.0.part_bytes)
+    }
+
+    /// Bytes of a part.
+    pub fn part_bytes(&self) -> u64 {
+        self.0.part_bytes
+    }
+
+    /// The bytes of a part.
+    pub fn range_of(&self, part: u64) -> ByteRange {
+        ByteRange { offset: part.saturating_mul(self.0.part_bytes), length: self.0.part_bytes }
+    }
+
+    fn use_where(&self, range: ByteRange, may: impl Fn(Standing) -> bool) -> Option<Use> {
+        let parts = self.parts_of(range);
+        let state = &mut *self.state();
+        let are_held = parts.clone().all(|part| state.parts.get(&part).is_some_and(|held| may(held.standing)));
+        if !are_held {
+            return None;
+        }
+        state.parts.range_mut(parts.clone()).for_each(|(_, held)| held.uses += 1);
+        Some(Use { grants: self.clone(), parts })
+    }
+
+    /// The right to make something in `range` dirty; none where it is not held, or about to be given up.
+    pub fn use_to_write(&self, range: ByteRange) -> Option<Use> {
+        self.use_where(range, |standing| standing == Standing::Held)
+    }
+
+    /// The right to send to the device what is dirty in `range`.
+    pub fn use_to_clean(&self, range: ByteRange) -> Option<Use> {
+        self.use_where(range, |standing| matches!(standing, Standing::Held | Standing::Leaving))
+    }
+
+    /// Asks for what of `range` is not held. What was called back a moment ago is left to others for a while.
+    pub fn want(&self, range: ByteRange) {
+        let now = self.0.clock.now();
+        let state = &mut *self.state();
+        for part in self.parts_of(range) {
+            let is_resting = state.resting.get(&part).is_some_and(|until| now < *until);
+            if !is_resting && state.parts.len() + state.wanted.len() < GRANTS_MAX && !state.parts.contains_key(&part) {
+                state.resting.remove(&part);
+                state.wanted.insert(part);
+            }
+        }
+        if !state.wanted.is_empty()
+            && let Some(device) = state.device.take()
+        {
+            device.wake();
+        }
+    }
+
+    /// Returns when all of `range` is held, and asks for it as long as it is not. Whoever waits bounds the time.
+    pub async fn acquire(&self, range: ByteRange) {
+        loop {
+            let count = self.0.changed.count();
+            if self.use_to_write(range).is_some() {
+                return;
+            }
+            self.want(range);
+            // What rests now is asked for then.
+            select(self.0.changed.changed_since(count), self.0.clock.sleep(GRANT_REST_TIME)).await;
+        }
+    }
+
+    /// Returns when nothing of `range` is used.
+    pub async fn unused(&self, range: ByteRange) {
+        loop {
+            let count = self.0.changed.count();
+            let is_used = self.state().parts.range(self.parts_of(range)).any(|(_, held)| held.uses > 0);
+            if !is_used {
+                return;
+            }
+            self.0.changed.changed_since(count).await;
+        }
+    }
+
+    /// Something that is called back was cleaned.
+    pub fn note_progress(&self) {
+        self.0.progress.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that was.
+    pub fn progress(&self) -> u64 {
+        self.0.progress.load(Ordering::Relaxed)
+    }
+
+    /// For the device: what is wanted, at most so many parts, which count as asked for. `waker` is woken when there is
+    /// more.
+    pub fn take_wanted(&self, count_max: usize, waker: &Waker) -> Vec<u64> {
+        let state = &mut *self.state();
+        let mut taken = Vec::new();
+        while taken.len() < count_max
+            && let Some(part) = state.wanted.pop_first()
+        {
+            state.parts.insert(part, Part { standing: Standing::Asked, uses: 0 });
+            taken.push(part);
+        }
+        state.device = Some(waker.clone());
+        taken
+    }
+
+    /// For the device: how a part stands.
+    pub fn standing(&self, part: u64) -> Option<Standing> {
+        self.state().parts.get(&part).map(|held| held.standing)
+    }
+
+    /// For the device: a part stands so from now on. One that is nothing becomes nothing else.
+    pub fn set(&self, part: u64, standing: Standing) {
+        if let Some(held) = self.state().parts.get_mut(&part) {
+            held.standing = standing;
+        }
+        self.0.changed.notify();
+    }
+
+    /// For the device: all parts that stand in one way stand in another from now on, or are nothing any more.
+    pub fn turn(&self, from: &[Standing], to: Option<Standing>) {
+        let state = &mut *self.state();
+        match to {
+            Some(to) => {
+                let held = state.parts.values_mut().filter(|held| from.contains(&held.standing));
+                held.for_each(|held| held.standing = to);
+            }
+            None => state.parts.retain(|_, held| !from.contains(&held.standing)),
+        }
+        self.0.changed.notify();
+    }
+
+    /// For the device: a part is nothing any more. One that `rests` is not asked for at once.
+    pub fn remove(&self, part: u64, rests: bool) {
+        let now = self.0.clock.now();
+        let state = &mut *self.state();
+        state.parts.remove(&part);
+        state.resting.retain(|_, until| now < *until);
+        if rests {
+            state.resting.insert(part, now + GRANT_REST_TIME);
+        }
+        self.0.changed.notify();
+    }
+
+    /// Parts that stand in one of these ways.
+    pub fn all(&self, standings: &[Standing]) -> Vec<u64> {
+        let state = self.state();
+        state.parts.iter().filter(|(_, held)| standings.contains(&held.standing)).map(|(part, _)| *part).collect()
+    }
+
+    /// Whether all of `range` is held: what is sent there goes before whatever others ask of it.
+    pub fn is_held(&self, range: ByteRange) -> bool {
+        let state = self.state();
+        self.parts_of(range).all(|part| {
+            let standing = state.parts.get(&part).map(|held| held.standing);
+            matches!(standing, Some(Standing::Held | Standing::Leaving))
+        })
+    }
+
+    /// What keeps everything from being sent to `range`: something of it is lost, or else claimed back.
+    pub fn obstacle(&self, range: ByteRange) -> Option<Standing> {
+        let state = self.state();
+        let parts = state.parts.range(self.parts_of(range)).map(|(_, held)| held.standing);
+        let standings: Vec<Standing> = parts.collect();
+        [Standing::Lost, Standing::Claimed].into_iter().find(|obstacle| standings.contains(obstacle))
+    }
+}
+
+impl Use {
+    /// Whether the range is still held: what was done under it counts.
+    pub fn is_good(&self) -> bool {
+        self.grants.is_held(ByteRange {
+            offset: self.parts.start * self.grants.0.part_bytes,
+            length: (self.parts.end - self.parts.start) * self.grants.0.part_bytes,
+        })
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut state = self.grants.state();
+        state.parts.range_mut(self.parts.clone()).for_each(|(_, held)| held.uses = held.uses.saturating_sub(1));
+        drop(state);
+        self.grants.0.changed.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::clock::VirtualClock;
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    const PART: u64 = 1 << 20;
+
+    fn range(offset: u64, length: u64) -> ByteRange {
+        ByteRange { offset, length }
+    }
+
+    fn asked(clock: &VirtualClock, wanted: ByteRange) -> Grants {
+        let grants = Grants::new(Arc::new(clock.clone()), PART);
+        grants.want(wanted);
+        grants
+    }
+
+    fn taken(grants: &Grants) -> Vec<u64> {
+        grants.take_wanted(8, Waker::noop())
+    }
+
+    #[test]
+    fn a_range_is_used_where_all_of_it_is_held() {
+        let grants = asked(&VirtualClock::new(), range(PART - 512, 1024));
+        assert_eq!(taken(&grants), [0, 1]);
+        assert_eq!(taken(&grants), []);
+        grants.set(0, Standing::Held);
+        assert!(grants.use_to_write(range(0, PART)).is_some());
+        assert!(grants.use_to_write(range(PART - 512, 1024)).is_none());
+        grants.set(1, Standing::Leaving);
+        assert!(grants.use_to_write(range(PART, 512)).is_none());
+        assert!(grants.use_to_clean(range(PART - 512, 1024)).is_some());
+    }
+
+    #[test]
+    fn what_is_used_is_waited_for() {
+        let grants = asked(&VirtualClock::new(), range(0, 512));
+        taken(&grants);
+        grants.set(0, Standing::Held);
+        let used = grants.use_to_write(range(0, 512)).unwrap();
+        grants.set(0, Standing::Leaving);
+        assert!(grants.unused(range(0, PART)).now_or_never().is_none());
+        assert!(used.is_good());
+        grants.turn(&[Standing::Held, Standing::Leaving], Some(Standing::Lost));
+        assert!(!used.is_good());
+        assert_eq!(grants.obstacle(range(512, 512)), Some(Standing::Lost));
+        drop(used);
+        assert!(grants.unused(range(0, PART)).now_or_never().is_some());
+    }
+
+    #[test]
+    fn what_was_called_back_is_left_to_others_for_a_while() {
+        let clock = VirtualClock::new();
+        let grants = asked(&clock, range(0, 512));
+        taken(&grants);
+        grants.remove(0, true);
+        grants.want(range(0, 512));
+        assert_eq!(taken(&grants), []);
+        clock.advance(GRANT_REST_TIME);
+        grants.want(range(0, 512));
+        assert_eq!(taken(&grants), [0]);
+    }
+}

@@ -1,0 +1,161 @@
+//! Writes that are delayed of an origin that several hosts share: only under a grant of their range, and nothing of
+//! them is sent without one. See [`block::grants`].
+//!
+//! | what is written | happens |
+//! |---|---|
+//! | under a grant | it is delayed, and acknowledged if the grant and the lease still stood behind it |
+//! | elsewhere | it goes to the origin, and the range is asked for; nobody waits for that |
+//!
+//! A range that is called back is cleaned, flushed and forgotten before it is given up. So that this never waits for
+//! what itself waits for another host, whatever goes through to the origin has nothing dirty below it, and reads of the
+//! origin are cut where ranges begin: one that waits for another's range keeps nobody from sending what lies in this
+//! host's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::range::ByteRange;
+use block::grants::Use;
+use block::{Error, ErrorKind, Response};
+use futures_util::future::select;
+
+use crate::alignment::outside;
+use crate::core::Core;
+use crate::limits::{CLEAN_BATCH_BYTES, GRANT_PAUSE_MS};
+use crate::pace::Force;
+
+/// Whether something may be delayed, or sent.
+pub(crate) enum Right {
+    /// Nobody else uses the origin.
+    Unshared,
+    Granted(Use),
+    Lacking,
+}
+
+/// What is left to clean of a range.
+enum Rest {
+    Nothing,
+    /// These can be picked, perhaps.
+    Blocks(Vec<u64>),
+    /// Others are at it.
+    OnItsWay,
+}
+
+impl Core {
+    /// Whether a write of `range` may stay here for now. If not, the range is asked for.
+    pub(crate) fn right_to_delay(&self, range: ByteRange) -> Right {
+        let Some(copies) = self.revocations.copies() else { return Right::Unshared };
+        let Some(grants) = copies.grants().filter(|_| copies.may_use()) else { return Right::Lacking };
+        let range = outside(range, self.origin.padding);
+        match grants.use_to_write(range) {
+            Some(used) => Right::Granted(used),
+            None => {
+                grants.want(range);
+                Right::Lacking
+            }
+        }
+    }
+
+    /// Whether what is dirty in `range` may be sent to the origin.
+    pub(crate) fn right_to_send(&self, range: ByteRange) -> Right {
+        let Some(copies) = self.revocations.copies() else { return Right::Unshared };
+        let used = copies.grants().and_then(|grants| grants.use_to_clean(outside(range, self.origin.padding)));
+        used.map_or(Right::Lacking, Right::Granted)
+    }
+
+    /// What a delayed write ends with. One that was done when the lease was over already is not acknowledged: others
+    /// may have the range.
+    pub(crate) fn confirm(&self, response: Response, used: &Use) -> Response {
+        let is_good = used.is_good() && self.revocations.may_use_copies();
+        match response.result.is_ok() && !is_good {
+            true => Response::failed(lease_over(), response.buffer),
+            false => response,
+        }
+    }
+
+    /// Waits while nobody can say whether what is dirty in `range` is still this host's alone.
+    ///
+    /// # Errors
+    /// `Gone` when it is not any more, or the cache is closed.
+    pub(crate) async fn wait_for_lease(&self, range: ByteRange) -> Result<(), Error> {
+        while !self.revocations.may_use_copies() && self.lines.has_dirty(range) {
+            if self.origin.reports.is_refused() {
+                return Err(lease_over());
+            }
+            if !self.life.is_open() {
+                return Err(self.life.closed());
+            }
+            self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
+        }
+        Ok(())
+    }
+
+    /// Cleans what is dirty of lines that are about to be changed at the origin itself. The caller has the lines.
+    ///
+    /// # Errors
+    /// `Gone` when that is not to be any more.
+    pub(crate) async fn clean_before_change(self: &Arc<Self>, range: ByteRange) -> Result<(), Error> {
+        if self.revocations.is_shared() && !self.lines.has_failed() {
+            self.clean_range(self.line_size().whole_lines(range), || {}).await?;
+        }
+        Ok(())
+    }
+
+    /// Cleans all that is dirty in `range`, where nothing becomes dirty meanwhile, however often it takes.
+    ///
+    /// # Errors
+    /// When nothing is cleaned any more: the origin is no longer this cache's, or it is closed.
+    pub(crate) async fn clean_range(
+        self: &Arc<Self>,
+        range: ByteRange,
+        mut progress: impl FnMut(),
+    ) -> Result<(), Error> {
+        loop {
+            let count = self.lines.changed.count();
+            let candidates = match self.rest_of(range) {
+                Rest::Nothing => return Ok(()),
+                Rest::Blocks(blocks) => blocks,
+                Rest::OnItsWay => Vec::new(),
+            };
+            let batch = self.pick(&candidates)?;
+            if batch.picks.is_empty() {
+                let pause = self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS));
+                select(self.lines.changed.changed_since(count), pause).await;
+                continue;
+            }
+            match self.clean_batch(batch, Force::Full).await {
+                Ok(None) => progress(),
+                Ok(Some(error)) | Err(error) => {
+                    tracing::warn!(%error, "what has to leave the cache cannot be cleaned; it is tried again");
+                    self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
+                }
+            }
+        }
+    }
+
+    fn rest_of(&self, range: ByteRange) -> Rest {
+        let (end, line_size) = (self.origin.end(), self.line_size());
+        let blocks =
+            line_size.blocks_of(ByteRange { length: range.length.min(end.saturating_sub(range.offset)), ..range });
+        let lines_max = (CLEAN_BATCH_BYTES / line_size.bytes()) as usize;
+        let state = self.lines.state();
+        let is_left = |block: &u64| {
+            let found = state.frames.find(*block);
+            found.is_some_and(|(_, line)| line.is_lost || !self.sendable(*block, &line, end).is_empty())
+        };
+        let mut left = state.frames.dirty_in(blocks.clone());
+        left.retain(is_left);
+        left.truncate(lines_max);
+        match left.is_empty() {
+            true if state.cleaning.range(blocks).next().is_some() => Rest::OnItsWay,
+            true => Rest::Nothing,
+            false => Rest::Blocks(left),
+        }
+    }
+}
+
+fn lease_over() -> Error {
+    let words = "several hosts share the disk, and the lease under which this host held the range alone is over: what \
+                 was written there and has not reached the disk stays in the cache";
+    Error::new(ErrorKind::Gone, words)
+}

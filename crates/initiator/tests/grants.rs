@@ -1,0 +1,383 @@
+//! Ranges of a shared LUN that one host holds alone: whoever else asks for these blocks waits until it has brought to
+//! the target what only it has.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base::clock::Clock;
+use block::device::DeviceExt;
+use block::memory::MemoryDevice;
+use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper, SharedDevice};
+use initiator::{InitiatorOptions, RemoteLun, State};
+use iscsi::pdu::Isid;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SavedSharing, SharingOptions};
+use support::{IQN, World, identity};
+use target::{Target, TargetServer, TargetServerOptions};
+
+const MIB: u64 = 1 << 20;
+const LEASE: Duration = Duration::from_secs(10);
+
+fn host(world: &World, number: u32) -> InitiatorOptions {
+    InitiatorOptions {
+        isid: Some(Isid::random_format(number, 1)),
+        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
+        is_shared: true,
+        ..world.options()
+    }
+}
+
+fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
+    let clock = Arc::new(world.clock.clone());
+    let options =
+        LogicalUnitOptions { sharing: Some(sharing), clock: Some(clock.clone()), ..LogicalUnitOptions::default() };
+    let unit = LogicalUnit::new(device, options);
+    world.workers.spawn(unit.run());
+    let luns = LunMap::new();
+    luns.insert(0, unit);
+    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
+    world.network.set_server(Some(server));
+}
+
+/// Delays one write of one block: what it has of it, and how it brings that to the LUN.
+struct Delaying {
+    lun: Arc<RemoteLun>,
+    place: ByteRange,
+    clock: Arc<dyn Clock>,
+    dirty: Mutex<Option<u8>>,
+    /// How long that takes, in how many steps of which each is told.
+    time: Mutex<(Duration, u32)>,
+    was_dropped: AtomicBool,
+}
+
+const DIRTY: ByteRange = ByteRange { offset: 4096, length: 4096 };
+
+impl Keeper for Delaying {
+    fn revoke(&self, _: ByteRange) -> Dropped {
+        self.was_dropped.store(true, Ordering::Relaxed);
+        Box::pin(async {})
+    }
+
+    fn clean(&self, range: ByteRange) -> Dropped {
+        let found = *self.dirty.lock().unwrap();
+        let Some(byte) = found.filter(|_| range.overlaps(&self.place)) else { return Box::pin(async {}) };
+        let (time, steps) = *self.time.lock().unwrap();
+        let (lun, clock) = (Arc::clone(&self.lun), Arc::clone(&self.clock));
+        let copies = lun.copies().unwrap();
+        let place = self.place;
+        let write = move || lun.write(place.offset, Buffer::copy_of(&[byte; 4096]), true);
+        Box::pin(async move {
+            for _ in 0..steps {
+                clock.sleep(time / steps).await;
+                copies.grants().unwrap().note_progress();
+            }
+            if steps == 0 {
+                clock.sleep(time).await;
+            }
+            let used = copies.grants().unwrap().use_to_clean(place).expect("it is still held");
+            write().await.unwrap();
+            drop(used);
+        })
+    }
+
+    fn is_dirty(&self, range: ByteRange) -> bool {
+        range.overlaps(&self.place) && self.dirty.lock().unwrap().is_some()
+    }
+}
+
+impl Delaying {
+    fn over(world: &World, lun: &Arc<RemoteLun>, time: Duration, steps: u32) -> Arc<Self> {
+        Self::at(DIRTY, world, lun, time, steps)
+    }
+
+    fn at(place: ByteRange, world: &World, lun: &Arc<RemoteLun>, time: Duration, steps: u32) -> Arc<Self> {
+        let delaying = Arc::new(Self {
+            lun: Arc::clone(lun),
+            place,
+            clock: Arc::new(world.clock.clone()),
+            dirty: Mutex::default(),
+            time: Mutex::new((time, steps)),
+            was_dropped: AtomicBool::new(false),
+        });
+        let keeper: Arc<dyn Keeper> = delaying.clone();
+        copies(lun).add_keeper(Arc::downgrade(&keeper));
+        delaying
+    }
+
+    /// A write that the LUN has not seen.
+    fn write(&self, byte: u8) {
+        let grants = grants(&self.lun);
+        let used = grants.use_to_write(self.place).expect("it is held");
+        *self.dirty.lock().unwrap() = Some(byte);
+        assert!(used.is_good());
+    }
+}
+
+fn copies(lun: &Arc<RemoteLun>) -> Copies {
+    lun.copies().expect("it is shared")
+}
+
+fn grants(lun: &Arc<RemoteLun>) -> Grants {
+    copies(lun).grants().expect("its target withholds").clone()
+}
+
+fn hold(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) {
+    let grants = grants(lun);
+    world.run(async move { grants.acquire(range).await });
+}
+
+fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
+    let read = lun.read(offset, Buffer::zeroed(512));
+    world.run(read).unwrap()[0]
+}
+
+fn hosts(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>, Arc<RemoteLun>) {
+    let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
+    serve(world, device.clone(), SharingOptions::default());
+    let (one, two) = (host(world, 1), host(world, 2));
+    (device, world.connect(one).unwrap(), world.connect(two).unwrap())
+}
+
+#[test]
+fn what_others_read_or_write_comes_behind_what_was_written_under_a_grant() {
+    for is_stock in [false, true] {
+        let mut world = World::new(1);
+        let (_, one, two) = hosts(&mut world);
+        let delaying = Delaying::over(&world, &one, Duration::from_millis(5), 0);
+        let options = world.options();
+        let other = if is_stock { world.connect(options).unwrap() } else { two };
+        hold(&mut world, &one, ByteRange { offset: 0, length: 512 });
+        assert_eq!(one.status().sharing.unwrap().ranges_held, 1);
+        assert_eq!(read(&mut world, &other, MIB), 0, "another range");
+        assert!(!delaying.was_dropped.load(Ordering::Relaxed));
+        delaying.write(7);
+        assert_eq!(read(&mut world, &other, 4096), 7);
+        assert!(delaying.was_dropped.load(Ordering::Relaxed), "and it keeps nothing");
+        assert!(grants(&one).use_to_write(DIRTY).is_none());
+        *delaying.dirty.lock().unwrap() = None;
+        // It rests, and is asked for again later.
+        hold(&mut world, &one, DIRTY);
+        delaying.write(8);
+        let write = other.write(4096, Buffer::copy_of(&[9; 512]), false);
+        world.run(write).unwrap();
+        assert_eq!((read(&mut world, &other, 4096), read(&mut world, &other, 4608)), (9, 8));
+    }
+}
+
+#[test]
+fn two_hosts_hold_a_range_by_turns() {
+    let mut world = World::new(2);
+    let (_, one, two) = hosts(&mut world);
+    let (first, second) =
+        (Delaying::over(&world, &one, Duration::ZERO, 0), Delaying::over(&world, &two, Duration::ZERO, 0));
+    for byte in 1..4 {
+        hold(&mut world, &one, DIRTY);
+        first.write(byte);
+        hold(&mut world, &two, DIRTY);
+        assert!(grants(&one).use_to_write(DIRTY).is_none());
+        *first.dirty.lock().unwrap() = None;
+        assert_eq!(read(&mut world, &two, 4096), byte);
+        second.write(byte + 100);
+        hold(&mut world, &one, DIRTY);
+        *second.dirty.lock().unwrap() = None;
+        assert_eq!(read(&mut world, &one, 4096), byte + 100);
+    }
+}
+
+/// A copy from before is none any more when another host writes under a grant.
+#[test]
+fn nobody_keeps_a_copy_of_what_another_host_holds_alone() {
+    let mut world = World::new(3);
+    let (_, one, two) = hosts(&mut world);
+    let reader = Delaying::over(&world, &two, Duration::ZERO, 0);
+    read(&mut world, &two, 4096);
+    hold(&mut world, &one, DIRTY);
+    assert!(reader.was_dropped.load(Ordering::Relaxed));
+}
+
+/// Cleaning takes longer than a callback may take, and less than one that is put off.
+#[test]
+fn who_gets_on_with_cleaning_has_more_time_and_who_does_not_is_fenced() {
+    for steps in [10, 0] {
+        let mut world = World::new(4);
+        let (_, one, two) = hosts(&mut world);
+        let delaying = Delaying::over(&world, &one, Duration::from_secs(25), steps);
+        hold(&mut world, &one, DIRTY);
+        delaying.write(7);
+        let found = read(&mut world, &two, 4096);
+        world.pass(Duration::from_secs(1));
+        match steps {
+            0 => assert_eq!((found, one.status().state), (0, State::Fenced)),
+            _ => assert_eq!((found, one.status().state), (7, State::Online)),
+        }
+    }
+}
+
+#[test]
+fn a_lost_session_keeps_what_is_held() {
+    let mut world = World::new(5);
+    let (_, one, two) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    world.network.cut();
+    assert_eq!(read(&mut world, &two, 4096), 7);
+    assert_eq!(one.status().sharing.unwrap().lives, 1);
+}
+
+/// A target that keeps what outlives it, and starts again.
+fn start_again(world: &mut World, device: Arc<MemoryDevice>) {
+    let saved = SavedSharing { longest_lease_ms: Some(10_000), may_lack_writes: true, ..SavedSharing::default() };
+    let sharing = SharingOptions::default();
+    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..saved }.next_start();
+    serve(world, device, SharingOptions { saved, ..sharing });
+    world.network.cut();
+}
+
+#[test]
+fn what_is_held_is_claimed_back_after_a_start_before_anybody_reads() {
+    let mut world = World::new(6);
+    let (device, one, _) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    start_again(&mut world, device);
+    let options = world.options();
+    let stock = world.connect(options).unwrap();
+    let before = world.clock.now();
+    assert_eq!(read(&mut world, &stock, 4096), 7);
+    assert!(world.clock.now().since(before) > LEASE / 2, "who may reclaim is waited for");
+    assert_eq!((one.status().state, one.status().sharing.unwrap().lives), (State::Online, 2));
+}
+
+/// Others may have it, and what is dirty must not go over theirs.
+#[test]
+fn what_was_written_under_a_lease_that_is_over_is_the_end_of_the_client() {
+    let mut world = World::new(7);
+    let (device, one, two) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    world.network.freeze();
+    let options = host(&world, 3);
+    let third = world.connect(options).unwrap();
+    let late = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
+    drop(two);
+    assert_eq!(read(&mut world, &third, 4096), 0);
+    assert!(grants(&one).use_to_write(DIRTY).is_none() || !copies(&one).may_use());
+    world.network.cut();
+    world.run(late).unwrap_err();
+    world.pass(Duration::from_secs(3));
+    assert_eq!(one.status().state, State::Fenced);
+    let error = world.run(one.write(0, Buffer::zeroed(512), false)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gone);
+    assert_eq!(read(&mut world, &third, 4096), 0);
+    assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
+}
+
+/// The target did not fence it: it was away itself.
+#[test]
+fn a_lease_that_ended_while_the_target_was_away_ends_the_client_where_something_is_dirty() {
+    let mut world = World::new(12);
+    let (device, one, _) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(100));
+    // What was about to be sent keeps the range in use.
+    let used = grants(&one).use_to_clean(DIRTY).unwrap();
+    let cleaning = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
+    let over = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&over);
+    world.workers.spawn(async move {
+        noted.store(cleaning.await.is_err(), Ordering::Relaxed);
+        drop(used);
+    });
+    world.pass(LEASE + Duration::from_secs(1));
+    start_again(&mut world, device.clone());
+    world.pass(Duration::from_secs(5));
+    assert!(over.load(Ordering::Relaxed), "it failed");
+    assert_eq!(one.status().state, State::Fenced);
+    assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
+}
+
+/// The target is away for longer than a lease: nobody else can have got anything, but this host does not know.
+#[test]
+fn a_lease_that_ended_with_nothing_dirty_costs_nothing() {
+    let mut world = World::new(8);
+    let (device, one, _) = hosts(&mut world);
+    let _delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(LEASE * 2);
+    assert!(!copies(&one).may_use());
+    start_again(&mut world, device);
+    world.pass(LEASE * 2);
+    assert_eq!(one.status().state, State::Online);
+    hold(&mut world, &one, DIRTY);
+}
+
+#[test]
+fn who_leaves_in_order_gives_back_what_is_held() {
+    let mut world = World::new(9);
+    let (_, one, two) = hosts(&mut world);
+    hold(&mut world, &one, DIRTY);
+    let closing = Arc::clone(&one);
+    world.run(async move { closing.close().await }).unwrap();
+    let before = world.clock.now();
+    read(&mut world, &two, 4096);
+    assert!(world.clock.now().since(before) < Duration::from_secs(1));
+}
+
+/// Nothing can be claimed back, and nobody is waited for: somebody else may have written there.
+#[test]
+fn what_waits_to_be_sent_is_not_sent_where_the_range_cannot_be_claimed_back() {
+    let mut world = World::new(10);
+    let (device, one, _) = hosts(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    world.network.set_server(None);
+    world.network.cut();
+    world.pass(Duration::from_millis(100));
+    let late = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
+    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..SavedSharing::default() }.next_start();
+    serve(&mut world, device.clone(), SharingOptions { saved, ..SharingOptions::default() });
+    world.run(late).unwrap_err();
+    world.pass(Duration::from_secs(3));
+    assert_eq!(one.status().state, State::Fenced);
+    assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
+}
+
+/// Each has as many writes under way as it may have, all of which wait for the other.
+#[test]
+fn what_is_called_back_is_written_beside_all_that_waits_for_others() {
+    let mut world = World::new(11);
+    let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
+    serve(&mut world, device, SharingOptions::default());
+    let options = |number| InitiatorOptions { queue_depth: 8, ..host(&world, number) };
+    let (one, two) = (options(1), options(2));
+    let (one, two) = (world.connect(one).unwrap(), world.connect(two).unwrap());
+    let other = ByteRange { offset: 2 * MIB, length: 4096 };
+    let first = Delaying::over(&world, &one, Duration::from_millis(100), 0);
+    let second = Delaying::at(other, &world, &two, Duration::from_millis(100), 0);
+    hold(&mut world, &one, DIRTY);
+    hold(&mut world, &two, other);
+    first.write(7);
+    second.write(8);
+    let before = world.clock.now();
+    let writes = |lun: &Arc<RemoteLun>, offset: u64| -> Vec<_> {
+        (0..16).map(|block| lun.write(offset + block * 8192, Buffer::copy_of(&[1; 512]), false)).collect()
+    };
+    let all = [writes(&one, other.offset + 8192), writes(&two, DIRTY.offset + 8192)];
+    for write in all.into_iter().flatten() {
+        world.run(write).unwrap();
+    }
+    assert!(world.clock.now().since(before) < Duration::from_secs(5), "nobody waited for a deadline");
+    assert_eq!((read(&mut world, &two, 4096), read(&mut world, &one, other.offset)), (7, 8));
+}

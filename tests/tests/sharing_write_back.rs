@@ -1,0 +1,415 @@
+//! Several hosts on one LUN that delay their writes: each only in ranges that it holds alone, and none of them reads
+//! anything older than what another was told is written.
+//!
+//! Each host is a process with directories of its own, as on a machine of its own. A write that was acknowledged by a
+//! host that was killed or frozen, and had not reached the LUN by then, is in its cache: it comes when that is attached
+//! again, if nobody wrote there since, and is refused otherwise.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use base::random::Random;
+use block::device::DeviceExt;
+use block::{Buffer, SharedDevice};
+use front::{ListenAddress, NbdClient};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tests::{IQN, Process, World, finish, tool};
+
+/// What was at a place before something was delayed there.
+const BEFORE: u8 = 77;
+
+const LEASE: Duration = Duration::from_secs(10);
+const BLOCK_BYTES: u64 = 4096;
+/// Blocks that all hosts write, in as many ranges as there are quarters of them.
+const BLOCKS: u64 = 16;
+const DEPTH: u64 = 3;
+
+fn place_of(block: u64) -> u64 {
+    (block / 4) << 20 | (block % 4) * BLOCK_BYTES
+}
+
+/// A host of its own.
+struct Host {
+    world: World,
+    process: Process,
+    name: &'static str,
+}
+
+impl Host {
+    fn attach(url: &str, name: &'static str) -> Self {
+        let world = World::new();
+        let process = world.start(Self::arguments(url, name));
+        Self { world, process, name }
+    }
+
+    fn arguments(url: &str, name: &'static str) -> Vec<String> {
+        let what =
+            "--shared --cache store.cache --cache-size 16MiB --cache-mode write-back --set cache.clean-above=100%";
+        let name = ["attach", url, "--name", name].map(str::to_owned);
+        name.into_iter().chain(what.split(' ').map(str::to_owned)).collect()
+    }
+
+    /// The same host once more, after it was killed.
+    fn attach_again(&mut self, url: &str) {
+        self.process = self.world.start(Self::arguments(url, self.name));
+    }
+
+    fn io(&self, commands: &[&str]) {
+        io(&self.process.ready, commands);
+    }
+
+    fn status(&self) -> Value {
+        self.world.status(self.name)
+    }
+
+    fn dirty_bytes(&self) -> u64 {
+        self.status()["cache"]["dirty_bytes"].as_u64().expect("it is counted")
+    }
+
+    fn held(&self) -> u64 {
+        self.status()["remote"]["sharing"]["ranges_held"].as_u64().expect("it is counted")
+    }
+
+    /// Writes something else, so that the range is asked for, until it is held, and then this, which is delayed.
+    fn delay(&self, pattern: u8, place: &str) {
+        let write = format!("write -P {BEFORE} {place}");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.dirty_bytes() == 0 {
+            assert!(Instant::now() < deadline, "nothing is ever delayed: {}", self.status());
+            self.io(&[&write]);
+        }
+        self.io(&[&format!("write -P {pattern} {place}")]);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("it runs");
+        kill_process(id, signal).expect("it is our child");
+    }
+
+    fn detach(self) {
+        self.world.run(["detach", self.name]).success();
+        self.process.wait().success();
+    }
+}
+
+fn io(place: &str, commands: &[&str]) {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    tool("qemu-io", ["-f", "raw"].into_iter().chain(commands).chain([place]));
+}
+
+fn serve(world: &World, portal: &str) -> Process {
+    let lun = "0=file:disk.img,size=64MiB,shared";
+    world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", lun])
+}
+
+fn url_of(target: &Process) -> String {
+    format!("iscsi://{}/{IQN}/0", target.ready)
+}
+
+#[test]
+fn what_one_host_delays_others_read_and_it_is_there_in_the_end() {
+    let world = World::new();
+    let target = serve(&world, "127.0.0.1:0");
+    let url = url_of(&target);
+    let (one, two) = (Host::attach(&url, "one"), Host::attach(&url, "two"));
+    one.delay(1, "0 64k");
+    assert!(one.held() > 0);
+    let listed = world.run(["locks", &url]).success();
+    assert!(listed.contains("D_X"), "{listed}");
+    // A host that shares it, and one that knows of nothing.
+    two.io(&["read -P 1 0 64k"]);
+    assert_eq!((one.dirty_bytes(), one.held()), (0, 0));
+    std::thread::sleep(Duration::from_secs(2));
+    one.delay(2, "4k 4k");
+    io(&url, &["read -P 1 0 4k", "read -P 2 4k 4k", "write -P 3 8k 4k"]);
+    one.io(&["read -P 2 4k 4k", "read -P 3 8k 4k"]);
+    two.delay(4, "5M 8k");
+    one.delay(5, "9M 8k");
+    two.detach();
+    one.detach();
+    io(&url, &["read -P 4 5M 8k", "read -P 5 9M 8k", "read -P 3 8k 4k"]);
+}
+
+#[test]
+fn what_a_killed_host_had_not_written_comes_when_it_is_back_and_is_refused_where_others_wrote() {
+    let world = World::new();
+    let target = serve(&world, "127.0.0.1:0");
+    let url = url_of(&target);
+    let mut one = Host::attach(&url, "one");
+    one.delay(1, "2M 4k");
+    one.process.kill();
+    // Nobody reads it before its lease is over; then what others see is what they had.
+    io(&url, &["read -P 77 2M 4k", "write -P 9 7M 4k"]);
+    one.attach_again(&url);
+    let found = one.status()["freshness"]["cache"].clone();
+    assert!(found["why"].as_str().is_some_and(|why| why.contains("orderly end")), "{found}");
+    io(&url, &["read -P 1 2M 4k", "read -P 9 7M 4k"]);
+    std::thread::sleep(Duration::from_secs(2));
+    one.delay(2, "2M 4k");
+    one.process.kill();
+    io(&url, &["write -P 8 2M 4k"]);
+    let refused = one.world.run(Host::arguments(&url, one.name));
+    refused.failure(9, &["store.cache", "others have written"]);
+    io(&url, &["read -P 8 2M 4k"]);
+    let inspected = one.world.run(["cache", "inspect", "store.cache"]).success();
+    assert!(inspected.contains("dirty"), "it is still there: {inspected}");
+}
+
+#[test]
+fn a_host_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes_and_says_so() {
+    let world = World::new();
+    let target = serve(&world, "127.0.0.1:0");
+    let url = url_of(&target);
+    let one = Host::attach(&url, "one");
+    one.delay(1, "2M 4k");
+    one.signal(Signal::STOP);
+    io(&url, &["write -P 8 2M 4k"]);
+    one.signal(Signal::CONT);
+    one.world.wait_for_remote("one", "it is fenced", |remote| remote["state"] == "fenced");
+    let read = finish(Command::new("qemu-io").args(["-f", "raw", "-c", "read -P 1 2M 4k", &one.process.ready]));
+    assert!(read.code != Some(0) || read.stdout.contains("failed"), "what is dirty is not its own any more: {read:?}");
+    let detached = one.world.run(["detach", one.name]);
+    detached.failure(9, &["store.cache", "conflicts with what others may have written"]);
+    io(&url, &["read -P 8 2M 4k"]);
+}
+
+#[test]
+fn a_target_that_starts_again_is_given_what_hosts_had_not_written_before_anybody_reads() {
+    let world = World::new();
+    let mut target = serve(&world, "127.0.0.1:0");
+    let portal = target.ready.clone();
+    let url = url_of(&target);
+    let one = Host::attach(&url, "one");
+    one.delay(1, "2M 4k");
+    target.kill();
+    let target = serve(&world, &portal);
+    io(&url, &["read -P 1 2M 4k"]);
+    one.io(&["read -P 1 2M 4k"]);
+    one.detach();
+    drop(target);
+}
+
+/// One read or write of one block.
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    host: u64,
+    block: u64,
+    is_write: bool,
+    /// What was written or found: who wrote it in the high half, zero for nobody.
+    value: u64,
+    began: Instant,
+    /// None for a write of which nobody knows whether it was carried out.
+    ended: Option<Instant>,
+}
+
+#[derive(Clone)]
+struct History {
+    operations: Arc<Mutex<Vec<Operation>>>,
+    last_value: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl History {
+    fn next_value(&self, host: u64) -> u64 {
+        host << 32 | (self.last_value.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn note(&self, operation: Operation) {
+        self.operations.lock().unwrap().push(operation);
+    }
+}
+
+fn content(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(BLOCK_BYTES as usize / 8)
+}
+
+/// Each host mostly writes in a range of its own for a while, so that some of it is delayed.
+async fn work(device: SharedDevice, host: u64, seed: u64, history: History) {
+    let mut random = Random::new(seed);
+    let mut failures = 0;
+    while !history.is_over.load(Ordering::Relaxed) && failures < 20 {
+        let own = (host * 4 + random.below(4)) % BLOCKS;
+        let block = if random.chance(0.85) { own } else { random.below(BLOCKS) };
+        let is_write = random.chance(0.4);
+        let began = Instant::now();
+        let is_done = if is_write {
+            let value = history.next_value(host);
+            let result = device.write(place_of(block), Buffer::copy_of(&content(value)), false).await;
+            let ended = result.is_ok().then(Instant::now);
+            history.note(Operation { host, block, is_write, value, began, ended });
+            result.is_ok()
+        } else {
+            let result = device.read(place_of(block), Buffer::zeroed(BLOCK_BYTES as usize)).await;
+            if let Ok(bytes) = &result {
+                let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+                assert!(bytes[..] == content(value)[..], "a block is torn");
+                history.note(Operation { host, block, is_write, value, began, ended: Some(Instant::now()) });
+            }
+            result.is_ok()
+        };
+        failures = if is_done { 0 } else { failures + 1 };
+        let pause = if is_done { Duration::from_millis(random.below(4)) } else { Duration::from_millis(100) };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+const STOCK: u64 = 9;
+
+fn work_as_qemu(url: &str, pattern: &Path, history: &History) {
+    let mut random = Random::new(5);
+    while !history.is_over.load(Ordering::Relaxed) {
+        let (block, is_write) = (random.below(BLOCKS), random.chance(0.4));
+        let (began, value) = (Instant::now(), history.next_value(STOCK));
+        let command = match is_write {
+            true => {
+                std::fs::write(pattern, value.to_le_bytes()).expect("there is room");
+                format!("write -s {} {} {BLOCK_BYTES}", pattern.display(), place_of(block))
+            }
+            false => format!("read -v {} {BLOCK_BYTES}", place_of(block)),
+        };
+        let finished = finish(Command::new("qemu-io").args(["-f", "raw", "-t", "none", "-c", &command, url]));
+        let is_done = finished.code == Some(0) && !finished.stdout.contains("failed");
+        let ended = is_done.then(Instant::now);
+        let found = if is_write { Some(value) } else { is_done.then(|| value_in_dump(&finished.stdout)).flatten() };
+        if let Some(value) = found {
+            history.note(Operation { host: STOCK, block, is_write, value, began, ended });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// The first eight bytes of a dump: `00000000:  01 00 00 00 09 00 00 00 ...`.
+fn value_in_dump(dump: &str) -> Option<u64> {
+    let (_, bytes) = dump.lines().find_map(|line| line.split_once(':').filter(|(at, _)| at.len() == 8))?;
+    let bytes: Vec<u8> = bytes.split_whitespace().take(8).map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// What only a host that came to a bad end has seen is in its cache.
+fn without_unseen(all: &[Operation], dead: &[u64]) -> Vec<Operation> {
+    let seen_by_others =
+        |value: u64| all.iter().any(|other| !other.is_write && other.value == value && other.host != value >> 32);
+    let is_unseen =
+        |operation: &&Operation| dead.contains(&(operation.value >> 32)) && !seen_by_others(operation.value);
+    all.iter().filter(|operation| !is_unseen(operation)).copied().collect()
+}
+
+/// Why the operations on one block are not those of one register, where each write has a value of its own: a value was
+/// read when another had certainly taken its place, or before it was written.
+fn check(operations: &[Operation], start: Instant) -> Result<(), String> {
+    // From the first end of what knew a value to the last begin (Gibbons and Korach, 1997).
+    let mut zones: BTreeMap<u64, (Option<Instant>, Instant)> = BTreeMap::from([(0, (Some(start), start))]);
+    let began: BTreeMap<u64, Instant> =
+        operations.iter().filter(|operation| operation.is_write).map(|write| (write.value, write.began)).collect();
+    let is_read = |value: u64| operations.iter().any(|operation| !operation.is_write && operation.value == value);
+    for operation in operations {
+        if !operation.is_write && operation.value != 0 {
+            let written = began.get(&operation.value).ok_or(format!("nobody wrote {:x}", operation.value))?;
+            if operation.ended.is_some_and(|ended| ended < *written) {
+                return Err(format!("{:x} was read before it was written", operation.value));
+            }
+        }
+        if operation.is_write && operation.ended.is_none() && !is_read(operation.value) {
+            continue;
+        }
+        let zone = zones.entry(operation.value).or_insert((operation.ended, operation.began));
+        zone.0 = [zone.0, operation.ended].into_iter().flatten().min();
+        zone.1 = zone.1.max(operation.began);
+    }
+    let certain = |zone: &(Option<Instant>, Instant)| zone.0.filter(|end| *end < zone.1).map(|end| (end, zone.1));
+    for (value, zone) in &zones {
+        let Some((from, to)) = certain(zone) else { continue };
+        for (other, its) in zones.iter().filter(|(other, _)| *other != value) {
+            let overlaps = match certain(its) {
+                Some((other_from, other_to)) => from < other_to && other_from < to,
+                None => from < its.1 && its.0.is_some_and(|end| end < to),
+            };
+            if overlaps {
+                return Err(format!("{value:x} and {other:x} were there at once"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_checker_finds_an_old_read() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let operation = |is_write, value, from, to| Operation {
+        host: 1,
+        block: 0,
+        is_write,
+        value,
+        began: at(from),
+        ended: Some(at(to)),
+    };
+    let right = [operation(true, 1, 10, 20), operation(false, 1, 30, 40), operation(true, 2, 50, 60)];
+    assert_eq!(check(&right, start), Ok(()));
+    assert!(check(&[&right[..], &[operation(false, 1, 70, 80)]].concat(), start).is_err());
+    assert!(check(&[&right[..], &[operation(false, 3, 70, 80)]].concat(), start).is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_them() {
+    let world = World::new();
+    let target = serve(&world, "127.0.0.1:0");
+    let url = url_of(&target);
+    let history = History { operations: Arc::default(), last_value: Arc::default(), is_over: Arc::default() };
+    let start = Instant::now();
+    let (mut hosts, mut loads) = (Vec::new(), Vec::new());
+    for (name, number) in ["one", "two", "three"].into_iter().zip(1..) {
+        let other = World::new();
+        let socket = other.path("host.nbd");
+        let front = format!("nbd:unix:{}", socket.display());
+        let process = other.start(Host::arguments(&url, name).into_iter().chain(["--as".to_owned(), front]));
+        let (device, driver) = NbdClient::connect(&ListenAddress::Unix(socket)).await.expect("it said ready");
+        tokio::spawn(driver);
+        let device: SharedDevice = device;
+        let start = |each| tokio::spawn(work(Arc::clone(&device), number, number * 100 + each, history.clone()));
+        loads.extend((0..DEPTH).map(start));
+        hosts.push(Host { world: other, process, name });
+    }
+    let qemu = {
+        let (url, pattern, history) = (url.clone(), world.path("pattern"), history.clone());
+        std::thread::spawn(move || work_as_qemu(&url, &pattern, &history))
+    };
+    let mut dirty_max = 0;
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        dirty_max = hosts.iter().map(Host::dirty_bytes).max().max(Some(dirty_max)).unwrap_or_default();
+    }
+    assert!(dirty_max > 0, "nothing was delayed");
+    hosts[2].process.kill();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    hosts[1].signal(Signal::STOP);
+    tokio::time::sleep(LEASE + Duration::from_secs(4)).await;
+    hosts[1].signal(Signal::CONT);
+    let thawed = Instant::now();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    history.is_over.store(true, Ordering::Relaxed);
+    for load in loads {
+        load.await.expect("a load ends in order");
+    }
+    qemu.join().expect("qemu-io ends in order");
+    let all = history.operations.lock().unwrap().clone();
+    let known = without_unseen(&all, &[2, 3]);
+    for block in 0..BLOCKS {
+        let of_block: Vec<Operation> = known.iter().filter(|operation| operation.block == block).copied().collect();
+        if let Err(why) = check(&of_block, start) {
+            panic!("block {block} of {} operations: {why}", of_block.len());
+        }
+    }
+    let woke = all.iter().filter(|operation| operation.is_write && operation.host == 2 && operation.began > thawed);
+    assert_eq!(woke.filter(|operation| operation.ended.is_some()).count(), 0, "the frozen host was told of a write");
+    let survivor = all.iter().filter(|operation| operation.host == 1 && operation.is_write && operation.began > thawed);
+    assert!(survivor.filter(|operation| operation.ended.is_some()).count() > 0, "others go on");
+    println!("{} operations, {dirty_max} bytes delayed", all.len());
+    // What is on the LUN in the end is what the survivor wrote last, or somebody behind it.
+    hosts.swap_remove(0).detach();
+}

@@ -358,12 +358,12 @@ fn the_checker_finds_an_old_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_them() {
     let world = World::new();
-    let target = serve(&world, "127.0.0.1:0");
-    let url = url_of(&target);
+    let mut target = serve(&world, "127.0.0.1:0");
+    let (portal, url) = (target.ready.clone(), url_of(&target));
     let history = History { operations: Arc::default(), last_value: Arc::default(), is_over: Arc::default() };
     let start = Instant::now();
     let (mut hosts, mut loads) = (Vec::new(), Vec::new());
-    for (name, number) in ["one", "two", "three"].into_iter().zip(1..) {
+    for (name, number) in ["one", "two", "three", "four"].into_iter().zip(1..) {
         let other = World::new();
         let socket = other.path("host.nbd");
         let front = format!("nbd:unix:{}", socket.display());
@@ -392,6 +392,11 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
     hosts[1].signal(Signal::CONT);
     let thawed = Instant::now();
     tokio::time::sleep(Duration::from_secs(4)).await;
+    // What hosts have not written comes before anything that others ask.
+    target.kill();
+    let started_again = Instant::now();
+    let target = serve(&world, &portal);
+    tokio::time::sleep(LEASE + Duration::from_secs(4)).await;
     history.is_over.store(true, Ordering::Relaxed);
     for load in loads {
         load.await.expect("a load ends in order");
@@ -407,9 +412,13 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
     }
     let woke = all.iter().filter(|operation| operation.is_write && operation.host == 2 && operation.began > thawed);
     assert_eq!(woke.filter(|operation| operation.ended.is_some()).count(), 0, "the frozen host was told of a write");
-    let survivor = all.iter().filter(|operation| operation.host == 1 && operation.is_write && operation.began > thawed);
-    assert!(survivor.filter(|operation| operation.ended.is_some()).count() > 0, "others go on");
+    for survivor in [1, 4] {
+        let is_its = |operation: &&Operation| operation.host == survivor && operation.is_write;
+        let late = all.iter().filter(is_its).filter(|operation| operation.began > started_again);
+        assert!(late.filter(|operation| operation.ended.is_some()).count() > 0, "host {survivor} does not go on");
+    }
     println!("{} operations, {dirty_max} bytes delayed", all.len());
-    // What is on the LUN in the end is what the survivor wrote last, or somebody behind it.
+    hosts.swap_remove(3).detach();
     hosts.swap_remove(0).detach();
+    drop(target);
 }

@@ -173,26 +173,24 @@ async fn write(
                 let response = write_back::write(Arc::clone(&core), range, buffer, guard).await;
                 core.confirm(response, &used)
             }
-            Right::Lacking => write_past(core, range, buffer, guard).await,
+            Right::Lacking => write_past(core, range, buffer, true, guard).await,
         },
-        Mode::WriteBack => write_past(core, range, buffer, guard).await,
+        // What was promised for write-back holds without the cache device, too: acknowledged is durable.
+        Mode::WriteBack => write_past(core, range, buffer, true, guard).await,
         // Of a shared origin only what was read may be kept: of what was written it does not know that there is a copy.
         Mode::WriteThrough if !is_past && !core.revocations.is_shared() => {
             write_through::write(core, range, buffer, fua, Copy::Keep, guard).await
         }
-        Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => {
-            write_through::write(core, range, buffer, fua, Copy::Drop, guard).await
-        }
+        Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => write_past(core, range, buffer, fua, guard).await,
         // The mode was changed while the write waited for its place.
         Mode::ReadOnly => Response::failed(Error::new(ErrorKind::ReadOnly, "the cache is in mode read-only"), buffer),
     }
 }
 
-/// Writes what is not delayed although the mode says so. What was promised for that holds without the cache device,
-/// too: acknowledged is durable.
-async fn write_past(core: Arc<Core>, range: ByteRange, buffer: Buffer, guard: RangeGuard) -> Response {
+/// Writes what the cache does not keep.
+async fn write_past(core: Arc<Core>, range: ByteRange, buffer: Buffer, fua: bool, guard: RangeGuard) -> Response {
     match core.clean_before_change(range).await {
-        Ok(()) => write_through::write(core, range, buffer, true, Copy::Drop, guard).await,
+        Ok(()) => write_through::write(core, range, buffer, fua, Copy::Drop, guard).await,
         Err(error) => Response::failed(error, buffer),
     }
 }

@@ -6,7 +6,7 @@ export FOREBAY_TRACE ?= $(wildcard $(CURDIR)/../shared/traces/cloudPhysicsIO.csv
 export FOREBAY_BIN := $(CURDIR)/target/release/forebay
 CARGO ?= cargo
 SEEDS ?= 1000
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 20
 
 .PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cache-peers bench-cleaning bench-initiator bench-target bench-writelog bench-postmark bench-sharing bench-fairness clean
 
@@ -43,6 +43,8 @@ check:
 	$(CARGO) fetch --locked --manifest-path fuzz/Cargo.toml
 	$(CARGO) deny --offline check bans licenses sources
 
+# What is built once needs no notes for the next build.
+test: export CARGO_INCREMENTAL ?= 0
 test:
 	tests/tools/install-packages
 	$(MAKE) build

@@ -211,6 +211,30 @@ fn zeroes_that_go_past_a_failed_log_are_durable() {
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [0; 4096]);
 }
 
+/// With nobody who destages, who would forget what the log has by sending it.
+#[test]
+fn what_goes_past_a_failed_log_is_read_there_though_nobody_destages() {
+    for are_zeroes in [false, true] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(LOG_BYTES, 1);
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(medium.clone()), Arc::new(CrashLayer::new(ORIGIN_BYTES, 2)));
+        format(&mut executor, &device, &origin);
+        let options = open_options(&executor, KIND, None);
+        let log = executor.block_on(WriteLog::open(device, origin, options)).expect("nothing fails");
+        executor.spawn(log.run_requests());
+        write(&mut executor, log.as_ref(), 0, &[1; 4096]);
+        medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
+        let after = if are_zeroes { 0 } else { 2 };
+        match are_zeroes {
+            true => executor.block_on(log.write_zeroes(0, 4096, false, false)).expect("the origin takes them"),
+            false => write(&mut executor, log.as_ref(), 0, &[2; 4096]),
+        }
+        assert!(log.status().failure.is_some());
+        assert!(read(&mut executor, log.as_ref(), 0, 4096) == [after; 4096], "zeroes: {are_zeroes}");
+    }
+}
+
 fn join_all_in<F: Future<Output = Result<Buffer, block::Error>> + Send + 'static>(
     executor: &mut Executor,
     writes: [F; 2],

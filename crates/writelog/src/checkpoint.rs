@@ -55,6 +55,8 @@ pub(crate) struct Snapshot {
     tail_bytes: u64,
     released: Vec<SegmentNumber>,
     has_failed: bool,
+    /// Whether it names what cannot be read back.
+    has_lost: bool,
     pub(crate) has_nvram: bool,
 }
 
@@ -171,9 +173,10 @@ impl Core {
             payload.destaged_sequence = snapshot.destaged_sequence.into();
             payload.dirty_bytes = snapshot.dirty_bytes.into();
             let has_leftovers = self.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
-            payload.order = match (snapshot.has_failed, has_leftovers) {
+            payload.order = match (snapshot.has_failed || snapshot.has_lost, has_leftovers) {
                 // After a failure newer data went to the origin in no order, so that what is left is no part of any
-                // epoch.
+                // epoch. Likewise what could not be read in its turn: it is not on the origin, whatever record that
+                // is at, and a later opening may read it.
                 (true, _) => DestageOrder::Lba.code(),
                 (false, true) => payload.order,
                 (false, false) => self.options.order.code(),
@@ -202,6 +205,8 @@ impl Core {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.collect_all();
         snapshot.destaged_sequence = self.state().destaged.sequence();
+        // Behind it: what is lost is so before that number passes it.
+        snapshot.has_lost = self.has_lost();
         snapshot
     }
 
@@ -262,6 +267,7 @@ impl Core {
             tail_bytes: state.checkpointed.tail_bytes(),
             released,
             has_failed: state.failure.has_come(),
+            has_lost: false,
             has_nvram: self.options.nvram.is_some() && (is_stage_used || !self.life.is_stopped()),
         }
     }

@@ -113,8 +113,7 @@ impl Core {
                     wait_for(&self, count, Duration::from_millis(DESTAGE_RETRY_MS)).await;
                     empty_batches += 1;
                     if empty_batches >= EMPTY_BATCHES_BEFORE_CHECKPOINT && self.state().room.was_full() {
-                        // All of it is on the origin, and only a checkpoint says so.
-                        drop(self.checkpoint(STATE_IN_USE).await);
+                        self.make_room_without_batch().await;
                         empty_batches = 0;
                     }
                     continue;
@@ -132,6 +131,19 @@ impl Core {
                     self.clock.sleep(Duration::from_millis(DESTAGE_RETRY_MS)).await;
                 }
             }
+        }
+    }
+
+    /// The log is full, and there is nothing to send: all of it is on the origin, and only a checkpoint says so, or
+    /// what fills it cannot be read, and who waits for room is told.
+    async fn make_room_without_batch(self: &Arc<Self>) {
+        let frees_nothing = self.releasable(&self.state()).is_empty();
+        match self.lost_bytes_now() {
+            lost if lost > 0 && frees_nothing => {
+                let context = format!("the log is full, and {lost} bytes that only it has cannot be read back from it");
+                self.give_up_queue(&Error::new(ErrorKind::Media, context));
+            }
+            _ => drop(self.checkpoint(STATE_IN_USE).await),
         }
     }
 

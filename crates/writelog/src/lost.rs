@@ -26,6 +26,11 @@ impl Core {
         self.counters.lost_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether the log still has any, below slots, too.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost_bytes_ever() > 0 && self.state().contents.owed_from(Sector::FIRST).any(|piece| piece.tag.is_lost())
+    }
+
     /// How many there are that nobody has written again.
     pub(crate) fn lost_bytes_now(&self) -> u64 {
         let state = self.state();

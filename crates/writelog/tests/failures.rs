@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported, WriteE
 use block::layer::delay::Latency;
 use block::{Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use common::{Kind, format, open_options, read, try_open, write};
-use futures_util::future::{join, join_all};
+use futures_util::future::{Either, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use writelog::options::Level2;
 use writelog::{DestageOrder, Durability, OpenOptions, VolatileRegion, WriteLog};
@@ -208,6 +209,30 @@ fn zeroes_that_go_past_a_failed_log_are_durable() {
     let zeroing = bench.log.write_zeroes(0, 4096, false, false);
     bench.executor.block_on(zeroing).expect("the origin takes them");
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [0; 4096]);
+}
+
+/// With nobody who destages, who would forget what the log has by sending it.
+#[test]
+fn what_goes_past_a_failed_log_is_read_there_though_nobody_destages() {
+    for are_zeroes in [false, true] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(LOG_BYTES, 1);
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(medium.clone()), Arc::new(CrashLayer::new(ORIGIN_BYTES, 2)));
+        format(&mut executor, &device, &origin);
+        let options = open_options(&executor, KIND, None);
+        let log = executor.block_on(WriteLog::open(device, origin, options)).expect("nothing fails");
+        executor.spawn(log.run_requests());
+        write(&mut executor, log.as_ref(), 0, &[1; 4096]);
+        medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
+        let after = if are_zeroes { 0 } else { 2 };
+        match are_zeroes {
+            true => executor.block_on(log.write_zeroes(0, 4096, false, false)).expect("the origin takes them"),
+            false => write(&mut executor, log.as_ref(), 0, &[2; 4096]),
+        }
+        assert!(log.status().failure.is_some());
+        assert!(read(&mut executor, log.as_ref(), 0, 4096) == [after; 4096], "zeroes: {are_zeroes}");
+    }
 }
 
 fn join_all_in<F: Future<Output = Result<Buffer, block::Error>> + Send + 'static>(
@@ -561,6 +586,68 @@ fn writes_that_wait_for_room_are_refused_when_the_lun_becomes_another_disk() {
         let written = executor.block_on(join_all(writes));
         let refused = written.iter().filter(|result| result.is_err()).count();
         assert!((1..300).contains(&refused), "{durability}: {refused} of 300 found no room");
+    }
+}
+
+/// With a log full of what its device does not return: nobody can ever make room, and none of it is gone.
+#[test]
+fn writes_that_wait_for_room_are_refused_when_what_fills_the_log_cannot_be_read() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        for durability in [Durability::Log, Durability::UnsafeVolatile] {
+            let kind = Kind { durability, order };
+            let mut executor = Executor::in_order();
+            let (medium, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(16 * ORIGIN_BYTES, 2));
+            let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(medium.clone()), Arc::new(origin));
+            format(&mut executor, &device, &origin);
+            let mut options = open_options(&executor, kind, None);
+            options.record_cache_bytes = 0;
+            let log = try_open(&mut executor, &device, &origin, options.clone()).expect("nothing fails");
+            medium.fail_reads_of(ByteRange { offset: 0, length: LOG_BYTES });
+            let writes = (0..300).map(|block| log.write(block * 8192, Buffer::copy_of(&[1; 4096]), true));
+            let (writes, clock) = (join_all(writes.collect::<Vec<_>>()), executor.clock());
+            let written = executor.block_on(async move {
+                let too_long = clock.sleep(Duration::from_secs(3600));
+                match select(writes, pin!(too_long)).await {
+                    Either::Left((written, _)) => Some(written),
+                    Either::Right(_) => None,
+                }
+            });
+            let written = written.unwrap_or_else(|| panic!("{kind:?}: somebody waits for ever"));
+            let refused = written.iter().filter(|result| result.is_err()).count();
+            assert!((1..300).contains(&refused), "{kind:?}: {refused} of 300 found no room");
+            medium.heal();
+            let mut executor = Executor::in_order();
+            options.clock = Arc::new(executor.clock());
+            let device: SharedDevice = Arc::new(medium.after_restart());
+            let log = try_open(&mut executor, &device, &origin, options).expect("its device returns what it has");
+            for (block, _) in (0..).zip(&written).filter(|(_, result)| result.is_ok()) {
+                assert!(read(&mut executor, log.as_ref(), block * 8192, 4096) == [1; 4096], "{kind:?}: block {block}");
+            }
+        }
+    }
+}
+
+/// What came after it went to the origin all the same, and a checkpoint says so.
+#[test]
+fn what_was_not_returned_in_its_turn_is_there_when_a_later_opening_reads_it() {
+    for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            options.order = order;
+        });
+        bench.write(0, 1).unwrap();
+        bench.log_medium.fail_reads_of(ByteRange { offset: 0, length: LOG_BYTES });
+        let log = Arc::clone(&bench.log);
+        bench.executor.block_on(async move { log.destage(|_| {}).await }).expect_err("it cannot be read");
+        bench.log_medium.heal();
+        bench.write(8192, 2).unwrap();
+        assert_eq!(bench.close(false), Err(ErrorKind::Media), "{order}: it is lost until then");
+        assert_eq!(bench.origin_medium.durable_bytes(8192, 1), [2], "{order}");
+        bench.close(true).expect("it keeps what it has");
+        bench.log = bench.reopen().expect("nothing fails");
+        assert!(read(&mut bench.executor, bench.log.as_ref(), 0, 4096) == [1; 4096], "{order}");
+        bench.close(false).expect("nothing fails");
+        assert_eq!(bench.origin_medium.durable_bytes(0, 1), [1], "{order}");
     }
 }
 

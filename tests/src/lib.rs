@@ -3,6 +3,7 @@
 //! Every test gets a [`World`]: a temporary directory with its own run-time and state directories, so that tests run in
 //! parallel and leave nothing behind. Processes are killed when they are dropped.
 
+pub mod bare_session;
 pub mod forwarder;
 pub mod guest;
 pub mod iscsi_test_cu;
@@ -69,6 +70,7 @@ impl World {
             .env("FOREBAY_RUNTIME_DIR", self.path("run"))
             .env("FOREBAY_STATE_DIR", self.path("state"))
             .env_remove("FOREBAY_CHAP_PASSWORD")
+            .env_remove("FOREBAY_MUTUAL_CHAP_PASSWORD")
             .current_dir(self.directory.path())
             .stdin(Stdio::null());
         command

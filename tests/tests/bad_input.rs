@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tests::{IQN, World};
+use tests::{IQN, Process, World};
 
 const UNREACHABLE: i32 = 3;
 const ACCESS_DENIED: i32 = 4;
@@ -57,6 +57,31 @@ fn wrong_and_missing_chap_secrets() {
     world.run(["attach", &url]).failure(ACCESS_DENIED, &["CHAP"]);
     world.run(["inquiry", &url, "--chap-user", "alice", "--chap-file", "right"]).success();
     world.run(["attach", &url, "--chap-user", "alice", "--chap-file", "none"]).failure(NOT_FOUND, &["none"]);
+}
+
+/// Those of both sides: of the user who logs in, and its own, which it proves to who asks for it.
+#[test]
+fn a_target_has_its_secrets_from_the_environment_where_no_file_is_named() {
+    const SECRET: &str = "a-right-secret-of-24-b";
+    const OWN: &str = "a-secret-of-the-target";
+    let world = World::new();
+    for (name, secret) in [("right", SECRET), ("own", OWN), ("wrong", "a-wrong-secret-of-24-b")] {
+        fs::write(world.path(name), secret).unwrap();
+    }
+    let mut serve = world.forebay();
+    serve.env("FOREBAY_CHAP_PASSWORD", SECRET).env("FOREBAY_MUTUAL_CHAP_PASSWORD", OWN);
+    serve.args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:16MiB"]);
+    serve.args(["--chap-user", "alice", "--mutual-chap-user", "disk"]);
+    let target = Process::start(&mut serve).unwrap_or_else(|finished| panic!("{finished:?}"));
+    let url = format!("iscsi://{}/{IQN}/0", target.ready);
+    let inquiry = |secret: &str, own: &str| {
+        let user = ["inquiry", &url, "--chap-user", "alice", "--chap-file", secret];
+        world.run([&user[..], &["--mutual-chap-user", "disk", "--mutual-chap-file", own]].concat())
+    };
+    inquiry("right", "own").success();
+    inquiry("wrong", "own").failure(ACCESS_DENIED, &["CHAP", IQN]);
+    inquiry("right", "wrong").failure(ACCESS_DENIED, &["CHAP"]);
+    world.run(["inquiry", &url]).failure(ACCESS_DENIED, &["CHAP"]);
 }
 
 #[test]
@@ -137,7 +162,11 @@ fn dirty_data_is_not_given_up_by_accident() {
     ]);
     let image = format!("nbd+unix:///?socket={}", socket.display());
     tests::tool("qemu-io", ["-f", "raw", "-c", "write -P 0x5a 0 64k", &image]);
-    assert_eq!(disk.terminate().code, Some(0), "SIGTERM keeps dirty data and ends well");
+    let ended = disk.terminate();
+    assert_eq!(ended.code, Some(0), "SIGTERM keeps dirty data and ends well");
+    // And says so, with what the next attachment needs.
+    let said = ended.stderr.lines().find(|line| line.contains("was told to end at once")).unwrap_or_default();
+    assert!(said.contains("65536 bytes stay dirty") && said.contains("--cache"), "{ended:?}");
     world.run(["attach", &url]).failure(WOULD_LOSE_DATA, &["disk.cache", "forebay cache discard"]);
     world.run(["bench", &url, "--rw", "randwrite"]).failure(WOULD_LOSE_DATA, &["disk.cache"]);
     world

@@ -4,17 +4,17 @@
 //! `FOREBAY_FLOOD_CONNECTIONS` changes how many.
 
 use std::fs;
-use std::io::{IoSlice, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use base::serial::Serial32;
-use iscsi::framing::{DataSegment, Digests, TransmitQueue};
-use iscsi::pdu::{AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, Isid, LoginRequest, LoginStage, NopOut};
+use iscsi::pdu::{BHS_BYTES, InitiatorTaskTag, Isid, LoginRequest, LoginStage, NopOut};
 use iscsi::text::Keys;
 use serde_json::Value;
 use tests::World;
+use tests::bare_session::{pdu_bytes, read_pdu};
 
 const OPEN_IQN: &str = "iqn.2026-11.io.forebay:open";
 const CHAP_IQN: &str = "iqn.2026-11.io.forebay:chap";
@@ -48,14 +48,6 @@ const STAGES: [Stage; 7] = [
     Stage::InDiscovery,
 ];
 
-fn bytes<H: Header>(header: &H, data: Vec<u8>) -> Vec<u8> {
-    let mut queue = TransmitQueue::new(Digests::default());
-    queue.push(header, &AdditionalHeaders::default(), DataSegment::from(data));
-    let mut slices = [IoSlice::new(&[]); 4];
-    let count = queue.io_slices(&mut slices);
-    slices[..count].iter().flat_map(|slice| slice.to_vec()).collect()
-}
-
 /// An initiator of few words.
 struct Peer {
     stream: TcpStream,
@@ -79,18 +71,13 @@ impl Peer {
             cmd_sn: Serial32(1),
             exp_stat_sn: Serial32(0),
         };
-        let bytes = bytes(&request, text.emit());
+        let bytes = pdu_bytes(&request, text.emit());
         self.stream.write_all(&bytes).expect("the target takes a login");
         self.answer();
     }
 
-    /// Reads one PDU.
     fn answer(&mut self) {
-        let mut header = [0; BHS_BYTES];
-        self.stream.read_exact(&mut header).expect("the target answers");
-        let length = u32::from_be_bytes([0, header[5], header[6], header[7]]).next_multiple_of(4);
-        let mut data = vec![0; length as usize];
-        self.stream.read_exact(&mut data).expect("the target answers");
+        read_pdu(&mut self.stream).expect("the target answers");
     }
 
     /// Brings the connection where it is dropped.
@@ -122,7 +109,7 @@ impl Peer {
                     cmd_sn: Serial32(1),
                     exp_stat_sn: Serial32(1),
                 };
-                self.stream.write_all(&bytes(&ping, Vec::new())).expect("there is room");
+                self.stream.write_all(&pdu_bytes(&ping, Vec::new())).expect("there is room");
                 self.answer();
             }
             Stage::InDiscovery => {

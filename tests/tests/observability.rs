@@ -126,7 +126,11 @@ fn metrics_stay_on_this_machine_unless_told_otherwise() {
     let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:1MiB"];
     world.run(serve.into_iter().chain(["--metrics", "0.0.0.0:0"])).failure(2, &["0.0.0.0:0", "--allow-remote"]);
     let address = free_port();
-    let _target = world.target(["--lun", "0=ram:1MiB", "--metrics", &address]);
+    let target = world.target(["--lun", "0=ram:1MiB", "--metrics", &address]);
+    // An attachment has no flag that would allow it, and advises none.
+    let refused = world.run(["attach", &target.url(0), "--metrics", "0.0.0.0:0"]);
+    assert!(!refused.stderr.contains("--allow-remote"), "{refused:?}");
+    refused.failure(2, &["0.0.0.0:0", "loopback", "127.0.0.1:PORT"]);
     let mut stream = TcpStream::connect(&address).unwrap();
     stream.write_all(b"GET /other HTTP/1.1\r\nHost: metrics\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();

@@ -6,18 +6,66 @@
 #[path = "../../crates/file/tests/loop_device/mod.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod loop_device;
+#[path = "../../crates/file/tests/planted/mod.rs"]
+mod planted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::device::DeviceExt;
 use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
+use initiator::{InitiatorOptions, TcpConnector};
 use loop_device::{LoopDevice, may_make_devices};
+use planted::{DEVICE_WORK, FILE_WORK};
 use tests::{IQN, Process, World};
 use walkdir::WalkDir;
+
+/// The work that the tests here plant a panic in, by what it belongs to.
+const CACHE_WORK: [&str; 4] = ["nbd-connection", "cache", "timer", "file-ring"];
+const LOG_WORK: [&str; 3] = ["log-requests", "destaging", "session"];
+const TARGET_WORK: [&str; 2] = ["target-connection", "file-ring"];
+const CACHE: [&str; 4] = ["--cache", "disk.cache", "--cache-size", "8MiB"];
+const DIFFERENCE: [&str; 4] = ["--difference", "own", "--difference-size", "16MiB"];
+/// With what an attachment needs to have it.
+const ATTACHMENT_WORK: [(&str, &[&str]); 3] =
+    [("cache-switch", &CACHE), ("difference", &DIFFERENCE), ("link", &["--link-round-trip", "1ms"])];
+const MARKS_WORK: &str = "marks";
+const PATHS_WORK: &str = "paths";
+const UNIT_WORK: [&str; 2] = ["unit", "unit-workers"];
+const RETIRING_WORK: &str = "retiring";
+const LARGE_SECTORS_WORK: &str = "small-blocks";
+const SESSION_WORK: &str = "session";
+const REPLAY_WORK: &str = "log-replay";
+const CLIENT_WORK: &str = "nbd-driver";
+const THREADS: [&str; 2] = ["fuse", "wake-up"];
+/// With what a LUN needs to have it.
+const STORE_WORK: [(&str, &str); 2] = [("marks-file", ""), ("sharing-file", ",shared")];
+const RESERVATIONS_WORK: &str = "sidecar";
+
+/// All of it, and what `crates/file` plants.
+fn planted_work() -> BTreeSet<&'static str> {
+    let lists = [&CACHE_WORK[..], &LOG_WORK, &TARGET_WORK, &UNIT_WORK, &THREADS, &FILE_WORK];
+    let single = [
+        MARKS_WORK,
+        PATHS_WORK,
+        RETIRING_WORK,
+        LARGE_SECTORS_WORK,
+        SESSION_WORK,
+        REPLAY_WORK,
+        CLIENT_WORK,
+        RESERVATIONS_WORK,
+        DEVICE_WORK,
+    ];
+    let with_more = ATTACHMENT_WORK.iter().map(|(name, _)| *name).chain(STORE_WORK.iter().map(|(name, _)| *name));
+    lists.into_iter().flatten().copied().chain(single).chain(with_more).collect()
+}
+
+/// Work that no test here plants a panic in, and why.
+const NOT_PLANTED: [(&str, &str); 1] = [("kernel-nbd", "it needs the kernel's NBD client")];
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 1024;
@@ -87,21 +135,21 @@ async fn panic_in_attachment(name: &str, place: &[&str]) {
 
 #[tokio::test]
 async fn a_panic_in_the_work_behind_a_cache_ends_the_attachment_and_loses_nothing() {
-    for name in ["nbd-connection", "cache", "timer", "file-ring"] {
-        panic_in_attachment(name, &["--cache", "disk.cache", "--cache-size", "8MiB"]).await;
+    for name in CACHE_WORK {
+        panic_in_attachment(name, &CACHE).await;
     }
 }
 
 #[tokio::test]
 async fn a_panic_in_the_work_behind_a_log_ends_the_attachment_and_loses_nothing() {
-    for name in ["log-requests", "destaging", "session"] {
+    for name in LOG_WORK {
         panic_in_attachment(name, &["--log", "disk.log", "--log-size", "8MiB"]).await;
     }
 }
 
 #[tokio::test]
 async fn a_panic_in_the_work_of_a_target_ends_it_and_loses_nothing() {
-    for name in ["target-connection", "file-ring"] {
+    for name in TARGET_WORK {
         let world = World::new();
         let (socket, trigger) = (world.path("disk.nbd"), world.path("trigger"));
         let lun = format!("0=file:{},size=8MiB", world.path("disk.img").display());
@@ -137,21 +185,19 @@ fn ends_when_it_begins(world: &World, name: &str, arguments: &[&str]) {
 /// Work that waits for what seldom happens has its first turn when it begins.
 #[test]
 fn a_panic_in_work_that_seldom_has_a_turn_ends_the_process_when_it_begins() {
-    let cache = &["--cache", "disk.cache", "--cache-size", "8MiB"][..];
-    let difference = &["--difference", "own", "--difference-size", "16MiB"][..];
-    for (name, more) in [("cache-switch", cache), ("difference", difference), ("link", &["--link-round-trip", "1ms"])] {
+    for (name, more) in ATTACHMENT_WORK {
         let (world, served) = (World::new(), World::new());
         let served = served.target(["--lun", "0=ram:8MiB"]);
         ends_when_it_begins(&world, name, &[&["attach", &served.url(0), "--name", "disk"], more].concat());
     }
     let (world, served) = (World::new(), World::new());
     let served = served.target(["--lun", "0=file:0.img,size=8MiB"]);
-    ends_when_it_begins(&world, "marks", &[&["attach", &served.url(0), "--name", "disk"], cache].concat());
+    ends_when_it_begins(&world, MARKS_WORK, &[&["attach", &served.url(0), "--name", "disk"], &CACHE[..]].concat());
     let (world, served) = (World::new(), World::new());
     let served = served.target(["--lun", "0=ram:8MiB"]);
     let paths = format!("{url},{url}", url = served.url(0));
-    ends_when_it_begins(&world, "paths", &["attach", &paths, "--multipath", "round-robin", "--name", "disk"]);
-    for name in ["unit", "unit-workers"] {
+    ends_when_it_begins(&world, PATHS_WORK, &["attach", &paths, "--multipath", "round-robin", "--name", "disk"]);
+    for name in UNIT_WORK {
         let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:8MiB"];
         ends_when_it_begins(&World::new(), name, &serve);
     }
@@ -159,7 +205,6 @@ fn a_panic_in_work_that_seldom_has_a_turn_ends_the_process_when_it_begins() {
 
 #[test]
 fn a_panic_in_the_work_of_a_lun_that_is_gone_ends_the_target() {
-    const NAME: &str = "retiring";
     let (world, trigger) = (World::new(), "trigger");
     let configure = |luns: &str| {
         let text = format!("portals = [\"127.0.0.1:0\"]\n[[target]]\niqn = \"{IQN}\"\nluns = [{luns}]\n");
@@ -167,7 +212,7 @@ fn a_panic_in_the_work_of_a_lun_that_is_gone_ends_the_target() {
     };
     configure("\"0=ram:8MiB\", \"1=ram:8MiB\"");
     let mut planted = world.forebay();
-    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{NAME}:{}", world.path(trigger).display()));
+    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{RETIRING_WORK}:{}", world.path(trigger).display()));
     planted.args(["target", "serve", "--config", "target.toml"]);
     let target = Process::start(&mut planted).expect("nothing is planted yet");
     configure("\"0=ram:8MiB\"");
@@ -176,7 +221,7 @@ fn a_panic_in_the_work_of_a_lun_that_is_gone_ends_the_target() {
     std::fs::write(world.path(trigger), "").expect("the world is writable");
     // Nobody may be there to answer any more.
     drop(world.run(["target", "reload"]));
-    assert_ended_by_panic(target, NAME);
+    assert_ended_by_panic(target, RETIRING_WORK);
 }
 
 #[test]
@@ -188,7 +233,8 @@ fn a_panic_in_the_work_over_a_disk_of_large_sectors_ends_the_process_when_it_beg
     let served = served.target(["--lun", "0=ram:8MiB"]);
     let disk = LoopDevice::new(&world.path("backing"), 16 << 20, 4096);
     let disk = disk.path.display().to_string();
-    ends_when_it_begins(&world, "small-blocks", &["attach", &served.url(0), "--name", "disk", "--cache", &disk]);
+    let attach = ["attach", &served.url(0), "--name", "disk", "--cache", &disk];
+    ends_when_it_begins(&world, LARGE_SECTORS_WORK, &attach);
 }
 
 /// Commands that work on a LUN or an attachment and end.
@@ -199,18 +245,18 @@ fn a_panic_in_the_work_behind_a_command_ends_it() {
     let url = target.url(0);
     let log = ["attach", &url, "--name", "disk", "--log", "disk.log", "--log-size", "8MiB"];
     let load = ["--rw", "randread", "--seconds", "1"];
-    ends_when_it_begins(&world, "session", &[&["bench", &url], &load[..]].concat());
+    ends_when_it_begins(&world, SESSION_WORK, &[&["bench", &url], &load[..]].concat());
     world.start(log).terminate().success();
-    ends_when_it_begins(&world, "log-replay", &["log", "replay", "disk.log", &url]);
+    ends_when_it_begins(&world, REPLAY_WORK, &["log", "replay", "disk.log", &url]);
     let disk = world.start(log);
-    ends_when_it_begins(&world, "nbd-driver", &[&["bench", "disk"], &load[..]].concat());
+    ends_when_it_begins(&world, CLIENT_WORK, &[&["bench", "disk"], &load[..]].concat());
     disk.terminate().success();
 }
 
 /// What serves a FUSE file, and what measures how long a wake-up takes.
 #[test]
 fn a_panic_in_a_thread_of_its_own_ends_the_process() {
-    for name in ["fuse", "wake-up"] {
+    for name in THREADS {
         let (world, served) = (World::new(), World::new());
         let served = served.target(["--lun", "0=ram:8MiB"]);
         let place = world.path("file");
@@ -221,11 +267,10 @@ fn a_panic_in_a_thread_of_its_own_ends_the_process() {
     }
 }
 
-/// Marks are written by the target for a cache, what a start has to know of hosts that share a LUN at its start, and
-/// reservations that are to last by whoever asks for them.
+/// Marks are written by the target for a cache, what a start has to know of hosts that share a LUN at its start.
 #[test]
 fn a_panic_in_what_a_target_writes_beside_a_lun_ends_it() {
-    for (name, more) in [("marks-file", ""), ("sharing-file", ",shared")] {
+    for (name, more) in STORE_WORK {
         let world = World::new();
         let lun = format!("0=file:{},size=8MiB{more}", world.path("disk.img").display());
         std::fs::write(world.path("trigger"), "").expect("the world is writable");
@@ -250,15 +295,29 @@ fn a_panic_in_what_a_target_writes_beside_a_lun_ends_it() {
     }
 }
 
-/// Names that no test here plants a panic in, and why.
-const NOT_PLANTED: [(&str, &str); 2] = [
-    ("kernel-nbd", "it needs the kernel's NBD client"),
-    ("sidecar", "it is written like marks, by the same kind of thread"),
-];
+/// A reservation that is to last is written before it is acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_in_what_keeps_reservations_ends_the_target() {
+    let world = World::new();
+    let trigger = world.path("trigger");
+    let mut planted = world.forebay();
+    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{RESERVATIONS_WORK}:{}", trigger.display()));
+    planted.args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=file:disk.img,size=8MiB"]);
+    let target = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{finished:?}"));
+    let url = format!("iscsi://{}/{IQN}/0", target.ready);
+    let options = InitiatorOptions::for_url(&url.parse().expect("it is a URL"));
+    let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await.expect("it serves");
+    let driver = tokio::spawn(driver);
+    std::fs::write(&trigger, "").expect("the world is writable");
+    let asking = tokio::spawn(async move { lun.register_and_ignore(1, true).await });
+    assert_ended_by_panic(target, RESERVATIONS_WORK);
+    asking.abort();
+    driver.abort();
+}
 
 #[test]
 fn every_work_that_has_a_name_has_a_panic_planted_in_it() {
-    let planting = [include_str!("panics.rs"), include_str!("../../crates/file/tests/panics.rs")].concat();
+    let planted = planted_work();
     let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates"));
     let mut names = BTreeSet::new();
     for entry in WalkDir::new(crates).into_iter().map(Result::unwrap) {
@@ -272,9 +331,12 @@ fn every_work_that_has_a_name_has_a_panic_planted_in_it() {
         }
     }
     assert!(names.len() > 20, "{names:?}");
-    let is_planted = |name: &&String| planting.contains(&format!("\"{name}\""));
-    let left: Vec<&String> = names.iter().filter(|name| !is_planted(name)).collect();
+    let excepted: BTreeSet<&str> = NOT_PLANTED.iter().map(|(name, _)| *name).collect();
+    assert!(planted.is_disjoint(&excepted), "what is planted is no exception");
+    let known: BTreeSet<&str> = planted.union(&excepted).copied().collect();
+    let there: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let left: Vec<_> = there.difference(&known).collect();
     assert!(left.is_empty(), "no panic is planted in {left:?}");
-    let gone = NOT_PLANTED.iter().find(|(name, _)| !names.contains(*name));
-    assert_eq!(gone, None, "there is no such work any more");
+    let gone: Vec<_> = known.difference(&there).collect();
+    assert!(gone.is_empty(), "there is no such work any more: {gone:?}");
 }

@@ -198,6 +198,13 @@ fn lines_that_cannot_have_checksums_are_refused_as_a_mistake_of_who_asks_for_the
     let disk = world.start([&["attach", &target.url(0), "--name", "disk"][..], &cache].concat());
     world.run(["set", "disk", "cache.block-size=16KiB"]).failure(USAGE, &["have checksums"]);
     disk.terminate().success();
+    fs::remove_file(world.path("disk.cache")).unwrap();
+    let url = target.url(0);
+    let lines = [&["attach", &url][..], &cache, &["--cache-block-size"]].concat();
+    let mistaken = world.run([&lines[..], &["16KiB"]].concat());
+    mistaken.failure(USAGE, &["--cache-checksums", "--cache-block-size"]);
+    // Those of 4 KiB can, also when somebody says that this is their size.
+    world.start([&lines[..], &["4KiB"]].concat()).terminate().success();
 }
 
 #[test]

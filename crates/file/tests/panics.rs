@@ -5,6 +5,7 @@
 
 #[expect(dead_code, reason = "other tests use more of it")]
 mod loop_device;
+mod planted;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use block::Buffer;
 use block::device::DeviceExt;
 use file::{FileDevice, FileOptions};
 use loop_device::{LoopDevice, may_make_devices};
+use planted::{DEVICE_WORK, FILE_WORK};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -31,7 +33,7 @@ fn a_panic_in_the_work_of_a_file_ends_the_process() {
     if let Ok(name) = std::env::var(VARIABLE) {
         return use_a_file(name);
     }
-    for name in ["file-pool", "file-call", "file-workers"] {
+    for name in FILE_WORK {
         ends_the_process("a_panic_in_the_work_of_a_file_ends_the_process", name, Path::new(""));
     }
 }
@@ -46,7 +48,7 @@ fn a_panic_of_who_waits_to_keep_a_block_device_ends_the_process() {
     if may_make_devices() {
         let folder = folder();
         let device = LoopDevice::new(&folder.path().join("backing"), 1 << 20, 512);
-        ends_the_process("a_panic_of_who_waits_to_keep_a_block_device_ends_the_process", "file-keeper", &device.path);
+        ends_the_process("a_panic_of_who_waits_to_keep_a_block_device_ends_the_process", DEVICE_WORK, &device.path);
     }
 }
 

@@ -79,8 +79,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_RE
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const _: () = assert!(DRAIN_TIMEOUT.as_secs() + LINGER_TIMEOUT.as_secs() < 5);
 
-/// Time a session that is over waits for its I/O with the backends. Disks give up within 30 s; after a minute a backend
-/// is stuck, and neither the initiator's next session nor the end of the server waits for it any longer.
+/// Time a session that is over waits for its I/O with the backends, unless the server ends. Disks give up within 30 s;
+/// after a minute a backend is stuck, and the initiator's next session does not wait for it any longer.
 pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.

@@ -93,7 +93,7 @@ pub(crate) struct Session {
     timer: Option<(Instant, Sleep)>,
     drain_deadline: Option<Instant>,
     closed: Option<CloseReason>,
-    /// Until when a session that is over waits for its I/O under way.
+    /// Until when a session that is over waits for its I/O under way, while the server goes on.
     settling_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
     counted_digest_errors: u64,
@@ -367,10 +367,16 @@ impl Session {
         self.delayed.take().or_else(|| postponed(self)).or_else(|| self.protocol.poll_event())
     }
 
+    /// Until when a session that is over waits for its I/O under way. At the end of the server nobody replaces it.
+    fn settling_end(&self) -> Option<Instant> {
+        let server_end = self.drain_deadline.map(|deadline| deadline + LINGER_TIMEOUT);
+        self.settling_deadline.map(|deadline| server_end.map_or(deadline, |end| deadline.min(end)))
+    }
+
     /// Whether a session that is over has nothing with its backends any more. Whoever replaces it waits for this (RFC
     /// 7143 6.3.5): no write of the old session lands after the new one began.
     fn is_settled(&self) -> bool {
-        let is_late = || self.settling_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
+        let is_late = || self.settling_end().is_some_and(|end| self.server.clock.now() >= end);
         if !self.running.is_empty() && is_late() {
             tracing::warn!(
                 tsih = self.tsih,
@@ -640,8 +646,9 @@ impl Session {
                 self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
                 self.protocol.request_logout(now());
             }
+            // Also one that is logging out and waits for I/O that does not end.
             Directive::Drain
-                if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && self.is_to_be_dropped() =>
+                if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && !self.protocol.is_closed() =>
             {
                 self.protocol.drop_session(now());
             }
@@ -649,11 +656,6 @@ impl Session {
             Directive::Drain | Directive::Stop => return false,
         }
         true
-    }
-
-    /// Whether a session that should have ended by itself has not even begun to.
-    fn is_to_be_dropped(&self) -> bool {
-        !self.protocol.is_closed() && !self.protocol.is_logging_out()
     }
 
     /// Takes connections that logged in to this session.
@@ -740,10 +742,10 @@ impl Session {
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
-        let drain_deadline = self.drain_deadline.filter(|_| self.is_to_be_dropped());
+        let drain_deadline = self.drain_deadline.filter(|_| !self.protocol.is_closed());
         let lingering = self.wires.iter().filter_map(|wire| wire.closed.as_ref().map(|(_, until)| *until)).min();
         let unread = self.unread_deadline();
-        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering, self.settling_deadline, unread];
+        let deadlines = [self.protocol.poll_timeout(), drain_deadline, lingering, self.settling_end(), unread];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             self.timer = None;
             return false;

@@ -357,6 +357,21 @@ async fn a_peer_that_takes_nothing_does_not_hold_the_end_up() {
     assert_eq!(ended.unwrap(), iscsi::target::CloseReason::Logout);
 }
 
+/// A backend may be a target that is away, and its session waits for it for minutes.
+#[tokio::test(start_paused = true)]
+async fn io_that_does_not_end_does_not_hold_the_end_of_a_server_up() {
+    for logs_out in [false, true] {
+        let (_device, server, mut client) = with_a_held_write().await;
+        let begun = tokio::time::Instant::now();
+        if logs_out {
+            client.log_out().await;
+            let_things_happen().await;
+        }
+        tokio::time::timeout(10 * SETTLING_TIMEOUT, server.drain()).await.expect("it ends");
+        assert!(begun.elapsed() < Duration::from_secs(5), "after {:?}, logging out: {logs_out}", begun.elapsed());
+    }
+}
+
 #[tokio::test]
 async fn portals_of_both_families_serve_until_the_shutdown() {
     let portals = ["127.0.0.1:0", "[::1]:0"].map(portal).to_vec();

@@ -4,6 +4,8 @@ mod common;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use base::buffer::Buffer;
@@ -13,13 +15,15 @@ use block::completion::Workers;
 use block::device::DeviceExt;
 use block::layer::crash::CrashLayer;
 use block::layer::delay::Latency;
-use block::{Geometry, SharedDevice};
+use block::memory::MemoryDevice;
+use block::{Completion, Device, Geometry, Identity, Operation, Request, SharedDevice};
 use common::{Kind, format, open_options, try_open};
-use writelog::{DestageOrder, Durability, PersistentRegion, VolatileRegion, WriteLog};
+use writelog::{DestageOrder, Durability, Level2, PersistentRegion, VolatileRegion, WriteLog};
 
 const BLOCKS: u64 = 40;
 const BLOCK_BYTES: u64 = 4096;
 const LOG_BYTES: u64 = 1 << 20;
+const HOUR: Duration = Duration::from_secs(3600);
 /// A round of them takes several records.
 const SLOTS_BYTES: usize = 256 << 10;
 
@@ -79,4 +83,73 @@ fn order_log_with_slots_leaves_the_origin_a_prefix_at_each_flush() {
         }
         assert!(moments.len() > 3, "{durability}, seed {seed}: {moments:?} are no test");
     }
+}
+
+/// What a log and its LUN were asked for.
+#[derive(Default)]
+struct Asked {
+    /// Bytes sent to the LUN since the log was last read, and the most that they came to.
+    sent_bytes: AtomicU64,
+    most_bytes: AtomicU64,
+}
+
+/// One of the two, which notes it.
+struct Noting {
+    below: MemoryDevice,
+    is_log: bool,
+    asked: Arc<Asked>,
+}
+
+impl Device for Noting {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        let asked = &self.asked;
+        match &request.operation {
+            Operation::Write { .. } if !self.is_log => {
+                let length = request.range().map_or(0, |range| range.length);
+                let sent = asked.sent_bytes.fetch_add(length, Relaxed) + length;
+                asked.most_bytes.fetch_max(sent, Relaxed);
+            }
+            Operation::Read { .. } if self.is_log => asked.sent_bytes.store(0, Relaxed),
+            _ => {}
+        }
+        self.below.submit(request)
+    }
+}
+
+/// An epoch longer than a batch is read again, a batch at a time: what is sent without a look at the log was in RAM.
+#[test]
+fn of_a_long_epoch_no_more_is_in_ram_than_a_batch() {
+    const EPOCH_BYTES: u64 = 1 << 20;
+    const BATCH_BYTES: u64 = 128 << 10;
+    let mut executor = Executor::new(1);
+    let asked = Arc::<Asked>::default();
+    let noting = |is_log| {
+        let below = MemoryDevice::new(8 * EPOCH_BYTES, Identity::default());
+        Arc::new(Noting { below, is_log, asked: Arc::clone(&asked) })
+    };
+    let (device, origin): (SharedDevice, SharedDevice) = (noting(true), noting(false));
+    format(&mut executor, &device, &origin);
+    let kind = Kind { durability: Durability::UnsafeVolatile, order: DestageOrder::Log };
+    let mut options = open_options(&executor, kind, None);
+    options.volatile_bytes = 2 * EPOCH_BYTES as usize;
+    options.record_cache_bytes = 0;
+    options.checkpoint_interval_bytes = 4 * EPOCH_BYTES;
+    options.level2 = Level2 { batch_bytes: BATCH_BYTES, idle: HOUR, age_max: HOUR, ..options.level2 };
+    let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+    // One round of them, none of which is a neighbour of another.
+    for block in 0..EPOCH_BYTES / BLOCK_BYTES {
+        let write = log.write(2 * block * BLOCK_BYTES, Buffer::copy_of(&[7; BLOCK_BYTES as usize]), false);
+        executor.block_on(write).expect("nothing fails");
+    }
+    executor.block_on(async move { log.destage(|_| {}).await }).expect("nothing fails");
+    let most = asked.most_bytes.load(Relaxed);
+    assert!((1..=2 * BATCH_BYTES).contains(&most), "{most} bytes were sent of what was in RAM");
 }

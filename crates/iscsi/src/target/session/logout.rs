@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Whether the initiator is ending the whole session, and waits for the response.
-    pub fn is_logging_out(&self) -> bool {
+    pub(super) fn is_logging_out(&self) -> bool {
         self.logouts.iter().any(|logout| logout.ends_session)
     }
 

@@ -1,0 +1,100 @@
+//! Peers that ask for much and take nothing make a target hold what its limits say, and no more: of the whole process,
+//! as the operating system counts it.
+
+use std::fs;
+use std::io;
+
+use tests::bare_session::BareSession;
+use tests::{IQN, Process, World};
+
+const MIB: u64 = 1 << 20;
+/// Sessions of each kind.
+const SESSIONS: u64 = 8;
+const DATA_IN_BYTES: u64 = 64 * MIB;
+const DATA_OUT_BYTES: u64 = 64 * MIB;
+/// What a session may have beyond these whatever others hold: a read of a MiB, a piece of a write.
+const ALWAYS_BYTES: u64 = MIB + (64 << 10);
+/// Answers of one connection that wait to be sent (docs/concepts/limits.md).
+const ANSWER_BYTES: u64 = 16 * MIB;
+/// What all else may take: the program itself, its threads and pools, and what the allocator keeps.
+const ELSE_BYTES: u64 = 64 * MIB;
+/// Times that each session asks: more than it can have.
+const REQUESTS: u32 = 100;
+
+fn peak_bytes(id: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).expect("the process lives");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux tells");
+    let kilobytes: u64 = line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("it is a number");
+    kilobytes << 10
+}
+
+/// What one session of an attack does without end.
+type Attack = fn(&mut BareSession, u32) -> io::Result<()>;
+
+fn ping(session: &mut BareSession, _: u32) -> io::Result<()> {
+    session.ping(&[b'n'; 256 << 10])
+}
+
+fn read(session: &mut BareSession, number: u32) -> io::Result<()> {
+    session.read(100 + number, MIB as u32)
+}
+
+fn write(session: &mut BareSession, number: u32) -> io::Result<()> {
+    session.open_write(100 + number, MIB as u32)
+}
+
+/// As many keys as fit.
+fn text(session: &mut BareSession, _: u32) -> io::Result<()> {
+    session.text("a=\0".repeat(2000).as_bytes())
+}
+
+/// With what it may make the target hold.
+const ATTACKS: [(&str, &str, Attack, u64); 4] = [
+    ("pings whose echoes are not read", "ping", ping, SESSIONS * ANSWER_BYTES),
+    ("reads that are not fetched", "read", read, DATA_IN_BYTES + SESSIONS * ALWAYS_BYTES),
+    ("writes whose data does not come", "write", write, DATA_OUT_BYTES + SESSIONS * ALWAYS_BYTES),
+    ("texts of many keys", "text", text, SESSIONS * ANSWER_BYTES),
+];
+
+/// Sessions that go on with an attack until the target takes nothing more of it.
+fn besiege(portal: &str, attack: Attack, name: &str) -> Vec<BareSession> {
+    let keys = [("InitialR2T", "Yes"), ("ImmediateData", "No"), ("MaxRecvDataSegmentLength", "262144")];
+    let besiege = |number: u32| {
+        let mut session = BareSession::log_in(portal, IQN, &format!("iqn.2026-11.io.forebay:{name}"), number, &keys);
+        // It may close the connection, or stop listening.
+        let _ = (0..REQUESTS).try_for_each(|request| attack(&mut session, request));
+        session
+    };
+    (0..SESSIONS as u32).map(besiege).collect()
+}
+
+#[track_caller]
+fn assert_bounded(target: &Process, limit: u64, what: &str) {
+    // Somebody else is served meanwhile, and only after what came before was looked at.
+    BareSession::log_in(&target.ready, IQN, "iqn.2026-11.io.forebay:good", 1, &[]);
+    let peak = peak_bytes(target.id());
+    println!("{what}: {} MiB", peak / MIB);
+    assert!(peak < limit + ELSE_BYTES, "{what}: {} MiB where {} and 64 are allowed", peak / MIB, limit / MIB);
+}
+
+/// Each attack alone, and then all of them together.
+#[test]
+fn attacks_make_a_target_hold_what_its_limits_say() {
+    let world = World::new();
+    let config = format!(
+        "portals = [\"127.0.0.1:0\"]\n[limits]\ndata-in = \"{DATA_IN_BYTES}\"\ndata-out = \"{DATA_OUT_BYTES}\"\n\
+         [[target]]\niqn = \"{IQN}\"\nluns = [\"0=file:disk.img,size=64MiB\"]\n"
+    );
+    fs::write(world.path("target.toml"), config).expect("the world is writable");
+    let serve = || world.start(["target", "serve", "--config", "target.toml"]);
+    for (what, name, attack, limit) in ATTACKS {
+        let target = serve();
+        let _sessions = besiege(&target.ready, attack, name);
+        assert_bounded(&target, limit, what);
+        target.terminate().success();
+    }
+    let target = serve();
+    let _sessions = ATTACKS.map(|(_, name, attack, _)| besiege(&target.ready, attack, name));
+    assert_bounded(&target, ATTACKS.iter().map(|(.., limit)| limit).sum(), "all together");
+    target.terminate().success();
+}

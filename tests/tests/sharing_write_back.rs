@@ -30,7 +30,7 @@ const BLOCKS: u64 = 16;
 const DEPTH: u64 = 3;
 
 fn place_of(block: u64) -> u64 {
-    (block / 4) << 20 | (block % 4) * BLOCK_BYTES
+    ((block / 4) << 20) + (block % 4) * BLOCK_BYTES
 }
 
 /// A host of its own.

@@ -91,10 +91,8 @@ impl Device for Path {
 
     fn submit(&self, request: Request) -> Completion {
         let range = self.geometry().check(&request).unwrap();
-        match request.operation {
-            Operation::Read { .. } => drop(self.reads.fetch_add(1, Ordering::Relaxed)),
-            _ => {}
-        }
+        let is_read = matches!(request.operation, Operation::Read { .. });
+        self.reads.fetch_add(u64::from(is_read), Ordering::Relaxed);
         if self.is_dead.load(Ordering::Relaxed) {
             return Completion::ready(request.fail(ErrorKind::Gone));
         }

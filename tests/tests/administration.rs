@@ -198,6 +198,10 @@ fn callers_who_say_nothing_keep_no_process_from_its_end() {
     let crowd = |name: &str| -> Vec<UnixStream> {
         (0..20).map(|_| UnixStream::connect(world.path("run").join(format!("{name}.sock"))).unwrap()).collect()
     };
+    for name in ["disk", "target"] {
+        let mode = fs::metadata(world.path("run").join(format!("{name}.sock"))).expect("it is attached").mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}: whoever may write to its control socket may end it");
+    }
     let silent = [crowd("disk"), crowd("target")];
     assert!(world.run(["status", "disk"]).success().starts_with("attachment "));
     let silent = [silent, [crowd("disk"), crowd("target")]];

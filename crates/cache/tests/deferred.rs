@@ -293,7 +293,9 @@ fn a_frame_that_refuses_deferred_data_ends_write_back_and_the_next_opening_has_t
 /// What a placing has written by then such a flush may drop; the placing's own flush comes later, and succeeds.
 #[test]
 fn a_flush_of_a_checkpoint_that_fails_takes_nothing_that_is_being_placed_beside_it() {
-    for seed in 0..100 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 100, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut executor = Executor::in_order();
         let (workers, clock) = (Workers::new(), executor.clock());
         let (plain, origin) = (CrashLayer::new(CACHE_BYTES, seed), memory(ORIGIN_BYTES));

@@ -33,7 +33,9 @@ fn assert_serves_what_the_origin_has(executor: &mut Executor, cache: &cache::Cac
 /// The flush is one that comes before clean lines are stored.
 #[test]
 fn what_the_cache_device_dropped_in_a_flush_that_failed_is_read_from_the_origin() {
-    for seed in 0..8 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 8, 1) {
+        let _printed = test.on_panic(seed, None);
         for mode in [Mode::WriteThrough, Mode::WriteBack] {
             let mut executor = Executor::in_order();
             let medium = CrashLayer::new(1 << 20, seed);
@@ -60,7 +62,9 @@ fn what_the_cache_device_dropped_in_a_flush_that_failed_is_read_from_the_origin(
 /// Durable writes share the flush that drops what is clean.
 #[test]
 fn what_the_cache_device_dropped_in_the_flush_of_a_write_is_read_from_the_origin() {
-    for seed in 0..8 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 8, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, seed);
         let workers = Workers::new();

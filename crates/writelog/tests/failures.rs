@@ -327,8 +327,8 @@ fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
     }
 }
 
-/// A program is killed at write `nth` of a checkpoint, which the device carries out and keeps in its own cache. The next
-/// opening loses its power at write `opening_nth`. Whether it came to the kill.
+/// A program is killed at write `nth` of a checkpoint, which the device carries out and keeps in its own cache. The
+/// next opening loses its power at write `opening_nth`. Whether it came to the kill.
 fn is_killed_and_then_loses_power(seed: u64, nth: u64, opening_nth: u64) -> bool {
     let mut executor = Executor::in_order();
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));

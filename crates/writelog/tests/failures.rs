@@ -327,6 +327,47 @@ fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
     }
 }
 
+/// A program is killed at write `nth` of a checkpoint, which the device carries out and keeps in its own cache. The
+/// next opening loses its power at write `opening_nth`. Whether it came to the kill.
+fn is_killed_and_then_loses_power(seed: u64, nth: u64, opening_nth: u64) -> bool {
+    let mut executor = Executor::in_order();
+    let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
+    let origin: SharedDevice = Arc::new(origin_medium);
+    let mut options = open_options(&executor, KIND, None);
+    only_when_asked(&mut options);
+    let device: SharedDevice = Arc::new(log_medium.clone());
+    format(&mut executor, &device, &origin);
+    let log = try_open(&mut executor, &device, &origin, options.clone()).expect("nothing fails yet");
+    (0..4).for_each(|block| write(&mut executor, log.as_ref(), block * 4096, &[block as u8 + 1; 4096]));
+    let power = log_medium.power().clone();
+    power.fail_write(log_medium.writes_seen() + nth);
+    let closing = Arc::clone(&log);
+    drop(executor.block_on(async move { closing.close(true).await }));
+    let is_killed = power.is_lost();
+    drop((log, executor));
+    let power = Power::new();
+    let killed = log_medium.after_restart_as(Loss::Seeded(seed), &power);
+    power.fail_write(opening_nth);
+    let device: SharedDevice = Arc::new(killed.clone());
+    drop(try_open(&mut Executor::in_order(), &device, &origin, options.clone()));
+    let (mut executor, device): (_, SharedDevice) = (Executor::in_order(), Arc::new(killed.after_power_loss()));
+    let context = format!("seed {seed}, killed at {nth}, power lost at {opening_nth} of the opening");
+    let log = try_open(&mut executor, &device, &origin, options).unwrap_or_else(|error| panic!("{context}: {error}"));
+    for block in 0..4 {
+        let bytes = read(&mut executor, log.as_ref(), block * 4096, 4096);
+        assert!(bytes == [block as u8 + 1; 4096], "{context}: block {block}");
+    }
+    is_killed
+}
+
+#[test]
+fn what_a_killed_program_left_in_the_cache_of_the_logs_device_is_durable_before_an_opening_relies_on_it() {
+    let test = block::crash_test!().of_few_crashes(2);
+    for seed in test.seeds(1, 60, 1) {
+        test.crash_at_every(seed, 100, |nth| (0..2).all(|at| is_killed_and_then_loses_power(seed, nth, at)));
+    }
+}
+
 #[test]
 fn bytes_only_the_log_had_are_an_error_and_never_the_origins_old_ones() {
     let mut bench = Bench::new(|options| {

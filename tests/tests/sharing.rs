@@ -537,6 +537,7 @@ fn what_nobody_keeps_apart_is_refused_with_advice() {
     let unsupported = attach(&plain, &["--shared"]);
     assert!(unsupported.code != Some(0) && unsupported.stderr.contains("option \"shared\""), "{unsupported:?}");
     attach(&shared, &[]).failure(2, &["--shared", "without a cache"]);
+    attach(&shared, &["--shared", "--cache-mode", "write-back"]).failure(2, &["write-through"]);
     attach(&shared, &["--shared", "--log", "disk.log", "--log-size", "8MiB"]).failure(2, &["--log"]);
     attach(&shared, &["--shared", "--cache-exclusive"]).failure(2, &["--cache-exclusive"]);
     // The target takes several paths of one client; our initiator is a client by one.

@@ -43,8 +43,15 @@ struct Host {
 impl Host {
     fn attach(url: &str, name: &'static str) -> Self {
         let world = World::new();
-        let process = world.start(Self::arguments(url, name));
+        let process = Self::start(&world, url, name);
         Self { world, process, name }
+    }
+
+    /// It is not for use yet, and has to be allowed.
+    fn start(world: &World, url: &str, name: &'static str) -> Process {
+        let mut command = world.forebay();
+        command.env("FOREBAY_UNSAFE_SHARED_WRITE_BACK", "1").args(Self::arguments(url, name));
+        Process::start(&mut command).unwrap_or_else(|finished| panic!("{name}: {finished:?}"))
     }
 
     fn arguments(url: &str, name: &'static str) -> Vec<String> {
@@ -56,7 +63,7 @@ impl Host {
 
     /// The same host once more, after it was killed.
     fn attach_again(&mut self, url: &str) {
-        self.process = self.world.start(Self::arguments(url, self.name));
+        self.process = Self::start(&self.world, url, self.name);
     }
 
     fn io(&self, commands: &[&str]) {

@@ -273,6 +273,11 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
         "for tests: NAME:PATH ends the process as a defect in the background work NAME would, once there is a file at \
          PATH",
     ),
+    (
+        "FOREBAY_UNSAFE_SHARED_WRITE_BACK",
+        "for tests: a cache of a shared logical unit may delay writes, with the faults that docs/protocol/sharing.md \
+         names",
+    ),
 ];
 
 /// The examples of the command with this full name (`forebay cache check`).

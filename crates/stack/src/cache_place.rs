@@ -207,7 +207,7 @@ impl CacheConfig {
             cleaning: self.cleaning,
             deferred_max: self.deferred_max,
             memory_max,
-            delays_shared: true,
+            delays_shared: may_delay_shared_writes(),
             ..OpenOptions::new(self.mode, clock)
         }
     }
@@ -230,4 +230,9 @@ fn mode(settings: &Settings) -> Result<Mode> {
         true => Ok(Mode::WriteThrough),
         false => settings.chosen("cache.mode"),
     }
+}
+/// Whether a cache may delay writes of a LUN that others share. Not for use yet: what may happen is in
+/// `docs/protocol/sharing.md`.
+pub(crate) fn may_delay_shared_writes() -> bool {
+    std::env::var_os("FOREBAY_UNSAFE_SHARED_WRITE_BACK").is_some()
 }

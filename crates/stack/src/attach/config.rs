@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cache::Mode;
 use iscsi::url::Url;
 
-use crate::cache_place::CacheConfig;
+use crate::cache_place::{CacheConfig, may_delay_shared_writes};
 use crate::difference_place::DifferenceConfig;
 use crate::error::{Error, Failure, Result};
 use crate::fronts;
@@ -94,6 +95,14 @@ fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
         return refused(format!(
             "{} says that nobody else writes, and {shared} that others do",
             settings.name_of("cache.exclusive")
+        ));
+    }
+    let mode: Option<Mode> = if settings.is_given("cache.mode") { settings.parsed("cache.mode")? } else { None };
+    if let Some(mode) = mode.filter(|mode| mode.delays_writes() && !may_delay_shared_writes()) {
+        let option = settings.name_of("cache.mode");
+        return refused(format!(
+            "{option} {mode} would keep from others what is written: with {shared} it is write-through or \
+             write-around"
         ));
     }
     Ok(())

@@ -303,11 +303,10 @@ pub static TABLE: &[Setting] = &[
     )
     .default("off")
     .more(
-        "The target has to serve it with the option \"shared\". A cache keeps what was read, also from one attachment \
-         to the next, but for what others changed between. It is in write-through, if nothing else is said; in \
-         write-back it delays writes in ranges of 1 MiB that the target gives this host alone, until another host asks \
-         for something there. Several attachments of one host may share a logical unit, too, each with a cache of its \
-         own. What is under way when a session is lost is not written again, and fails.",
+        "The target has to serve it with the option \"shared\". A cache is then in write-through and keeps what was \
+         read, also from one attachment to the next, but for what others changed between. Several attachments of one \
+         host may share a logical unit, too, each with a cache of its own. What is under way when a session is lost is \
+         not written again, and fails.",
     )
     .basic(),
     Setting::new(

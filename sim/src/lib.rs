@@ -2,8 +2,8 @@
 //!
 //! The tests of this crate assemble production code over models of disks, links and power, and run it in virtual time.
 //! A run is its seed: the same seed gives the same run to the nanosecond, so a failure is replayed by the command that
-//! it prints: see [`block::crash_test!`]. Those runs of which a part has a thread of its own are the exception: what two
-//! threads do in one moment is as the machine has it (`second_thread`).
+//! it prints: see [`block::crash_test!`]. Those runs of which a part has a thread of its own are the exception: what
+//! two threads do in one moment is as the machine has it (`second_thread`).
 //!
 //! | module | holds |
 //! |---|---|

@@ -97,8 +97,8 @@ fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     assert_eq!(log.status().dirty_bytes, 0);
 }
 
-/// One write of the log device fails, some newer data or zeroes go past it, and the power fails: what only the log has is
-/// there, and nothing older than what went past it.
+/// One write of the log device fails, some newer data or zeroes go past it, and the power fails: what only the log has
+/// is there, and nothing older than what went past it.
 #[test]
 fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
     let orders = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];

@@ -4,8 +4,8 @@
 //! two processes that only spin, which is what the loss of processor time alone costs on this machine, then beside two
 //! unfair clients, each a process of its own. The target has a processor to itself, and the clients another: what is
 //! measured is how the target shares its work out, and not how the system does. The unfair clients are nice by default:
-//! on machines of their own they would take no processor from the good one. Medians of the rounds are printed, with the least and the largest
-//! share, and how long the target takes to end at SIGTERM while the attack goes on.
+//! on machines of their own they would take no processor from the good one. Medians of the rounds are printed, with the
+//! least and the largest share, and how long the target takes to end at SIGTERM while the attack goes on.
 
 #![forbid(unsafe_code)]
 

@@ -84,9 +84,9 @@ impl LockManager {
         self.table.is_touched() || !self.cleared.is_empty()
     }
 
-    /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is gone on
-    /// with after a rest, so that who asks again and again does not take the unit's time from all others: circles are found
-    /// then.
+    /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is continued
+    /// after a rest, so that who asks again and again does not take the unit's time from all others: circles are
+    /// found then.
     fn find_victim(&mut self, now: Instant, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
         let mut steps = self.settings.limits.search_steps_max;
         self.suspects.extend(changed);

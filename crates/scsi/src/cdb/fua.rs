@@ -14,8 +14,8 @@ impl Cdb {
             Self::CompareAndWrite { lba, block_count, is_dpo, .. } => {
                 Some(Self::CompareAndWrite { lba, block_count, is_dpo, is_fua: true })
             }
-            // They change no blocks, or have no such bit: in WRITE SAME it is UNMAP, and WRITE AND VERIFY always writes to
-            // the medium.
+            // They change no blocks, or have no such bit: in WRITE SAME it is UNMAP, and WRITE AND VERIFY always
+            // writes to the medium.
             Self::TestUnitReady
             | Self::RequestSense { .. }
             | Self::Inquiry { .. }

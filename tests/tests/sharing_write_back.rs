@@ -40,30 +40,30 @@ struct Host {
     name: &'static str,
 }
 
+fn started(command: &mut Command) -> Process {
+    Process::start(command).unwrap_or_else(|finished| panic!("{finished:?}"))
+}
+
 impl Host {
     fn attach(url: &str, name: &'static str) -> Self {
         let world = World::new();
-        let process = Self::start(&world, url, name);
+        let process = started(&mut Self::command(&world, url, name));
         Self { world, process, name }
     }
 
-    /// It is not for use yet, and has to be allowed.
-    fn start(world: &World, url: &str, name: &'static str) -> Process {
-        let mut command = world.forebay();
-        command.env("FOREBAY_UNSAFE_SHARED_WRITE_BACK", "1").args(Self::arguments(url, name));
-        Process::start(&mut command).unwrap_or_else(|finished| panic!("{name}: {finished:?}"))
-    }
-
-    fn arguments(url: &str, name: &'static str) -> Vec<String> {
+    /// To delay writes of a shared LUN is not for use yet, and has to be allowed.
+    fn command(world: &World, url: &str, name: &'static str) -> Command {
         let what =
             "--shared --cache store.cache --cache-size 16MiB --cache-mode write-back --set cache.clean-above=100%";
-        let name = ["attach", url, "--name", name].map(str::to_owned);
-        name.into_iter().chain(what.split(' ').map(str::to_owned)).collect()
+        let mut command = world.forebay();
+        command.env("FOREBAY_UNSAFE_SHARED_WRITE_BACK", "1");
+        command.args(["attach", url, "--name", name]).args(what.split(' '));
+        command
     }
 
     /// The same host once more, after it was killed.
     fn attach_again(&mut self, url: &str) {
-        self.process = Self::start(&self.world, url, self.name);
+        self.process = started(&mut Self::command(&self.world, url, self.name));
     }
 
     fn io(&self, commands: &[&str]) {
@@ -160,7 +160,7 @@ fn what_a_killed_host_had_not_written_comes_when_it_is_back_and_is_refused_where
     one.delay(2, "2M 4k");
     one.process.kill();
     io(&url, &["write -P 8 2M 4k"]);
-    let refused = one.world.run(Host::arguments(&url, one.name));
+    let refused = finish(&mut Host::command(&one.world, &url, one.name));
     refused.failure(9, &["store.cache", "others have written"]);
     io(&url, &["read -P 8 2M 4k"]);
     let inspected = one.world.run(["cache", "inspect", "store.cache"]).success();
@@ -374,7 +374,7 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
         let other = World::new();
         let socket = other.path("host.nbd");
         let front = format!("nbd:unix:{}", socket.display());
-        let process = other.start(Host::arguments(&url, name).into_iter().chain(["--as".to_owned(), front]));
+        let process = started(Host::command(&other, &url, name).args(["--as", &front]));
         let (device, driver) = NbdClient::connect(&ListenAddress::Unix(socket)).await.expect("it said ready");
         tokio::spawn(driver);
         let device: SharedDevice = device;

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use scsi::Cdb;
 use scsi::cdb::Change;
+use scsi::sharing::action_out;
 
 use crate::nexus::NexusId;
 
@@ -42,5 +43,9 @@ impl Protection {
 
 /// Whether a command is only for those who may write: it would change the medium, or what all see of the unit.
 pub(crate) fn is_for_writers(cdb: &Cdb) -> bool {
-    cdb.class().change != Change::Nothing
+    match cdb {
+        // Who may only read may keep copies. Locks would keep the writers out, and a fence would end them.
+        Cdb::SharingOut { service_action, .. } => matches!(*service_action, action_out::LOCK | action_out::FENCE),
+        _ => cdb.class().change != Change::Nothing,
+    }
 }

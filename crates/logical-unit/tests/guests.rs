@@ -10,7 +10,7 @@ use common::{BLOCK_BYTES, GatedDevice, Target, transfer};
 use logical_unit::{LogicalUnitOptions, LunMap, Mapping, MemoryChanges, NexusId, TaskManagementResponse};
 use scsi::cdb::{Blocks, StartStopUnit};
 use scsi::change_mark::{Parameters, action_in, action_out, parse_marks};
-use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction};
+use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction, sharing};
 
 /// An owner, and a guest that sees the same unit through a map of its own and may only read it.
 fn owner_and_guest() -> (Arc<GatedDevice>, Target, Target) {
@@ -48,6 +48,10 @@ fn a_guest_cannot_take_the_unit_from_its_owner() {
         guest.refuses(cdb, &list, Sense::WRITE_PROTECTED);
     }
     guest.refuses(Cdb::Reserve6, &[], Sense::WRITE_PROTECTED);
+    for (service_action, length) in [(sharing::action_out::LOCK, 40), (sharing::action_out::FENCE, 8)] {
+        let cdb = Cdb::SharingOut { service_action, client: 0, parameter_list_length: length };
+        guest.refuses(cdb, &vec![0; length as usize], Sense::WRITE_PROTECTED);
+    }
     guest.refuses(Cdb::StartStopUnit(stop), &[], Sense::WRITE_PROTECTED);
     guest.refuses(Cdb::PreventAllowMediumRemoval { prevent: 1 }, &[], Sense::WRITE_PROTECTED);
     let outcome = guest.run_bytes(&mode_select, &write_protect);

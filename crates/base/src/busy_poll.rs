@@ -7,7 +7,9 @@
 //! - after traffic, for about as long as a wake-up takes: a silent connection costs nothing;
 //! - while little is under way, and was of late: of a batch that is half answered the other half comes soon;
 //! - while that pays. Each time that ends with traffic adds confidence, each in vain takes more away. Without any, as
-//!   when the peer needs the very processor we would look on, one pause in 64 is tried, and then ever fewer;
+//!   when the peer needs the very processor we would look on, one pause in 64 is tried, and then ever fewer. What the
+//!   first look finds was there already, whether one looks on or not, and says nothing: on one processor that is when
+//!   the peer went before;
 //! - while nobody else wants the processor: when two looks are further apart than it takes to look, another thread ran
 //!   in between, and confidence is gone.
 //!
@@ -110,7 +112,9 @@ impl BusyPoll {
 
     /// Something came or went.
     pub fn note_traffic(&mut self) {
-        if let State::Looking { since, last } = self.state {
+        if let State::Looking { since, last } = self.state
+            && last > since
+        {
             self.confidence = (self.confidence + 1).min(CONFIDENCE_MAX);
             self.trial_interval = TRIAL_INTERVAL_MIN;
             self.counts.paid += 1;
@@ -130,12 +134,12 @@ impl BusyPoll {
                 if dares {
                     let now = now();
                     self.state = State::Looking { since: now, last: now };
-                    self.counts.begun += 1;
                 }
                 dares
             }
             State::Looking { since, last } => {
                 let now = now();
+                self.counts.begun += u64::from(last == since);
                 let is_interrupted = now - last > self.longest / 2;
                 if depth > 0 && !is_interrupted && now - since < self.longest {
                     self.state = State::Looking { since, last: now };
@@ -265,11 +269,26 @@ mod tests {
         while look_in_vain(&mut poll) {}
         let hit = |poll: &mut BusyPoll| {
             poll.note_traffic();
-            poll.goes_on(1, at(0))
+            poll.goes_on(1, at(0)) && poll.goes_on(1, at(1))
         };
         let trials = (0..100 * TRIAL_INTERVAL_MIN).take_while(|_| !hit(&mut poll)).count();
         assert!(trials < TRIAL_INTERVAL_MIN as usize);
         assert!((0..100).all(|_| hit(&mut poll)), "one hit is enough to go on");
+    }
+
+    #[test]
+    fn what_the_first_look_finds_says_nothing() {
+        let mut poll = BusyPoll::new(LONGEST);
+        let find_at_once = |poll: &mut BusyPoll| {
+            poll.note_traffic();
+            poll.goes_on(1, at(0))
+        };
+        assert!((0..100).all(|_| find_at_once(&mut poll)));
+        poll.note_traffic();
+        assert_eq!(poll.take_counts(), None, "it looked once, as who goes to sleep does");
+        let in_vain = CONFIDENCE_MAX / 2 / IN_VAIN_COST;
+        assert!((0..in_vain).all(|_| find_at_once(&mut poll) && look_in_vain(&mut poll)));
+        assert!(!look_in_vain(&mut poll), "no confidence came of what was there already");
     }
 
     #[test]

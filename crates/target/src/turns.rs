@@ -26,7 +26,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::limits::{
-    FREE_POLLS, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_SHARED,
+    FREE_POLLS, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_ALONE, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES,
+    TURN_BYTES_ALONE, TURN_BYTES_SHARED,
 };
 use crate::waiting::{Initiator, Waiting};
 
@@ -179,10 +180,10 @@ impl Place {
     /// What it may do before others have their turn.
     pub(crate) fn portion(&self) -> Portion {
         let Turns { shared_polls, light_polls, .. } = &*self.turns;
-        if shared_polls.load(Ordering::Relaxed).min(light_polls.load(Ordering::Relaxed)) > 0 {
-            Portion { bytes: TURN_BYTES_SHARED, time: POLL_BUDGET_SHARED }
-        } else {
-            Portion { bytes: TURN_BYTES, time: POLL_BUDGET }
+        match (shared_polls.load(Ordering::Relaxed), light_polls.load(Ordering::Relaxed)) {
+            (0, _) => Portion { bytes: TURN_BYTES_ALONE, time: POLL_BUDGET_ALONE },
+            (_, 0) => Portion { bytes: TURN_BYTES, time: POLL_BUDGET },
+            _ => Portion { bytes: TURN_BYTES_SHARED, time: POLL_BUDGET_SHARED },
         }
     }
 
@@ -347,6 +348,19 @@ mod tests {
         places[1].note_commands(4096);
         assert!(!is_small(&places[1]));
         assert_eq!(turns.work(), u64::from(2 * SHARED_POLLS) + 2);
+    }
+
+    #[test]
+    fn who_is_alone_on_a_thread_has_large_portions_until_another_one_works() {
+        let (_, places) = places(2);
+        let is_large = |place: &Place| place.portion() == Portion { bytes: TURN_BYTES_ALONE, time: POLL_BUDGET_ALONE };
+        assert!(is_large(&places[0]));
+        places[0].note_work();
+        assert!(!is_large(&places[0]));
+        (0..SHARED_POLLS).for_each(|_| places[0].note_work());
+        assert!(is_large(&places[0]));
+        places[1].note_work();
+        assert!(!is_large(&places[0]) && !is_large(&places[1]));
     }
 
     #[test]

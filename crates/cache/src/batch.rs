@@ -12,9 +12,10 @@ use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
 use crate::core::Core;
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::format::{ENTRY_CLEAN, Line, LogEntry};
 use crate::granted::Right;
 use crate::limits::CLEAN_WRITES_IN_FLIGHT;
+use crate::numbers::FrameNumber;
 use crate::origin_write::Pick;
 use crate::pace::Force;
 use crate::pins::Pins;
@@ -46,16 +47,16 @@ impl Core {
             state.frames.find(block).is_some_and(|(_, line)| !self.sendable(block, &line, end).is_empty())
         };
         let mut cursor = self.cleaner.cursor();
-        let mut is_around = cursor == 0;
+        let mut is_around = cursor == FrameNumber::FIRST;
         loop {
             let (mut blocks, next) = state.frames.dirty_batch(cursor, count, run_max);
             blocks.retain(is_sendable);
             cursor = next;
-            if !blocks.is_empty() || (next == 0 && is_around) {
+            if !blocks.is_empty() || (next == FrameNumber::FIRST && is_around) {
                 self.cleaner.set_cursor(cursor);
                 return blocks;
             }
-            is_around |= next == 0;
+            is_around |= next == FrameNumber::FIRST;
         }
     }
 
@@ -222,7 +223,7 @@ impl Core {
                 continue;
             }
             state.frames.set_busy(frame, true);
-            let entry = LogEntry::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
+            let entry = LogEntry::state(frame, None, Line { dirty: line.dirty & !mask, ..line });
             if self.crash_mode.maps_at_once() && state.frames.mappings.is_safe(frame) {
                 // All that is valid is durable, and the origin has flushed it.
                 state.frames.set_mapped(frame, true);

@@ -9,6 +9,7 @@ use crate::format::Line;
 use crate::frames::Frames;
 use crate::limits::SECTOR_BYTES;
 use crate::line_size::LineSize;
+use crate::numbers::FrameNumber;
 use crate::sectors::Sectors;
 
 /// Ranges of the origin that others changed: ascending, apart, in whole sectors.
@@ -49,10 +50,10 @@ impl Changes {
     }
 
     /// The lines of which something was changed: their frames, what they are, and the sectors that were.
-    fn lines_in<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = (u32, Line, Sectors)> + 'a {
+    fn lines_in<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = (FrameNumber, Line, Sectors)> + 'a {
         let line_size = frames.layout().line_size;
         let count = if self.ranges.is_empty() { 0 } else { frames.layout().frame_count() };
-        (0..count).filter_map(move |frame| {
+        FrameNumber::FIRST.up_to(FrameNumber(count)).filter_map(move |frame| {
             let changed = self.in_line(line_size, frames.block(frame)?);
             (!changed.is_empty()).then(|| (frame, frames.line(frame), changed))
         })
@@ -81,8 +82,8 @@ impl Changes {
     /// changed then.
     pub(crate) fn drop_from(&self, frames: &mut Frames, is_overwritten: bool) -> Result<u64, ConflictingChanges> {
         self.check_apart_from_dirty(frames, is_overwritten)?;
-        let going = |(frame, line, changed): (u32, Line, Sectors)| (frame, line.valid & changed & !line.dirty);
-        let stale: Vec<(u32, Sectors)> =
+        let going = |(frame, line, changed): (FrameNumber, Line, Sectors)| (frame, line.valid & changed & !line.dirty);
+        let stale: Vec<(FrameNumber, Sectors)> =
             self.lines_in(frames).map(going).filter(|(_, going)| !going.is_empty()).collect();
         for &(frame, going) in &stale {
             let line = frames.line(frame);

@@ -18,20 +18,21 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::frames::Frames;
+use crate::numbers::FrameNumber;
 
 impl Frames {
     /// At least `count` dirty blocks with their runs of up to `run_max`, ascending, from the frame `cursor` on, and the
-    /// cursor to go on with; fewer, and zero, when that is all around.
-    pub(crate) fn dirty_batch(&self, cursor: u32, count: usize, run_max: u64) -> (Vec<u64>, u32) {
+    /// cursor to go on with; fewer, and the first frame, when that is all around.
+    pub(crate) fn dirty_batch(&self, cursor: FrameNumber, count: usize, run_max: u64) -> (Vec<u64>, FrameNumber) {
         let mut blocks = BTreeSet::new();
-        for frame in cursor..self.layout().frame_count() {
+        for frame in cursor.up_to(FrameNumber(self.layout().frame_count())) {
             let Some(block) = self.dirty_block(frame) else { continue };
             self.add_run(&mut blocks, block, run_max);
             if blocks.len() >= count {
-                return (blocks.into_iter().collect(), frame + 1);
+                return (blocks.into_iter().collect(), frame.next());
             }
         }
-        (blocks.into_iter().collect(), 0)
+        (blocks.into_iter().collect(), FrameNumber::FIRST)
     }
 
     /// At least `count` dirty blocks of a set, used least recently first, with their runs of up to `run_max`,
@@ -106,8 +107,8 @@ mod tests {
         assert_eq!((frames.dirty_run(202, 256), frames.dirty_run(300, 256)), (200..203, 300..301));
         let set = frames.layout().set_of(130);
         assert_eq!(frames.dirty_batch_of(set, 1, 256), (100..150).collect::<Vec<_>>());
-        let (all, cursor) = frames.dirty_batch(0, 1000, 256);
-        assert_eq!((all.len(), cursor), (54, 0));
+        let (all, cursor) = frames.dirty_batch(FrameNumber::FIRST, 1000, 256);
+        assert_eq!((all.len(), cursor), (54, FrameNumber::FIRST));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{LINE_BYTES_MAX, SECTOR_BYTES};
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
+use crate::numbers::FrameNumber;
 use crate::sectors::Sectors;
 
 /// What the superblock calls a cache.
@@ -422,16 +423,16 @@ pub struct LogEntry {
     /// Of a deferred write those written.
     pub checked: Sectors,
     /// The frame that now holds the line.
-    pub frame: u32,
-    /// The frame that held it before and does no longer, or [`FRAME_NONE`].
-    pub frame_freed: u32,
+    pub frame: FrameNumber,
+    /// The frame that held it before and does no longer.
+    pub frame_freed: Option<FrameNumber>,
     /// crc32c of the checked sectors.
     pub checksum: u32,
 }
 
 impl LogEntry {
     /// An entry of the state `line` of `frame`, without data.
-    pub fn state(frame: u32, frame_freed: u32, line: Line) -> Self {
+    pub fn state(frame: FrameNumber, frame_freed: Option<FrameNumber>, line: Line) -> Self {
         Self { kind: ENTRY_STATE, line, checked: Sectors::NONE, frame, frame_freed, checksum: 0 }
     }
 
@@ -471,7 +472,7 @@ impl LogEntry {
             reserved_1: [0; 3],
             block: self.line.block.into(),
             frame: self.frame.into(),
-            frame_freed: self.frame_freed.into(),
+            frame_freed: self.frame_freed.map_or(FRAME_NONE.into(), U32::from),
             checksum: self.checksum.into(),
             line_checksum: self.line.checksum.to_raw().into(),
         };
@@ -510,8 +511,8 @@ impl LogEntry {
             kind: raw.kind,
             line,
             checked: parse_bitmap(raw.checked, checked),
-            frame: raw.frame.get(),
-            frame_freed: raw.frame_freed.get(),
+            frame: raw.frame.into(),
+            frame_freed: Some(raw.frame_freed).filter(|freed| freed.get() != FRAME_NONE).map(FrameNumber::from),
             checksum: raw.checksum.get(),
         })
     }
@@ -561,7 +562,12 @@ mod tests {
         emit_entry(&line, larger(), &mut bytes);
         assert_eq!(hex(&bytes), "010203040506ff0f00000000000000001f0080100080");
         assert_eq!(StoredLine::parse(&bytes).unwrap().line(), line);
-        let entry = LogEntry { kind: ENTRY_WRITE, checked: dirty, checksum: 1, ..LogEntry::state(2, 3, line) };
+        let entry = LogEntry {
+            kind: ENTRY_WRITE,
+            checked: dirty,
+            checksum: 1,
+            ..LogEntry::state(FrameNumber(2), Some(FrameNumber(3)), line)
+        };
         let bytes = LogEntry::emit(&[entry], larger());
         let head = "0100ff0f0f000000010203040506000002000000030000000100000000000000";
         assert_eq!(hex(&bytes), format!("{head}1f0080100080100080"));
@@ -575,7 +581,7 @@ mod tests {
     fn a_log_entry_is_what_the_format_page_says() {
         let line =
             Line { block: 0x0807_0605_0403_0201, valid: sectors(&[0xf0]), dirty: sectors(&[0x30]), ..Line::default() };
-        let mut entry = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
+        let mut entry = LogEntry::state(FrameNumber(0x0a0b_0c0d), None, line);
         let bytes = |entry| LogEntry::emit(&[entry], LineSize::default());
         assert_eq!(hex(&bytes(entry)), "0200f0300000000001020304050607080d0c0b0affffffff0000000000000000");
         entry.kind = ENTRY_CLEAN;
@@ -592,7 +598,7 @@ mod tests {
     fn the_data_of_a_deferred_write_stands_behind_its_entry() {
         let (valid, dirty) = (sectors(&[0xf0]), sectors(&[0x30]));
         let line = Line { block: 0x0807_0605_0403_0201, valid, dirty, ..Line::default() };
-        let state = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
+        let state = LogEntry::state(FrameNumber(0x0a0b_0c0d), None, line);
         let deferred = LogEntry { kind: ENTRY_DEFERRED, checked: sectors(&[0x30]), ..state };
         let data = [[1; 512], [2; 512]].concat();
         let payload = LogEntry::emit_with_data(&[(deferred, &data), (state, &[])], LineSize::default());

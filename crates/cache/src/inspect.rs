@@ -151,7 +151,7 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
     let beyond = frames.dirty_in(layout.line_size.block_at(end)..u64::MAX).into_iter();
     let beyond = beyond.filter_map(|block| frames.find(block).map(|(_, line)| (block, line.dirty)));
     let stranded = Stranded::of(beyond, layout.line_size, end, padding);
-    let dirty_frames = (0..layout.frame_count()).filter(|&frame| !frames.line(frame).dirty.is_empty());
+    let dirty_frames = layout.frames().filter(|&frame| !frames.line(frame).dirty.is_empty());
     let dirty = dirty_frames.map(|frame| {
         let offset = layout.frame_offset(frame);
         let line = frames.line(frame);

@@ -7,6 +7,8 @@
 //! set: runs of `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot
 //! region thus fills all sets evenly, and within a set consecutive blocks find consecutive frames.
 
+use std::ops::Range;
+
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
 use store::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, SUPERBLOCK_BYTES};
@@ -16,6 +18,7 @@ use crate::limits::{
     FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
 use crate::line_size::LineSize;
+use crate::numbers::FrameNumber;
 use crate::options::{Associativity, FormatOptions};
 
 /// The places of everything.
@@ -144,9 +147,14 @@ impl Layout {
         self.ways * self.set_count
     }
 
+    /// All frames, in their order.
+    pub fn frames(&self) -> impl Iterator<Item = FrameNumber> + use<> {
+        FrameNumber::FIRST.up_to(FrameNumber(self.frame_count()))
+    }
+
     /// Offset of a frame on the cache device.
-    pub fn frame_offset(&self, frame: u32) -> u64 {
-        self.frames_offset + u64::from(frame) * self.line_size.bytes()
+    pub fn frame_offset(&self, frame: FrameNumber) -> u64 {
+        self.frames_offset + u64::from(frame.0) * self.line_size.bytes()
     }
 
     /// Frames that one table page tells of.
@@ -155,8 +163,16 @@ impl Layout {
     }
 
     /// The table page that tells of a frame.
-    pub fn page_of(&self, frame: u32) -> u64 {
-        u64::from(frame / self.entries_per_page())
+    pub fn page_of(&self, frame: FrameNumber) -> u64 {
+        u64::from(frame.0 / self.entries_per_page())
+    }
+
+    /// The frames that a table page tells of.
+    pub fn frames_of_page(&self, page_index: u64) -> impl Iterator<Item = FrameNumber> + use<> {
+        let entries = u64::from(self.entries_per_page());
+        let first = page_index * entries;
+        let end = (first + entries).min(u64::from(self.frame_count()));
+        FrameNumber(first as u32).up_to(FrameNumber(end as u32))
     }
 
     /// Offset of one of the two slots of a table page.
@@ -189,8 +205,13 @@ impl Layout {
     }
 
     /// The frames of a set.
-    pub fn frames_of(&self, set: u32) -> std::ops::Range<u32> {
-        set * self.ways..(set + 1) * self.ways
+    pub fn frames_of(&self, set: u32) -> Range<FrameNumber> {
+        FrameNumber(set * self.ways)..FrameNumber((set + 1) * self.ways)
+    }
+
+    /// The set that a frame is in.
+    pub fn set_of_frame(&self, frame: FrameNumber) -> u32 {
+        frame.set(self.ways)
     }
 }
 
@@ -276,7 +297,7 @@ mod tests {
         assert_eq!(layout.set_of(0), layout.set_of(15));
         assert_eq!(layout.set_of(16), 1);
         assert_eq!(layout.set_of(16 * u64::from(layout.set_count)), 0);
-        assert_eq!(layout.frames_of(1), 64..128);
+        assert_eq!(layout.frames_of(1), FrameNumber(64)..FrameNumber(128));
         let full = Layout::new(64 << 20, &options(Associativity::Full)).unwrap();
         assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, 0));
     }

@@ -255,6 +255,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::admission::Tuning;
+    use crate::numbers::FrameNumber;
     use crate::options::{Associativity, FormatOptions};
     use crate::replacement::Replacement;
 
@@ -272,7 +273,7 @@ pub(crate) mod tests {
     }
 
     /// Lets a line be there, with these sectors: of each byte, the bits of eight. Its frame.
-    pub(crate) fn put(lines: &Lines, block: u64, valid: u8, dirty: u8) -> u32 {
+    pub(crate) fn put(lines: &Lines, block: u64, valid: u8, dirty: u8) -> FrameNumber {
         let state = &mut *lines.state();
         let frame = state.frames.reserve(block).expect("there is a frame").frame;
         let [valid, dirty] = [valid, dirty].map(|bits| Sectors::from_bytes(&[bits]));
@@ -281,7 +282,7 @@ pub(crate) mod tests {
     }
 
     /// The valid sectors of the line in a frame.
-    pub(crate) fn valid(lines: &Lines, frame: u32) -> Sectors {
+    pub(crate) fn valid(lines: &Lines, frame: FrameNumber) -> Sectors {
         lines.state().frames.line(frame).valid
     }
 

@@ -20,12 +20,13 @@ use futures_util::stream::{self, StreamExt};
 use crate::core::Core;
 use crate::limits::CLEAN_WRITE_BYTES_MAX;
 use crate::line_checksum::LineChecksum;
+use crate::numbers::FrameNumber;
 use crate::sectors::Sectors;
 
 /// A line that is being cleaned: what of it is sent, and from where.
 pub(crate) struct Pick {
     pub(crate) block: u64,
-    pub(crate) frame: u32,
+    pub(crate) frame: FrameNumber,
     pub(crate) mask: Sectors,
     pub(crate) checksum: LineChecksum,
 }

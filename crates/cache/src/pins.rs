@@ -6,16 +6,17 @@ use smallvec::SmallVec;
 
 use crate::frames::Frames;
 use crate::lines::Lines;
+use crate::numbers::FrameNumber;
 
 /// Frames whose bytes must stay what they are. Dropping it lets them go.
 pub(crate) struct Pins {
     lines: Arc<Lines>,
     /// Most requests touch one line.
-    frames: SmallVec<[u32; 1]>,
+    frames: SmallVec<[FrameNumber; 1]>,
 }
 
 impl Pins {
-    pub(crate) fn frames(&self) -> &[u32] {
+    pub(crate) fn frames(&self) -> &[FrameNumber] {
         &self.frames
     }
 
@@ -24,7 +25,7 @@ impl Pins {
     }
 
     /// Pins one more frame. `frames` are those of these very lines, locked.
-    pub(crate) fn add(&mut self, frames: &mut Frames, frame: u32) {
+    pub(crate) fn add(&mut self, frames: &mut Frames, frame: FrameNumber) {
         frames.pin(frame);
         self.frames.push(frame);
     }

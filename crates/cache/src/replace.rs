@@ -34,6 +34,7 @@ use crate::insertion::Wanted;
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::line_check::lost;
 use crate::mode::Mode;
+use crate::numbers::FrameNumber;
 use crate::options::{DirtyLimits, Percent};
 use crate::pins::Pins;
 use crate::succession::CopyProgress;
@@ -125,7 +126,7 @@ impl Core {
         Ok(())
     }
 
-    fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(u32, Line, Pins)> {
+    fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(FrameNumber, Line, Pins)> {
         let mut pins = Pins::none(&self.lines);
         let state = &mut *self.lines.state();
         let (frame, line) = state.frames.find(block)?;

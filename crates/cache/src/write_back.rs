@@ -45,6 +45,7 @@ use crate::line_size::LineSize;
 use crate::line_write::LineWrite;
 use crate::lines::State;
 use crate::mappings::Mappings;
+use crate::numbers::FrameNumber;
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::sectors::Sectors;
@@ -305,7 +306,7 @@ impl Core {
             // What is deferred is in its frame only behind its own record, which takes back no less.
             let in_frames = group.lines.iter().filter(|_| group.room.is_none());
             let in_place = in_frames.filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
-            let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
+            let frames: Vec<FrameNumber> = in_place.map(|line| line.frame).collect();
             frames.into_iter().map(|frame| unmapping(state, frame, state.frames.line(frame))).collect()
         };
         if !entries.is_empty()

@@ -16,6 +16,7 @@ use block::layer::stats::StatsLayer;
 use block::{Completion, Device, Geometry, Identity, Operation, OperationKind, Request, SharedDevice};
 use cache::format::{KIND, ParametersRaw};
 use cache::layout::Layout;
+use cache::numbers::FrameNumber;
 use cache::{Associativity, FormatOptions, Mode};
 use common::{format, format_options, memory, open, read, write};
 use store::{LogPosition, Superblock};
@@ -118,9 +119,10 @@ fn each_open_begins_a_new_epoch_of_the_log() {
 }
 
 /// The frame on `device` that begins with a sector of `byte`.
-fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, byte: u8) -> u32 {
-    let begins_so = |&frame: &u32| read(executor, device, layout.frame_offset(frame), 512).iter().all(|&it| it == byte);
-    (0..layout.frame_count()).find(begins_so).expect("it is in a frame")
+fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, byte: u8) -> FrameNumber {
+    let begins_so =
+        |&frame: &FrameNumber| read(executor, device, layout.frame_offset(frame), 512).iter().all(|&it| it == byte);
+    layout.frames().find(begins_so).expect("it is in a frame")
 }
 
 /// A part of a dirty line is written, so it moves, and the power fails between the first sector of its new frame and

@@ -162,7 +162,7 @@ mod tests {
     use base::executor::Executor;
 
     use super::*;
-    use crate::format::{FRAME_NONE, LogEntry};
+    use crate::format::LogEntry;
     use crate::journal::tests::{found, made};
     use crate::lines::tests::put;
 
@@ -174,7 +174,7 @@ mod tests {
         let line = journal.lines.state().frames.line(frame);
         let (used, recovered) = executor.block_on(async move {
             let mut used = Vec::new();
-            drop(journal.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            drop(journal.append(&[LogEntry::state(frame, None, line)]).await.expect("nothing fails"));
             used.push(journal.status().log.used_bytes);
             journal.checkpoint(Extent::Dirty).await.expect("nothing fails");
             used.push(journal.status().log.used_bytes);

@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::crash_mode::CrashMode;
-    use crate::format::{FRAME_NONE, Line};
+    use crate::format::Line;
     use crate::journal::tests::{found, made};
     use crate::lines::tests::put;
     use crate::sectors::Sectors;
@@ -124,9 +124,9 @@ mod tests {
         let after = Line { dirty: Sectors::from_bytes(&[0x01]), ..line };
         let committing = journal.clone();
         let recovered = executor.block_on(async move {
-            drop(committing.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            drop(committing.append(&[LogEntry::state(frame, None, line)]).await.expect("nothing fails"));
             committing.lines.state().frames.set_busy(frame, true);
-            committing.commit_states(&[LogEntry::state(frame, FRAME_NONE, after)]).await.expect("nothing fails");
+            committing.commit_states(&[LogEntry::state(frame, None, after)]).await.expect("nothing fails");
             found(&device).await.1
         });
         let state = journal.lines.state();

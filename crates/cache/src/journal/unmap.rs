@@ -7,10 +7,11 @@
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
 
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::format::{ENTRY_CLEAN, Line, LogEntry};
 use crate::journal::Journal;
 use crate::lines::{CleanPart, State};
 use crate::mappings::Mappings;
+use crate::numbers::FrameNumber;
 
 /// What is left to say about lines.
 enum Plan {
@@ -125,7 +126,7 @@ impl Journal {
                 continue;
             }
             let gone =
-                |&(block, frame): &(u64, u32)| LogEntry::state(frame, FRAME_NONE, Line { block, ..Line::default() });
+                |&(block, frame): &(u64, FrameNumber)| LogEntry::state(frame, None, Line { block, ..Line::default() });
             let entries: Vec<LogEntry> = taken.iter().map(gone).collect();
             if let Err(error) = self.append(&entries).await {
                 self.fail(&error);
@@ -224,7 +225,7 @@ impl Journal {
             state.frames.set_busy(frame, true);
             state.frames.set_mapped(frame, true);
             let after = Line { valid: line.valid | mask, checksum, ..line };
-            entries.push(LogEntry { kind: ENTRY_CLEAN, ..LogEntry::state(frame, FRAME_NONE, after) });
+            entries.push(LogEntry { kind: ENTRY_CLEAN, ..LogEntry::state(frame, None, after) });
             false
         });
         plan(entries, must_wait)
@@ -243,10 +244,10 @@ impl Journal {
 }
 
 /// The entry after which the device says no more of a line than what is dirty. The line is busy.
-pub(crate) fn unmapping(state: &mut State, frame: u32, line: Line) -> LogEntry {
+pub(crate) fn unmapping(state: &mut State, frame: FrameNumber, line: Line) -> LogEntry {
     // Before the record is appended: a page put together from now on comes behind it.
     state.frames.set_mapped(frame, false);
-    LogEntry::state(frame, FRAME_NONE, Line { valid: line.dirty, ..line })
+    LogEntry::state(frame, None, Line { valid: line.dirty, ..line })
 }
 
 fn plan(entries: Vec<LogEntry>, must_wait: bool) -> Plan {
@@ -313,7 +314,7 @@ mod tests {
 
         journal.lines.state().frames.set_busy(frame, true);
         let line = journal.lines.state().frames.line(frame);
-        let clean = LogEntry::state(frame, FRAME_NONE, Line { dirty: Sectors::NONE, ..line });
+        let clean = LogEntry::state(frame, None, Line { dirty: Sectors::NONE, ..line });
         let cleaning = Arc::clone(&journal);
         let recording = async move { cleaning.commit_states(&[clean]).await.expect("nothing fails") };
         check_that_waiters_find_no_hold(&mut executor, &journal, recording);
@@ -328,7 +329,7 @@ mod tests {
     fn a_line_that_left_its_frame_counts_as_unknown_to_the_device_until_its_record_is_durable() {
         let mut executor = Executor::in_order();
         let (_device, journal) = made(&mut executor, CrashMode::AllSynchronous);
-        journal.lines.state().frames.mappings.unmap(3, 0);
+        journal.lines.state().frames.mappings.unmap(3, FrameNumber(0));
         journal.log.fail(Error::new(ErrorKind::Media, "on demand"));
         for nth in ["who appends the record", "who comes later"] {
             let settling = Arc::clone(&journal);

@@ -1,0 +1,85 @@
+//! Which frame: a type of its own, so that it is taken neither for the number of something else nor for a count of
+//! frames. It is a bare number only on the device ([`crate::format`]).
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+use zerocopy::little_endian::U32;
+
+/// Which frame of the cache device, counted from the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameNumber(pub u32);
+const _: () = assert!(size_of::<FrameNumber>() == 4, "the index and the lists of large sets have one for each frame");
+
+impl FrameNumber {
+    /// The frames begin with it.
+    pub const FIRST: Self = Self(0);
+
+    /// In a table with one row a frame.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The frame behind it.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// All from here up to `end`, which is not among them.
+    pub fn up_to(self, end: Self) -> impl Iterator<Item = Self> {
+        (self.0..end.0).map(Self)
+    }
+
+    /// Its set, in a cache with sets of so many frames.
+    pub(crate) fn set(self, ways: u32) -> u32 {
+        self.0 / ways
+    }
+
+    /// Its place in that set.
+    pub(crate) fn way(self, ways: u32) -> u32 {
+        self.0 % ways
+    }
+}
+
+impl Add<u32> for FrameNumber {
+    type Output = Self;
+
+    /// So many frames on.
+    fn add(self, frames: u32) -> Self {
+        Self(self.0 + frames)
+    }
+}
+
+/// Count of frames between two.
+impl Sub for FrameNumber {
+    type Output = u32;
+
+    fn sub(self, start: Self) -> u32 {
+        self.0 - start.0
+    }
+}
+
+impl fmt::Display for FrameNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// In a set of small numbers.
+impl From<FrameNumber> for u64 {
+    fn from(frame: FrameNumber) -> Self {
+        frame.0.into()
+    }
+}
+
+impl From<U32> for FrameNumber {
+    fn from(raw: U32) -> Self {
+        Self(raw.get())
+    }
+}
+
+impl From<FrameNumber> for U32 {
+    fn from(frame: FrameNumber) -> Self {
+        frame.0.into()
+    }
+}

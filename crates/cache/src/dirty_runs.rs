@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::frames::Frames;
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, SetNumber};
 
 impl Frames {
     /// At least `count` dirty blocks with their runs of up to `run_max`, ascending, from the frame `cursor` on, and the
@@ -37,7 +37,7 @@ impl Frames {
 
     /// At least `count` dirty blocks of a set, used least recently first, with their runs of up to `run_max`,
     /// ascending; fewer when the set has no more.
-    pub(crate) fn dirty_batch_of(&self, set: u32, count: usize, run_max: u64) -> Vec<u64> {
+    pub(crate) fn dirty_batch_of(&self, set: SetNumber, count: usize, run_max: u64) -> Vec<u64> {
         let mut blocks = BTreeSet::new();
         for block in self.dirty_blocks_of(set) {
             if blocks.len() >= count {

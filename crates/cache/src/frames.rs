@@ -33,7 +33,7 @@ use crate::index::Index;
 use crate::layout::Layout;
 use crate::line_checksum::LineChecksum;
 use crate::mappings::Mappings;
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, SetNumber};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
 use crate::sectors::Sectors;
@@ -81,7 +81,7 @@ pub struct Frames {
     changed: PageSet,
     urgent: PageSet,
     /// Frames of a set whose medium failed, of sets that have any.
-    failed: BTreeMap<u32, u32>,
+    failed: BTreeMap<SetNumber, u32>,
     /// Where the next of the changed pages are looked for that are stored without hurry.
     lazy_cursor: u64,
     pub(crate) mappings: Mappings,
@@ -211,12 +211,12 @@ impl Frames {
     }
 
     /// Dirty blocks of a set, least recently used first.
-    pub fn dirty_blocks_of(&self, set: u32) -> impl Iterator<Item = u64> + '_ {
+    pub fn dirty_blocks_of(&self, set: SetNumber) -> impl Iterator<Item = u64> + '_ {
         self.order.dirty(set).filter_map(|frame| self.block(frame))
     }
 
     /// Blocks of a set: clean ones, the first to go first, then dirty ones.
-    pub(crate) fn blocks_of(&self, set: u32) -> Vec<u64> {
+    pub(crate) fn blocks_of(&self, set: SetNumber) -> Vec<u64> {
         self.order.clean(set).chain(self.order.dirty(set)).filter_map(|frame| self.block(frame)).collect()
     }
 
@@ -302,7 +302,7 @@ impl Frames {
     }
 
     /// Whether a set has frames whose medium has not failed: else nobody need wait for one.
-    pub(crate) fn has_frames(&self, set: u32) -> bool {
+    pub(crate) fn has_frames(&self, set: SetNumber) -> bool {
         self.failed.get(&set).is_none_or(|&failed| failed < self.layout.ways)
     }
 
@@ -557,7 +557,7 @@ mod tests {
         assert!(insert(&mut frames, 102, 1).is_none(), "what is left is dirty or pinned");
         frames.unpin(pinned);
         assert_eq!(insert(&mut frames, 102, 1), Some(pinned));
-        assert_eq!(frames.dirty_blocks_of(0).take(3).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(frames.dirty_blocks_of(SetNumber::FIRST).take(3).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     /// The naive twin: vectors, scanned.
@@ -580,7 +580,7 @@ mod tests {
             twin.clean.resize(layout.set_count as usize, Vec::new());
             twin.dirty.resize(layout.set_count as usize, Vec::new());
             for (block, action) in steps {
-                let set = layout.set_of(block) as usize;
+                let set = layout.set_of(block).index();
                 let (clean, dirty) = (&mut twin.clean[set], &mut twin.dirty[set]);
                 let is_resident = clean.contains(&block) || dirty.contains(&block);
                 prop_assert_eq!(frames.lookup(block).is_some(), is_resident);
@@ -626,9 +626,9 @@ mod tests {
                 prop_assert_eq!(frames.counts().dirty_lines as usize, dirty_count);
                 prop_assert_eq!(frames.counts().resident_lines as usize, dirty_count + clean_count);
             }
-            for set in 0..layout.set_count {
+            for set in layout.sets() {
                 let listed: Vec<u64> = frames.dirty_blocks_of(set).collect();
-                prop_assert_eq!(&listed, &twin.dirty[set as usize]);
+                prop_assert_eq!(&listed, &twin.dirty[set.index()]);
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::limits::{
     FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
 use crate::line_size::LineSize;
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, SetNumber};
 use crate::options::{Associativity, FormatOptions};
 
 /// The places of everything.
@@ -181,8 +181,8 @@ impl Layout {
     }
 
     /// The set that a block belongs to.
-    pub fn set_of(&self, block: u64) -> u32 {
-        ((block / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32
+    pub fn set_of(&self, block: u64) -> SetNumber {
+        SetNumber(((block / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32)
     }
 
     /// What tells a block from the others of its set.
@@ -192,25 +192,30 @@ impl Layout {
     }
 
     /// [`Layout::set_of`] and [`Layout::tag_of`], for one who needs both of many blocks: divisions are what they take.
-    pub(crate) fn place_of(&self, block: u64) -> (u32, u64) {
+    pub(crate) fn place_of(&self, block: u64) -> (SetNumber, u64) {
         let (run_lines, set_count) = (u64::from(self.run_lines), u64::from(self.set_count));
         let (run, rest) = (block / run_lines, block % run_lines);
-        ((run % set_count) as u32, run / set_count * run_lines + rest)
+        (SetNumber((run % set_count) as u32), run / set_count * run_lines + rest)
     }
 
     /// The block of a set that has this tag.
-    pub fn block_of(&self, set: u32, tag: u64) -> u64 {
+    pub fn block_of(&self, set: SetNumber, tag: u64) -> u64 {
         let run_lines = u64::from(self.run_lines);
-        (tag / run_lines * u64::from(self.set_count) + u64::from(set)) * run_lines + tag % run_lines
+        (tag / run_lines * u64::from(self.set_count) + u64::from(set.0)) * run_lines + tag % run_lines
+    }
+
+    /// All sets, in their order.
+    pub fn sets(&self) -> impl Iterator<Item = SetNumber> + use<> {
+        (0..self.set_count).map(SetNumber)
     }
 
     /// The frames of a set.
-    pub fn frames_of(&self, set: u32) -> Range<FrameNumber> {
-        FrameNumber(set * self.ways)..FrameNumber((set + 1) * self.ways)
+    pub fn frames_of(&self, set: SetNumber) -> Range<FrameNumber> {
+        set.frame(0, self.ways)..set.frame(self.ways, self.ways)
     }
 
     /// The set that a frame is in.
-    pub fn set_of_frame(&self, frame: FrameNumber) -> u32 {
+    pub fn set_of_frame(&self, frame: FrameNumber) -> SetNumber {
         frame.set(self.ways)
     }
 }
@@ -295,11 +300,11 @@ mod tests {
     fn blocks_spread_over_sets_in_runs() {
         let layout = Layout::new(64 << 20, &options(Associativity::Ways(64))).unwrap();
         assert_eq!(layout.set_of(0), layout.set_of(15));
-        assert_eq!(layout.set_of(16), 1);
-        assert_eq!(layout.set_of(16 * u64::from(layout.set_count)), 0);
-        assert_eq!(layout.frames_of(1), FrameNumber(64)..FrameNumber(128));
+        assert_eq!(layout.set_of(16), SetNumber(1));
+        assert_eq!(layout.set_of(16 * u64::from(layout.set_count)), SetNumber(0));
+        assert_eq!(layout.frames_of(SetNumber(1)), FrameNumber(64)..FrameNumber(128));
         let full = Layout::new(64 << 20, &options(Associativity::Full)).unwrap();
-        assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, 0));
+        assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, SetNumber(0)));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Which frame: a type of its own, so that it is taken neither for the number of something else nor for a count of
-//! frames. It is a bare number only on the device ([`crate::format`]).
+//! Which frame, which set: each is a type of its own, so that none is taken for another, nor for a count of them. They
+//! are bare numbers only on the device ([`crate::format`]).
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -31,8 +31,8 @@ impl FrameNumber {
     }
 
     /// Its set, in a cache with sets of so many frames.
-    pub(crate) fn set(self, ways: u32) -> u32 {
-        self.0 / ways
+    pub(crate) fn set(self, ways: u32) -> SetNumber {
+        SetNumber(self.0 / ways)
     }
 
     /// Its place in that set.
@@ -81,5 +81,25 @@ impl From<U32> for FrameNumber {
 impl From<FrameNumber> for U32 {
     fn from(frame: FrameNumber) -> Self {
         frame.0.into()
+    }
+}
+
+/// Which set of frames, counted from the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetNumber(pub u32);
+const _: () = assert!(size_of::<SetNumber>() == 4);
+
+impl SetNumber {
+    /// The first frames are in it.
+    pub const FIRST: Self = Self(0);
+
+    /// In a table with one row a set.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its frame in this place, in a cache with sets of so many frames.
+    pub(crate) fn frame(self, way: u32, ways: u32) -> FrameNumber {
+        FrameNumber(self.0 * ways + way)
     }
 }

@@ -82,7 +82,7 @@ impl Core {
         self.succession.begin(&successor.journal, successor.origin.padding);
         let lines_total = self.lines.state().frames.counts().resident_lines;
         let mut done = CopyProgress { lines_total, lines_done: 0 };
-        for set in 0..self.layout.set_count {
+        for set in self.layout.sets() {
             let blocks = self.lines.state().frames.blocks_of(set);
             let line_count = blocks.len() as u64;
             let copies = stream::iter(blocks).map(|block| self.copy_line(successor, block));

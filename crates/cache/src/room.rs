@@ -10,6 +10,7 @@ use block::{Error, ErrorKind};
 use crate::batch::Batch;
 use crate::core::Core;
 use crate::limits::{CLEAN_ATTEMPTS_MAX, CLEAN_BATCH_BYTES, GRANT_PAUSE_MS};
+use crate::numbers::SetNumber;
 use crate::pace::Force;
 
 /// What a write waits for.
@@ -18,7 +19,7 @@ pub(crate) enum Room {
     /// A record about the same line is on its way.
     LineAtRest,
     /// A frame of this set.
-    Frame { set: u32 },
+    Frame { set: SetNumber },
     /// Less dirty data in all.
     LessDirty,
 }

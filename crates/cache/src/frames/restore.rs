@@ -12,7 +12,7 @@ use crate::frames::{Frames, MAPPED};
 use crate::index::{Index, SCANNED_WAYS_MAX};
 use crate::layout::Layout;
 use crate::mappings::Mappings;
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, SetNumber};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement};
 use crate::tags::Tags;
@@ -33,7 +33,7 @@ const SLOTS: usize = 4 * SCANNED_WAYS_MAX as usize;
 
 /// The set that is being restored, and what is in its frames so far.
 pub(crate) struct SetSeen {
-    set: u32,
+    set: SetNumber,
     frames: Range<FrameNumber>,
     /// A hash table with open addressing: 0, or the place in the set, from 1 on, of a tag that belongs here or in a
     /// slot before. Larger sets do without; their index is a hash table itself.
@@ -43,7 +43,7 @@ pub(crate) struct SetSeen {
 impl SetSeen {
     /// Before the first frame.
     pub(crate) fn new() -> Self {
-        Self { set: 0, frames: FrameNumber::FIRST..FrameNumber::FIRST, slots: Box::new([0; SLOTS]) }
+        Self { set: SetNumber::FIRST, frames: FrameNumber::FIRST..FrameNumber::FIRST, slots: Box::new([0; SLOTS]) }
     }
 
     /// Goes on to the set of `frame`.
@@ -216,7 +216,7 @@ mod tests {
             prop_assert_eq!(counts.resident_lines, held.len() as u64);
             prop_assert_eq!(counts.valid_sectors, of(|line| u64::from(line.valid.count())));
             prop_assert_eq!(counts.dirty_sectors, of(|line| u64::from(line.dirty.count())));
-            for set in 0..layout.set_count {
+            for set in layout.sets() {
                 let of_set = held.values().copied().filter(|&frame| layout.set_of_frame(frame) == set);
                 let mut in_order: Vec<FrameNumber> = of_set.collect();
                 in_order.sort_by_key(|&frame| (!lines[frame.index()].dirty.is_empty(), frame));
@@ -236,7 +236,8 @@ mod tests {
         for ways in [16, 300] {
             let layout = layout(ways, LineSize::default());
             let valid = layout.line_size.all_sectors();
-            let lines = [0, 1].map(|set| Line { block: layout.block_of(set, 0), valid, ..Line::default() });
+            let lines =
+                [0, 1].map(SetNumber).map(|set| Line { block: layout.block_of(set, 0), valid, ..Line::default() });
             let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
             assert_eq!(
                 restore_all(&mut frames, &lines),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::numbers::SetNumber;
 use crate::tags::Tags;
 
 /// Entries of a set up to which they are searched and moved rather than indexed.
@@ -42,8 +43,8 @@ impl Ghosts {
     }
 
     /// Adds the newest. The oldest makes room.
-    pub(super) fn push(&mut self, set: u32, tag: u64) {
-        let set = set as usize;
+    pub(super) fn push(&mut self, set: SetNumber, tag: u64) {
+        let set = set.index();
         match self {
             Self::Scanned { capacity: 0, .. } => {}
             Self::Scanned { capacity, tags, lengths } => {
@@ -61,8 +62,8 @@ impl Ghosts {
     }
 
     /// Takes a ghost out. Whether it was there.
-    pub(super) fn take(&mut self, set: u32, tag: u64) -> bool {
-        let set = set as usize;
+    pub(super) fn take(&mut self, set: SetNumber, tag: u64) -> bool {
+        let set = set.index();
         match self {
             Self::Scanned { capacity, tags, lengths } => {
                 let first = set * *capacity;
@@ -117,12 +118,12 @@ mod tests {
                         twin.remove(0);
                     }
                     twin.push(tag);
-                    ghosts.push(1, tag);
+                    ghosts.push(SetNumber(1), tag);
                 } else {
                     twin.retain(|&other| other != tag);
-                    prop_assert_eq!(ghosts.take(1, tag), was_there);
+                    prop_assert_eq!(ghosts.take(SetNumber(1), tag), was_there);
                 }
-                prop_assert!(!ghosts.take(0, tag), "sets know nothing of each other");
+                prop_assert!(!ghosts.take(SetNumber(0), tag), "sets know nothing of each other");
             }
         }
     }

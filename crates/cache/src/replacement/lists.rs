@@ -3,7 +3,7 @@
 //! A frame is in one list at most. In sets of up to 256 frames a link is one byte, the place in the set; a list ends
 //! where a link points at itself.
 
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, SetNumber};
 
 /// Lists of a set.
 pub(super) const LIST_COUNT: usize = 4;
@@ -49,13 +49,13 @@ impl Lists {
     }
 
     /// Frames in a list.
-    pub(super) fn length(&self, set: u32, list: usize) -> u32 {
-        self.ends[set as usize][list].length
+    pub(super) fn length(&self, set: SetNumber, list: usize) -> u32 {
+        self.ends[set.index()][list].length
     }
 
     /// The oldest frame of a list.
-    pub(super) fn oldest(&self, set: u32, list: usize) -> Option<FrameNumber> {
-        let ends = &self.ends[set as usize][list];
+    pub(super) fn oldest(&self, set: SetNumber, list: usize) -> Option<FrameNumber> {
+        let ends = &self.ends[set.index()][list];
         (ends.length > 0).then_some(ends.oldest)
     }
 
@@ -65,7 +65,7 @@ impl Lists {
     }
 
     /// A list, from the oldest on.
-    pub(super) fn iter(&self, set: u32, list: usize) -> impl Iterator<Item = FrameNumber> + '_ {
+    pub(super) fn iter(&self, set: SetNumber, list: usize) -> impl Iterator<Item = FrameNumber> + '_ {
         std::iter::successors(self.oldest(set, list), |&frame| self.newer(frame))
     }
 
@@ -75,9 +75,9 @@ impl Lists {
 
     /// [`Lists::push_newest`] for a frame of which the set is known: finding it out takes longer than all the rest.
     #[inline]
-    pub(super) fn push_newest_of(&mut self, set: u32, list: usize, frame: FrameNumber) {
-        let first = FrameNumber(set * self.ways);
-        let ends = &mut self.ends[set as usize][list];
+    pub(super) fn push_newest_of(&mut self, set: SetNumber, list: usize, frame: FrameNumber) {
+        let first = set.frame(0, self.ways);
+        let ends = &mut self.ends[set.index()][list];
         if ends.length == 0 {
             ends.oldest = frame;
             ends.newest = frame;
@@ -100,7 +100,7 @@ impl Lists {
     pub(super) fn unlink(&mut self, list: usize, frame: FrameNumber) {
         let (newer, older) = (self.link(frame, NEWER), self.link(frame, OLDER));
         let (is_newest, is_oldest) = (newer == frame, older == frame);
-        let ends = &mut self.ends[frame.set(self.ways) as usize][list];
+        let ends = &mut self.ends[frame.set(self.ways).index()][list];
         ends.length -= 1;
         if is_newest {
             ends.newest = older;
@@ -121,7 +121,7 @@ impl Lists {
             Links::Narrow(links) => u32::from(links[frame.index()][direction]),
             Links::Wide(links) => links[frame.index()][direction],
         };
-        FrameNumber(frame.0 - frame.way(self.ways) + place)
+        frame.set(self.ways).frame(place, self.ways)
     }
 
     fn set_link(&mut self, frame: FrameNumber, direction: usize, to: FrameNumber) {
@@ -148,7 +148,7 @@ mod tests {
             let mut twins = vec![vec![Vec::new(); LIST_COUNT]; 2];
             for (frame, list) in steps {
                 let frame = FrameNumber(frame % (2 * ways));
-                let set = frame.set(ways) as usize;
+                let set = frame.set(ways).index();
                 match (0..LIST_COUNT).find(|&list| twins[set][list].contains(&frame)) {
                     Some(list) => {
                         lists.unlink(list, frame);
@@ -160,7 +160,7 @@ mod tests {
                     }
                 }
             }
-            for (set, twins) in (0..).zip(&twins) {
+            for (set, twins) in (0..).map(SetNumber).zip(&twins) {
                 for (list, twin) in twins.iter().enumerate() {
                     let found: Vec<FrameNumber> = lists.iter(set, list).collect();
                     prop_assert_eq!(&found, twin);

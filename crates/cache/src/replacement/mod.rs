@@ -30,7 +30,7 @@ use self::ghost::Ghosts;
 use self::lists::Lists;
 pub use self::policy::Replacement;
 use crate::layout::Layout;
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, SetNumber};
 use crate::tags::Tags;
 
 /// Hits in *small* with which S3-FIFO keeps a line.
@@ -142,7 +142,7 @@ impl Order {
     pub(crate) fn set_policy(&mut self, policy: Replacement) {
         self.policy = policy;
         self.ghosts = Ghosts::new(policy.ghosts_max(self.layout.ways), self.layout.set_count);
-        for set in 0..self.layout.set_count {
+        for set in self.layout.sets() {
             let clean: Vec<FrameNumber> = self.clean(set).collect();
             for frame in clean {
                 self.unlink(frame);
@@ -158,12 +158,12 @@ impl Order {
     }
 
     /// Dirty frames of a set, used least recently first.
-    pub(crate) fn dirty(&self, set: u32) -> impl Iterator<Item = FrameNumber> + '_ {
+    pub(crate) fn dirty(&self, set: SetNumber) -> impl Iterator<Item = FrameNumber> + '_ {
         self.lists.iter(set, List::Dirty as usize)
     }
 
     /// Clean frames of a set, the first to go first as far as lists tell.
-    pub(crate) fn clean(&self, set: u32) -> impl Iterator<Item = FrameNumber> + '_ {
+    pub(crate) fn clean(&self, set: SetNumber) -> impl Iterator<Item = FrameNumber> + '_ {
         [List::First, List::Second].into_iter().flat_map(move |list| self.lists.iter(set, list as usize))
     }
 
@@ -190,7 +190,7 @@ impl Order {
     /// that `can_spare` allows.
     pub(crate) fn take(
         &mut self,
-        set: u32,
+        set: SetNumber,
         tag: u64,
         tags: &Tags,
         beside: Option<FrameNumber>,
@@ -223,14 +223,14 @@ impl Order {
 
     /// A line is in a reserved frame of `set`, as a table says.
     #[inline]
-    pub(crate) fn restore(&mut self, set: u32, frame: FrameNumber) {
+    pub(crate) fn restore(&mut self, set: SetNumber, frame: FrameNumber) {
         self.marks[frame.index()] = Mark(List::First as u8);
         self.lists.push_newest_of(set, List::First as usize, frame);
     }
 
     /// All reserved frames are free.
     pub(crate) fn free_reserved(&mut self) {
-        for set in 0..self.layout.set_count {
+        for set in self.layout.sets() {
             let Range { start, end } = self.layout.frames_of(set);
             for frame in start.up_to(end) {
                 if self.list(frame) == List::Reserved {
@@ -285,7 +285,7 @@ impl Order {
         mark.list() == List::Second || mark.hits() > 0 || mark.is_proven()
     }
 
-    fn victim(&mut self, set: u32, tags: &Tags, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
+    fn victim(&mut self, set: SetNumber, tags: &Tags, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         let [first_count, second_count] = [List::First, List::Second].map(|list| self.lists.length(set, list as usize));
         let first_max = self.policy.first_max(first_count + second_count);
         let is_first_full = first_count > first_max;
@@ -315,7 +315,7 @@ impl Order {
     }
 
     /// Who leaves the first list of two is remembered.
-    fn remember(&mut self, set: u32, victim: FrameNumber, tags: &Tags) {
+    fn remember(&mut self, set: SetNumber, victim: FrameNumber, tags: &Tags) {
         if self.list(victim) == List::First
             && let Some(tag) = tags.get(victim.index())
         {
@@ -323,12 +323,12 @@ impl Order {
         }
     }
 
-    fn first_spare(&self, set: u32, list: List, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
+    fn first_spare(&self, set: SetNumber, list: List, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         self.lists.iter(set, list as usize).find(|&frame| can_spare(frame))
     }
 
     /// The oldest without hits; those with hits lose one and become the newest.
-    fn sweep(&mut self, set: u32, list: List, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
+    fn sweep(&mut self, set: SetNumber, list: List, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         let mut next = self.lists.oldest(set, list as usize);
         while let Some(frame) = next {
             next = self.lists.newer(frame);
@@ -348,7 +348,7 @@ impl Order {
     }
 
     /// The oldest of *small* that was not hit often enough; the others move to *main*.
-    fn sift(&mut self, set: u32, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
+    fn sift(&mut self, set: SetNumber, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         let mut next = self.lists.oldest(set, List::First as usize);
         while let Some(frame) = next {
             next = self.lists.newer(frame);

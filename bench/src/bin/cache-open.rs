@@ -25,7 +25,7 @@ use block::device::DeviceExt;
 use block::{Identity, SharedDevice};
 use cache::format::{Line, PAGE_BYTES, emit_page};
 use cache::layout::Layout;
-use cache::numbers::FrameNumber;
+use cache::numbers::{FrameNumber, Tag};
 use cache::{Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
@@ -124,7 +124,7 @@ async fn make(arguments: &Arguments) -> Result<()> {
     let layout = Layout::new(arguments.size.0, &options)?;
     let line = |frame: FrameNumber| {
         let set = layout.set_of_frame(frame);
-        let tag = u64::from(frame - layout.frames_of(set).start);
+        let tag = Tag((frame - layout.frames_of(set).start).into());
         Line { block: layout.block_of(set, tag), valid: layout.line_size.all_sectors(), ..Line::default() }
     };
     let mut page = 0;

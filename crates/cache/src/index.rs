@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use hashbrown::HashTable;
 
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, Tag};
 use crate::tags::Tags;
 
 /// Frames of a set up to which fingerprints are searched.
@@ -28,7 +28,7 @@ impl Index {
     }
 
     /// The frame of `set` that holds `tag`.
-    pub(crate) fn find(&self, tags: &Tags, set: Range<FrameNumber>, tag: u64) -> Option<FrameNumber> {
+    pub(crate) fn find(&self, tags: &Tags, set: Range<FrameNumber>, tag: Tag) -> Option<FrameNumber> {
         match self {
             Self::Scan(fingerprints) => {
                 let all = &fingerprints[set.start.index()..set.end.index()];
@@ -45,16 +45,16 @@ impl Index {
 
     /// Enters a frame whose tag is set.
     pub(crate) fn insert(&mut self, tags: &Tags, frame: FrameNumber) {
-        self.insert_tag(tags, frame, tags.get(frame.index()).unwrap_or(u64::MAX));
+        self.insert_tag(tags, frame, tags.get(frame.index()).unwrap_or(Tag::NONE));
     }
 
     /// [`Index::insert`] for one who knows the tag.
     #[inline]
-    pub(crate) fn insert_tag(&mut self, tags: &Tags, frame: FrameNumber, tag: u64) {
+    pub(crate) fn insert_tag(&mut self, tags: &Tags, frame: FrameNumber, tag: Tag) {
         match self {
             Self::Scan(fingerprints) => fingerprints[frame.index()] = fingerprint(tag),
             Self::Hash(table) => {
-                let of = |frame: &FrameNumber| tags.get(frame.index()).unwrap_or(u64::MAX);
+                let of = |frame: &FrameNumber| tags.get(frame.index()).unwrap_or(Tag::NONE);
                 table.insert_unique(hash(tag), frame, |other| hash(of(other)));
             }
         }
@@ -65,7 +65,7 @@ impl Index {
         match self {
             Self::Scan(fingerprints) => fingerprints[frame.index()] = 0,
             Self::Hash(table) => {
-                let tag = tags.get(frame.index()).unwrap_or(u64::MAX);
+                let tag = tags.get(frame.index()).unwrap_or(Tag::NONE);
                 if let Ok(entry) = table.find_entry(hash(tag), |&other| other == frame) {
                     entry.remove();
                 }
@@ -75,13 +75,13 @@ impl Index {
 }
 
 /// Never zero, which means *nothing*.
-fn fingerprint(tag: u64) -> u8 {
+fn fingerprint(tag: Tag) -> u8 {
     (hash(tag) >> 57) as u8 | 0x80
 }
 
 /// Spreads tags. A fixed function, so that a run with one seed is one run.
 #[inline]
-pub(crate) fn hash(tag: u64) -> u64 {
-    let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+pub(crate) fn hash(tag: Tag) -> u64 {
+    let mixed = tag.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)
 }

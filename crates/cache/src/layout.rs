@@ -18,7 +18,7 @@ use crate::limits::{
     FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
 use crate::line_size::LineSize;
-use crate::numbers::{FrameNumber, SetNumber};
+use crate::numbers::{FrameNumber, SetNumber, Tag};
 use crate::options::{Associativity, FormatOptions};
 
 /// The places of everything.
@@ -186,22 +186,22 @@ impl Layout {
     }
 
     /// What tells a block from the others of its set.
-    pub fn tag_of(&self, block: u64) -> u64 {
+    pub fn tag_of(&self, block: u64) -> Tag {
         let run_lines = u64::from(self.run_lines);
-        block / run_lines / u64::from(self.set_count) * run_lines + block % run_lines
+        Tag(block / run_lines / u64::from(self.set_count) * run_lines + block % run_lines)
     }
 
     /// [`Layout::set_of`] and [`Layout::tag_of`], for one who needs both of many blocks: divisions are what they take.
-    pub(crate) fn place_of(&self, block: u64) -> (SetNumber, u64) {
+    pub(crate) fn place_of(&self, block: u64) -> (SetNumber, Tag) {
         let (run_lines, set_count) = (u64::from(self.run_lines), u64::from(self.set_count));
         let (run, rest) = (block / run_lines, block % run_lines);
-        (SetNumber((run % set_count) as u32), run / set_count * run_lines + rest)
+        (SetNumber((run % set_count) as u32), Tag(run / set_count * run_lines + rest))
     }
 
     /// The block of a set that has this tag.
-    pub fn block_of(&self, set: SetNumber, tag: u64) -> u64 {
+    pub fn block_of(&self, set: SetNumber, tag: Tag) -> u64 {
         let run_lines = u64::from(self.run_lines);
-        (tag / run_lines * u64::from(self.set_count) + u64::from(set.0)) * run_lines + tag % run_lines
+        (tag.0 / run_lines * u64::from(self.set_count) + u64::from(set.0)) * run_lines + tag.0 % run_lines
     }
 
     /// All sets, in their order.
@@ -284,7 +284,7 @@ mod tests {
             let (set, tag) = (layout.set_of(block), layout.tag_of(block));
             prop_assert_eq!(layout.block_of(set, tag), block);
             prop_assert_eq!(layout.place_of(block), (set, tag));
-            prop_assert!(tag <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
+            prop_assert!(tag.0 <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
         }
     }
 

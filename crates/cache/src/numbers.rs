@@ -1,5 +1,5 @@
-//! Which frame, which set: each is a type of its own, so that none is taken for another, nor for a count of them. They
-//! are bare numbers only on the device ([`crate::format`]).
+//! Which frame, which set, which tag: each is a type of its own, so that none is taken for another, nor for a count of
+//! them. They are bare numbers only on the device ([`crate::format`]).
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -102,4 +102,14 @@ impl SetNumber {
     pub(crate) fn frame(self, way: u32, ways: u32) -> FrameNumber {
         FrameNumber(self.0 * ways + way)
     }
+}
+
+/// What tells a block of the origin from the others of its set ([`Layout::tag_of`](crate::layout::Layout::tag_of)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+const _: () = assert!(size_of::<Tag>() == 8);
+
+impl Tag {
+    /// That of no block.
+    pub(crate) const NONE: Self = Self(u64::MAX);
 }

@@ -12,7 +12,7 @@ use crate::frames::{Frames, MAPPED};
 use crate::index::{Index, SCANNED_WAYS_MAX};
 use crate::layout::Layout;
 use crate::mappings::Mappings;
-use crate::numbers::{FrameNumber, SetNumber};
+use crate::numbers::{FrameNumber, SetNumber, Tag};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement};
 use crate::tags::Tags;
@@ -58,7 +58,7 @@ impl SetSeen {
 
     /// Notes that `frame` of this set is to hold `tag`; `false` when another one does.
     #[inline]
-    fn enter(&mut self, frame: FrameNumber, tag: u64, tags: &Tags, index: &Index) -> bool {
+    fn enter(&mut self, frame: FrameNumber, tag: Tag, tags: &Tags, index: &Index) -> bool {
         if matches!(index, Index::Hash(_)) {
             return index.find(tags, self.frames.clone(), tag).is_none();
         }
@@ -114,7 +114,7 @@ impl Frames {
 
     /// The tag of a block that no frame holds yet, and that `frame` may.
     #[inline]
-    fn enter(&self, frame: FrameNumber, block: u64, seen: &mut SetSeen) -> Result<u64, Restored> {
+    fn enter(&self, frame: FrameNumber, block: u64, seen: &mut SetSeen) -> Result<Tag, Restored> {
         seen.go_to(frame, &self.layout);
         let (set, tag) = self.layout.place_of(block);
         if set != seen.set {
@@ -194,7 +194,7 @@ mod tests {
             let line_of = |(frame, (tag, valid, dirty)): (FrameNumber, (u64, [u8; 4], u8))| {
                 let valid = Sectors::from_bytes(&valid) & line_size.all_sectors();
                 let dirty = Sectors::from_bytes(&[dirty]) & valid;
-                Line { block: layout.block_of(layout.set_of_frame(frame), tag), valid, dirty, ..Line::default() }
+                Line { block: layout.block_of(layout.set_of_frame(frame), Tag(tag)), valid, dirty, ..Line::default() }
             };
             let lines: Vec<Line> = layout.frames().zip(stored).map(line_of).collect();
             let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
@@ -224,7 +224,7 @@ mod tests {
                 prop_assert_eq!(frames.blocks_of(set), blocks, "clean ones in the order of the table, then dirty ones");
                 let free = layout.ways as usize - in_order.len();
                 let reserved = (0..free).filter(|&nth| {
-                    frames.reserve(layout.block_of(set, 1000 + nth as u64)).is_some_and(|it| !it.has_evicted)
+                    frames.reserve(layout.block_of(set, Tag(1000 + nth as u64))).is_some_and(|it| !it.has_evicted)
                 });
                 prop_assert_eq!(reserved.count(), free, "what was not restored is free");
             }
@@ -237,7 +237,7 @@ mod tests {
             let layout = layout(ways, LineSize::default());
             let valid = layout.line_size.all_sectors();
             let lines =
-                [0, 1].map(SetNumber).map(|set| Line { block: layout.block_of(set, 0), valid, ..Line::default() });
+                [0, 1].map(SetNumber).map(|set| Line { block: layout.block_of(set, Tag(0)), valid, ..Line::default() });
             let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
             assert_eq!(
                 restore_all(&mut frames, &lines),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::numbers::SetNumber;
+use crate::numbers::{SetNumber, Tag};
 use crate::tags::Tags;
 
 /// Entries of a set up to which they are searched and moved rather than indexed.
@@ -26,8 +26,8 @@ pub(super) enum Ghosts {
 #[derive(Clone, Default)]
 pub(super) struct Indexed {
     /// With the number that makes an entry the current one of its tag.
-    queue: VecDeque<(u64, u64)>,
-    current: BTreeMap<u64, u64>,
+    queue: VecDeque<(Tag, u64)>,
+    current: BTreeMap<Tag, u64>,
     number_next: u64,
 }
 
@@ -43,7 +43,7 @@ impl Ghosts {
     }
 
     /// Adds the newest. The oldest makes room.
-    pub(super) fn push(&mut self, set: SetNumber, tag: u64) {
+    pub(super) fn push(&mut self, set: SetNumber, tag: Tag) {
         let set = set.index();
         match self {
             Self::Scanned { capacity: 0, .. } => {}
@@ -62,7 +62,7 @@ impl Ghosts {
     }
 
     /// Takes a ghost out. Whether it was there.
-    pub(super) fn take(&mut self, set: SetNumber, tag: u64) -> bool {
+    pub(super) fn take(&mut self, set: SetNumber, tag: Tag) -> bool {
         let set = set.index();
         match self {
             Self::Scanned { capacity, tags, lengths } => {
@@ -79,7 +79,7 @@ impl Ghosts {
 }
 
 impl Indexed {
-    fn push(&mut self, capacity: usize, tag: u64) {
+    fn push(&mut self, capacity: usize, tag: Tag) {
         while self.current.len() >= capacity
             && let Some((oldest, number)) = self.queue.pop_front()
         {
@@ -110,8 +110,9 @@ mod tests {
         ) {
             let capacity = if is_indexed { 300 } else { 40 };
             let mut ghosts = Ghosts::new(capacity, 2);
-            let mut twin: Vec<u64> = Vec::new();
+            let mut twin: Vec<Tag> = Vec::new();
             for (tag, is_push) in steps {
+                let tag = Tag(tag);
                 let was_there = twin.contains(&tag);
                 if is_push && !was_there {
                     if twin.len() == capacity {

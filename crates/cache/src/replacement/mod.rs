@@ -30,7 +30,7 @@ use self::ghost::Ghosts;
 use self::lists::Lists;
 pub use self::policy::Replacement;
 use crate::layout::Layout;
-use crate::numbers::{FrameNumber, SetNumber};
+use crate::numbers::{FrameNumber, SetNumber, Tag};
 use crate::tags::Tags;
 
 /// Hits in *small* with which S3-FIFO keeps a line.
@@ -191,7 +191,7 @@ impl Order {
     pub(crate) fn take(
         &mut self,
         set: SetNumber,
-        tag: u64,
+        tag: Tag,
         tags: &Tags,
         beside: Option<FrameNumber>,
         can_spare: impl Fn(FrameNumber) -> bool,

@@ -16,7 +16,7 @@ use std::ops::Range;
 use store::Hold;
 
 use crate::limits::DEFERRED_PART_BYTES;
-use crate::numbers::FrameNumber;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::{SectorRun, Sectors};
 
 /// Data of small writes that is not in its frame yet, by frame.
@@ -35,7 +35,7 @@ pub(crate) struct Deferred {
 }
 
 struct DeferredLine {
-    block: u64,
+    block: BlockNumber,
     /// Oldest first; later ones go before earlier ones.
     parts: Vec<Part>,
 }
@@ -104,7 +104,7 @@ impl Deferred {
     }
 
     /// Whether one of `blocks` has some.
-    pub(crate) fn has_any_of(&self, blocks: &Range<u64>) -> bool {
+    pub(crate) fn has_any_of(&self, blocks: &Range<BlockNumber>) -> bool {
         self.lines.values().any(|line| blocks.contains(&line.block))
     }
 
@@ -125,7 +125,14 @@ impl Deferred {
     }
 
     /// `data` is what the line of `block`, in `frame`, holds of `sectors` from now on.
-    pub(crate) fn add(&mut self, frame: FrameNumber, block: u64, sectors: Sectors, data: &[u8], hold: Option<Hold>) {
+    pub(crate) fn add(
+        &mut self,
+        frame: FrameNumber,
+        block: BlockNumber,
+        sectors: Sectors,
+        data: &[u8],
+        hold: Option<Hold>,
+    ) {
         assert_eq!(data.len() as u64, sectors.bytes(), "each sector has its bytes");
         let line = self.lines.entry(frame).or_insert_with(|| DeferredLine { block, parts: Vec::new() });
         assert_eq!(line.block, block, "what a frame held before is placed before another line gets it");
@@ -153,7 +160,7 @@ impl Deferred {
 
     /// Forgets what is here of `frame` but for these sectors of `block`: a replay found that something else became of
     /// the others.
-    pub(crate) fn keep_only(&mut self, frame: FrameNumber, block: u64, sectors: Sectors) {
+    pub(crate) fn keep_only(&mut self, frame: FrameNumber, block: BlockNumber, sectors: Sectors) {
         let Some(mut line) = self.lines.remove(&frame) else { return };
         self.held_bytes -= line.parts.iter().map(Part::weight).sum::<usize>();
         if line.block != block {
@@ -234,7 +241,7 @@ mod tests {
     use super::*;
 
     const FRAME: FrameNumber = FrameNumber(3);
-    const BLOCK: u64 = 30;
+    const BLOCK: BlockNumber = BlockNumber(30);
 
     fn sectors(bits: u8) -> Sectors {
         Sectors::from_bytes(&[bits])

@@ -33,7 +33,7 @@ use crate::index::Index;
 use crate::layout::Layout;
 use crate::line_checksum::LineChecksum;
 use crate::mappings::Mappings;
-use crate::numbers::{FrameNumber, SetNumber};
+use crate::numbers::{BlockNumber, FrameNumber, SetNumber, each_of};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
 use crate::sectors::Sectors;
@@ -86,7 +86,7 @@ pub struct Frames {
     lazy_cursor: u64,
     pub(crate) mappings: Mappings,
     /// Blocks with something dirty beyond the end of the origin. See `stranded`.
-    pub(crate) stranded: BTreeSet<u64>,
+    pub(crate) stranded: BTreeSet<BlockNumber>,
 }
 
 impl Frames {
@@ -166,7 +166,7 @@ impl Frames {
     }
 
     /// The frame that holds `block`.
-    pub fn lookup(&self, block: u64) -> Option<FrameNumber> {
+    pub fn lookup(&self, block: BlockNumber) -> Option<FrameNumber> {
         let set = self.layout.set_of(block);
         self.index.find(&self.tags, self.layout.frames_of(set), self.layout.tag_of(block))
     }
@@ -180,7 +180,7 @@ impl Frames {
     }
 
     /// What the cache holds of `block`, and where.
-    pub fn find(&self, block: u64) -> Option<(FrameNumber, Line)> {
+    pub fn find(&self, block: BlockNumber) -> Option<(FrameNumber, Line)> {
         self.lookup(block).map(|frame| (frame, self.line(frame)))
     }
 
@@ -190,33 +190,33 @@ impl Frames {
     }
 
     /// Dirty blocks of `blocks`, ascending.
-    pub fn dirty_in(&self, blocks: std::ops::Range<u64>) -> Vec<u64> {
-        if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
-            return blocks.filter(|&block| self.is_dirty(block)).collect();
+    pub fn dirty_in(&self, blocks: std::ops::Range<BlockNumber>) -> Vec<BlockNumber> {
+        if blocks.start.count_up_to(blocks.end) <= self.counts.resident_lines {
+            return each_of(blocks).filter(|&block| self.is_dirty(block)).collect();
         }
         let all = self.dirty.used().filter_map(|frame| self.block(frame));
-        let mut found: Vec<u64> = all.filter(|block| blocks.contains(block)).collect();
+        let mut found: Vec<BlockNumber> = all.filter(|block| blocks.contains(block)).collect();
         found.sort_unstable();
         found
     }
 
     /// Whether a sector of `block` is dirty.
-    pub(crate) fn is_dirty(&self, block: u64) -> bool {
+    pub(crate) fn is_dirty(&self, block: BlockNumber) -> bool {
         self.lookup(block).is_some_and(|frame| !self.dirty.is_empty(frame))
     }
 
     /// The block in `frame`, if a sector of it is dirty.
-    pub(crate) fn dirty_block(&self, frame: FrameNumber) -> Option<u64> {
+    pub(crate) fn dirty_block(&self, frame: FrameNumber) -> Option<BlockNumber> {
         if self.dirty.is_empty(frame) { None } else { self.block(frame) }
     }
 
     /// Dirty blocks of a set, least recently used first.
-    pub fn dirty_blocks_of(&self, set: SetNumber) -> impl Iterator<Item = u64> + '_ {
+    pub fn dirty_blocks_of(&self, set: SetNumber) -> impl Iterator<Item = BlockNumber> + '_ {
         self.order.dirty(set).filter_map(|frame| self.block(frame))
     }
 
     /// Blocks of a set: clean ones, the first to go first, then dirty ones.
-    pub(crate) fn blocks_of(&self, set: SetNumber) -> Vec<u64> {
+    pub(crate) fn blocks_of(&self, set: SetNumber) -> Vec<BlockNumber> {
         self.order.clean(set).chain(self.order.dirty(set)).filter_map(|frame| self.block(frame)).collect()
     }
 
@@ -226,9 +226,9 @@ impl Frames {
     }
 
     /// Resident blocks in `blocks`, in no particular order.
-    pub fn resident_in(&self, blocks: std::ops::Range<u64>) -> Vec<u64> {
-        if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
-            return blocks.filter(|&block| self.lookup(block).is_some()).collect();
+    pub fn resident_in(&self, blocks: std::ops::Range<BlockNumber>) -> Vec<BlockNumber> {
+        if blocks.start.count_up_to(blocks.end) <= self.counts.resident_lines {
+            return each_of(blocks).filter(|&block| self.lookup(block).is_some()).collect();
         }
         let all = self.layout.frames().filter_map(|frame| self.block(frame));
         all.filter(|block| blocks.contains(block)).collect()
@@ -242,7 +242,7 @@ impl Frames {
     /// Takes a frame for `block` out of its set: a free one, else that of a clean line, which is then resident no more.
     /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`]. A block
     /// that is resident is about to move there.
-    pub fn reserve(&mut self, block: u64) -> Option<Reserved> {
+    pub fn reserve(&mut self, block: BlockNumber) -> Option<Reserved> {
         let (set, tag) = (self.layout.set_of(block), self.layout.tag_of(block));
         let held = self.lookup(block);
         // So that consecutive blocks stand in consecutive frames.
@@ -457,7 +457,7 @@ impl Frames {
     }
 
     /// The block in a frame.
-    pub(crate) fn block(&self, frame: FrameNumber) -> Option<u64> {
+    pub(crate) fn block(&self, frame: FrameNumber) -> Option<BlockNumber> {
         let tag = self.tags.get(frame.index())?;
         Some(self.layout.block_of(self.layout.set_of_frame(frame), tag))
     }
@@ -530,6 +530,7 @@ mod tests {
     }
 
     fn insert(frames: &mut Frames, block: u64, dirty: u8) -> Option<FrameNumber> {
+        let block = BlockNumber(block);
         let Reserved { frame, .. } = frames.reserve(block)?;
         frames.attach(frame, Line { block, valid: sectors(0xff), dirty: sectors(dirty), ..Line::default() });
         Some(frame)
@@ -548,24 +549,24 @@ mod tests {
         for block in 0..16 {
             insert(&mut frames, block, u8::from(block < 13)).unwrap();
         }
-        let pinned = frames.lookup(13).unwrap();
+        let pinned = frames.lookup(BlockNumber(13)).unwrap();
         frames.pin(pinned);
         assert!(insert(&mut frames, 100, 1).is_some());
-        assert_eq!((frames.lookup(13), frames.lookup(14)), (Some(pinned), None));
+        assert_eq!((frames.lookup(BlockNumber(13)), frames.lookup(BlockNumber(14))), (Some(pinned), None));
         assert!(insert(&mut frames, 101, 1).is_some());
-        assert_eq!(frames.lookup(15), None);
+        assert_eq!(frames.lookup(BlockNumber(15)), None);
         assert!(insert(&mut frames, 102, 1).is_none(), "what is left is dirty or pinned");
         frames.unpin(pinned);
         assert_eq!(insert(&mut frames, 102, 1), Some(pinned));
-        assert_eq!(frames.dirty_blocks_of(SetNumber::FIRST).take(3).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(frames.dirty_blocks_of(SetNumber::FIRST).take(3).collect::<Vec<_>>(), [0, 1, 2].map(BlockNumber));
     }
 
     /// The naive twin: vectors, scanned.
     #[derive(Default)]
     struct Twin {
         /// Per set, most recently used last.
-        clean: Vec<Vec<u64>>,
-        dirty: Vec<Vec<u64>>,
+        clean: Vec<Vec<BlockNumber>>,
+        dirty: Vec<Vec<BlockNumber>>,
     }
 
     proptest! {
@@ -580,6 +581,7 @@ mod tests {
             twin.clean.resize(layout.set_count as usize, Vec::new());
             twin.dirty.resize(layout.set_count as usize, Vec::new());
             for (block, action) in steps {
+                let block = BlockNumber(block);
                 let set = layout.set_of(block).index();
                 let (clean, dirty) = (&mut twin.clean[set], &mut twin.dirty[set]);
                 let is_resident = clean.contains(&block) || dirty.contains(&block);
@@ -612,7 +614,7 @@ mod tests {
                         let is_dirty = action == 2;
                         let is_full = clean.len() + dirty.len() == ways as usize;
                         let has_room = !(is_full && clean.is_empty());
-                        prop_assert_eq!(insert(&mut frames, block, u8::from(is_dirty)).is_some(), has_room);
+                        prop_assert_eq!(insert(&mut frames, block.0, u8::from(is_dirty)).is_some(), has_room);
                         if has_room {
                             if is_full {
                                 clean.remove(0);
@@ -627,7 +629,7 @@ mod tests {
                 prop_assert_eq!(frames.counts().resident_lines as usize, dirty_count + clean_count);
             }
             for set in layout.sets() {
-                let listed: Vec<u64> = frames.dirty_blocks_of(set).collect();
+                let listed: Vec<BlockNumber> = frames.dirty_blocks_of(set).collect();
                 prop_assert_eq!(&listed, &twin.dirty[set.index()]);
             }
         }

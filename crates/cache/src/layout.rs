@@ -18,7 +18,7 @@ use crate::limits::{
     FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
 use crate::line_size::LineSize;
-use crate::numbers::{FrameNumber, SetNumber, Tag};
+use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
 use crate::options::{Associativity, FormatOptions};
 
 /// The places of everything.
@@ -181,27 +181,27 @@ impl Layout {
     }
 
     /// The set that a block belongs to.
-    pub fn set_of(&self, block: u64) -> SetNumber {
-        SetNumber(((block / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32)
+    pub fn set_of(&self, block: BlockNumber) -> SetNumber {
+        SetNumber(((block.0 / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32)
     }
 
     /// What tells a block from the others of its set.
-    pub fn tag_of(&self, block: u64) -> Tag {
+    pub fn tag_of(&self, block: BlockNumber) -> Tag {
         let run_lines = u64::from(self.run_lines);
-        Tag(block / run_lines / u64::from(self.set_count) * run_lines + block % run_lines)
+        Tag(block.0 / run_lines / u64::from(self.set_count) * run_lines + block.0 % run_lines)
     }
 
     /// [`Layout::set_of`] and [`Layout::tag_of`], for one who needs both of many blocks: divisions are what they take.
-    pub(crate) fn place_of(&self, block: u64) -> (SetNumber, Tag) {
+    pub(crate) fn place_of(&self, block: BlockNumber) -> (SetNumber, Tag) {
         let (run_lines, set_count) = (u64::from(self.run_lines), u64::from(self.set_count));
-        let (run, rest) = (block / run_lines, block % run_lines);
+        let (run, rest) = (block.0 / run_lines, block.0 % run_lines);
         (SetNumber((run % set_count) as u32), Tag(run / set_count * run_lines + rest))
     }
 
     /// The block of a set that has this tag.
-    pub fn block_of(&self, set: SetNumber, tag: Tag) -> u64 {
+    pub fn block_of(&self, set: SetNumber, tag: Tag) -> BlockNumber {
         let run_lines = u64::from(self.run_lines);
-        (tag.0 / run_lines * u64::from(self.set_count) + u64::from(set.0)) * run_lines + tag.0 % run_lines
+        BlockNumber((tag.0 / run_lines * u64::from(self.set_count) + u64::from(set.0)) * run_lines + tag.0 % run_lines)
     }
 
     /// All sets, in their order.
@@ -281,10 +281,11 @@ mod tests {
         #[test]
         fn a_tag_names_a_block_within_its_set(block in 0u64..1 << 52, ways in 1u32..300, bytes in 1u64 << 20..1 << 30) {
             let layout = Layout::new(bytes, &options(Associativity::Ways(ways))).unwrap();
+            let block = BlockNumber(block);
             let (set, tag) = (layout.set_of(block), layout.tag_of(block));
             prop_assert_eq!(layout.block_of(set, tag), block);
             prop_assert_eq!(layout.place_of(block), (set, tag));
-            prop_assert!(tag.0 <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
+            prop_assert!(tag.0 <= block.0 / u64::from(layout.set_count) + u64::from(layout.run_lines));
         }
     }
 
@@ -299,12 +300,12 @@ mod tests {
     #[test]
     fn blocks_spread_over_sets_in_runs() {
         let layout = Layout::new(64 << 20, &options(Associativity::Ways(64))).unwrap();
-        assert_eq!(layout.set_of(0), layout.set_of(15));
-        assert_eq!(layout.set_of(16), SetNumber(1));
-        assert_eq!(layout.set_of(16 * u64::from(layout.set_count)), SetNumber(0));
+        assert_eq!(layout.set_of(BlockNumber(0)), layout.set_of(BlockNumber(15)));
+        assert_eq!(layout.set_of(BlockNumber(16)), SetNumber(1));
+        assert_eq!(layout.set_of(BlockNumber(16 * u64::from(layout.set_count))), SetNumber(0));
         assert_eq!(layout.frames_of(SetNumber(1)), FrameNumber(64)..FrameNumber(128));
         let full = Layout::new(64 << 20, &options(Associativity::Full)).unwrap();
-        assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, SetNumber(0)));
+        assert_eq!((full.set_count, full.set_of(BlockNumber(u64::MAX >> 16))), (1, SetNumber(0)));
     }
 
     #[test]

@@ -9,12 +9,12 @@ use base::limits::BUFFER_ALIGNMENT;
 use crate::format::{ENTRY_DEFERRED, ENTRY_WRITE, Line, LogEntry, checksum_of};
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
-use crate::numbers::FrameNumber;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::{SectorRun, Sectors};
 
 /// One line of a write.
 pub(crate) struct LineWrite {
-    pub(crate) block: u64,
+    pub(crate) block: BlockNumber,
     /// Sectors to write.
     pub(crate) mask: Sectors,
     /// Offset of their bytes in the request.
@@ -146,11 +146,11 @@ mod tests {
     /// Sectors 2 and 3 of a line whose lower half is valid, and of which sectors 0 and 2 are dirty: 2 must not be
     /// overwritten, so that 0 and 1 go along.
     fn moving() -> (LineWrite, Buffer) {
-        let before = Line { block: 9, valid: sectors(0x0f), dirty: sectors(0x05), ..Line::default() };
+        let before = Line { block: BlockNumber(9), valid: sectors(0x0f), dirty: sectors(0x05), ..Line::default() };
         let mut merged = Buffer::zeroed(4096);
         merged[..1024].fill(1);
         let write = LineWrite {
-            block: 9,
+            block: BlockNumber(9),
             mask: sectors(0x0c),
             at: 512,
             frame: FrameNumber(4),

@@ -21,7 +21,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::numbers::FrameNumber;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::page_set::PageSet;
 
 /// A line that left its frame while the device says that it is there.
@@ -37,7 +37,7 @@ pub(crate) struct Mappings {
     /// Whether clean lines count after a crash.
     pub(crate) is_kept: bool,
     /// By block.
-    unmapped: BTreeMap<u64, Unmapped>,
+    unmapped: BTreeMap<BlockNumber, Unmapped>,
     /// Frames with data that the origin could lose.
     unflushed: PageSet,
     /// Those of them that a flush of the origin, under way, will make safe.
@@ -72,18 +72,18 @@ impl Mappings {
     }
 
     /// `block` left `frame`, and the device does not know.
-    pub(crate) fn unmap(&mut self, block: u64, frame: FrameNumber) {
+    pub(crate) fn unmap(&mut self, block: BlockNumber, frame: FrameNumber) {
         let before = self.unmapped.insert(block, Unmapped { frame, is_on_its_way: false });
         assert!(before.is_none(), "a block is mapped to one frame");
     }
 
     /// Whether a record about this block has to be durable first.
-    pub(crate) fn is_unmapped(&self, block: u64) -> bool {
+    pub(crate) fn is_unmapped(&self, block: BlockNumber) -> bool {
         self.unmapped.contains_key(&block)
     }
 
     /// Whether a record about one of these blocks has to be durable first.
-    pub(crate) fn is_any_unmapped(&self, blocks: std::ops::Range<u64>) -> bool {
+    pub(crate) fn is_any_unmapped(&self, blocks: std::ops::Range<BlockNumber>) -> bool {
         self.unmapped.range(blocks).next().is_some()
     }
 
@@ -94,9 +94,9 @@ impl Mappings {
     }
 
     /// Up to `count` lines (block, frame) whose records are not on their way yet; from now on they are.
-    pub(crate) fn take_unmapped(&mut self, count: usize) -> Vec<(u64, FrameNumber)> {
+    pub(crate) fn take_unmapped(&mut self, count: usize) -> Vec<(BlockNumber, FrameNumber)> {
         let waiting = self.unmapped.iter_mut().filter(|(_, unmapped)| !unmapped.is_on_its_way);
-        let take = |(&block, unmapped): (&u64, &mut Unmapped)| {
+        let take = |(&block, unmapped): (&BlockNumber, &mut Unmapped)| {
             unmapped.is_on_its_way = true;
             (block, unmapped.frame)
         };
@@ -104,7 +104,7 @@ impl Mappings {
     }
 
     /// The records about these are durable.
-    pub(crate) fn forget_unmapped(&mut self, taken: &[(u64, FrameNumber)]) {
+    pub(crate) fn forget_unmapped(&mut self, taken: &[(BlockNumber, FrameNumber)]) {
         for (block, _) in taken {
             self.unmapped.remove(block);
         }
@@ -189,19 +189,23 @@ mod tests {
     #[test]
     fn a_record_is_sent_once_and_counts_until_it_is_durable() {
         let mut mappings = Mappings::new(64, true);
-        mappings.unmap(7, FrameNumber(3));
-        mappings.unmap(9, FrameNumber(4));
+        mappings.unmap(BlockNumber(7), FrameNumber(3));
+        mappings.unmap(BlockNumber(9), FrameNumber(4));
         assert!(
-            mappings.is_unmapped(7) && mappings.is_frame_unmapped(FrameNumber(4)) && mappings.is_any_unmapped(8..10)
+            mappings.is_unmapped(BlockNumber(7))
+                && mappings.is_frame_unmapped(FrameNumber(4))
+                && mappings.is_any_unmapped(BlockNumber(8)..BlockNumber(10))
         );
-        assert_eq!(mappings.take_unmapped(1), [(7, FrameNumber(3))]);
-        assert_eq!(mappings.take_unmapped(5), [(9, FrameNumber(4))]);
+        assert_eq!(mappings.take_unmapped(1), [(BlockNumber(7), FrameNumber(3))]);
+        assert_eq!(mappings.take_unmapped(5), [(BlockNumber(9), FrameNumber(4))]);
         assert!(mappings.take_unmapped(5).is_empty());
-        mappings.forget_unmapped(&[(7, FrameNumber(3))]);
+        mappings.forget_unmapped(&[(BlockNumber(7), FrameNumber(3))]);
         assert!(
-            !mappings.is_unmapped(7) && !mappings.is_frame_unmapped(FrameNumber(3)) && !mappings.is_any_unmapped(0..9)
+            !mappings.is_unmapped(BlockNumber(7))
+                && !mappings.is_frame_unmapped(FrameNumber(3))
+                && !mappings.is_any_unmapped(BlockNumber(0)..BlockNumber(9))
         );
-        assert!(mappings.is_unmapped(9));
+        assert!(mappings.is_unmapped(BlockNumber(9)));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Which frame, which set, which tag: each is a type of its own, so that none is taken for another, nor for a count of
-//! them. They are bare numbers only on the device ([`crate::format`]).
+//! Which frame, which set, which tag, which block of the origin: each is a type of its own, so that none is taken for
+//! another, nor for a count of them. They are bare numbers only on the device ([`crate::format`]).
 
 use std::fmt;
-use std::ops::{Add, Sub};
+use std::ops::{Add, Range, Sub};
 
-use zerocopy::little_endian::U32;
+use zerocopy::little_endian::{U32, U64};
 
 /// Which frame of the cache device, counted from the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,4 +112,67 @@ const _: () = assert!(size_of::<Tag>() == 8);
 impl Tag {
     /// That of no block.
     pub(crate) const NONE: Self = Self(u64::MAX);
+}
+
+/// Which block of the origin, counted from the first: as many bytes as a line has
+/// ([`LineSize`](crate::line_size::LineSize) says which).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockNumber(pub u64);
+const _: () = assert!(size_of::<BlockNumber>() == 8);
+
+impl BlockNumber {
+    /// The origin begins with it.
+    pub const FIRST: Self = Self(0);
+    /// None is so far behind, whatever a damaged cache says.
+    pub const END: Self = Self(u64::MAX);
+
+    /// So many blocks back; `None` before the first.
+    pub(crate) fn checked_sub(self, blocks: u64) -> Option<Self> {
+        self.0.checked_sub(blocks).map(Self)
+    }
+
+    /// The last one up to here that is a multiple of `blocks`.
+    pub(crate) fn last_multiple_of(self, blocks: u64) -> Self {
+        Self(self.0 / blocks * blocks)
+    }
+
+    /// Count of blocks from here up to `end`, which is not among them; 0 where that is not behind this one.
+    pub(crate) fn count_up_to(self, end: Self) -> u64 {
+        end.0.saturating_sub(self.0)
+    }
+}
+
+/// All blocks of a range, ascending.
+pub(crate) fn each_of(blocks: Range<BlockNumber>) -> impl Iterator<Item = BlockNumber> {
+    (blocks.start.0..blocks.end.0).map(BlockNumber)
+}
+
+impl Add<u64> for BlockNumber {
+    type Output = Self;
+
+    /// So many blocks on.
+    fn add(self, blocks: u64) -> Self {
+        Self(self.0 + blocks)
+    }
+}
+
+impl Sub<u64> for BlockNumber {
+    type Output = Self;
+
+    /// So many blocks back.
+    fn sub(self, blocks: u64) -> Self {
+        Self(self.0 - blocks)
+    }
+}
+
+impl From<U64> for BlockNumber {
+    fn from(raw: U64) -> Self {
+        Self(raw.get())
+    }
+}
+
+impl From<BlockNumber> for U64 {
+    fn from(block: BlockNumber) -> Self {
+        block.0.into()
+    }
 }

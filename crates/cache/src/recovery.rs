@@ -41,7 +41,7 @@ use crate::frames::Frames;
 use crate::frames::restore::{Restored, SetSeen};
 use crate::layout::Layout;
 use crate::line_size::LineSize;
-use crate::numbers::FrameNumber;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::page_set::PageSet;
 use crate::recovery_report::RecoveryReport;
 use crate::sectors::Sectors;
@@ -174,15 +174,15 @@ struct Replaying {
     deferred: Deferred,
     /// Pages that differ from what is found here.
     changed: PageSet,
-    unproven: BTreeMap<u64, Unproven>,
+    unproven: BTreeMap<BlockNumber, Unproven>,
     /// Which block's unproven write freed a frame.
-    freed_by: BTreeMap<FrameNumber, u64>,
+    freed_by: BTreeMap<FrameNumber, BlockNumber>,
     entry_count: u64,
     /// Clean lines of the table that do not count.
     dropped_count: u64,
     origin_bytes: u64,
-    /// Blocks of which the origin has all bytes.
-    whole_blocks: u64,
+    /// Of the blocks before this one the origin has all bytes.
+    whole_end: BlockNumber,
     /// What of the table is in the frames of one set.
     seen: SetSeen,
     /// Whether clean lines of the table count.
@@ -213,7 +213,7 @@ impl Replaying {
             entry_count: 0,
             dropped_count: 0,
             origin_bytes,
-            whole_blocks: layout.line_size.block_at(origin_bytes),
+            whole_end: layout.line_size.block_at(origin_bytes),
             seen: SetSeen::new(),
             is_table_trusted,
             keeps_clean,
@@ -224,7 +224,7 @@ impl Replaying {
     #[inline]
     fn take_stored(&mut self, frame: FrameNumber, stored: StoredLine<'_>) -> Result<(), Error> {
         let restored = match (stored.is_dirty(), self.is_table_trusted) {
-            (false, true) if stored.block() < self.whole_blocks => {
+            (false, true) if stored.block() < self.whole_end => {
                 self.frames.restore_clean(frame, stored, &mut self.seen)
             }
             (false, false) => {
@@ -360,7 +360,7 @@ impl Replaying {
     }
 
     /// Something later shows that the last write of `block` was acknowledged.
-    fn prove(&mut self, block: u64) {
+    fn prove(&mut self, block: BlockNumber) {
         if let Some(freed) = self.unproven.remove(&block).and_then(|unproven| unproven.entry.frame_freed) {
             self.freed_by.remove(&freed);
         }
@@ -440,7 +440,7 @@ fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Er
 /// everything is behind the end.
 fn end_of(line_size: LineSize, line: &Line, mask: Sectors) -> u64 {
     let in_line = mask.hull().map_or(0, |run| run.offset() + run.length());
-    let start = line.block.checked_mul(line_size.bytes());
+    let start = line_size.checked_start_of(line.block);
     start.and_then(|start| start.checked_add(in_line)).unwrap_or(u64::MAX)
 }
 

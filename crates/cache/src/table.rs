@@ -160,13 +160,14 @@ fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> 
 mod tests {
     use super::*;
     use crate::format::{Line, emit_page};
+    use crate::numbers::BlockNumber;
 
     const ID: Uuid = Uuid::from_bytes([7; 16]);
 
     fn page(sequence: u64) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_BYTES];
         let line_size = crate::line_size::LineSize::default();
-        let line = Line { block: sequence, valid: line_size.all_sectors(), ..Line::default() };
+        let line = Line { block: BlockNumber(sequence), valid: line_size.all_sectors(), ..Line::default() };
         emit_page(&mut bytes, line_size, ID, 0, sequence, std::iter::once(line));
         bytes
     }

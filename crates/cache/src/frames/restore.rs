@@ -12,7 +12,7 @@ use crate::frames::{Frames, MAPPED};
 use crate::index::{Index, SCANNED_WAYS_MAX};
 use crate::layout::Layout;
 use crate::mappings::Mappings;
-use crate::numbers::{FrameNumber, SetNumber, Tag};
+use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement};
 use crate::tags::Tags;
@@ -114,7 +114,7 @@ impl Frames {
 
     /// The tag of a block that no frame holds yet, and that `frame` may.
     #[inline]
-    fn enter(&self, frame: FrameNumber, block: u64, seen: &mut SetSeen) -> Result<Tag, Restored> {
+    fn enter(&self, frame: FrameNumber, block: BlockNumber, seen: &mut SetSeen) -> Result<Tag, Restored> {
         seen.go_to(frame, &self.layout);
         let (set, tag) = self.layout.place_of(block);
         if set != seen.set {
@@ -199,7 +199,7 @@ mod tests {
             let lines: Vec<Line> = layout.frames().zip(stored).map(line_of).collect();
             let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
             let found = restore_all(&mut frames, &lines);
-            let mut held: BTreeMap<u64, FrameNumber> = BTreeMap::new();
+            let mut held: BTreeMap<BlockNumber, FrameNumber> = BTreeMap::new();
             let mut expected = Vec::new();
             for (frame, line) in layout.frames().zip(&lines).filter(|(_, line)| !line.valid.is_empty()) {
                 let is_held = held.contains_key(&line.block);
@@ -220,7 +220,7 @@ mod tests {
                 let of_set = held.values().copied().filter(|&frame| layout.set_of_frame(frame) == set);
                 let mut in_order: Vec<FrameNumber> = of_set.collect();
                 in_order.sort_by_key(|&frame| (!lines[frame.index()].dirty.is_empty(), frame));
-                let blocks: Vec<u64> = in_order.iter().map(|&frame| lines[frame.index()].block).collect();
+                let blocks: Vec<BlockNumber> = in_order.iter().map(|&frame| lines[frame.index()].block).collect();
                 prop_assert_eq!(frames.blocks_of(set), blocks, "clean ones in the order of the table, then dirty ones");
                 let free = layout.ways as usize - in_order.len();
                 let reserved = (0..free).filter(|&nth| {

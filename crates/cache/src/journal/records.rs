@@ -113,6 +113,7 @@ mod tests {
     use crate::format::Line;
     use crate::journal::tests::{found, made};
     use crate::lines::tests::put;
+    use crate::numbers::BlockNumber;
     use crate::sectors::Sectors;
 
     #[test]
@@ -131,7 +132,10 @@ mod tests {
         });
         let state = journal.lines.state();
         assert!(state.frames.line(frame).dirty == after.dirty && !state.frames.is_busy(frame));
-        assert_eq!(recovered.frames.find(7).map(|(frame, line)| (frame, line.dirty)), Some((frame, after.dirty)));
+        assert_eq!(
+            recovered.frames.find(BlockNumber(7)).map(|(frame, line)| (frame, line.dirty)),
+            Some((frame, after.dirty))
+        );
     }
 
     #[test]

@@ -25,6 +25,7 @@ use block::device::DeviceExt;
 use block::{Identity, SharedDevice};
 use cache::format::{Line, PAGE_BYTES, emit_page};
 use cache::layout::Layout;
+use cache::numbers::{FrameNumber, Tag};
 use cache::{Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
@@ -121,8 +122,9 @@ async fn make(arguments: &Arguments) -> Result<()> {
     let options = FormatOptions { uuid: Some(uuid), crash_mode, line_size, ..FormatOptions::default() };
     Cache::format(&device, &origin, options).await?;
     let layout = Layout::new(arguments.size.0, &options)?;
-    let line = |frame: u32| {
-        let (set, tag) = (frame / layout.ways, u64::from(frame % layout.ways));
+    let line = |frame: FrameNumber| {
+        let set = layout.set_of_frame(frame);
+        let tag = Tag((frame - layout.frames_of(set).start).into());
         Line { block: layout.block_of(set, tag), valid: layout.line_size.all_sectors(), ..Line::default() }
     };
     let mut page = 0;
@@ -130,9 +132,8 @@ async fn make(arguments: &Arguments) -> Result<()> {
         let count = PAGES_PER_WRITE.min(layout.page_count - page);
         let mut buffer = Buffer::zeroed(count as usize * 2 * PAGE_BYTES);
         for (slots, page) in buffer.chunks_exact_mut(2 * PAGE_BYTES).zip(page..) {
-            let first = page as u32 * layout.entries_per_page();
-            let frames = first..(first + layout.entries_per_page()).min(layout.frame_count());
-            emit_page(&mut slots[..PAGE_BYTES], layout.line_size, uuid, page, 1, frames.map(line));
+            let lines = layout.frames_of_page(page).map(line);
+            emit_page(&mut slots[..PAGE_BYTES], layout.line_size, uuid, page, 1, lines);
         }
         device.write(layout.slot_offset(page, 0), buffer, false).await?;
         page += count;

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::counters::RequestKind;
 use crate::limits::{LINE_BYTES_MIN, LINES_PER_SEEN_SLOT, STREAMS_MAX};
+use crate::numbers::BlockNumber;
 
 /// When a block gets a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -163,12 +164,12 @@ impl Admissions {
     }
 
     /// A block missed. Whether it gets a frame.
-    pub(crate) fn admits(&mut self, block: u64) -> bool {
+    pub(crate) fn admits(&mut self, block: BlockNumber) -> bool {
         let count = self.seen.len() as u64;
         if count == 0 {
             return true;
         }
-        let mixed = block.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         // Never zero, which means *nobody*.
         let name = (mixed >> 32) as u32 | 1;
         let Some(slot) = self.seen.get_mut(((mixed ^ mixed >> 29) % count) as usize) else { return true };
@@ -226,9 +227,13 @@ mod tests {
     fn a_second_use_is_admitted() {
         let tuning = Tuning { admission: Admission::SecondUse, ..Tuning::default() };
         let mut admissions = Admissions::new(tuning, 1000);
-        assert!(!admissions.admits(7) && !admissions.admits(8));
-        assert!(admissions.admits(7) && admissions.admits(8) && !admissions.admits(9));
+        assert!(!admissions.admits(BlockNumber(7)) && !admissions.admits(BlockNumber(8)));
+        assert!(
+            admissions.admits(BlockNumber(7))
+                && admissions.admits(BlockNumber(8))
+                && !admissions.admits(BlockNumber(9))
+        );
         let mut always = Admissions::new(Tuning::default(), 1000);
-        assert!(always.admits(7));
+        assert!(always.admits(BlockNumber(7)));
     }
 }

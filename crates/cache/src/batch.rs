@@ -12,9 +12,10 @@ use futures_util::future::ready;
 use futures_util::stream::{self, StreamExt};
 
 use crate::core::Core;
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::format::{ENTRY_CLEAN, Line, LogEntry};
 use crate::granted::Right;
 use crate::limits::CLEAN_WRITES_IN_FLIGHT;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::origin_write::Pick;
 use crate::pace::Force;
 use crate::pins::Pins;
@@ -39,28 +40,28 @@ pub(crate) struct Batch {
 impl Core {
     /// The next dirty blocks of which something can be sent, ascending, from the frame where the last batch ended,
     /// around.
-    pub(crate) fn next_dirty_blocks(&self, count: usize) -> Vec<u64> {
+    pub(crate) fn next_dirty_blocks(&self, count: usize) -> Vec<BlockNumber> {
         let (end, run_max) = (self.origin.end(), self.run_lines_max());
         let state = self.lines.state();
-        let is_sendable = |&block: &u64| {
+        let is_sendable = |&block: &BlockNumber| {
             state.frames.find(block).is_some_and(|(_, line)| !self.sendable(block, &line, end).is_empty())
         };
         let mut cursor = self.cleaner.cursor();
-        let mut is_around = cursor == 0;
+        let mut is_around = cursor == FrameNumber::FIRST;
         loop {
             let (mut blocks, next) = state.frames.dirty_batch(cursor, count, run_max);
             blocks.retain(is_sendable);
             cursor = next;
-            if !blocks.is_empty() || (next == 0 && is_around) {
+            if !blocks.is_empty() || (next == FrameNumber::FIRST && is_around) {
                 self.cleaner.set_cursor(cursor);
                 return blocks;
             }
-            is_around |= next == 0;
+            is_around |= next == FrameNumber::FIRST;
         }
     }
 
     /// Takes those of `candidates` that can be cleaned now.
-    pub(crate) fn pick(self: &Arc<Self>, candidates: &[u64]) -> Result<Batch, Error> {
+    pub(crate) fn pick(self: &Arc<Self>, candidates: &[BlockNumber]) -> Result<Batch, Error> {
         let (pins, end) = (Pins::none(&self.lines), self.origin.end());
         let mut batch = Batch {
             picks: Vec::new(),
@@ -120,7 +121,7 @@ impl Core {
     }
 
     /// The bytes that a write of these sectors of a line may touch.
-    fn range_of(&self, block: u64, mask: Sectors) -> ByteRange {
+    fn range_of(&self, block: BlockNumber, mask: Sectors) -> ByteRange {
         let line = self.line_size().line_range(block);
         mask.hull().map_or(line, |run| ByteRange { offset: line.offset + run.offset(), length: run.length() })
     }
@@ -159,7 +160,7 @@ impl Core {
     }
 
     async fn clean_picked(self: &Arc<Self>, mut batch: Batch, force: Force) -> Result<Option<Error>, Error> {
-        let blocks: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
+        let blocks: Vec<BlockNumber> = batch.picks.iter().map(|pick| pick.block).collect();
         self.handle_origin_events();
         if let Err(error) = self.check_may_clean() {
             return self.finish_batch(&blocks, Err(error)).await.map(|()| None);
@@ -187,7 +188,7 @@ impl Core {
     }
 
     /// Compares what is to be sent with its checksum, where that is known. What is damaged is lost, and not to be sent.
-    async fn find_damaged(&self, picks: &[Pick]) -> Vec<u64> {
+    async fn find_damaged(&self, picks: &[Pick]) -> Vec<BlockNumber> {
         let checked = picks.iter().filter(|pick| pick.checksum.is_known());
         let lines: Vec<_> = checked.map(|pick| (pick.block, pick.frame, pick.checksum)).collect();
         let checks = stream::iter(lines).map(|(block, frame, checksum)| async move {
@@ -200,7 +201,7 @@ impl Core {
     }
 
     /// Makes the lines of a batch clean that were sent and not written meanwhile.
-    async fn finish_batch(&self, blocks: &[u64], result: Result<(), Error>) -> Result<(), Error> {
+    async fn finish_batch(&self, blocks: &[BlockNumber], result: Result<(), Error>) -> Result<(), Error> {
         let entries = self.plan_clean(blocks, result.is_ok());
         self.lines.changed.notify();
         result?;
@@ -212,7 +213,7 @@ impl Core {
         Ok(())
     }
 
-    fn plan_clean(&self, blocks: &[u64], is_sent: bool) -> Vec<LogEntry> {
+    fn plan_clean(&self, blocks: &[BlockNumber], is_sent: bool) -> Vec<LogEntry> {
         let state = &mut *self.lines.state();
         let mut entries = Vec::new();
         for &block in blocks {
@@ -222,7 +223,7 @@ impl Core {
                 continue;
             }
             state.frames.set_busy(frame, true);
-            let entry = LogEntry::state(frame, FRAME_NONE, Line { dirty: line.dirty & !mask, ..line });
+            let entry = LogEntry::state(frame, None, Line { dirty: line.dirty & !mask, ..line });
             if self.crash_mode.maps_at_once() && state.frames.mappings.is_safe(frame) {
                 // All that is valid is durable, and the origin has flushed it.
                 state.frames.set_mapped(frame, true);

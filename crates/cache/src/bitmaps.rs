@@ -1,6 +1,7 @@
 //! One bitmap of sectors for every frame, in as many bytes as the cache's lines need: one for lines of 4 KiB.
 
 use crate::line_size::LineSize;
+use crate::numbers::FrameNumber;
 use crate::sectors::Sectors;
 
 /// Bitmaps by frame.
@@ -17,11 +18,11 @@ impl Bitmaps {
         Self { stride, bytes: vec![0; stride * frame_count] }
     }
 
-    pub(crate) fn get(&self, frame: u32) -> Sectors {
+    pub(crate) fn get(&self, frame: FrameNumber) -> Sectors {
         Sectors::from_bytes(&self.bytes[self.place(frame)])
     }
 
-    pub(crate) fn set(&mut self, frame: u32, sectors: Sectors) {
+    pub(crate) fn set(&mut self, frame: FrameNumber, sectors: Sectors) {
         let place = self.place(frame);
         sectors.to_bytes(&mut self.bytes[place]);
     }
@@ -29,7 +30,7 @@ impl Bitmaps {
     /// Sets the bitmap of a frame to these bytes, the first and the others, as many as one has; gives the count of its
     /// bits.
     #[inline]
-    pub(crate) fn set_bytes(&mut self, frame: u32, first: u8, rest: &[u8]) -> u32 {
+    pub(crate) fn set_bytes(&mut self, frame: FrameNumber, first: u8, rest: &[u8]) -> u32 {
         let place = self.place(frame);
         let bytes = &mut self.bytes[place];
         bytes[0] = first;
@@ -42,24 +43,24 @@ impl Bitmaps {
 
     /// Whether a bit of a frame is set here that is not set in `other`.
     #[inline]
-    pub(crate) fn has_beyond(&self, frame: u32, other: &Self) -> bool {
+    pub(crate) fn has_beyond(&self, frame: FrameNumber, other: &Self) -> bool {
         let place = self.place(frame);
         self.bytes[place.clone()].iter().zip(&other.bytes[place]).any(|(byte, other)| byte & !other != 0)
     }
 
     /// Whether the bitmap of a frame is empty.
-    pub(crate) fn is_empty(&self, frame: u32) -> bool {
+    pub(crate) fn is_empty(&self, frame: FrameNumber) -> bool {
         self.bytes[self.place(frame)].iter().all(|&byte| byte == 0)
     }
 
     /// Frames whose bitmaps are not empty, ascending.
-    pub(crate) fn used(&self) -> impl Iterator<Item = u32> + '_ {
-        let frames = (0u32..).zip(self.bytes.chunks_exact(self.stride));
+    pub(crate) fn used(&self) -> impl Iterator<Item = FrameNumber> + '_ {
+        let frames = (0..).map(FrameNumber).zip(self.bytes.chunks_exact(self.stride));
         frames.filter(|(_, bytes)| bytes.iter().any(|&byte| byte != 0)).map(|(frame, _)| frame)
     }
 
-    fn place(&self, frame: u32) -> std::ops::Range<usize> {
-        let first = frame as usize * self.stride;
+    fn place(&self, frame: FrameNumber) -> std::ops::Range<usize> {
+        let first = frame.index() * self.stride;
         first..first + self.stride
     }
 }
@@ -75,25 +76,27 @@ mod tests {
             let line_size = LineSize::new(bytes).unwrap();
             let mut bitmaps = Bitmaps::new(line_size, 3);
             let last = Sectors::of(SectorRun { first: line_size.sector_count() - 1, count: 1 });
-            bitmaps.set(1, line_size.all_sectors());
-            bitmaps.set(2, last);
+            bitmaps.set(FrameNumber(1), line_size.all_sectors());
+            bitmaps.set(FrameNumber(2), last);
             assert_eq!(
-                (bitmaps.get(0), bitmaps.get(1), bitmaps.get(2)),
+                (bitmaps.get(FrameNumber(0)), bitmaps.get(FrameNumber(1)), bitmaps.get(FrameNumber(2))),
                 (Sectors::NONE, line_size.all_sectors(), last)
             );
-            assert_eq!(bitmaps.used().collect::<Vec<_>>(), [1, 2]);
+            assert_eq!(bitmaps.used().collect::<Vec<_>>(), [FrameNumber(1), FrameNumber(2)]);
             let mut others = Bitmaps::new(line_size, 3);
-            others.set(1, last);
-            others.set(2, last);
+            others.set(FrameNumber(1), last);
+            others.set(FrameNumber(2), last);
             assert!(
-                bitmaps.has_beyond(1, &others) && !bitmaps.has_beyond(2, &others) && !others.has_beyond(1, &bitmaps)
+                bitmaps.has_beyond(FrameNumber(1), &others)
+                    && !bitmaps.has_beyond(FrameNumber(2), &others)
+                    && !others.has_beyond(FrameNumber(1), &bitmaps)
             );
             let mut bytes = vec![0; line_size.bitmap_bytes()];
             line_size.all_sectors().to_bytes(&mut bytes);
-            assert_eq!(others.set_bytes(0, bytes[0], &bytes[1..]), line_size.sector_count());
-            assert_eq!((others.get(0), others.get(1)), (line_size.all_sectors(), last));
-            bitmaps.set(1, Sectors::NONE);
-            assert!(bitmaps.is_empty(1) && !bitmaps.is_empty(2));
+            assert_eq!(others.set_bytes(FrameNumber(0), bytes[0], &bytes[1..]), line_size.sector_count());
+            assert_eq!((others.get(FrameNumber(0)), others.get(FrameNumber(1))), (line_size.all_sectors(), last));
+            bitmaps.set(FrameNumber(1), Sectors::NONE);
+            assert!(bitmaps.is_empty(FrameNumber(1)) && !bitmaps.is_empty(FrameNumber(2)));
         }
     }
 }

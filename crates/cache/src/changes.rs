@@ -9,6 +9,7 @@ use crate::format::Line;
 use crate::frames::Frames;
 use crate::limits::SECTOR_BYTES;
 use crate::line_size::LineSize;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::Sectors;
 
 /// Ranges of the origin that others changed: ascending, apart, in whole sectors.
@@ -41,7 +42,7 @@ impl Changes {
     }
 
     /// Sectors of `block` that were changed.
-    fn in_line(&self, line_size: LineSize, block: u64) -> Sectors {
+    fn in_line(&self, line_size: LineSize, block: BlockNumber) -> Sectors {
         let line = line_size.line_range(block);
         let first = self.ranges.partition_point(|range| range.end() <= line.offset);
         let touching = self.ranges.iter().skip(first).take_while(|range| range.offset < line.end());
@@ -49,10 +50,10 @@ impl Changes {
     }
 
     /// The lines of which something was changed: their frames, what they are, and the sectors that were.
-    fn lines_in<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = (u32, Line, Sectors)> + 'a {
+    fn lines_in<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = (FrameNumber, Line, Sectors)> + 'a {
         let line_size = frames.layout().line_size;
         let count = if self.ranges.is_empty() { 0 } else { frames.layout().frame_count() };
-        (0..count).filter_map(move |frame| {
+        FrameNumber::FIRST.up_to(FrameNumber(count)).filter_map(move |frame| {
             let changed = self.in_line(line_size, frames.block(frame)?);
             (!changed.is_empty()).then(|| (frame, frames.line(frame), changed))
         })
@@ -81,8 +82,8 @@ impl Changes {
     /// changed then.
     pub(crate) fn drop_from(&self, frames: &mut Frames, is_overwritten: bool) -> Result<u64, ConflictingChanges> {
         self.check_apart_from_dirty(frames, is_overwritten)?;
-        let going = |(frame, line, changed): (u32, Line, Sectors)| (frame, line.valid & changed & !line.dirty);
-        let stale: Vec<(u32, Sectors)> =
+        let going = |(frame, line, changed): (FrameNumber, Line, Sectors)| (frame, line.valid & changed & !line.dirty);
+        let stale: Vec<(FrameNumber, Sectors)> =
             self.lines_in(frames).map(going).filter(|(_, going)| !going.is_empty()).collect();
         for &(frame, going) in &stale {
             let line = frames.line(frame);
@@ -118,22 +119,22 @@ mod tests {
         let changes =
             Changes::new(&[range(5000, 1), range(0, 0), range(100, 500), range(512, 600), range(9000, 100)], 0);
         assert_eq!(changes.ranges, [range(0, 1536), range(4608, 512), range(8704, 512)]);
-        assert_eq!(changes.in_line(LineSize::default(), 0), Sectors::from_bytes(&[0b111]));
-        assert_eq!(changes.in_line(LineSize::default(), 1), Sectors::from_bytes(&[0b10]));
-        assert_eq!(changes.in_line(LineSize::default(), 2), Sectors::from_bytes(&[0b10]));
-        assert_eq!(changes.in_line(LineSize::default(), 3), Sectors::NONE);
+        assert_eq!(changes.in_line(LineSize::default(), BlockNumber(0)), Sectors::from_bytes(&[0b111]));
+        assert_eq!(changes.in_line(LineSize::default(), BlockNumber(1)), Sectors::from_bytes(&[0b10]));
+        assert_eq!(changes.in_line(LineSize::default(), BlockNumber(2)), Sectors::from_bytes(&[0b10]));
+        assert_eq!(changes.in_line(LineSize::default(), BlockNumber(3)), Sectors::NONE);
     }
 
     #[test]
     fn changes_lie_where_lines_begin() {
         let changes = Changes::new(&[range(0, 512)], 3584);
-        assert_eq!(changes.in_line(LineSize::default(), 0), Sectors::from_bytes(&[0x80]));
+        assert_eq!(changes.in_line(LineSize::default(), BlockNumber(0)), Sectors::from_bytes(&[0x80]));
     }
 
     #[test]
     fn a_range_that_ends_behind_everything_is_one() {
         let changes = Changes::new(&[range(u64::MAX - 100, 100), range(4096, u64::MAX - 4096)], 512);
         assert_eq!(changes.ranges.len(), 1);
-        assert_eq!(changes.in_line(LineSize::default(), 1), Sectors::from_bytes(&[0b1111_1110]));
+        assert_eq!(changes.in_line(LineSize::default(), BlockNumber(1)), Sectors::from_bytes(&[0b1111_1110]));
     }
 }

@@ -26,6 +26,7 @@ use crate::cleaner::CleanProgress;
 use crate::core::Core;
 use crate::dirty_runs::batch_length;
 use crate::limits::{CLEAN_RETRY_MS, GRANT_PAUSE_MS};
+use crate::numbers::BlockNumber;
 
 /// The progress of a cleaning that somebody waits for. Dropped, nobody does any more.
 struct ProgressShown<'a>(&'a Core);
@@ -56,16 +57,16 @@ impl Core {
     }
 
     async fn send_all_lines(self: &Arc<Self>, mut progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
-        let mut rest = self.lines.state().frames.dirty_in(0..u64::MAX);
+        let mut rest = self.lines.state().frames.dirty_in(BlockNumber::FIRST..BlockNumber::END);
         let lines_total = rest.len() as u64;
         let mut first_refusal = None;
         while !rest.is_empty() {
             let count = self.lines.changed.count();
             let batch_lines = self.cleaner.pace().start_batch(self.clock.now());
             let batch_lines = batch_length(&rest, batch_lines, self.run_lines_max());
-            let candidates: Vec<u64> = rest.drain(..batch_lines).collect();
+            let candidates: Vec<BlockNumber> = rest.drain(..batch_lines).collect();
             let batch = self.pick(&candidates)?;
-            let picked: Vec<u64> = batch.picks.iter().map(|pick| pick.block).collect();
+            let picked: Vec<BlockNumber> = batch.picks.iter().map(|pick| pick.block).collect();
             if picked.is_empty() && batch.lacks_right {
                 self.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
             } else if picked.is_empty() && batch.has_deferred {
@@ -79,12 +80,12 @@ impl Core {
             };
             first_refusal = first_refusal.or(refusal);
             let end = self.origin.end();
-            let is_dirty = |block: u64| {
+            let is_dirty = |block: BlockNumber| {
                 let found = self.lines.state().frames.find(block);
                 found.is_some_and(|(_, line)| !self.sendable(block, &line, end).is_empty())
             };
             // A line that was sent counts as done even when a write has made it dirty again.
-            let mut passed_over: Vec<u64> = candidates
+            let mut passed_over: Vec<BlockNumber> = candidates
                 .iter()
                 .copied()
                 .filter(|&block| picked.binary_search(&block).is_err() && is_dirty(block))

@@ -7,6 +7,7 @@ use base::signal::Signal;
 use block::{Error, ErrorKind};
 use serde::Serialize;
 
+use crate::numbers::FrameNumber;
 use crate::pace::Pace;
 
 /// How far a cleaning is.
@@ -26,7 +27,7 @@ pub(crate) struct Cleaner {
     progress: Mutex<Option<CleanProgress>>,
     /// Why cleaning did not succeed, when it was tried last.
     failure: Mutex<Option<String>>,
-    /// Where the next batch begins.
+    /// The frame where the next batch begins.
     cursor: AtomicU32,
     /// Batches under way.
     batches: AtomicU64,
@@ -65,12 +66,12 @@ impl Cleaner {
     }
 
     /// The frame where the next batch begins.
-    pub(crate) fn cursor(&self) -> u32 {
-        self.cursor.load(Ordering::Relaxed)
+    pub(crate) fn cursor(&self) -> FrameNumber {
+        FrameNumber(self.cursor.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn set_cursor(&self, frame: u32) {
-        self.cursor.store(frame, Ordering::Relaxed);
+    pub(crate) fn set_cursor(&self, frame: FrameNumber) {
+        self.cursor.store(frame.0, Ordering::Relaxed);
     }
 
     /// Nothing is cleaned in the background from now on.

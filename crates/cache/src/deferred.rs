@@ -16,11 +16,12 @@ use std::ops::Range;
 use store::Hold;
 
 use crate::limits::DEFERRED_PART_BYTES;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::{SectorRun, Sectors};
 
 /// Data of small writes that is not in its frame yet, by frame.
 pub(crate) struct Deferred {
-    lines: BTreeMap<u32, DeferredLine>,
+    lines: BTreeMap<FrameNumber, DeferredLine>,
     /// Bytes of memory of all parts.
     held_bytes: usize,
     /// Bytes for parts of writes whose records are on their way.
@@ -34,7 +35,7 @@ pub(crate) struct Deferred {
 }
 
 struct DeferredLine {
-    block: u64,
+    block: BlockNumber,
     /// Oldest first; later ones go before earlier ones.
     parts: Vec<Part>,
 }
@@ -52,7 +53,7 @@ pub(crate) struct Part {
 /// What is to be placed.
 pub(crate) struct Placing {
     /// Ascending.
-    pub(crate) frames: Vec<u32>,
+    pub(crate) frames: Vec<FrameNumber>,
     /// Parts before this number are.
     end: u64,
 }
@@ -98,12 +99,12 @@ impl Deferred {
     }
 
     /// Whether the line in `frame` has some.
-    pub(crate) fn contains(&self, frame: u32) -> bool {
+    pub(crate) fn contains(&self, frame: FrameNumber) -> bool {
         !self.lines.is_empty() && self.lines.contains_key(&frame)
     }
 
     /// Whether one of `blocks` has some.
-    pub(crate) fn has_any_of(&self, blocks: &Range<u64>) -> bool {
+    pub(crate) fn has_any_of(&self, blocks: &Range<BlockNumber>) -> bool {
         self.lines.values().any(|line| blocks.contains(&line.block))
     }
 
@@ -124,7 +125,14 @@ impl Deferred {
     }
 
     /// `data` is what the line of `block`, in `frame`, holds of `sectors` from now on.
-    pub(crate) fn add(&mut self, frame: u32, block: u64, sectors: Sectors, data: &[u8], hold: Option<Hold>) {
+    pub(crate) fn add(
+        &mut self,
+        frame: FrameNumber,
+        block: BlockNumber,
+        sectors: Sectors,
+        data: &[u8],
+        hold: Option<Hold>,
+    ) {
         assert_eq!(data.len() as u64, sectors.bytes(), "each sector has its bytes");
         let line = self.lines.entry(frame).or_insert_with(|| DeferredLine { block, parts: Vec::new() });
         assert_eq!(line.block, block, "what a frame held before is placed before another line gets it");
@@ -138,13 +146,13 @@ impl Deferred {
     }
 
     /// The deferred sectors of the line in `frame`.
-    pub(crate) fn sectors(&self, frame: u32) -> Sectors {
+    pub(crate) fn sectors(&self, frame: FrameNumber) -> Sectors {
         let parts = self.lines.get(&frame).into_iter().flat_map(|line| &line.parts);
         parts.fold(Sectors::NONE, |all, part| all | part.sectors)
     }
 
     /// Visits what is here of the `wanted` sectors of the line in `frame`. What comes later is newer.
-    pub(crate) fn visit(&self, frame: u32, wanted: Sectors, mut visit: impl FnMut(SectorRun, &[u8])) {
+    pub(crate) fn visit(&self, frame: FrameNumber, wanted: Sectors, mut visit: impl FnMut(SectorRun, &[u8])) {
         for part in self.lines.get(&frame).into_iter().flat_map(|line| &line.parts) {
             part.visit(wanted, &mut visit);
         }
@@ -152,7 +160,7 @@ impl Deferred {
 
     /// Forgets what is here of `frame` but for these sectors of `block`: a replay found that something else became of
     /// the others.
-    pub(crate) fn keep_only(&mut self, frame: u32, block: u64, sectors: Sectors) {
+    pub(crate) fn keep_only(&mut self, frame: FrameNumber, block: BlockNumber, sectors: Sectors) {
         let Some(mut line) = self.lines.remove(&frame) else { return };
         self.held_bytes -= line.parts.iter().map(Part::weight).sum::<usize>();
         if line.block != block {
@@ -167,7 +175,7 @@ impl Deferred {
     }
 
     /// The frames with deferred data.
-    pub(crate) fn frames(&self) -> Vec<u32> {
+    pub(crate) fn frames(&self) -> Vec<FrameNumber> {
         self.lines.keys().copied().collect()
     }
 
@@ -232,20 +240,20 @@ mod tests {
 
     use super::*;
 
-    const FRAME: u32 = 3;
-    const BLOCK: u64 = 30;
+    const FRAME: FrameNumber = FrameNumber(3);
+    const BLOCK: BlockNumber = BlockNumber(30);
 
     fn sectors(bits: u8) -> Sectors {
         Sectors::from_bytes(&[bits])
     }
 
-    fn add(deferred: &mut Deferred, frame: u32, bits: u8, byte: u8) {
+    fn add(deferred: &mut Deferred, frame: FrameNumber, bits: u8, byte: u8) {
         let data = vec![byte; sectors(bits).bytes() as usize];
         deferred.add(frame, BLOCK, sectors(bits), &data, None);
     }
 
     /// The first byte of each sector; 0 where nothing is deferred.
-    fn line(deferred: &Deferred, frame: u32, wanted: u8) -> [u8; 8] {
+    fn line(deferred: &Deferred, frame: FrameNumber, wanted: u8) -> [u8; 8] {
         let mut line = [0; 8];
         deferred.visit(frame, sectors(wanted), |run, bytes| {
             for (sector, bytes) in (run.first..).zip(bytes.chunks(512)) {
@@ -266,19 +274,19 @@ mod tests {
         assert_eq!(line(&deferred, FRAME, 0xff), [0, 3, 3, 2, 2, 2, 2, 0]);
         assert_eq!(line(&deferred, FRAME, 0b0000_1100), [0, 0, 3, 2, 0, 0, 0, 0]);
         assert_eq!(deferred.sectors(FRAME), sectors(0b0111_1110));
-        assert_eq!(line(&deferred, FRAME + 1, 0xff), [0; 8]);
+        assert_eq!(line(&deferred, FRAME.next(), 0xff), [0; 8]);
     }
 
     #[test]
     fn what_came_while_others_were_placed_stays() {
         let mut deferred = Deferred::new();
         add(&mut deferred, FRAME, 0b1111_0000, 1);
-        add(&mut deferred, FRAME + 1, 0b0000_0001, 1);
+        add(&mut deferred, FRAME.next(), 0b0000_0001, 1);
         let placing = deferred.begin_placing();
         add(&mut deferred, FRAME, 0b0001_1000, 2);
-        assert_eq!((placing.frames.clone(), deferred.finish_placing(&placing).len()), (vec![FRAME, FRAME + 1], 2));
+        assert_eq!((placing.frames.clone(), deferred.finish_placing(&placing).len()), (vec![FRAME, FRAME.next()], 2));
         assert_eq!(line(&deferred, FRAME, 0xff), [0, 0, 0, 2, 2, 0, 0, 0]);
-        assert!(!deferred.contains(FRAME + 1));
+        assert!(!deferred.contains(FRAME.next()));
         let placing = deferred.begin_placing();
         deferred.finish_placing(&placing);
         assert_eq!((deferred.held_bytes(), deferred.line_count()), (0, 0));

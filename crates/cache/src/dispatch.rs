@@ -14,6 +14,7 @@ use crate::counters::RequestKind;
 use crate::granted::Right;
 use crate::lines::State;
 use crate::mode::Mode;
+use crate::numbers::{BlockNumber, each_of};
 use crate::timing::{finish_timing, start_timing};
 use crate::write_through::Copy;
 use crate::{discard, extents, flush, read, write_back, write_through};
@@ -99,7 +100,7 @@ impl Core {
         }
         let mut evicted_count = 0;
         let (mut hit_count, mut miss_count) = (0, 0);
-        for block in self.line_size().blocks_of(range) {
+        for block in each_of(self.line_size().blocks_of(range)) {
             if let Some(frame) = state.frames.lookup(block) {
                 state.frames.touch(frame);
                 hit_count += 1;
@@ -125,14 +126,14 @@ impl Core {
         let lines = line_size.whole_lines(range);
         let start = lines.offset.max(self.origin.padding);
         let end = lines.end().min(self.origin.end());
-        let is_wanting = |block: u64| {
+        let is_wanting = |block: BlockNumber| {
             let found = state.frames.find(block);
             found.is_some_and(|(_, line)| {
                 line.valid != line_size.part_of(block, ByteRange { offset: start, length: end - start }).0
             })
         };
         let is_more = start < range.offset || range.end() < end;
-        (is_more && line_size.blocks_of(range).any(is_wanting))
+        (is_more && each_of(line_size.blocks_of(range)).any(is_wanting))
             .then_some(ByteRange { offset: start, length: end - start })
     }
 

@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{LINE_BYTES_MAX, SECTOR_BYTES};
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::Sectors;
 
 /// What the superblock calls a cache.
@@ -166,7 +167,7 @@ const _: () = assert!(size_of::<EntryRaw>() == 16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// Block of the origin.
-    pub block: u64,
+    pub block: BlockNumber,
     /// Sectors that hold the block's data.
     pub valid: Sectors,
     /// Sectors that the origin does not have yet; all of them valid.
@@ -215,7 +216,7 @@ fn parse_bitmap(first: u8, rest: &[u8]) -> Sectors {
 fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
     let (head, rest) = place.split_at_mut(size_of::<EntryRaw>());
     let (rest_valid, rest_dirty) = rest.split_at_mut(line_size.bitmap_bytes() - 1);
-    let [b0, b1, b2, b3, b4, b5, _, _] = line.block.to_le_bytes();
+    let [b0, b1, b2, b3, b4, b5, _, _] = line.block.0.to_le_bytes();
     let raw = EntryRaw {
         block: [b0, b1, b2, b3, b4, b5],
         valid: emit_bitmap(line.valid, line_size, rest_valid),
@@ -247,9 +248,9 @@ impl<'a> StoredLine<'a> {
 
     /// Block of the origin.
     #[inline]
-    pub fn block(&self) -> u64 {
+    pub fn block(&self) -> BlockNumber {
         let [b0, b1, b2, b3, b4, b5] = self.raw.block;
-        u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0])
+        BlockNumber(u64::from_le_bytes([b0, b1, b2, b3, b4, b5, 0, 0]))
     }
 
     /// Whether a sector is dirty.
@@ -422,16 +423,16 @@ pub struct LogEntry {
     /// Of a deferred write those written.
     pub checked: Sectors,
     /// The frame that now holds the line.
-    pub frame: u32,
-    /// The frame that held it before and does no longer, or [`FRAME_NONE`].
-    pub frame_freed: u32,
+    pub frame: FrameNumber,
+    /// The frame that held it before and does no longer.
+    pub frame_freed: Option<FrameNumber>,
     /// crc32c of the checked sectors.
     pub checksum: u32,
 }
 
 impl LogEntry {
     /// An entry of the state `line` of `frame`, without data.
-    pub fn state(frame: u32, frame_freed: u32, line: Line) -> Self {
+    pub fn state(frame: FrameNumber, frame_freed: Option<FrameNumber>, line: Line) -> Self {
         Self { kind: ENTRY_STATE, line, checked: Sectors::NONE, frame, frame_freed, checksum: 0 }
     }
 
@@ -471,7 +472,7 @@ impl LogEntry {
             reserved_1: [0; 3],
             block: self.line.block.into(),
             frame: self.frame.into(),
-            frame_freed: self.frame_freed.into(),
+            frame_freed: self.frame_freed.map_or(FRAME_NONE.into(), U32::from),
             checksum: self.checksum.into(),
             line_checksum: self.line.checksum.to_raw().into(),
         };
@@ -500,7 +501,7 @@ impl LogEntry {
         }
         let dirty = parse_bitmap(raw.dirty, dirty);
         let line = Line {
-            block: raw.block.get(),
+            block: raw.block.into(),
             valid: parse_bitmap(raw.valid, valid) | dirty,
             dirty,
             is_lost: raw.flags & ENTRY_LOST != 0,
@@ -510,8 +511,8 @@ impl LogEntry {
             kind: raw.kind,
             line,
             checked: parse_bitmap(raw.checked, checked),
-            frame: raw.frame.get(),
-            frame_freed: raw.frame_freed.get(),
+            frame: raw.frame.into(),
+            frame_freed: Some(raw.frame_freed).filter(|freed| freed.get() != FRAME_NONE).map(FrameNumber::from),
             checksum: raw.checksum.get(),
         })
     }
@@ -540,7 +541,7 @@ mod tests {
     #[test]
     fn an_entry_is_what_the_format_page_says() {
         let line = Line {
-            block: 0x0605_0403_0201,
+            block: BlockNumber(0x0605_0403_0201),
             valid: sectors(&[0xff]),
             dirty: sectors(&[0x0f]),
             is_lost: true,
@@ -555,13 +556,18 @@ mod tests {
     #[test]
     fn an_entry_of_a_larger_line_has_the_rest_of_its_bitmaps_behind_it() {
         let (valid, dirty) = (sectors(&[0xff, 0x1f, 0, 0x80]), sectors(&[0x0f, 0x10, 0, 0x80]));
-        let line = Line { block: 0x0605_0403_0201, valid, dirty, ..Line::default() };
+        let line = Line { block: BlockNumber(0x0605_0403_0201), valid, dirty, ..Line::default() };
         assert_eq!((entry_bytes(larger()), log_entry_bytes(larger())), (22, 41));
         let mut bytes = [0xa5; 22];
         emit_entry(&line, larger(), &mut bytes);
         assert_eq!(hex(&bytes), "010203040506ff0f00000000000000001f0080100080");
         assert_eq!(StoredLine::parse(&bytes).unwrap().line(), line);
-        let entry = LogEntry { kind: ENTRY_WRITE, checked: dirty, checksum: 1, ..LogEntry::state(2, 3, line) };
+        let entry = LogEntry {
+            kind: ENTRY_WRITE,
+            checked: dirty,
+            checksum: 1,
+            ..LogEntry::state(FrameNumber(2), Some(FrameNumber(3)), line)
+        };
         let bytes = LogEntry::emit(&[entry], larger());
         let head = "0100ff0f0f000000010203040506000002000000030000000100000000000000";
         assert_eq!(hex(&bytes), format!("{head}1f0080100080100080"));
@@ -573,9 +579,13 @@ mod tests {
 
     #[test]
     fn a_log_entry_is_what_the_format_page_says() {
-        let line =
-            Line { block: 0x0807_0605_0403_0201, valid: sectors(&[0xf0]), dirty: sectors(&[0x30]), ..Line::default() };
-        let mut entry = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
+        let line = Line {
+            block: BlockNumber(0x0807_0605_0403_0201),
+            valid: sectors(&[0xf0]),
+            dirty: sectors(&[0x30]),
+            ..Line::default()
+        };
+        let mut entry = LogEntry::state(FrameNumber(0x0a0b_0c0d), None, line);
         let bytes = |entry| LogEntry::emit(&[entry], LineSize::default());
         assert_eq!(hex(&bytes(entry)), "0200f0300000000001020304050607080d0c0b0affffffff0000000000000000");
         entry.kind = ENTRY_CLEAN;
@@ -591,8 +601,8 @@ mod tests {
     #[test]
     fn the_data_of_a_deferred_write_stands_behind_its_entry() {
         let (valid, dirty) = (sectors(&[0xf0]), sectors(&[0x30]));
-        let line = Line { block: 0x0807_0605_0403_0201, valid, dirty, ..Line::default() };
-        let state = LogEntry::state(0x0a0b_0c0d, FRAME_NONE, line);
+        let line = Line { block: BlockNumber(0x0807_0605_0403_0201), valid, dirty, ..Line::default() };
+        let state = LogEntry::state(FrameNumber(0x0a0b_0c0d), None, line);
         let deferred = LogEntry { kind: ENTRY_DEFERRED, checked: sectors(&[0x30]), ..state };
         let data = [[1; 512], [2; 512]].concat();
         let payload = LogEntry::emit_with_data(&[(deferred, &data), (state, &[])], LineSize::default());
@@ -609,7 +619,7 @@ mod tests {
     #[test]
     fn a_page_is_what_the_format_page_says() {
         let mut page = [0xa5; PAGE_BYTES];
-        let line = Line { block: 2, valid: sectors(&[1]), dirty: sectors(&[1]), ..Line::default() };
+        let line = Line { block: BlockNumber(2), valid: sectors(&[1]), dirty: sectors(&[1]), ..Line::default() };
         emit_page(&mut page, LineSize::default(), ID, 3, 4, [Line::default(), line].into_iter());
         let golden = "667461620300000000000000040000000000000007070707070707070707070707070707";
         assert_eq!(hex(&page[4..40]), golden);
@@ -661,7 +671,7 @@ mod tests {
                 .take(entries_per_page(line_size) as usize)
                 .map(|(block, valid, dirty)| {
                     let valid = (sectors(&valid) & line_size.all_sectors()) | sectors(&[1]);
-                    Line { block, valid, dirty: sectors(&dirty) & valid, ..Line::default() }
+                    Line { block: BlockNumber(block), valid, dirty: sectors(&dirty) & valid, ..Line::default() }
                 })
                 .collect();
             let mut page = [0xa5; PAGE_BYTES];

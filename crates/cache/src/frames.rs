@@ -33,13 +33,11 @@ use crate::index::Index;
 use crate::layout::Layout;
 use crate::line_checksum::LineChecksum;
 use crate::mappings::Mappings;
+use crate::numbers::{BlockNumber, FrameNumber, SetNumber, each_of};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
 use crate::sectors::Sectors;
 use crate::tags::Tags;
-
-/// No frame.
-pub use crate::format::FRAME_NONE;
 
 /// Bits of a frame's state.
 const LOST: u8 = 1;
@@ -72,7 +70,7 @@ pub struct Frames {
     dirty: Bitmaps,
     states: Vec<u8>,
     /// Frames with more pins than their state counts.
-    many_pins: BTreeMap<u32, u32>,
+    many_pins: BTreeMap<FrameNumber, u32>,
     order: Order,
     index: Index,
     lost_count: usize,
@@ -83,12 +81,12 @@ pub struct Frames {
     changed: PageSet,
     urgent: PageSet,
     /// Frames of a set whose medium failed, of sets that have any.
-    failed: BTreeMap<u32, u32>,
+    failed: BTreeMap<SetNumber, u32>,
     /// Where the next of the changed pages are looked for that are stored without hurry.
     lazy_cursor: u64,
     pub(crate) mappings: Mappings,
     /// Blocks with something dirty beyond the end of the origin. See `stranded`.
-    pub(crate) stranded: BTreeSet<u64>,
+    pub(crate) stranded: BTreeSet<BlockNumber>,
 }
 
 impl Frames {
@@ -132,8 +130,8 @@ impl Frames {
     }
 
     /// The checksum of the data in `frame`, where all of it is valid.
-    pub(crate) fn set_checksum(&mut self, frame: u32, checksum: LineChecksum) {
-        if let Some(place) = self.checksums.get_mut(frame as usize)
+    pub(crate) fn set_checksum(&mut self, frame: FrameNumber, checksum: LineChecksum) {
+        if let Some(place) = self.checksums.get_mut(frame.index())
             && self.valid.get(frame) == self.layout.line_size.all_sectors()
         {
             *place = checksum.to_raw();
@@ -141,8 +139,8 @@ impl Frames {
     }
 
     /// The dirty sectors of the line in `frame` are not what they were.
-    pub(crate) fn set_lost(&mut self, frame: u32) {
-        let state = &mut self.states[frame as usize];
+    pub(crate) fn set_lost(&mut self, frame: FrameNumber) {
+        let state = &mut self.states[frame.index()];
         if *state & LOST == 0 && !self.dirty.is_empty(frame) {
             *state |= LOST;
             self.lost_count += 1;
@@ -168,21 +166,21 @@ impl Frames {
     }
 
     /// The frame that holds `block`.
-    pub fn lookup(&self, block: u64) -> Option<u32> {
+    pub fn lookup(&self, block: BlockNumber) -> Option<FrameNumber> {
         let set = self.layout.set_of(block);
         self.index.find(&self.tags, self.layout.frames_of(set), self.layout.tag_of(block))
     }
 
     /// What `frame` holds.
-    pub fn line(&self, frame: u32) -> Line {
+    pub fn line(&self, frame: FrameNumber) -> Line {
         let Some(block) = self.block(frame) else { return Line::default() };
-        let is_lost = self.states[frame as usize] & LOST != 0;
-        let checksum = LineChecksum::from_raw(self.checksums.get(frame as usize).copied().unwrap_or(0));
+        let is_lost = self.states[frame.index()] & LOST != 0;
+        let checksum = LineChecksum::from_raw(self.checksums.get(frame.index()).copied().unwrap_or(0));
         Line { block, valid: self.valid.get(frame), dirty: self.dirty.get(frame), is_lost, checksum }
     }
 
     /// What the cache holds of `block`, and where.
-    pub fn find(&self, block: u64) -> Option<(u32, Line)> {
+    pub fn find(&self, block: BlockNumber) -> Option<(FrameNumber, Line)> {
         self.lookup(block).map(|frame| (frame, self.line(frame)))
     }
 
@@ -192,33 +190,33 @@ impl Frames {
     }
 
     /// Dirty blocks of `blocks`, ascending.
-    pub fn dirty_in(&self, blocks: std::ops::Range<u64>) -> Vec<u64> {
-        if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
-            return blocks.filter(|&block| self.is_dirty(block)).collect();
+    pub fn dirty_in(&self, blocks: std::ops::Range<BlockNumber>) -> Vec<BlockNumber> {
+        if blocks.start.count_up_to(blocks.end) <= self.counts.resident_lines {
+            return each_of(blocks).filter(|&block| self.is_dirty(block)).collect();
         }
         let all = self.dirty.used().filter_map(|frame| self.block(frame));
-        let mut found: Vec<u64> = all.filter(|block| blocks.contains(block)).collect();
+        let mut found: Vec<BlockNumber> = all.filter(|block| blocks.contains(block)).collect();
         found.sort_unstable();
         found
     }
 
     /// Whether a sector of `block` is dirty.
-    pub(crate) fn is_dirty(&self, block: u64) -> bool {
+    pub(crate) fn is_dirty(&self, block: BlockNumber) -> bool {
         self.lookup(block).is_some_and(|frame| !self.dirty.is_empty(frame))
     }
 
     /// The block in `frame`, if a sector of it is dirty.
-    pub(crate) fn dirty_block(&self, frame: u32) -> Option<u64> {
+    pub(crate) fn dirty_block(&self, frame: FrameNumber) -> Option<BlockNumber> {
         if self.dirty.is_empty(frame) { None } else { self.block(frame) }
     }
 
     /// Dirty blocks of a set, least recently used first.
-    pub fn dirty_blocks_of(&self, set: u32) -> impl Iterator<Item = u64> + '_ {
+    pub fn dirty_blocks_of(&self, set: SetNumber) -> impl Iterator<Item = BlockNumber> + '_ {
         self.order.dirty(set).filter_map(|frame| self.block(frame))
     }
 
     /// Blocks of a set: clean ones, the first to go first, then dirty ones.
-    pub(crate) fn blocks_of(&self, set: u32) -> Vec<u64> {
+    pub(crate) fn blocks_of(&self, set: SetNumber) -> Vec<BlockNumber> {
         self.order.clean(set).chain(self.order.dirty(set)).filter_map(|frame| self.block(frame)).collect()
     }
 
@@ -228,29 +226,29 @@ impl Frames {
     }
 
     /// Resident blocks in `blocks`, in no particular order.
-    pub fn resident_in(&self, blocks: std::ops::Range<u64>) -> Vec<u64> {
-        if blocks.end.saturating_sub(blocks.start) <= self.counts.resident_lines {
-            return blocks.filter(|&block| self.lookup(block).is_some()).collect();
+    pub fn resident_in(&self, blocks: std::ops::Range<BlockNumber>) -> Vec<BlockNumber> {
+        if blocks.start.count_up_to(blocks.end) <= self.counts.resident_lines {
+            return each_of(blocks).filter(|&block| self.lookup(block).is_some()).collect();
         }
-        let all = (0..self.layout.frame_count()).filter_map(|frame| self.block(frame));
+        let all = self.layout.frames().filter_map(|frame| self.block(frame));
         all.filter(|block| blocks.contains(block)).collect()
     }
 
     /// The line of `frame` was used.
-    pub fn touch(&mut self, frame: u32) {
+    pub fn touch(&mut self, frame: FrameNumber) {
         self.order.hit(frame);
     }
 
     /// Takes a frame for `block` out of its set: a free one, else that of a clean line, which is then resident no more.
     /// `None` when the set has neither. The frame is reserved until [`Frames::attach`] or [`Frames::release`]. A block
     /// that is resident is about to move there.
-    pub fn reserve(&mut self, block: u64) -> Option<Reserved> {
+    pub fn reserve(&mut self, block: BlockNumber) -> Option<Reserved> {
         let (set, tag) = (self.layout.set_of(block), self.layout.tag_of(block));
         let held = self.lookup(block);
         // So that consecutive blocks stand in consecutive frames.
-        let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(|frame| frame + 1);
+        let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(FrameNumber::next);
         let states = &self.states;
-        let can_spare = |frame: u32| states[frame as usize] & !(LOST | MAPPED) == 0;
+        let can_spare = |frame: FrameNumber| states[frame.index()] & !(LOST | MAPPED) == 0;
         let reserved = match self.order.take(set, tag, &self.tags, beside, can_spare)? {
             Taken::Free(frame) => Reserved { frame, has_evicted: false },
             Taken::Evicted(frame) => {
@@ -265,29 +263,29 @@ impl Frames {
     }
 
     /// Lets a reserved frame hold `line`, as one that was used now.
-    pub fn attach(&mut self, frame: u32, line: Line) {
+    pub fn attach(&mut self, frame: FrameNumber, line: Line) {
         debug_assert!(line.valid.contains(line.dirty));
         assert!(self.lookup(line.block).is_none(), "a block is held by at most one frame");
-        assert_eq!(self.layout.set_of(line.block), frame / self.layout.ways, "a block is held in its set");
+        assert_eq!(self.layout.set_of(line.block), self.layout.set_of_frame(frame), "a block is held in its set");
         assert!(
             self.order.list(frame) == List::Reserved && self.block(frame).is_none(),
             "only a reserved frame can be attached"
         );
-        self.tags.set(frame as usize, self.layout.tag_of(line.block));
+        self.tags.set(frame.index(), self.layout.tag_of(line.block));
         self.index.insert(&self.tags, frame);
-        self.states[frame as usize] &= PINS;
+        self.states[frame.index()] &= PINS;
         self.counts.resident_lines += 1;
         self.order.insert(frame);
         self.set_sectors(frame, line.valid, line.dirty);
         self.set_checksum(frame, line.checksum);
         if line.is_lost && !line.dirty.is_empty() {
-            self.states[frame as usize] |= LOST;
+            self.states[frame.index()] |= LOST;
             self.lost_count += 1;
         }
     }
 
     /// Forgets what `frame` holds, or a reservation, and makes it free.
-    pub fn release(&mut self, frame: u32) {
+    pub fn release(&mut self, frame: FrameNumber) {
         if self.block(frame).is_some() {
             self.set_sectors(frame, Sectors::NONE, Sectors::NONE);
             self.order.remove(frame);
@@ -298,18 +296,18 @@ impl Frames {
     }
 
     /// Never uses a reserved frame again: its medium failed.
-    pub(crate) fn give_up(&mut self, frame: u32) {
+    pub(crate) fn give_up(&mut self, frame: FrameNumber) {
         debug_assert!(self.block(frame).is_none() && self.order.list(frame) == List::Reserved);
-        *self.failed.entry(frame / self.layout.ways).or_insert(0) += 1;
+        *self.failed.entry(self.layout.set_of_frame(frame)).or_insert(0) += 1;
     }
 
     /// Whether a set has frames whose medium has not failed: else nobody need wait for one.
-    pub(crate) fn has_frames(&self, set: u32) -> bool {
+    pub(crate) fn has_frames(&self, set: SetNumber) -> bool {
         self.failed.get(&set).is_none_or(|&failed| failed < self.layout.ways)
     }
 
     /// Forgets what `frame` holds, and reserves it.
-    pub fn retire(&mut self, frame: u32) {
+    pub fn retire(&mut self, frame: FrameNumber) {
         if self.block(frame).is_some() {
             self.set_sectors(frame, Sectors::NONE, Sectors::NONE);
             self.order.remove(frame);
@@ -318,7 +316,7 @@ impl Frames {
     }
 
     /// Changes which sectors of a line are valid and dirty. A line that becomes dirty or clean counts as used now.
-    pub fn set_sectors(&mut self, frame: u32, valid: Sectors, dirty: Sectors) {
+    pub fn set_sectors(&mut self, frame: FrameNumber, valid: Sectors, dirty: Sectors) {
         let was_dirty = !self.store_sectors(frame, valid, dirty).is_empty();
         if was_dirty && dirty.is_empty() {
             self.order.make_clean(frame);
@@ -329,7 +327,7 @@ impl Frames {
 
     /// Nothing that is clean is valid any more.
     pub fn forget_clean(&mut self) {
-        for frame in 0..self.layout.frame_count() {
+        for frame in self.layout.frames() {
             if self.has_clean(frame) {
                 let dirty = self.line(frame).dirty;
                 self.set_sectors(frame, dirty, dirty);
@@ -338,8 +336,8 @@ impl Frames {
     }
 
     /// Keeps the frame's bytes from being given to another block.
-    pub fn pin(&mut self, frame: u32) {
-        let state = &mut self.states[frame as usize];
+    pub fn pin(&mut self, frame: FrameNumber) {
+        let state = &mut self.states[frame.index()];
         if *state & PINS == PINS {
             *self.many_pins.entry(frame).or_insert(0) += 1;
         } else {
@@ -348,7 +346,7 @@ impl Frames {
     }
 
     /// Takes back one [`Frames::pin`].
-    pub fn unpin(&mut self, frame: u32) {
+    pub fn unpin(&mut self, frame: FrameNumber) {
         if let Some(more) = self.many_pins.get_mut(&frame) {
             *more -= 1;
             if *more == 0 {
@@ -356,32 +354,32 @@ impl Frames {
             }
             return;
         }
-        let state = &mut self.states[frame as usize];
+        let state = &mut self.states[frame.index()];
         assert!(*state & PINS != 0, "a frame is unpinned as often as it was pinned");
         *state -= PIN;
     }
 
     /// Whether a record about the line in `frame` is on its way to the log.
-    pub fn is_busy(&self, frame: u32) -> bool {
-        self.states[frame as usize] & BUSY != 0
+    pub fn is_busy(&self, frame: FrameNumber) -> bool {
+        self.states[frame.index()] & BUSY != 0
     }
 
     /// Says whether a record about the line in `frame` is on its way to the log.
-    pub fn set_busy(&mut self, frame: u32, is_busy: bool) {
+    pub fn set_busy(&mut self, frame: FrameNumber, is_busy: bool) {
         assert_ne!(self.is_busy(frame), is_busy, "one record about a line at a time");
-        self.states[frame as usize] ^= BUSY;
+        self.states[frame.index()] ^= BUSY;
     }
 
     /// Whether the device may say that this frame holds clean sectors of its line.
-    pub(crate) fn is_mapped(&self, frame: u32) -> bool {
-        self.states[frame as usize] & MAPPED != 0
+    pub(crate) fn is_mapped(&self, frame: FrameNumber) -> bool {
+        self.states[frame.index()] & MAPPED != 0
     }
 
     /// Says whether the device may say so. When it must not any more its page is urgent, and a record goes before the
     /// page.
-    pub(crate) fn set_mapped(&mut self, frame: u32, is_mapped: bool) {
+    pub(crate) fn set_mapped(&mut self, frame: FrameNumber, is_mapped: bool) {
         let page = self.layout.page_of(frame);
-        let state = &mut self.states[frame as usize];
+        let state = &mut self.states[frame.index()];
         if is_mapped {
             *state |= MAPPED;
         } else if *state & MAPPED != 0 {
@@ -397,7 +395,7 @@ impl Frames {
         self.mappings.void();
     }
 
-    fn has_clean(&self, frame: u32) -> bool {
+    fn has_clean(&self, frame: FrameNumber) -> bool {
         self.valid.has_beyond(frame, &self.dirty)
     }
 
@@ -439,13 +437,10 @@ impl Frames {
     /// The lines of a table page, to be stored. Where clean lines count after a crash those that could prove untrue are
     /// left out for now, and the page stays one that changed.
     pub fn page_to_store(&mut self, page: u64) -> Vec<Line> {
-        let entries = u64::from(self.layout.entries_per_page());
-        let first = page * entries;
-        let last = (first + entries).min(self.tags.len() as u64);
-        (first as u32..last as u32).map(|frame| self.line_to_store(frame)).collect()
+        self.layout.frames_of_page(page).map(|frame| self.line_to_store(frame)).collect()
     }
 
-    fn line_to_store(&mut self, frame: u32) -> Line {
+    fn line_to_store(&mut self, frame: FrameNumber) -> Line {
         let line = self.line(frame);
         if self.mappings.is_doubtful(frame) {
             return Line { valid: line.dirty, ..line };
@@ -462,13 +457,13 @@ impl Frames {
     }
 
     /// The block in a frame.
-    pub(crate) fn block(&self, frame: u32) -> Option<u64> {
-        let tag = self.tags.get(frame as usize)?;
-        Some(self.layout.block_of(frame / self.layout.ways, tag))
+    pub(crate) fn block(&self, frame: FrameNumber) -> Option<BlockNumber> {
+        let tag = self.tags.get(frame.index())?;
+        Some(self.layout.block_of(self.layout.set_of_frame(frame), tag))
     }
 
     /// Takes the clean line of a reserved frame out of the index and the counts.
-    fn forget(&mut self, frame: u32) {
+    fn forget(&mut self, frame: FrameNumber) {
         self.store_sectors(frame, Sectors::NONE, Sectors::NONE);
         if self.is_mapped(frame)
             && let Some(block) = self.block(frame)
@@ -477,15 +472,15 @@ impl Frames {
             self.set_mapped(frame, false);
         }
         self.index.remove(&self.tags, frame);
-        self.tags.clear(frame as usize);
-        self.states[frame as usize] &= PINS;
+        self.tags.clear(frame.index());
+        self.states[frame.index()] &= PINS;
         self.counts.resident_lines -= 1;
     }
 
     /// Changes sectors, counts and pages; gives the dirty sectors there were.
-    fn store_sectors(&mut self, frame: u32, valid: Sectors, dirty: Sectors) -> Sectors {
+    fn store_sectors(&mut self, frame: FrameNumber, valid: Sectors, dirty: Sectors) -> Sectors {
         assert!(valid.contains(dirty), "a dirty sector is a valid one");
-        let at = frame as usize;
+        let at = frame.index();
         let (valid_before, dirty_before) = (self.valid.get(frame), self.dirty.get(frame));
         self.valid.set(frame, valid);
         self.dirty.set(frame, dirty);
@@ -514,7 +509,7 @@ impl Frames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
     /// Which frame.
-    pub frame: u32,
+    pub frame: FrameNumber,
     /// Whether a clean line had to leave.
     pub has_evicted: bool,
 }
@@ -534,7 +529,8 @@ mod tests {
         Sectors::from_bytes(&[mask])
     }
 
-    fn insert(frames: &mut Frames, block: u64, dirty: u8) -> Option<u32> {
+    fn insert(frames: &mut Frames, block: u64, dirty: u8) -> Option<FrameNumber> {
+        let block = BlockNumber(block);
         let Reserved { frame, .. } = frames.reserve(block)?;
         frames.attach(frame, Line { block, valid: sectors(0xff), dirty: sectors(dirty), ..Line::default() });
         Some(frame)
@@ -544,7 +540,7 @@ mod tests {
     fn consecutive_blocks_find_consecutive_frames() {
         let mut frames = frames(Associativity::Full, 64);
         let placed: Vec<_> = (100..120).map(|block| insert(&mut frames, block, 0).unwrap()).collect();
-        assert!(placed.windows(2).all(|pair| pair[1] == pair[0] + 1));
+        assert!(placed.windows(2).all(|pair| pair[1] == pair[0].next()));
     }
 
     #[test]
@@ -553,24 +549,24 @@ mod tests {
         for block in 0..16 {
             insert(&mut frames, block, u8::from(block < 13)).unwrap();
         }
-        let pinned = frames.lookup(13).unwrap();
+        let pinned = frames.lookup(BlockNumber(13)).unwrap();
         frames.pin(pinned);
         assert!(insert(&mut frames, 100, 1).is_some());
-        assert_eq!((frames.lookup(13), frames.lookup(14)), (Some(pinned), None));
+        assert_eq!((frames.lookup(BlockNumber(13)), frames.lookup(BlockNumber(14))), (Some(pinned), None));
         assert!(insert(&mut frames, 101, 1).is_some());
-        assert_eq!(frames.lookup(15), None);
+        assert_eq!(frames.lookup(BlockNumber(15)), None);
         assert!(insert(&mut frames, 102, 1).is_none(), "what is left is dirty or pinned");
         frames.unpin(pinned);
         assert_eq!(insert(&mut frames, 102, 1), Some(pinned));
-        assert_eq!(frames.dirty_blocks_of(0).take(3).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(frames.dirty_blocks_of(SetNumber::FIRST).take(3).collect::<Vec<_>>(), [0, 1, 2].map(BlockNumber));
     }
 
     /// The naive twin: vectors, scanned.
     #[derive(Default)]
     struct Twin {
         /// Per set, most recently used last.
-        clean: Vec<Vec<u64>>,
-        dirty: Vec<Vec<u64>>,
+        clean: Vec<Vec<BlockNumber>>,
+        dirty: Vec<Vec<BlockNumber>>,
     }
 
     proptest! {
@@ -585,7 +581,8 @@ mod tests {
             twin.clean.resize(layout.set_count as usize, Vec::new());
             twin.dirty.resize(layout.set_count as usize, Vec::new());
             for (block, action) in steps {
-                let set = layout.set_of(block) as usize;
+                let block = BlockNumber(block);
+                let set = layout.set_of(block).index();
                 let (clean, dirty) = (&mut twin.clean[set], &mut twin.dirty[set]);
                 let is_resident = clean.contains(&block) || dirty.contains(&block);
                 prop_assert_eq!(frames.lookup(block).is_some(), is_resident);
@@ -617,7 +614,7 @@ mod tests {
                         let is_dirty = action == 2;
                         let is_full = clean.len() + dirty.len() == ways as usize;
                         let has_room = !(is_full && clean.is_empty());
-                        prop_assert_eq!(insert(&mut frames, block, u8::from(is_dirty)).is_some(), has_room);
+                        prop_assert_eq!(insert(&mut frames, block.0, u8::from(is_dirty)).is_some(), has_room);
                         if has_room {
                             if is_full {
                                 clean.remove(0);
@@ -631,9 +628,9 @@ mod tests {
                 prop_assert_eq!(frames.counts().dirty_lines as usize, dirty_count);
                 prop_assert_eq!(frames.counts().resident_lines as usize, dirty_count + clean_count);
             }
-            for set in 0..layout.set_count {
-                let listed: Vec<u64> = frames.dirty_blocks_of(set).collect();
-                prop_assert_eq!(&listed, &twin.dirty[set as usize]);
+            for set in layout.sets() {
+                let listed: Vec<BlockNumber> = frames.dirty_blocks_of(set).collect();
+                prop_assert_eq!(&listed, &twin.dirty[set.index()]);
             }
         }
     }

@@ -22,6 +22,7 @@ use futures_util::future::select;
 use crate::alignment::outside;
 use crate::core::Core;
 use crate::limits::{CLEAN_BATCH_BYTES, GRANT_PAUSE_MS};
+use crate::numbers::BlockNumber;
 use crate::pace::Force;
 
 /// Whether something may be delayed, or sent.
@@ -36,7 +37,7 @@ pub(crate) enum Right {
 enum Rest {
     Nothing,
     /// These can be picked, perhaps.
-    Blocks(Vec<u64>),
+    Blocks(Vec<BlockNumber>),
     /// Others are at it.
     OnItsWay,
 }
@@ -139,7 +140,7 @@ impl Core {
             line_size.blocks_of(ByteRange { length: range.length.min(end.saturating_sub(range.offset)), ..range });
         let lines_max = (CLEAN_BATCH_BYTES / line_size.bytes()) as usize;
         let state = self.lines.state();
-        let is_left = |block: &u64| {
+        let is_left = |block: &BlockNumber| {
             let found = state.frames.find(*block);
             found.is_some_and(|(_, line)| line.is_lost || !self.sendable(*block, &line, end).is_empty())
         };

@@ -17,7 +17,7 @@ impl Core {
         {
             let state = self.lines.state();
             let frames = &state.frames;
-            for frame in 0..frames.layout().frame_count() {
+            for frame in frames.layout().frames() {
                 let Some(block) = frames.block(frame) else { continue };
                 let line = frames.line(frame);
                 if !(line.valid & !line.dirty).is_empty() {

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use hashbrown::HashTable;
 
+use crate::numbers::{FrameNumber, Tag};
 use crate::tags::Tags;
 
 /// Frames of a set up to which fingerprints are searched.
@@ -14,7 +15,7 @@ pub(crate) const SCANNED_WAYS_MAX: u32 = 256;
 
 pub(crate) enum Index {
     Scan(Vec<u8>),
-    Hash(HashTable<u32>),
+    Hash(HashTable<FrameNumber>),
 }
 
 impl Index {
@@ -27,44 +28,44 @@ impl Index {
     }
 
     /// The frame of `set` that holds `tag`.
-    pub(crate) fn find(&self, tags: &Tags, set: Range<u32>, tag: u64) -> Option<u32> {
+    pub(crate) fn find(&self, tags: &Tags, set: Range<FrameNumber>, tag: Tag) -> Option<FrameNumber> {
         match self {
             Self::Scan(fingerprints) => {
-                let all = &fingerprints[set.start as usize..set.end as usize];
+                let all = &fingerprints[set.start.index()..set.end.index()];
                 memchr::memchr_iter(fingerprint(tag), all)
                     .map(|at| set.start + at as u32)
-                    .find(|&frame| tags.get(frame as usize) == Some(tag))
+                    .find(|&frame| tags.get(frame.index()) == Some(tag))
             }
             Self::Hash(table) => {
-                let is_it = |&frame: &u32| set.contains(&frame) && tags.get(frame as usize) == Some(tag);
+                let is_it = |&frame: &FrameNumber| set.contains(&frame) && tags.get(frame.index()) == Some(tag);
                 table.find(hash(tag), is_it).copied()
             }
         }
     }
 
     /// Enters a frame whose tag is set.
-    pub(crate) fn insert(&mut self, tags: &Tags, frame: u32) {
-        self.insert_tag(tags, frame, tags.get(frame as usize).unwrap_or(u64::MAX));
+    pub(crate) fn insert(&mut self, tags: &Tags, frame: FrameNumber) {
+        self.insert_tag(tags, frame, tags.get(frame.index()).unwrap_or(Tag::NONE));
     }
 
     /// [`Index::insert`] for one who knows the tag.
     #[inline]
-    pub(crate) fn insert_tag(&mut self, tags: &Tags, frame: u32, tag: u64) {
+    pub(crate) fn insert_tag(&mut self, tags: &Tags, frame: FrameNumber, tag: Tag) {
         match self {
-            Self::Scan(fingerprints) => fingerprints[frame as usize] = fingerprint(tag),
+            Self::Scan(fingerprints) => fingerprints[frame.index()] = fingerprint(tag),
             Self::Hash(table) => {
-                let of = |frame: &u32| tags.get(*frame as usize).unwrap_or(u64::MAX);
+                let of = |frame: &FrameNumber| tags.get(frame.index()).unwrap_or(Tag::NONE);
                 table.insert_unique(hash(tag), frame, |other| hash(of(other)));
             }
         }
     }
 
     /// Takes out a frame whose tag is still set.
-    pub(crate) fn remove(&mut self, tags: &Tags, frame: u32) {
+    pub(crate) fn remove(&mut self, tags: &Tags, frame: FrameNumber) {
         match self {
-            Self::Scan(fingerprints) => fingerprints[frame as usize] = 0,
+            Self::Scan(fingerprints) => fingerprints[frame.index()] = 0,
             Self::Hash(table) => {
-                let tag = tags.get(frame as usize).unwrap_or(u64::MAX);
+                let tag = tags.get(frame.index()).unwrap_or(Tag::NONE);
                 if let Ok(entry) = table.find_entry(hash(tag), |&other| other == frame) {
                     entry.remove();
                 }
@@ -74,13 +75,13 @@ impl Index {
 }
 
 /// Never zero, which means *nothing*.
-fn fingerprint(tag: u64) -> u8 {
+fn fingerprint(tag: Tag) -> u8 {
     (hash(tag) >> 57) as u8 | 0x80
 }
 
 /// Spreads tags. A fixed function, so that a run with one seed is one run.
 #[inline]
-pub(crate) fn hash(tag: u64) -> u64 {
-    let mixed = tag.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+pub(crate) fn hash(tag: Tag) -> u64 {
+    let mixed = tag.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)
 }

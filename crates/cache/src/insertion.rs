@@ -18,6 +18,7 @@ use crate::core::{Core, Since};
 use crate::line_checksum::LineChecksum;
 use crate::lines::{CleanPart, Lines};
 use crate::mappings::Mappings;
+use crate::numbers::each_of;
 use crate::pins::Pins;
 
 /// Which sectors an insertion takes.
@@ -58,7 +59,7 @@ impl Core {
         if state.failure.is_some() || !state.mode.caches_reads() {
             return Some(insertion);
         }
-        for block in self.line_size().blocks_of(range) {
+        for block in each_of(self.line_size().blocks_of(range)) {
             let Some((frame, line)) = state.frames.find(block) else { continue };
             let (part, at) = self.line_size().part_of(block, range);
             let mask = match wanted {

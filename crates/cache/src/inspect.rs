@@ -15,6 +15,7 @@ use crate::frames::Frames;
 use crate::layout::Layout;
 use crate::limits::SECTOR_BYTES;
 use crate::line_checksum::LineChecksum;
+use crate::numbers::BlockNumber;
 use crate::recovery::{Clean, recover, with_checksums};
 use crate::recovery_report::RecoveryReport;
 use crate::replacement::Replacement;
@@ -148,10 +149,10 @@ async fn look(cache_device: &SharedDevice) -> Result<(Inspection, Vec<DirtyLine>
     let counts = frames.counts();
     let padding = padding_of(layout.line_size, superblock.payload.alignment_bytes.get());
     let end = binding.size_bytes.saturating_add(padding);
-    let beyond = frames.dirty_in(layout.line_size.block_at(end)..u64::MAX).into_iter();
+    let beyond = frames.dirty_in(layout.line_size.block_at(end)..BlockNumber::END).into_iter();
     let beyond = beyond.filter_map(|block| frames.find(block).map(|(_, line)| (block, line.dirty)));
     let stranded = Stranded::of(beyond, layout.line_size, end, padding);
-    let dirty_frames = (0..layout.frame_count()).filter(|&frame| !frames.line(frame).dirty.is_empty());
+    let dirty_frames = layout.frames().filter(|&frame| !frames.line(frame).dirty.is_empty());
     let dirty = dirty_frames.map(|frame| {
         let offset = layout.frame_offset(frame);
         let line = frames.line(frame);

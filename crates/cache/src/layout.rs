@@ -7,6 +7,8 @@
 //! set: runs of `run_lines` consecutive blocks go to one set, the next run to the next set, around. A contiguous hot
 //! region thus fills all sets evenly, and within a set consecutive blocks find consecutive frames.
 
+use std::ops::Range;
+
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
 use store::limits::{LOG_BYTES_MAX, LOG_BYTES_MIN, SUPERBLOCK_BYTES};
@@ -16,6 +18,7 @@ use crate::limits::{
     FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
 use crate::line_size::LineSize;
+use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
 use crate::options::{Associativity, FormatOptions};
 
 /// The places of everything.
@@ -144,9 +147,14 @@ impl Layout {
         self.ways * self.set_count
     }
 
+    /// All frames, in their order.
+    pub fn frames(&self) -> impl Iterator<Item = FrameNumber> + use<> {
+        FrameNumber::FIRST.up_to(FrameNumber(self.frame_count()))
+    }
+
     /// Offset of a frame on the cache device.
-    pub fn frame_offset(&self, frame: u32) -> u64 {
-        self.frames_offset + u64::from(frame) * self.line_size.bytes()
+    pub fn frame_offset(&self, frame: FrameNumber) -> u64 {
+        self.frames_offset + u64::from(frame.0) * self.line_size.bytes()
     }
 
     /// Frames that one table page tells of.
@@ -155,8 +163,16 @@ impl Layout {
     }
 
     /// The table page that tells of a frame.
-    pub fn page_of(&self, frame: u32) -> u64 {
-        u64::from(frame / self.entries_per_page())
+    pub fn page_of(&self, frame: FrameNumber) -> u64 {
+        u64::from(frame.0 / self.entries_per_page())
+    }
+
+    /// The frames that a table page tells of.
+    pub fn frames_of_page(&self, page_index: u64) -> impl Iterator<Item = FrameNumber> + use<> {
+        let entries = u64::from(self.entries_per_page());
+        let first = page_index * entries;
+        let end = (first + entries).min(u64::from(self.frame_count()));
+        FrameNumber(first as u32).up_to(FrameNumber(end as u32))
     }
 
     /// Offset of one of the two slots of a table page.
@@ -165,32 +181,42 @@ impl Layout {
     }
 
     /// The set that a block belongs to.
-    pub fn set_of(&self, block: u64) -> u32 {
-        ((block / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32
+    pub fn set_of(&self, block: BlockNumber) -> SetNumber {
+        SetNumber(((block.0 / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32)
     }
 
     /// What tells a block from the others of its set.
-    pub fn tag_of(&self, block: u64) -> u64 {
+    pub fn tag_of(&self, block: BlockNumber) -> Tag {
         let run_lines = u64::from(self.run_lines);
-        block / run_lines / u64::from(self.set_count) * run_lines + block % run_lines
+        Tag(block.0 / run_lines / u64::from(self.set_count) * run_lines + block.0 % run_lines)
     }
 
     /// [`Layout::set_of`] and [`Layout::tag_of`], for one who needs both of many blocks: divisions are what they take.
-    pub(crate) fn place_of(&self, block: u64) -> (u32, u64) {
+    pub(crate) fn place_of(&self, block: BlockNumber) -> (SetNumber, Tag) {
         let (run_lines, set_count) = (u64::from(self.run_lines), u64::from(self.set_count));
-        let (run, rest) = (block / run_lines, block % run_lines);
-        ((run % set_count) as u32, run / set_count * run_lines + rest)
+        let (run, rest) = (block.0 / run_lines, block.0 % run_lines);
+        (SetNumber((run % set_count) as u32), Tag(run / set_count * run_lines + rest))
     }
 
     /// The block of a set that has this tag.
-    pub fn block_of(&self, set: u32, tag: u64) -> u64 {
+    pub fn block_of(&self, set: SetNumber, tag: Tag) -> BlockNumber {
         let run_lines = u64::from(self.run_lines);
-        (tag / run_lines * u64::from(self.set_count) + u64::from(set)) * run_lines + tag % run_lines
+        BlockNumber((tag.0 / run_lines * u64::from(self.set_count) + u64::from(set.0)) * run_lines + tag.0 % run_lines)
+    }
+
+    /// All sets, in their order.
+    pub fn sets(&self) -> impl Iterator<Item = SetNumber> + use<> {
+        (0..self.set_count).map(SetNumber)
     }
 
     /// The frames of a set.
-    pub fn frames_of(&self, set: u32) -> std::ops::Range<u32> {
-        set * self.ways..(set + 1) * self.ways
+    pub fn frames_of(&self, set: SetNumber) -> Range<FrameNumber> {
+        set.frame(0, self.ways)..set.frame(self.ways, self.ways)
+    }
+
+    /// The set that a frame is in.
+    pub fn set_of_frame(&self, frame: FrameNumber) -> SetNumber {
+        frame.set(self.ways)
     }
 }
 
@@ -255,10 +281,11 @@ mod tests {
         #[test]
         fn a_tag_names_a_block_within_its_set(block in 0u64..1 << 52, ways in 1u32..300, bytes in 1u64 << 20..1 << 30) {
             let layout = Layout::new(bytes, &options(Associativity::Ways(ways))).unwrap();
+            let block = BlockNumber(block);
             let (set, tag) = (layout.set_of(block), layout.tag_of(block));
             prop_assert_eq!(layout.block_of(set, tag), block);
             prop_assert_eq!(layout.place_of(block), (set, tag));
-            prop_assert!(tag <= block / u64::from(layout.set_count) + u64::from(layout.run_lines));
+            prop_assert!(tag.0 <= block.0 / u64::from(layout.set_count) + u64::from(layout.run_lines));
         }
     }
 
@@ -273,12 +300,12 @@ mod tests {
     #[test]
     fn blocks_spread_over_sets_in_runs() {
         let layout = Layout::new(64 << 20, &options(Associativity::Ways(64))).unwrap();
-        assert_eq!(layout.set_of(0), layout.set_of(15));
-        assert_eq!(layout.set_of(16), 1);
-        assert_eq!(layout.set_of(16 * u64::from(layout.set_count)), 0);
-        assert_eq!(layout.frames_of(1), 64..128);
+        assert_eq!(layout.set_of(BlockNumber(0)), layout.set_of(BlockNumber(15)));
+        assert_eq!(layout.set_of(BlockNumber(16)), SetNumber(1));
+        assert_eq!(layout.set_of(BlockNumber(16 * u64::from(layout.set_count))), SetNumber(0));
+        assert_eq!(layout.frames_of(SetNumber(1)), FrameNumber(64)..FrameNumber(128));
         let full = Layout::new(64 << 20, &options(Associativity::Full)).unwrap();
-        assert_eq!((full.set_count, full.set_of(u64::MAX >> 16)), (1, 0));
+        assert_eq!((full.set_count, full.set_of(BlockNumber(u64::MAX >> 16))), (1, SetNumber(0)));
     }
 
     #[test]

@@ -42,6 +42,7 @@
 //! | [`alignment`], [`line_size`], [`line_checksum`] | where lines begin, how large they are, and what shows that their data is whole |
 //! | [`load`], `recovery_report` | shapes of what a cache says about itself |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
+//! | [`numbers`] | which frame, which set, which tag, which block of the origin |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the cache device
@@ -66,6 +67,7 @@ pub mod line_size;
 pub mod load;
 pub mod memory;
 pub mod mode;
+pub mod numbers;
 pub mod options;
 pub mod pace;
 pub mod replace;

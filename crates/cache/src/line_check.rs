@@ -21,12 +21,13 @@ use crate::core::Core;
 use crate::counters::RequestKind;
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
+use crate::numbers::{BlockNumber, FrameNumber};
 
 /// A line that a read concerns, and its checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LineCheck {
-    pub(crate) block: u64,
-    pub(crate) frame: u32,
+    pub(crate) block: BlockNumber,
+    pub(crate) frame: FrameNumber,
     pub(crate) checksum: LineChecksum,
     /// Where in the buffer the whole line is; `None` when the read has only part of it.
     pub(crate) at: Option<usize>,
@@ -74,7 +75,7 @@ impl Core {
     ///
     /// Not everybody who asks keeps others from writing to clean sectors of the line meanwhile. Who does so forgets the
     /// checksum first: what was read is damaged only if this is still the line's checksum.
-    pub(crate) async fn is_line_intact(&self, block: u64, frame: u32, checksum: LineChecksum) -> bool {
+    pub(crate) async fn is_line_intact(&self, block: BlockNumber, frame: FrameNumber, checksum: LineChecksum) -> bool {
         if !checksum.is_known() {
             return true;
         }
@@ -88,7 +89,7 @@ impl Core {
     }
 
     /// Forgets what is clean of damaged lines, as (block, frame); what is dirty is lost.
-    pub(crate) fn note_damage(&self, lines: &[(u64, u32)]) {
+    pub(crate) fn note_damage(&self, lines: &[(BlockNumber, FrameNumber)]) {
         for &(block, frame) in lines {
             let range = self.line_size().line_range(block);
             tracing::error!(%range, "the cache device returned data that does not match its checksum");
@@ -105,7 +106,7 @@ impl Core {
 }
 
 /// Dirty data that cannot be read back.
-pub(crate) fn lost(line_size: LineSize, block: u64) -> Error {
+pub(crate) fn lost(line_size: LineSize, block: BlockNumber) -> Error {
     let range = line_size.line_range(block);
     Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
 }

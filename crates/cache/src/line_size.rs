@@ -4,12 +4,14 @@
 //! and smaller ones waste less of the cache device on what nobody uses. What of a line is there, and what is dirty, is
 //! known by sectors of 512 bytes, whatever its size.
 
+use std::ops::Range;
 use std::str::FromStr;
 
 use base::range::ByteRange;
 use base::units::ByteSize;
 
 use crate::limits::{LINE_BYTES_DEFAULT, LINE_BYTES_MAX, LINE_BYTES_MIN, SECTOR_BYTES};
+use crate::numbers::BlockNumber;
 use crate::sectors::{SectorRun, Sectors};
 
 /// Bytes of a line: a power of two between [`LINE_BYTES_MIN`] and [`LINE_BYTES_MAX`].
@@ -52,31 +54,41 @@ impl LineSize {
     }
 
     /// The block that has this byte.
-    pub fn block_at(self, offset: u64) -> u64 {
-        offset >> self.shift
+    pub fn block_at(self, offset: u64) -> BlockNumber {
+        BlockNumber(offset >> self.shift)
     }
 
     /// The blocks that `range` touches.
-    pub fn blocks_of(self, range: ByteRange) -> std::ops::Range<u64> {
-        self.block_at(range.offset)..range.end().div_ceil(self.bytes())
+    pub fn blocks_of(self, range: ByteRange) -> Range<BlockNumber> {
+        self.block_at(range.offset)..BlockNumber(range.end().div_ceil(self.bytes()))
     }
 
     /// `range` widened to whole lines.
     pub fn whole_lines(self, range: ByteRange) -> ByteRange {
         let blocks = self.blocks_of(range);
-        let offset = blocks.start * self.bytes();
+        let offset = self.start_of(blocks.start);
         // The last line of the largest device would end past what fits; it ends where the range does.
-        let length = (blocks.end - blocks.start).saturating_mul(self.bytes()).min(u64::MAX - offset);
+        let length = blocks.start.count_up_to(blocks.end).saturating_mul(self.bytes()).min(u64::MAX - offset);
         ByteRange { offset, length }
     }
 
+    /// The first byte of a block that is within an origin.
+    fn start_of(self, block: BlockNumber) -> u64 {
+        block.0 * self.bytes()
+    }
+
+    /// The first byte of a block that the device names, whether or not any origin reaches there; `None` where none can.
+    pub(crate) fn checked_start_of(self, block: BlockNumber) -> Option<u64> {
+        block.0.checked_mul(self.bytes())
+    }
+
     /// The bytes of a block's line.
-    pub fn line_range(self, block: u64) -> ByteRange {
-        ByteRange { offset: block * self.bytes(), length: self.bytes() }
+    pub fn line_range(self, block: BlockNumber) -> ByteRange {
+        ByteRange { offset: self.start_of(block), length: self.bytes() }
     }
 
     /// The part of `block` that `range` touches: (sectors, offset of the first byte in the range).
-    pub fn part_of(self, block: u64, range: ByteRange) -> (Sectors, usize) {
+    pub fn part_of(self, block: BlockNumber, range: ByteRange) -> (Sectors, usize) {
         let line = self.line_range(block);
         let Some(part) = line.intersection(&range) else { return (Sectors::NONE, 0) };
         let first = ((part.offset - line.offset) / SECTOR_BYTES) as u32;
@@ -122,14 +134,14 @@ mod tests {
     fn parts_of_a_range_are_its_sectors() {
         let size = LineSize::default();
         let range = ByteRange { offset: 4096 - 512, length: 512 + 4096 + 1024 };
-        assert_eq!(size.blocks_of(range), 0..3);
-        assert_eq!(size.part_of(0, range), (Sectors::from_bytes(&[0x80]), 0));
-        assert_eq!(size.part_of(1, range), (Sectors::from_bytes(&[0xff]), 512));
-        assert_eq!(size.part_of(2, range), (Sectors::from_bytes(&[0x03]), 512 + 4096));
-        assert_eq!(size.part_of(3, range), (Sectors::NONE, 0));
+        assert_eq!(size.blocks_of(range), BlockNumber(0)..BlockNumber(3));
+        assert_eq!(size.part_of(BlockNumber(0), range), (Sectors::from_bytes(&[0x80]), 0));
+        assert_eq!(size.part_of(BlockNumber(1), range), (Sectors::from_bytes(&[0xff]), 512));
+        assert_eq!(size.part_of(BlockNumber(2), range), (Sectors::from_bytes(&[0x03]), 512 + 4096));
+        assert_eq!(size.part_of(BlockNumber(3), range), (Sectors::NONE, 0));
         assert_eq!(size.whole_lines(range), ByteRange { offset: 0, length: 3 * 4096 });
         let size = LineSize::new(65536).unwrap();
-        assert_eq!(size.blocks_of(range), 0..1);
-        assert_eq!(size.part_of(0, range), (Sectors::of(SectorRun { first: 7, count: 11 }), 0));
+        assert_eq!(size.blocks_of(range), BlockNumber(0)..BlockNumber(1));
+        assert_eq!(size.part_of(BlockNumber(0), range), (Sectors::of(SectorRun { first: 7, count: 11 }), 0));
     }
 }

@@ -6,24 +6,25 @@ use base::buffer::Buffer;
 use base::checksum::crc32c;
 use base::limits::BUFFER_ALIGNMENT;
 
-use crate::format::{ENTRY_DEFERRED, ENTRY_WRITE, FRAME_NONE, Line, LogEntry, checksum_of};
+use crate::format::{ENTRY_DEFERRED, ENTRY_WRITE, Line, LogEntry, checksum_of};
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::{SectorRun, Sectors};
 
 /// One line of a write.
 pub(crate) struct LineWrite {
-    pub(crate) block: u64,
+    pub(crate) block: BlockNumber,
     /// Sectors to write.
     pub(crate) mask: Sectors,
     /// Offset of their bytes in the request.
     pub(crate) at: usize,
     /// Where they go.
-    pub(crate) frame: u32,
+    pub(crate) frame: FrameNumber,
     /// Whether that is the frame that holds the line already.
     pub(crate) is_in_place: bool,
     /// The frame that holds the line now, when that is another one.
-    pub(crate) old_frame: Option<u32>,
+    pub(crate) old_frame: Option<FrameNumber>,
     /// What it holds.
     pub(crate) before: Line,
     /// Sectors of the old frame to write along.
@@ -67,7 +68,7 @@ impl LineWrite {
             kind: ENTRY_WRITE,
             checked: self.checked(),
             checksum,
-            ..LogEntry::state(self.frame, self.old_frame.unwrap_or(FRAME_NONE), self.after())
+            ..LogEntry::state(self.frame, self.old_frame, self.after())
         }
     }
 
@@ -77,7 +78,7 @@ impl LineWrite {
         if self.mask == line_size.all_sectors() {
             self.checksum = LineChecksum::of(data);
         }
-        let state = LogEntry::state(self.frame, FRAME_NONE, self.after());
+        let state = LogEntry::state(self.frame, None, self.after());
         (LogEntry { kind: ENTRY_DEFERRED, checked: self.mask, ..state }, data)
     }
 
@@ -89,10 +90,10 @@ impl LineWrite {
     /// The entry that takes [`LineWrite::entry`] back.
     pub(crate) fn entry_back(&self) -> LogEntry {
         match self.old_frame {
-            Some(old_frame) => LogEntry::state(old_frame, self.frame, self.before),
+            Some(old_frame) => LogEntry::state(old_frame, Some(self.frame), self.before),
             None => {
                 let valid = self.before.valid & !self.mask;
-                LogEntry::state(self.frame, FRAME_NONE, Line { valid, ..self.before })
+                LogEntry::state(self.frame, None, Line { valid, ..self.before })
             }
         }
     }
@@ -129,7 +130,7 @@ impl LineWrite {
     }
 
     /// The frame that is busy with this write.
-    pub(crate) fn busy_frame(&self) -> Option<u32> {
+    pub(crate) fn busy_frame(&self) -> Option<FrameNumber> {
         if self.is_in_place { Some(self.frame) } else { self.old_frame }
     }
 }
@@ -145,16 +146,16 @@ mod tests {
     /// Sectors 2 and 3 of a line whose lower half is valid, and of which sectors 0 and 2 are dirty: 2 must not be
     /// overwritten, so that 0 and 1 go along.
     fn moving() -> (LineWrite, Buffer) {
-        let before = Line { block: 9, valid: sectors(0x0f), dirty: sectors(0x05), ..Line::default() };
+        let before = Line { block: BlockNumber(9), valid: sectors(0x0f), dirty: sectors(0x05), ..Line::default() };
         let mut merged = Buffer::zeroed(4096);
         merged[..1024].fill(1);
         let write = LineWrite {
-            block: 9,
+            block: BlockNumber(9),
             mask: sectors(0x0c),
             at: 512,
-            frame: 4,
+            frame: FrameNumber(4),
             is_in_place: false,
-            old_frame: Some(2),
+            old_frame: Some(FrameNumber(2)),
             before,
             copied: sectors(0x03),
             merged,
@@ -170,7 +171,7 @@ mod tests {
         let (mut write, request) = moving();
         write.merge(&request);
         let entry = write.entry(LineSize::default(), &request);
-        assert_eq!((entry.frame, entry.frame_freed), (4, 2));
+        assert_eq!((entry.frame, entry.frame_freed), (FrameNumber(4), Some(FrameNumber(2))));
         assert_eq!((entry.line.valid, entry.line.dirty), (sectors(0x0f), sectors(0x0d)));
         // What is clean and goes along may change while nobody looks; all else is held against the data.
         assert_eq!(entry.checked, sectors(0x0d));
@@ -178,7 +179,7 @@ mod tests {
         line[1024..].fill(2);
         assert_eq!(write.merged[..2048], line);
         assert_eq!(entry.checksum, checksum_of(entry.checked, &write.merged));
-        assert_eq!(write.busy_frame(), Some(2), "the one that holds the line");
+        assert_eq!(write.busy_frame(), Some(FrameNumber(2)), "the one that holds the line");
         assert_eq!(write.take_merged()[..], line, "and no more of the frame is written");
     }
 
@@ -186,10 +187,12 @@ mod tests {
     fn a_record_is_taken_back_by_one_that_says_what_was_there() {
         let (write, _) = moving();
         let back = write.entry_back();
-        assert_eq!((back.frame, back.frame_freed, back.line.dirty), (2, 4, sectors(0x05)));
-        let in_place = LineWrite { is_in_place: true, old_frame: None, mask: sectors(0x08), frame: 2, ..write };
+        assert_eq!((back.frame, back.frame_freed), (FrameNumber(2), Some(FrameNumber(4))));
+        assert_eq!(back.line.dirty, sectors(0x05));
+        let in_place =
+            LineWrite { is_in_place: true, old_frame: None, mask: sectors(0x08), frame: FrameNumber(2), ..write };
         let back = in_place.entry_back();
-        assert_eq!((back.frame, back.frame_freed), (2, FRAME_NONE));
+        assert_eq!((back.frame, back.frame_freed), (FrameNumber(2), None));
         assert_eq!(
             (back.line.valid, back.line.dirty),
             (sectors(0x07), sectors(0x05)),

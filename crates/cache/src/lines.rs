@@ -19,6 +19,7 @@ use crate::layout::Layout;
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
 use crate::mode::Mode;
+use crate::numbers::{BlockNumber, each_of};
 use crate::options::{DirtyLimits, TimeOfDay};
 use crate::sectors::Sectors;
 
@@ -48,18 +49,18 @@ pub(crate) struct State {
     /// What is durable in the log and not in its frame yet.
     pub(crate) deferred: Deferred,
     /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
-    pub(crate) cleaning: BTreeMap<u64, Sectors>,
+    pub(crate) cleaning: BTreeMap<BlockNumber, Sectors>,
     /// The cache device refused a log record or a table page. From then on nothing new is cached.
     pub(crate) failure: Option<Error>,
     /// Blocks of records that may or may not have landed when the log failed.
-    pub(crate) uncertain: BTreeSet<u64>,
+    pub(crate) uncertain: BTreeSet<BlockNumber>,
     time_of_day: Option<TimeOfDay>,
 }
 
 /// Clean sectors of one line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CleanPart {
-    pub(crate) block: u64,
+    pub(crate) block: BlockNumber,
     pub(crate) mask: Sectors,
     /// Of the line, where this is all of it.
     pub(crate) checksum: LineChecksum,
@@ -91,14 +92,14 @@ impl State {
     }
 
     /// Gives a block a frame of its own, if there is one; how many lines had to leave for it.
-    pub(crate) fn give_frame(&mut self, block: u64) -> u64 {
+    pub(crate) fn give_frame(&mut self, block: BlockNumber) -> u64 {
         let Some(reserved) = self.frames.reserve(block) else { return 0 };
         self.frames.attach(reserved.frame, Line { block, ..Line::default() });
         u64::from(reserved.has_evicted)
     }
 
     /// What is being sent to the origin of these sectors is old from now on.
-    pub(crate) fn supersede_cleaning(&mut self, block: u64, mask: Sectors) {
+    pub(crate) fn supersede_cleaning(&mut self, block: BlockNumber, mask: Sectors) {
         if let Some(cleaning) = self.cleaning.get_mut(&block) {
             *cleaning &= !mask;
         }
@@ -205,7 +206,7 @@ impl Lines {
     pub(crate) fn has_dirty(&self, range: ByteRange) -> bool {
         let line_size = self.line_size();
         let state = self.state();
-        let is_touched = |block: u64| {
+        let is_touched = |block: BlockNumber| {
             let found = state.frames.find(block);
             found.is_some_and(|(_, line)| !(line.dirty & line_size.part_of(block, range).0).is_empty())
         };
@@ -216,7 +217,9 @@ impl Lines {
     pub(crate) fn give_frames(&self, range: ByteRange) -> u64 {
         let state = &mut *self.state();
         let blocks = self.line_size().blocks_of(range);
-        blocks.map(|block| if state.frames.lookup(block).is_none() { state.give_frame(block) } else { 0 }).sum()
+        each_of(blocks)
+            .map(|block| if state.frames.lookup(block).is_none() { state.give_frame(block) } else { 0 })
+            .sum()
     }
 
     /// Gives the frames back of lines in `range` of which nothing is valid. The caller keeps others out of the range.
@@ -255,6 +258,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::admission::Tuning;
+    use crate::numbers::FrameNumber;
     use crate::options::{Associativity, FormatOptions};
     use crate::replacement::Replacement;
 
@@ -272,7 +276,8 @@ pub(crate) mod tests {
     }
 
     /// Lets a line be there, with these sectors: of each byte, the bits of eight. Its frame.
-    pub(crate) fn put(lines: &Lines, block: u64, valid: u8, dirty: u8) -> u32 {
+    pub(crate) fn put(lines: &Lines, block: u64, valid: u8, dirty: u8) -> FrameNumber {
+        let block = BlockNumber(block);
         let state = &mut *lines.state();
         let frame = state.frames.reserve(block).expect("there is a frame").frame;
         let [valid, dirty] = [valid, dirty].map(|bits| Sectors::from_bytes(&[bits]));
@@ -281,7 +286,7 @@ pub(crate) mod tests {
     }
 
     /// The valid sectors of the line in a frame.
-    pub(crate) fn valid(lines: &Lines, frame: u32) -> Sectors {
+    pub(crate) fn valid(lines: &Lines, frame: FrameNumber) -> Sectors {
         lines.state().frames.line(frame).valid
     }
 
@@ -317,7 +322,7 @@ pub(crate) mod tests {
         assert!(!state.is_much_dirty(), "one line of many");
         state.mode = Mode::WriteThrough;
         assert!(state.is_much_dirty(), "nothing is to stay dirty");
-        state.frames.stranded.insert(1);
+        state.frames.stranded.insert(BlockNumber(1));
         assert!(!state.is_much_dirty());
     }
 }

@@ -21,12 +21,13 @@
 
 use std::collections::BTreeMap;
 
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::page_set::PageSet;
 
 /// A line that left its frame while the device says that it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unmapped {
-    pub(crate) frame: u32,
+    pub(crate) frame: FrameNumber,
     /// Whether its record is on its way.
     is_on_its_way: bool,
 }
@@ -36,7 +37,7 @@ pub(crate) struct Mappings {
     /// Whether clean lines count after a crash.
     pub(crate) is_kept: bool,
     /// By block.
-    unmapped: BTreeMap<u64, Unmapped>,
+    unmapped: BTreeMap<BlockNumber, Unmapped>,
     /// Frames with data that the origin could lose.
     unflushed: PageSet,
     /// Those of them that a flush of the origin, under way, will make safe.
@@ -71,31 +72,31 @@ impl Mappings {
     }
 
     /// `block` left `frame`, and the device does not know.
-    pub(crate) fn unmap(&mut self, block: u64, frame: u32) {
+    pub(crate) fn unmap(&mut self, block: BlockNumber, frame: FrameNumber) {
         let before = self.unmapped.insert(block, Unmapped { frame, is_on_its_way: false });
         assert!(before.is_none(), "a block is mapped to one frame");
     }
 
     /// Whether a record about this block has to be durable first.
-    pub(crate) fn is_unmapped(&self, block: u64) -> bool {
+    pub(crate) fn is_unmapped(&self, block: BlockNumber) -> bool {
         self.unmapped.contains_key(&block)
     }
 
     /// Whether a record about one of these blocks has to be durable first.
-    pub(crate) fn is_any_unmapped(&self, blocks: std::ops::Range<u64>) -> bool {
+    pub(crate) fn is_any_unmapped(&self, blocks: std::ops::Range<BlockNumber>) -> bool {
         self.unmapped.range(blocks).next().is_some()
     }
 
     /// Whether a record about what was in this frame has to be durable first.
-    pub(crate) fn is_frame_unmapped(&self, frame: u32) -> bool {
+    pub(crate) fn is_frame_unmapped(&self, frame: FrameNumber) -> bool {
         // As many as there are misses in flight: a second index would cost more than it saves.
         self.unmapped.values().any(|unmapped| unmapped.frame == frame)
     }
 
     /// Up to `count` lines (block, frame) whose records are not on their way yet; from now on they are.
-    pub(crate) fn take_unmapped(&mut self, count: usize) -> Vec<(u64, u32)> {
+    pub(crate) fn take_unmapped(&mut self, count: usize) -> Vec<(BlockNumber, FrameNumber)> {
         let waiting = self.unmapped.iter_mut().filter(|(_, unmapped)| !unmapped.is_on_its_way);
-        let take = |(&block, unmapped): (&u64, &mut Unmapped)| {
+        let take = |(&block, unmapped): (&BlockNumber, &mut Unmapped)| {
             unmapped.is_on_its_way = true;
             (block, unmapped.frame)
         };
@@ -103,19 +104,19 @@ impl Mappings {
     }
 
     /// The records about these are durable.
-    pub(crate) fn forget_unmapped(&mut self, taken: &[(u64, u32)]) {
+    pub(crate) fn forget_unmapped(&mut self, taken: &[(BlockNumber, FrameNumber)]) {
         for (block, _) in taken {
             self.unmapped.remove(block);
         }
     }
 
     /// `frame` holds data that the origin could lose.
-    pub(crate) fn set_unflushed(&mut self, frame: u32) {
+    pub(crate) fn set_unflushed(&mut self, frame: FrameNumber) {
         self.unflushed.insert(u64::from(frame));
     }
 
     /// Whether `frame` may hold data that the origin could lose.
-    pub(crate) fn is_unflushed(&self, frame: u32) -> bool {
+    pub(crate) fn is_unflushed(&self, frame: FrameNumber) -> bool {
         self.unflushed.contains(u64::from(frame)) || self.flushing.contains(u64::from(frame))
     }
 
@@ -133,17 +134,17 @@ impl Mappings {
     }
 
     /// `frame` holds data that the origin may have dropped, though it shows it.
-    pub(crate) fn set_doubtful(&mut self, frame: u32) {
+    pub(crate) fn set_doubtful(&mut self, frame: FrameNumber) {
         self.doubtful.insert(u64::from(frame));
     }
 
     /// Whether `frame` may hold data that the origin may have dropped, though it shows it.
-    pub(crate) fn is_doubtful(&self, frame: u32) -> bool {
+    pub(crate) fn is_doubtful(&self, frame: FrameNumber) -> bool {
         self.doubtful.contains(u64::from(frame))
     }
 
     /// What is clean in the frame `from` is in `to`, too.
-    pub(crate) fn note_copied(&mut self, from: u32, to: u32) {
+    pub(crate) fn note_copied(&mut self, from: FrameNumber, to: FrameNumber) {
         if self.is_unflushed(from) {
             self.set_unflushed(to);
         }
@@ -153,7 +154,7 @@ impl Mappings {
     }
 
     /// Whether the origin has all that is clean in `frame`, whatever loses its power.
-    pub(crate) fn is_safe(&self, frame: u32) -> bool {
+    pub(crate) fn is_safe(&self, frame: FrameNumber) -> bool {
         !self.is_unflushed(frame) && !self.is_doubtful(frame)
     }
 
@@ -173,11 +174,11 @@ impl Mappings {
     }
 
     /// Frames with data that the origin could lose.
-    pub(crate) fn unflushed_frames(&self) -> Vec<u32> {
+    pub(crate) fn unflushed_frames(&self) -> Vec<FrameNumber> {
         let mut frames = self.unflushed.list();
         frames.extend(self.flushing.list());
         frames.extend(self.doubtful.list());
-        frames.into_iter().map(|frame| frame as u32).collect()
+        frames.into_iter().map(|frame| FrameNumber(frame as u32)).collect()
     }
 }
 
@@ -188,31 +189,45 @@ mod tests {
     #[test]
     fn a_record_is_sent_once_and_counts_until_it_is_durable() {
         let mut mappings = Mappings::new(64, true);
-        mappings.unmap(7, 3);
-        mappings.unmap(9, 4);
-        assert!(mappings.is_unmapped(7) && mappings.is_frame_unmapped(4) && mappings.is_any_unmapped(8..10));
-        assert_eq!(mappings.take_unmapped(1), [(7, 3)]);
-        assert_eq!(mappings.take_unmapped(5), [(9, 4)]);
+        mappings.unmap(BlockNumber(7), FrameNumber(3));
+        mappings.unmap(BlockNumber(9), FrameNumber(4));
+        assert!(
+            mappings.is_unmapped(BlockNumber(7))
+                && mappings.is_frame_unmapped(FrameNumber(4))
+                && mappings.is_any_unmapped(BlockNumber(8)..BlockNumber(10))
+        );
+        assert_eq!(mappings.take_unmapped(1), [(BlockNumber(7), FrameNumber(3))]);
+        assert_eq!(mappings.take_unmapped(5), [(BlockNumber(9), FrameNumber(4))]);
         assert!(mappings.take_unmapped(5).is_empty());
-        mappings.forget_unmapped(&[(7, 3)]);
-        assert!(!mappings.is_unmapped(7) && !mappings.is_frame_unmapped(3) && !mappings.is_any_unmapped(0..9));
-        assert!(mappings.is_unmapped(9));
+        mappings.forget_unmapped(&[(BlockNumber(7), FrameNumber(3))]);
+        assert!(
+            !mappings.is_unmapped(BlockNumber(7))
+                && !mappings.is_frame_unmapped(FrameNumber(3))
+                && !mappings.is_any_unmapped(BlockNumber(0)..BlockNumber(9))
+        );
+        assert!(mappings.is_unmapped(BlockNumber(9)));
     }
 
     #[test]
     fn data_is_safe_when_every_flush_that_could_cover_it_succeeded() {
         let mut mappings = Mappings::new(64, true);
-        mappings.set_unflushed(1);
+        mappings.set_unflushed(FrameNumber(1));
         mappings.start_flush();
-        mappings.set_unflushed(2);
+        mappings.set_unflushed(FrameNumber(2));
         mappings.start_flush();
         mappings.finish_flush(true, false);
-        assert!(mappings.is_unflushed(1) && mappings.is_unflushed(2), "the second flush may have to cover it");
+        assert!(
+            mappings.is_unflushed(FrameNumber(1)) && mappings.is_unflushed(FrameNumber(2)),
+            "the second flush may have to cover it"
+        );
         mappings.finish_flush(false, false);
-        assert_eq!(mappings.unflushed_frames(), [1, 2]);
+        assert_eq!(mappings.unflushed_frames(), [FrameNumber(1), FrameNumber(2)]);
         mappings.start_flush();
-        mappings.set_unflushed(2);
+        mappings.set_unflushed(FrameNumber(2));
         mappings.finish_flush(true, false);
-        assert!(!mappings.is_unflushed(1) && mappings.is_unflushed(2), "written again behind the flush");
+        assert!(
+            !mappings.is_unflushed(FrameNumber(1)) && mappings.is_unflushed(FrameNumber(2)),
+            "written again behind the flush"
+        );
     }
 }

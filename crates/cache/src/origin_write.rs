@@ -20,12 +20,13 @@ use futures_util::stream::{self, StreamExt};
 use crate::core::Core;
 use crate::limits::CLEAN_WRITE_BYTES_MAX;
 use crate::line_checksum::LineChecksum;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::Sectors;
 
 /// A line that is being cleaned: what of it is sent, and from where.
 pub(crate) struct Pick {
-    pub(crate) block: u64,
-    pub(crate) frame: u32,
+    pub(crate) block: BlockNumber,
+    pub(crate) frame: FrameNumber,
     pub(crate) mask: Sectors,
     pub(crate) checksum: LineChecksum,
 }
@@ -33,9 +34,9 @@ pub(crate) struct Pick {
 /// What became of the lines of a batch.
 pub(crate) struct Sent {
     /// Those that the origin took.
-    pub(crate) blocks: Vec<u64>,
+    pub(crate) blocks: Vec<BlockNumber>,
     /// Those of which it did not take all.
-    pub(crate) refused_blocks: Vec<u64>,
+    pub(crate) refused_blocks: Vec<BlockNumber>,
     /// Why not; `None` when it took all lines.
     pub(crate) refusal: Option<Error>,
 }
@@ -63,8 +64,8 @@ impl Core {
     /// Sends lines, in ascending order, with up to `in_flight` writes at a time.
     pub(crate) async fn send_picks(&self, picks: &[Pick], in_flight: usize) -> Sent {
         let writes = stream::iter(self.segments(picks)).map(|segment| self.send_or_divide(picks, segment));
-        let refusals: Vec<Vec<(u64, Error)>> = writes.buffer_unordered(in_flight).collect().await;
-        let refused: BTreeSet<u64> = refusals.iter().flatten().map(|(block, _)| *block).collect();
+        let refusals: Vec<Vec<(BlockNumber, Error)>> = writes.buffer_unordered(in_flight).collect().await;
+        let refused: BTreeSet<BlockNumber> = refusals.iter().flatten().map(|(block, _)| *block).collect();
         let blocks = picks.iter().map(|pick| pick.block).filter(|block| !refused.contains(block)).collect();
         let refusal = refusals.into_iter().flatten().next().map(|(_, error)| error);
         Sent { blocks, refused_blocks: refused.into_iter().collect(), refusal }
@@ -99,7 +100,7 @@ impl Core {
     }
 
     /// Sends a segment, line by line if it must be. Gives the lines that were not taken.
-    async fn send_or_divide(&self, picks: &[Pick], segment: Segment) -> Vec<(u64, Error)> {
+    async fn send_or_divide(&self, picks: &[Pick], segment: Segment) -> Vec<(BlockNumber, Error)> {
         let Err(error) = self.send(&segment).await else { return Vec::new() };
         let lines = &picks[segment.lines];
         if error.kind() != ErrorKind::Media || lines.len() == 1 {

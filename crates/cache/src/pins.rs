@@ -6,16 +6,17 @@ use smallvec::SmallVec;
 
 use crate::frames::Frames;
 use crate::lines::Lines;
+use crate::numbers::FrameNumber;
 
 /// Frames whose bytes must stay what they are. Dropping it lets them go.
 pub(crate) struct Pins {
     lines: Arc<Lines>,
     /// Most requests touch one line.
-    frames: SmallVec<[u32; 1]>,
+    frames: SmallVec<[FrameNumber; 1]>,
 }
 
 impl Pins {
-    pub(crate) fn frames(&self) -> &[u32] {
+    pub(crate) fn frames(&self) -> &[FrameNumber] {
         &self.frames
     }
 
@@ -24,7 +25,7 @@ impl Pins {
     }
 
     /// Pins one more frame. `frames` are those of these very lines, locked.
-    pub(crate) fn add(&mut self, frames: &mut Frames, frame: u32) {
+    pub(crate) fn add(&mut self, frames: &mut Frames, frame: FrameNumber) {
         frames.pin(frame);
         self.frames.push(frame);
     }
@@ -49,13 +50,15 @@ impl Drop for Pins {
 mod tests {
     use super::*;
     use crate::lines::tests::{empty, put};
+    use crate::numbers::BlockNumber;
     use crate::options::Associativity;
 
     #[test]
     fn a_pinned_frame_is_given_to_nobody_and_who_waits_for_one_is_woken_when_it_is_let_go() {
         let lines = empty(Associativity::Ways(1));
-        let set = lines.layout.set_of(0);
-        let other = (1..).find(|&block| lines.layout.set_of(block) == set).expect("sets are used again");
+        let set = lines.layout.set_of(BlockNumber(0));
+        let other =
+            (1..).map(BlockNumber).find(|&block| lines.layout.set_of(block) == set).expect("sets are used again");
         let frame = put(&lines, 0, 0xff, 0);
         let mut pins = Pins::none(&lines);
         pins.add(&mut lines.state().frames, frame);

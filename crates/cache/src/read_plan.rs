@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::counters::Serving;
 use crate::limits::MISS_GAP_BYTES_MAX;
 use crate::line_check::{LineCheck, lost};
+use crate::numbers::each_of;
 use crate::pins::Pins;
 use crate::sectors::{SectorRun, Sectors};
 
@@ -76,7 +77,7 @@ impl Core {
     /// Where a read of one line is served from that the cache device can serve alone; the line counts as used.
     pub(crate) fn plan_hit(self: &Arc<Self>, range: ByteRange) -> Option<(u64, Piece, Pins)> {
         let blocks = self.line_size().blocks_of(range);
-        if blocks.end - blocks.start != 1 {
+        if blocks.start.count_up_to(blocks.end) != 1 {
             return None;
         }
         let (wanted, _) = self.line_size().part_of(blocks.start, range);
@@ -108,7 +109,7 @@ impl Core {
         let mut pins = Pins::none(&self.lines);
         let state = &mut *self.lines.state();
         let is_bypassed = !state.mode.caches_reads() || !self.revocations.may_use_copies();
-        for block in self.line_size().blocks_of(range) {
+        for block in each_of(self.line_size().blocks_of(range)) {
             let (wanted, at) = self.line_size().part_of(block, range);
             let first = wanted.hull().map_or(0, |run| run.offset());
             let found = state.frames.find(block);

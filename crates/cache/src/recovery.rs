@@ -34,13 +34,14 @@ use crate::changes::Changes;
 use crate::crash_mode::CrashMode;
 use crate::deferred::Deferred;
 use crate::format::{
-    CHECKSUMS_NONE, CHECKSUMS_OF_LINES, ENTRY_CLEAN, ENTRY_DEFERRED, ENTRY_STATE, ENTRY_WRITE, FRAME_NONE, Line,
-    LogEntry, ParametersRaw, STATE_CLOSED, StoredLine, checksum_of,
+    CHECKSUMS_NONE, CHECKSUMS_OF_LINES, ENTRY_CLEAN, ENTRY_DEFERRED, ENTRY_STATE, ENTRY_WRITE, Line, LogEntry,
+    ParametersRaw, STATE_CLOSED, StoredLine, checksum_of,
 };
 use crate::frames::Frames;
 use crate::frames::restore::{Restored, SetSeen};
 use crate::layout::Layout;
 use crate::line_size::LineSize;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::page_set::PageSet;
 use crate::recovery_report::RecoveryReport;
 use crate::sectors::Sectors;
@@ -168,20 +169,20 @@ struct Replaying {
     frames: Frames,
     /// What became of frames since: the log's word goes before the table's. Also what the table says and cannot be,
     /// unless the log goes on from there: two frames of one block, or a line beyond the origin's end.
-    changes: BTreeMap<u32, Line>,
+    changes: BTreeMap<FrameNumber, Line>,
     /// Deferred data of records.
     deferred: Deferred,
     /// Pages that differ from what is found here.
     changed: PageSet,
-    unproven: BTreeMap<u64, Unproven>,
+    unproven: BTreeMap<BlockNumber, Unproven>,
     /// Which block's unproven write freed a frame.
-    freed_by: BTreeMap<u32, u64>,
+    freed_by: BTreeMap<FrameNumber, BlockNumber>,
     entry_count: u64,
     /// Clean lines of the table that do not count.
     dropped_count: u64,
     origin_bytes: u64,
-    /// Blocks of which the origin has all bytes.
-    whole_blocks: u64,
+    /// Of the blocks before this one the origin has all bytes.
+    whole_end: BlockNumber,
     /// What of the table is in the frames of one set.
     seen: SetSeen,
     /// Whether clean lines of the table count.
@@ -212,7 +213,7 @@ impl Replaying {
             entry_count: 0,
             dropped_count: 0,
             origin_bytes,
-            whole_blocks: layout.line_size.block_at(origin_bytes),
+            whole_end: layout.line_size.block_at(origin_bytes),
             seen: SetSeen::new(),
             is_table_trusted,
             keeps_clean,
@@ -221,9 +222,9 @@ impl Replaying {
 
     /// What the table says of a frame.
     #[inline]
-    fn take_stored(&mut self, frame: u32, stored: StoredLine<'_>) -> Result<(), Error> {
+    fn take_stored(&mut self, frame: FrameNumber, stored: StoredLine<'_>) -> Result<(), Error> {
         let restored = match (stored.is_dirty(), self.is_table_trusted) {
-            (false, true) if stored.block() < self.whole_blocks => {
+            (false, true) if stored.block() < self.whole_end => {
                 self.frames.restore_clean(frame, stored, &mut self.seen)
             }
             (false, false) => {
@@ -245,7 +246,7 @@ impl Replaying {
 
     /// Restores a line that is dirty or at the end of the origin. One beyond the end counts as held elsewhere: the log
     /// may have more to say.
-    fn restore(&mut self, frame: u32, stored: Line) -> Restored {
+    fn restore(&mut self, frame: FrameNumber, stored: Line) -> Restored {
         let line = self.counting(stored);
         if line != stored {
             self.changed.insert(self.layout.page_of(frame));
@@ -281,7 +282,7 @@ impl Replaying {
             if self.frames.lookup(line.block).is_some() {
                 return Err(corrupt("a block is in two frames"));
             }
-            if self.layout.set_of(line.block) != frame / self.layout.ways {
+            if self.layout.set_of(line.block) != self.layout.set_of_frame(frame) {
                 return Err(corrupt("a line is in another set"));
             }
             self.frames.attach(frame, line);
@@ -307,8 +308,8 @@ impl Replaying {
     fn apply_entry(&mut self, sequence: Sequence, entry: LogEntry) -> Result<(), Error> {
         let (block, frame, freed) = (entry.line.block, entry.frame, entry.frame_freed);
         let frame_before = self.line_at(frame)?;
-        let freed_before = if freed == FRAME_NONE { Line::default() } else { self.line_at(freed)? };
-        if self.layout.set_of(block) != frame / self.layout.ways {
+        let freed_before = freed.map_or(Ok(Line::default()), |freed| self.line_at(freed))?;
+        if self.layout.set_of(block) != self.layout.set_of_frame(frame) {
             return Err(corrupt("a log entry puts a line into another set"));
         }
         self.entry_count += 1;
@@ -320,14 +321,16 @@ impl Replaying {
             ENTRY_WRITE => {
                 let unproven = Unproven { sequence, entry, frame_before, freed_before };
                 self.unproven.insert(block, unproven);
-                if freed != FRAME_NONE {
+                if let Some(freed) = freed {
                     self.freed_by.insert(freed, block);
                 }
             }
             ENTRY_STATE | ENTRY_CLEAN | ENTRY_DEFERRED => {}
             _ => return Err(corrupt("a log entry is of an unknown kind")),
         }
-        if freed != FRAME_NONE && freed_before.block == block {
+        if let Some(freed) = freed
+            && freed_before.block == block
+        {
             self.set(freed, Line::default());
         }
         let counts_whole = entry.kind == ENTRY_CLEAN && self.keeps_clean;
@@ -357,9 +360,9 @@ impl Replaying {
     }
 
     /// Something later shows that the last write of `block` was acknowledged.
-    fn prove(&mut self, block: u64) {
-        if let Some(unproven) = self.unproven.remove(&block) {
-            self.freed_by.remove(&unproven.entry.frame_freed);
+    fn prove(&mut self, block: BlockNumber) {
+        if let Some(freed) = self.unproven.remove(&block).and_then(|unproven| unproven.entry.frame_freed) {
+            self.freed_by.remove(&freed);
         }
     }
 
@@ -378,14 +381,13 @@ impl Replaying {
                 Ok(_) => {
                     report.writes_taken_back += 1;
                     self.set(frame, unproven.frame_before);
-                    let freed = unproven.entry.frame_freed;
-                    if freed != FRAME_NONE {
+                    if let Some(freed) = unproven.entry.frame_freed {
                         self.set(freed, unproven.freed_before);
                     }
                 }
                 Err(error) => {
                     // It may have been acknowledged, so the line must not silently be what it was before.
-                    tracing::error!(%error, frame, "the cache device cannot return data written before the crash");
+                    tracing::error!(%error, %frame, "the cache device cannot return data written before the crash");
                     let line = Line { is_lost: true, ..without_clean(unproven.entry.line) };
                     self.set(frame, line);
                 }
@@ -394,14 +396,14 @@ impl Replaying {
         report
     }
 
-    fn line_at(&self, frame: u32) -> Result<Line, Error> {
-        if frame >= self.layout.frame_count() {
+    fn line_at(&self, frame: FrameNumber) -> Result<Line, Error> {
+        if frame.0 >= self.layout.frame_count() {
             return Err(corrupt("a log entry names a frame that does not exist"));
         }
         Ok(self.changes.get(&frame).copied().unwrap_or_else(|| self.frames.line(frame)))
     }
 
-    fn set(&mut self, frame: u32, line: Line) {
+    fn set(&mut self, frame: FrameNumber, line: Line) {
         self.changes.insert(frame, line);
     }
 }
@@ -438,7 +440,7 @@ fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Er
 /// everything is behind the end.
 fn end_of(line_size: LineSize, line: &Line, mask: Sectors) -> u64 {
     let in_line = mask.hull().map_or(0, |run| run.offset() + run.length());
-    let start = line.block.checked_mul(line_size.bytes());
+    let start = line_size.checked_start_of(line.block);
     start.and_then(|start| start.checked_add(in_line)).unwrap_or(u64::MAX)
 }
 

@@ -34,6 +34,7 @@ use crate::insertion::Wanted;
 use crate::limits::COPIES_IN_FLIGHT;
 use crate::line_check::lost;
 use crate::mode::Mode;
+use crate::numbers::{BlockNumber, FrameNumber};
 use crate::options::{DirtyLimits, Percent};
 use crate::pins::Pins;
 use crate::succession::CopyProgress;
@@ -81,7 +82,7 @@ impl Core {
         self.succession.begin(&successor.journal, successor.origin.padding);
         let lines_total = self.lines.state().frames.counts().resident_lines;
         let mut done = CopyProgress { lines_total, lines_done: 0 };
-        for set in 0..self.layout.set_count {
+        for set in self.layout.sets() {
             let blocks = self.lines.state().frames.blocks_of(set);
             let line_count = blocks.len() as u64;
             let copies = stream::iter(blocks).map(|block| self.copy_line(successor, block));
@@ -98,7 +99,7 @@ impl Core {
     }
 
     /// Copies the clean sectors of one line. A device that cannot return them is no reason not to go on without them.
-    async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
+    async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: BlockNumber) -> Result<(), Error> {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
         // Before the line is looked at: what it has may be lost from then on.
         let since = successor.since();
@@ -125,7 +126,7 @@ impl Core {
         Ok(())
     }
 
-    fn pinned_line(self: &Arc<Self>, block: u64) -> Option<(u32, Line, Pins)> {
+    fn pinned_line(self: &Arc<Self>, block: BlockNumber) -> Option<(FrameNumber, Line, Pins)> {
         let mut pins = Pins::none(&self.lines);
         let state = &mut *self.lines.state();
         let (frame, line) = state.frames.find(block)?;
@@ -190,7 +191,7 @@ impl Core {
 
     /// Moves what is dirty: the successor takes it in, and passes on no more than it must.
     async fn hand_lines_over(&self, successor: &Arc<Self>) -> Result<(), Error> {
-        let blocks = self.lines.state().frames.dirty_in(0..u64::MAX);
+        let blocks = self.lines.state().frames.dirty_in(BlockNumber::FIRST..BlockNumber::END);
         if blocks.is_empty() {
             return Ok(());
         }
@@ -223,7 +224,7 @@ impl Core {
     }
 
     /// Writes the dirty sectors of one line to the successor, durably.
-    async fn hand_line_over(&self, successor: &Arc<Self>, block: u64) -> Result<(), Error> {
+    async fn hand_line_over(&self, successor: &Arc<Self>, block: BlockNumber) -> Result<(), Error> {
         let found = self.lines.state().frames.find(block);
         let Some((frame, line)) = found else { return Ok(()) };
         if line.is_lost {

@@ -10,6 +10,7 @@ use block::{Error, ErrorKind};
 use crate::batch::Batch;
 use crate::core::Core;
 use crate::limits::{CLEAN_ATTEMPTS_MAX, CLEAN_BATCH_BYTES, GRANT_PAUSE_MS};
+use crate::numbers::{BlockNumber, SetNumber};
 use crate::pace::Force;
 
 /// What a write waits for.
@@ -18,7 +19,7 @@ pub(crate) enum Room {
     /// A record about the same line is on its way.
     LineAtRest,
     /// A frame of this set.
-    Frame { set: u32 },
+    Frame { set: SetNumber },
     /// Less dirty data in all.
     LessDirty,
 }
@@ -50,7 +51,7 @@ impl Core {
 
     /// A batch of lines of which one clean one could be the room that a write waits for, other than those that were
     /// tried.
-    fn candidates_for(&self, room: Room, tried: &BTreeSet<u64>) -> Vec<u64> {
+    fn candidates_for(&self, room: Room, tried: &BTreeSet<BlockNumber>) -> Vec<BlockNumber> {
         let lines_max = (CLEAN_BATCH_BYTES / self.line_size().bytes()) as usize;
         match room {
             Room::LineAtRest => Vec::new(),
@@ -65,7 +66,7 @@ impl Core {
             Room::LessDirty if tried.is_empty() => self.next_dirty_blocks(lines_max),
             Room::LessDirty => {
                 // Bad places lie together: first what lies behind them.
-                let mut blocks = self.lines.state().frames.dirty_in(0..u64::MAX);
+                let mut blocks = self.lines.state().frames.dirty_in(BlockNumber::FIRST..BlockNumber::END);
                 blocks.retain(|block| !tried.contains(block));
                 let behind = blocks.partition_point(|block| tried.last().is_some_and(|last| block < last));
                 blocks.rotate_left(behind);

@@ -21,6 +21,7 @@ use crate::format::Line;
 use crate::limits::STRANDED_RANGES_MAX;
 use crate::line_size::LineSize;
 use crate::lines::State;
+use crate::numbers::BlockNumber;
 use crate::sectors::Sectors;
 
 /// What is dirty beyond the end of the origin.
@@ -46,7 +47,12 @@ pub struct StrandedRange {
 impl Stranded {
     /// What of these dirty lines, ascending, lies behind `end`; both count `padding` bytes before the origin (see
     /// `alignment`).
-    pub(crate) fn of(lines: impl Iterator<Item = (u64, Sectors)>, line_size: LineSize, end: u64, padding: u64) -> Self {
+    pub(crate) fn of(
+        lines: impl Iterator<Item = (BlockNumber, Sectors)>,
+        line_size: LineSize,
+        end: u64,
+        padding: u64,
+    ) -> Self {
         let mut all = Self::default();
         let mut last_end = None;
         for (block, dirty) in lines {
@@ -78,13 +84,13 @@ impl Stranded {
 }
 
 /// The sectors of `block` that lie before `end`.
-pub(crate) fn within(line_size: LineSize, block: u64, end: u64) -> Sectors {
+pub(crate) fn within(line_size: LineSize, block: BlockNumber, end: u64) -> Sectors {
     line_size.part_of(block, ByteRange { offset: 0, length: end }).0
 }
 
 impl Core {
     /// What of a dirty line an origin that ends at `end` can get.
-    pub(crate) fn sendable(&self, block: u64, line: &Line, end: u64) -> Sectors {
+    pub(crate) fn sendable(&self, block: BlockNumber, line: &Line, end: u64) -> Sectors {
         if line.is_lost { Sectors::NONE } else { line.dirty & within(self.line_size(), block, end) }
     }
 
@@ -93,8 +99,8 @@ impl Core {
         let end = self.origin.end();
         {
             let state = &mut *self.lines.state();
-            let blocks = state.frames.dirty_in(self.line_size().block_at(end)..u64::MAX).into_iter();
-            let is_stranded = |&block: &u64| {
+            let blocks = state.frames.dirty_in(self.line_size().block_at(end)..BlockNumber::END).into_iter();
+            let is_stranded = |&block: &BlockNumber| {
                 let found = state.frames.find(block);
                 // A lost one is counted as such.
                 found.is_some_and(|(_, line)| {

@@ -8,7 +8,7 @@ use base::range::ByteRange;
 use block::{Error, Response};
 
 use crate::core::Core;
-use crate::format::{FRAME_NONE, Line, LogEntry};
+use crate::format::{Line, LogEntry};
 
 impl Core {
     /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range
@@ -63,7 +63,7 @@ impl Core {
                 state.frames.set_sectors(frame, after.valid, after.dirty);
             } else if entries.len() < entries_max {
                 state.frames.set_busy(frame, true);
-                entries.push(LogEntry::state(frame, FRAME_NONE, after));
+                entries.push(LogEntry::state(frame, None, after));
             }
         }
         match (entries.is_empty(), must_wait) {

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::format::{PAGE_BYTES, Slot, StoredLine, page_lines, parse_slot};
 use crate::layout::Layout;
 use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
+use crate::numbers::FrameNumber;
 
 /// Checkpoints that can fail one after the other, at most, before one completes. A sequence further ahead is not one.
 const SEQUENCES_AHEAD_MAX: u64 = 1 << 32;
@@ -75,7 +76,7 @@ pub(crate) async fn load(
     layout: &Layout,
     uuid: Uuid,
     durable_sequence: u64,
-    mut take: impl FnMut(u32, StoredLine<'_>) -> Result<(), Error>,
+    mut take: impl FnMut(FrameNumber, StoredLine<'_>) -> Result<(), Error>,
 ) -> Result<Table, Error> {
     check_sequence(durable_sequence)?;
     let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1, torn: Vec::new() };
@@ -109,9 +110,8 @@ pub(crate) async fn load(
             }
             if let Some((is_second, sequence)) = newest {
                 table.sequence_next = table.sequence_next.max(sequence + 1);
-                let first_frame = page as u32 * layout.entries_per_page();
                 let lines = page_lines(if is_second { second } else { first }, layout.line_size);
-                for (frame, line) in (first_frame..layout.frame_count()).zip(lines) {
+                for (frame, line) in layout.frames_of_page(page).zip(lines) {
                     if !line.is_empty() {
                         take(frame, line)?;
                     }
@@ -160,13 +160,14 @@ fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> 
 mod tests {
     use super::*;
     use crate::format::{Line, emit_page};
+    use crate::numbers::BlockNumber;
 
     const ID: Uuid = Uuid::from_bytes([7; 16]);
 
     fn page(sequence: u64) -> Vec<u8> {
         let mut bytes = vec![0; PAGE_BYTES];
         let line_size = crate::line_size::LineSize::default();
-        let line = Line { block: sequence, valid: line_size.all_sectors(), ..Line::default() };
+        let line = Line { block: BlockNumber(sequence), valid: line_size.all_sectors(), ..Line::default() };
         emit_page(&mut bytes, line_size, ID, 0, sequence, std::iter::once(line));
         bytes
     }

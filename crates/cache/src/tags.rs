@@ -4,11 +4,13 @@
 //! than the block by the count of sets. Tags of four bytes reach to 16 TiB for one set, and as many times further as
 //! there are sets; the first larger tag widens all.
 
+use crate::numbers::Tag;
+
 /// Tags by place.
 #[derive(Clone, Debug)]
 pub(crate) enum Tags {
     Narrow(Vec<u32>),
-    Wide(Vec<u64>),
+    Wide(Vec<Tag>),
 }
 
 impl Tags {
@@ -25,17 +27,17 @@ impl Tags {
         }
     }
 
-    pub(crate) fn get(&self, place: usize) -> Option<u64> {
+    pub(crate) fn get(&self, place: usize) -> Option<Tag> {
         match self {
-            Self::Narrow(tags) => Some(tags[place]).filter(|&tag| tag != u32::MAX).map(u64::from),
-            Self::Wide(tags) => Some(tags[place]).filter(|&tag| tag != u64::MAX),
+            Self::Narrow(tags) => Some(tags[place]).filter(|&tag| tag != u32::MAX).map(|tag| Tag(tag.into())),
+            Self::Wide(tags) => Some(tags[place]).filter(|&tag| tag != Tag::NONE),
         }
     }
 
-    pub(crate) fn set(&mut self, place: usize, tag: u64) {
+    pub(crate) fn set(&mut self, place: usize, tag: Tag) {
         match self {
             Self::Wide(tags) => tags[place] = tag,
-            Self::Narrow(tags) => match u32::try_from(tag) {
+            Self::Narrow(tags) => match u32::try_from(tag.0) {
                 Ok(tag) if tag != u32::MAX => tags[place] = tag,
                 _ => {
                     self.widen();
@@ -48,16 +50,16 @@ impl Tags {
     pub(crate) fn clear(&mut self, place: usize) {
         match self {
             Self::Narrow(tags) => tags[place] = u32::MAX,
-            Self::Wide(tags) => tags[place] = u64::MAX,
+            Self::Wide(tags) => tags[place] = Tag::NONE,
         }
     }
 
     /// The first place in `places` that holds `tag`.
-    pub(crate) fn position(&self, places: std::ops::Range<usize>, tag: u64) -> Option<usize> {
+    pub(crate) fn position(&self, places: std::ops::Range<usize>, tag: Tag) -> Option<usize> {
         let first = places.start;
         let found = match self {
             Self::Narrow(tags) => {
-                let tag = u32::try_from(tag).ok()?;
+                let tag = u32::try_from(tag.0).ok()?;
                 tags[places].iter().position(|&other| other == tag)
             }
             Self::Wide(tags) => tags[places].iter().position(|&other| other == tag),
@@ -74,7 +76,7 @@ impl Tags {
     }
 
     fn widen(&mut self) {
-        *self = Self::Wide((0..self.len()).map(|place| self.get(place).unwrap_or(u64::MAX)).collect());
+        *self = Self::Wide((0..self.len()).map(|place| self.get(place).unwrap_or(Tag::NONE)).collect());
     }
 }
 
@@ -82,18 +84,21 @@ impl Tags {
 mod tests {
     use super::*;
 
+    const LARGE: Tag = Tag(u32::MAX as u64);
+    const BELOW: Tag = Tag(LARGE.0 - 1);
+
     #[test]
     fn a_large_tag_widens_all_and_changes_none() {
         let mut tags = Tags::new(4);
-        tags.set(0, 0);
-        tags.set(1, u64::from(u32::MAX) - 1);
+        tags.set(0, Tag(0));
+        tags.set(1, BELOW);
         assert!(matches!(tags, Tags::Narrow(_)));
-        tags.set(3, u64::from(u32::MAX));
+        tags.set(3, LARGE);
         assert!(matches!(tags, Tags::Wide(_)));
         let all: Vec<_> = (0..4).map(|place| tags.get(place)).collect();
-        assert_eq!(all, [Some(0), Some(u64::from(u32::MAX) - 1), None, Some(u64::from(u32::MAX))]);
-        assert_eq!(tags.position(1..4, u64::from(u32::MAX)), Some(3));
+        assert_eq!(all, [Some(Tag(0)), Some(BELOW), None, Some(LARGE)]);
+        assert_eq!(tags.position(1..4, LARGE), Some(3));
         tags.clear(3);
-        assert_eq!(tags.position(0..4, u64::from(u32::MAX)), None);
+        assert_eq!(tags.position(0..4, LARGE), None);
     }
 }

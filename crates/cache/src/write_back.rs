@@ -45,6 +45,7 @@ use crate::line_size::LineSize;
 use crate::line_write::LineWrite;
 use crate::lines::State;
 use crate::mappings::Mappings;
+use crate::numbers::{BlockNumber, FrameNumber, each_of};
 use crate::pins::Pins;
 use crate::room::Room;
 use crate::sectors::Sectors;
@@ -134,7 +135,7 @@ impl Core {
             return Plan::GoThrough(rest);
         }
         group.room = self.take_room(state, rest);
-        for block in self.line_size().blocks_of(rest).take(lines_max) {
+        for block in each_of(self.line_size().blocks_of(rest)).take(lines_max) {
             match self.plan_line(state, block, range, &mut group) {
                 Ok(line) => group.lines.push(line),
                 Err(plan) if group.lines.is_empty() => {
@@ -150,19 +151,25 @@ impl Core {
     /// Takes memory for a write that can be deferred.
     fn take_room(&self, state: &mut State, range: ByteRange) -> Option<usize> {
         let blocks = self.line_size().blocks_of(range);
-        let line_count = (blocks.end - blocks.start) as usize;
+        let line_count = blocks.start.count_up_to(blocks.end) as usize;
         if range.length > state.deferred.write_bytes_max() || !self.journal.has_room_for(line_count, range.length) {
             return None;
         }
         // What is left of a lost line in its frame must not be taken for good.
         let is_lost = |block| state.frames.find(block).is_some_and(|(_, line)| line.is_lost);
-        if state.frames.lost_count() > 0 && blocks.into_iter().any(is_lost) {
+        if state.frames.lost_count() > 0 && each_of(blocks).any(is_lost) {
             return None;
         }
         state.deferred.take_room(range.length, line_count)
     }
 
-    fn plan_line(&self, state: &mut State, block: u64, range: ByteRange, group: &mut Group) -> Result<LineWrite, Plan> {
+    fn plan_line(
+        &self,
+        state: &mut State,
+        block: BlockNumber,
+        range: ByteRange,
+        group: &mut Group,
+    ) -> Result<LineWrite, Plan> {
         let (is_deferred, pins) = (group.room.is_some(), &mut group._pins);
         let (mask, at) = self.line_size().part_of(block, range);
         let found = state.frames.find(block);
@@ -305,7 +312,7 @@ impl Core {
             // What is deferred is in its frame only behind its own record, which takes back no less.
             let in_frames = group.lines.iter().filter(|_| group.room.is_none());
             let in_place = in_frames.filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
-            let frames: Vec<u32> = in_place.map(|line| line.frame).collect();
+            let frames: Vec<FrameNumber> = in_place.map(|line| line.frame).collect();
             frames.into_iter().map(|frame| unmapping(state, frame, state.frames.line(frame))).collect()
         };
         if !entries.is_empty()

@@ -16,6 +16,7 @@ use block::layer::stats::StatsLayer;
 use block::{Completion, Device, Geometry, Identity, Operation, OperationKind, Request, SharedDevice};
 use cache::format::{KIND, ParametersRaw};
 use cache::layout::Layout;
+use cache::numbers::{BlockNumber, FrameNumber};
 use cache::{Associativity, FormatOptions, Mode};
 use common::{format, format_options, memory, open, read, write};
 use store::{LogPosition, Superblock};
@@ -118,9 +119,10 @@ fn each_open_begins_a_new_epoch_of_the_log() {
 }
 
 /// The frame on `device` that begins with a sector of `byte`.
-fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, byte: u8) -> u32 {
-    let begins_so = |&frame: &u32| read(executor, device, layout.frame_offset(frame), 512).iter().all(|&it| it == byte);
-    (0..layout.frame_count()).find(begins_so).expect("it is in a frame")
+fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, byte: u8) -> FrameNumber {
+    let begins_so =
+        |&frame: &FrameNumber| read(executor, device, layout.frame_offset(frame), 512).iter().all(|&it| it == byte);
+    layout.frames().find(begins_so).expect("it is in a frame")
 }
 
 /// A part of a dirty line is written, so it moves, and the power fails between the first sector of its new frame and
@@ -153,7 +155,8 @@ fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
     let options = FormatOptions { associativity: Associativity::Ways(2), ..format_options() };
     let layout = Layout::new(CACHE_BYTES, &options).unwrap();
     let a = 0;
-    let is_beside_a = |&block: &u64| layout.set_of(block) == layout.set_of(a);
+    let set_of = |block: u64| layout.set_of(BlockNumber(block));
+    let is_beside_a = |&block: &u64| set_of(block) == set_of(a);
     let b = (1..).find(is_beside_a).expect("sets have many blocks");
     let slow = (1..).find(|block| !is_beside_a(block)).expect("there are many sets");
     let (device, origin) = (memory(CACHE_BYTES), memory(64 << 20));
@@ -162,7 +165,7 @@ fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
     format(&mut executor, &device, &origin, options);
     let cache = open(&mut executor, &(holding.clone() as SharedDevice), &origin, Mode::WriteBack);
     write(&mut executor, &cache, a * LINE, &[1; LINE as usize]);
-    let frames = layout.frames_of(layout.set_of(slow));
+    let frames = layout.frames_of(set_of(slow));
     let length = u64::from(frames.end - frames.start) * LINE;
     holding.hold(&[ByteRange { offset: layout.frame_offset(frames.start), length }]);
     let unfinished = cache.write(slow * LINE, Buffer::copy_of(&[9; LINE as usize]), false);

@@ -12,6 +12,7 @@ use crate::frames::{Frames, MAPPED};
 use crate::index::{Index, SCANNED_WAYS_MAX};
 use crate::layout::Layout;
 use crate::mappings::Mappings;
+use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement};
 use crate::tags::Tags;
@@ -32,8 +33,8 @@ const SLOTS: usize = 4 * SCANNED_WAYS_MAX as usize;
 
 /// The set that is being restored, and what is in its frames so far.
 pub(crate) struct SetSeen {
-    set: u32,
-    frames: Range<u32>,
+    set: SetNumber,
+    frames: Range<FrameNumber>,
     /// A hash table with open addressing: 0, or the place in the set, from 1 on, of a tag that belongs here or in a
     /// slot before. Larger sets do without; their index is a hash table itself.
     slots: Box<[u16; SLOTS]>,
@@ -42,14 +43,14 @@ pub(crate) struct SetSeen {
 impl SetSeen {
     /// Before the first frame.
     pub(crate) fn new() -> Self {
-        Self { set: 0, frames: 0..0, slots: Box::new([0; SLOTS]) }
+        Self { set: SetNumber::FIRST, frames: FrameNumber::FIRST..FrameNumber::FIRST, slots: Box::new([0; SLOTS]) }
     }
 
     /// Goes on to the set of `frame`.
     #[inline]
-    fn go_to(&mut self, frame: u32, layout: &Layout) {
+    fn go_to(&mut self, frame: FrameNumber, layout: &Layout) {
         if !self.frames.contains(&frame) {
-            self.set = frame / layout.ways;
+            self.set = layout.set_of_frame(frame);
             self.frames = layout.frames_of(self.set);
             self.slots.fill(0);
         }
@@ -57,13 +58,13 @@ impl SetSeen {
 
     /// Notes that `frame` of this set is to hold `tag`; `false` when another one does.
     #[inline]
-    fn enter(&mut self, frame: u32, tag: u64, tags: &Tags, index: &Index) -> bool {
+    fn enter(&mut self, frame: FrameNumber, tag: Tag, tags: &Tags, index: &Index) -> bool {
         if matches!(index, Index::Hash(_)) {
             return index.find(tags, self.frames.clone(), tag).is_none();
         }
         let mut slot = crate::index::hash(tag) as usize % SLOTS;
         while let Some(place) = self.slots[slot].checked_sub(1) {
-            if tags.get((self.frames.start + u32::from(place)) as usize) == Some(tag) {
+            if tags.get((self.frames.start + u32::from(place)).index()) == Some(tag) {
                 return false;
             }
             slot = (slot + 1) % SLOTS;
@@ -81,7 +82,7 @@ impl Frames {
     }
 
     /// Lets a frame hold `line`, as a table says. Frames come in order, each once, with one `seen` for all.
-    pub(crate) fn restore(&mut self, frame: u32, line: Line, seen: &mut SetSeen) -> Restored {
+    pub(crate) fn restore(&mut self, frame: FrameNumber, line: Line, seen: &mut SetSeen) -> Restored {
         match self.enter(frame, line.block, seen) {
             Ok(_) => {
                 self.attach(frame, line);
@@ -93,14 +94,14 @@ impl Frames {
 
     /// [`Frames::restore`] of a line that is clean: what attaching does, without what is known already.
     #[inline]
-    pub(crate) fn restore_clean(&mut self, frame: u32, line: StoredLine<'_>, seen: &mut SetSeen) -> Restored {
+    pub(crate) fn restore_clean(&mut self, frame: FrameNumber, line: StoredLine<'_>, seen: &mut SetSeen) -> Restored {
         debug_assert!(!line.is_dirty());
         let tag = match self.enter(frame, line.block(), seen) {
             Ok(tag) => tag,
             Err(restored) => return restored,
         };
         assert!(self.order.list(frame) == List::Reserved, "a frame is restored once");
-        self.tags.set(frame as usize, tag);
+        self.tags.set(frame.index(), tag);
         self.index.insert_tag(&self.tags, frame, tag);
         self.order.restore(seen.set, frame);
         let (first, rest) = line.valid_bytes();
@@ -113,7 +114,7 @@ impl Frames {
 
     /// The tag of a block that no frame holds yet, and that `frame` may.
     #[inline]
-    fn enter(&self, frame: u32, block: u64, seen: &mut SetSeen) -> Result<u64, Restored> {
+    fn enter(&self, frame: FrameNumber, block: BlockNumber, seen: &mut SetSeen) -> Result<Tag, Restored> {
         seen.go_to(frame, &self.layout);
         let (set, tag) = self.layout.place_of(block);
         if set != seen.set {
@@ -129,9 +130,9 @@ impl Frames {
         self.changed = changed.clone();
         self.urgent = urgent.clone();
         if self.mappings.is_kept {
-            for frame in 0..self.layout.frame_count() {
+            for frame in self.layout.frames() {
                 if self.has_clean(frame) {
-                    self.states[frame as usize] |= MAPPED;
+                    self.states[frame.index()] |= MAPPED;
                 }
             }
         }
@@ -158,15 +159,15 @@ mod tests {
     }
 
     /// Restores `lines`, frame by frame, from the pages of a table; what came of those that are not empty.
-    fn restore_all(frames: &mut Frames, lines: &[Line]) -> Vec<(u32, Restored)> {
+    fn restore_all(frames: &mut Frames, lines: &[Line]) -> Vec<(FrameNumber, Restored)> {
         let layout = *frames.layout();
         let (mut seen, mut all) = (SetSeen::new(), Vec::new());
         for (page, lines) in lines.chunks(layout.entries_per_page() as usize).enumerate() {
             let mut bytes = vec![0; PAGE_BYTES];
-            let first = page as u32 * layout.entries_per_page();
-            emit_page(&mut bytes, layout.line_size, Uuid::nil(), page as u64, 1, lines.iter().copied());
-            for (frame, stored) in (first..).zip(page_lines(&bytes, layout.line_size)).filter(|(_, it)| !it.is_empty())
-            {
+            let page = page as u64;
+            emit_page(&mut bytes, layout.line_size, Uuid::nil(), page, 1, lines.iter().copied());
+            let stored = layout.frames_of_page(page).zip(page_lines(&bytes, layout.line_size));
+            for (frame, stored) in stored.filter(|(_, it)| !it.is_empty()) {
                 let restored = match stored.is_dirty() {
                     true => frames.restore(frame, stored.line(), &mut seen),
                     false => frames.restore_clean(frame, stored, &mut seen),
@@ -190,17 +191,17 @@ mod tests {
         ) {
             let line_size = LineSize::new(1 << shift).unwrap();
             let layout = layout(ways, line_size);
-            let line_of = |(frame, (tag, valid, dirty)): (u32, (u64, [u8; 4], u8))| {
+            let line_of = |(frame, (tag, valid, dirty)): (FrameNumber, (u64, [u8; 4], u8))| {
                 let valid = Sectors::from_bytes(&valid) & line_size.all_sectors();
                 let dirty = Sectors::from_bytes(&[dirty]) & valid;
-                Line { block: layout.block_of(frame / layout.ways, tag), valid, dirty, ..Line::default() }
+                Line { block: layout.block_of(layout.set_of_frame(frame), Tag(tag)), valid, dirty, ..Line::default() }
             };
-            let lines: Vec<Line> = (0..layout.frame_count()).zip(stored).map(line_of).collect();
+            let lines: Vec<Line> = layout.frames().zip(stored).map(line_of).collect();
             let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
             let found = restore_all(&mut frames, &lines);
-            let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+            let mut held: BTreeMap<BlockNumber, FrameNumber> = BTreeMap::new();
             let mut expected = Vec::new();
-            for (frame, line) in (0u32..).zip(&lines).filter(|(_, line)| !line.valid.is_empty()) {
+            for (frame, line) in layout.frames().zip(&lines).filter(|(_, line)| !line.valid.is_empty()) {
                 let is_held = held.contains_key(&line.block);
                 held.entry(line.block).or_insert(frame);
                 expected.push((frame, if is_held { Restored::HeldElsewhere } else { Restored::Done }));
@@ -208,22 +209,22 @@ mod tests {
             prop_assert_eq!(found, expected);
             frames.set_stored(&PageSet::new(layout.page_count), &PageSet::new(layout.page_count));
             for (&block, &frame) in &held {
-                prop_assert_eq!(frames.find(block), Some((frame, lines[frame as usize])));
+                prop_assert_eq!(frames.find(block), Some((frame, lines[frame.index()])));
             }
-            let of = |what: fn(&Line) -> u64| held.values().map(|&frame| what(&lines[frame as usize])).sum::<u64>();
+            let of = |what: fn(&Line) -> u64| held.values().map(|&frame| what(&lines[frame.index()])).sum::<u64>();
             let counts = frames.counts();
             prop_assert_eq!(counts.resident_lines, held.len() as u64);
             prop_assert_eq!(counts.valid_sectors, of(|line| u64::from(line.valid.count())));
             prop_assert_eq!(counts.dirty_sectors, of(|line| u64::from(line.dirty.count())));
-            for set in 0..layout.set_count {
-                let of_set = held.values().copied().filter(|frame| frame / layout.ways == set);
-                let mut in_order: Vec<u32> = of_set.collect();
-                in_order.sort_by_key(|&frame| (!lines[frame as usize].dirty.is_empty(), frame));
-                let blocks: Vec<u64> = in_order.iter().map(|&frame| lines[frame as usize].block).collect();
+            for set in layout.sets() {
+                let of_set = held.values().copied().filter(|&frame| layout.set_of_frame(frame) == set);
+                let mut in_order: Vec<FrameNumber> = of_set.collect();
+                in_order.sort_by_key(|&frame| (!lines[frame.index()].dirty.is_empty(), frame));
+                let blocks: Vec<BlockNumber> = in_order.iter().map(|&frame| lines[frame.index()].block).collect();
                 prop_assert_eq!(frames.blocks_of(set), blocks, "clean ones in the order of the table, then dirty ones");
                 let free = layout.ways as usize - in_order.len();
                 let reserved = (0..free).filter(|&nth| {
-                    frames.reserve(layout.block_of(set, 1000 + nth as u64)).is_some_and(|it| !it.has_evicted)
+                    frames.reserve(layout.block_of(set, Tag(1000 + nth as u64))).is_some_and(|it| !it.has_evicted)
                 });
                 prop_assert_eq!(reserved.count(), free, "what was not restored is free");
             }
@@ -235,9 +236,13 @@ mod tests {
         for ways in [16, 300] {
             let layout = layout(ways, LineSize::default());
             let valid = layout.line_size.all_sectors();
-            let lines = [0, 1].map(|set| Line { block: layout.block_of(set, 0), valid, ..Line::default() });
+            let lines =
+                [0, 1].map(SetNumber).map(|set| Line { block: layout.block_of(set, Tag(0)), valid, ..Line::default() });
             let mut frames = Frames::to_restore(layout, Replacement::Lru, false);
-            assert_eq!(restore_all(&mut frames, &lines), [(0, Restored::Done), (1, Restored::OtherSet)]);
+            assert_eq!(
+                restore_all(&mut frames, &lines),
+                [(FrameNumber(0), Restored::Done), (FrameNumber(1), Restored::OtherSet)]
+            );
         }
     }
 }

@@ -162,9 +162,10 @@ mod tests {
     use base::executor::Executor;
 
     use super::*;
-    use crate::format::{FRAME_NONE, LogEntry};
+    use crate::format::LogEntry;
     use crate::journal::tests::{found, made};
     use crate::lines::tests::put;
+    use crate::numbers::BlockNumber;
 
     #[test]
     fn what_the_table_has_taken_over_is_found_without_the_log() {
@@ -174,7 +175,7 @@ mod tests {
         let line = journal.lines.state().frames.line(frame);
         let (used, recovered) = executor.block_on(async move {
             let mut used = Vec::new();
-            drop(journal.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            drop(journal.append(&[LogEntry::state(frame, None, line)]).await.expect("nothing fails"));
             used.push(journal.status().log.used_bytes);
             journal.checkpoint(Extent::Dirty).await.expect("nothing fails");
             used.push(journal.status().log.used_bytes);
@@ -182,7 +183,7 @@ mod tests {
         });
         assert!(used[1] < used[0], "{used:?}: its room is free");
         assert_eq!((recovered.report.log_records, recovered.report.dirty_lines), (0, 1));
-        let found = recovered.frames.find(7).map(|(frame, line)| (frame, line.dirty));
+        let found = recovered.frames.find(BlockNumber(7)).map(|(frame, line)| (frame, line.dirty));
         assert_eq!(found, Some((frame, line.dirty)), "what is clean was not kept");
     }
 

@@ -22,6 +22,7 @@ use futures_util::stream::{self, StreamExt};
 use crate::deferred::Placing;
 use crate::journal::Journal;
 use crate::limits::{PLACED_BYTES_MAX, PLACES_IN_FLIGHT};
+use crate::numbers::FrameNumber;
 
 impl Journal {
     /// Places in the background what is due. Ends when the cache closes.
@@ -92,7 +93,7 @@ impl Journal {
     }
 
     /// Writes what is deferred of consecutive frames.
-    async fn write_frames(&self, frames: &[u32]) -> Result<(), Error> {
+    async fn write_frames(&self, frames: &[FrameNumber]) -> Result<(), Error> {
         for (offset, buffer) in self.deferred_bytes(frames) {
             self.device.write(offset, buffer, false).await?;
         }
@@ -100,7 +101,7 @@ impl Journal {
     }
 
     /// What is deferred of consecutive frames, as few writes as possible: offsets on the device, and bytes.
-    fn deferred_bytes(&self, frames: &[u32]) -> Vec<(u64, Buffer)> {
+    fn deferred_bytes(&self, frames: &[FrameNumber]) -> Vec<(u64, Buffer)> {
         let state = self.lines.state();
         let line_bytes = self.lines.line_size().bytes();
         let Some(&first) = frames.first() else { return Vec::new() };
@@ -129,11 +130,11 @@ impl Journal {
 }
 
 /// Ranges of `frames`, ascending, that are consecutive and no more than `count_max`.
-fn neighbours(frames: &[u32], count_max: usize) -> Vec<Range<usize>> {
+fn neighbours(frames: &[FrameNumber], count_max: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, &frame) in frames.iter().enumerate() {
         match runs.last_mut() {
-            Some(run) if run.len() < count_max && frames[run.end - 1] + 1 == frame => run.end = at + 1,
+            Some(run) if run.len() < count_max && frames[run.end - 1].next() == frame => run.end = at + 1,
             _ => runs.push(at..at + 1),
         }
     }

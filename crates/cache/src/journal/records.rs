@@ -110,9 +110,10 @@ mod tests {
 
     use super::*;
     use crate::crash_mode::CrashMode;
-    use crate::format::{FRAME_NONE, Line};
+    use crate::format::Line;
     use crate::journal::tests::{found, made};
     use crate::lines::tests::put;
+    use crate::numbers::BlockNumber;
     use crate::sectors::Sectors;
 
     #[test]
@@ -124,14 +125,17 @@ mod tests {
         let after = Line { dirty: Sectors::from_bytes(&[0x01]), ..line };
         let committing = journal.clone();
         let recovered = executor.block_on(async move {
-            drop(committing.append(&[LogEntry::state(frame, FRAME_NONE, line)]).await.expect("nothing fails"));
+            drop(committing.append(&[LogEntry::state(frame, None, line)]).await.expect("nothing fails"));
             committing.lines.state().frames.set_busy(frame, true);
-            committing.commit_states(&[LogEntry::state(frame, FRAME_NONE, after)]).await.expect("nothing fails");
+            committing.commit_states(&[LogEntry::state(frame, None, after)]).await.expect("nothing fails");
             found(&device).await.1
         });
         let state = journal.lines.state();
         assert!(state.frames.line(frame).dirty == after.dirty && !state.frames.is_busy(frame));
-        assert_eq!(recovered.frames.find(7).map(|(frame, line)| (frame, line.dirty)), Some((frame, after.dirty)));
+        assert_eq!(
+            recovered.frames.find(BlockNumber(7)).map(|(frame, line)| (frame, line.dirty)),
+            Some((frame, after.dirty))
+        );
     }
 
     #[test]

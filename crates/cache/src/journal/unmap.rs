@@ -7,10 +7,11 @@
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
 
-use crate::format::{ENTRY_CLEAN, FRAME_NONE, Line, LogEntry};
+use crate::format::{ENTRY_CLEAN, Line, LogEntry};
 use crate::journal::Journal;
 use crate::lines::{CleanPart, State};
 use crate::mappings::Mappings;
+use crate::numbers::{BlockNumber, FrameNumber};
 
 /// What is left to say about lines.
 enum Plan {
@@ -36,7 +37,7 @@ impl Journal {
     fn invalidate(&self, range: ByteRange) -> Result<(), Error> {
         let state = &mut *self.lines.state();
         if state.failure.is_some() {
-            let is_dirty = |block: u64| {
+            let is_dirty = |block: BlockNumber| {
                 let (part, _) = self.lines.line_size().part_of(block, range);
                 state.frames.find(block).is_some_and(|(_, line)| !(line.dirty & part).is_empty())
             };
@@ -124,8 +125,9 @@ impl Journal {
                 self.lines.changed.changed_since(count).await;
                 continue;
             }
-            let gone =
-                |&(block, frame): &(u64, u32)| LogEntry::state(frame, FRAME_NONE, Line { block, ..Line::default() });
+            let gone = |&(block, frame): &(BlockNumber, FrameNumber)| {
+                LogEntry::state(frame, None, Line { block, ..Line::default() })
+            };
             let entries: Vec<LogEntry> = taken.iter().map(gone).collect();
             if let Err(error) = self.append(&entries).await {
                 self.fail(&error);
@@ -224,7 +226,7 @@ impl Journal {
             state.frames.set_busy(frame, true);
             state.frames.set_mapped(frame, true);
             let after = Line { valid: line.valid | mask, checksum, ..line };
-            entries.push(LogEntry { kind: ENTRY_CLEAN, ..LogEntry::state(frame, FRAME_NONE, after) });
+            entries.push(LogEntry { kind: ENTRY_CLEAN, ..LogEntry::state(frame, None, after) });
             false
         });
         plan(entries, must_wait)
@@ -243,10 +245,10 @@ impl Journal {
 }
 
 /// The entry after which the device says no more of a line than what is dirty. The line is busy.
-pub(crate) fn unmapping(state: &mut State, frame: u32, line: Line) -> LogEntry {
+pub(crate) fn unmapping(state: &mut State, frame: FrameNumber, line: Line) -> LogEntry {
     // Before the record is appended: a page put together from now on comes behind it.
     state.frames.set_mapped(frame, false);
-    LogEntry::state(frame, FRAME_NONE, Line { valid: line.dirty, ..line })
+    LogEntry::state(frame, None, Line { valid: line.dirty, ..line })
 }
 
 fn plan(entries: Vec<LogEntry>, must_wait: bool) -> Plan {
@@ -313,13 +315,14 @@ mod tests {
 
         journal.lines.state().frames.set_busy(frame, true);
         let line = journal.lines.state().frames.line(frame);
-        let clean = LogEntry::state(frame, FRAME_NONE, Line { dirty: Sectors::NONE, ..line });
+        let clean = LogEntry::state(frame, None, Line { dirty: Sectors::NONE, ..line });
         let cleaning = Arc::clone(&journal);
         let recording = async move { cleaning.commit_states(&[clean]).await.expect("nothing fails") };
         check_that_waiters_find_no_hold(&mut executor, &journal, recording);
 
         let mapping = Arc::clone(&journal);
-        let part = CleanPart { block: 1, mask: Sectors::from_bytes(&[0xff]), checksum: LineChecksum::UNKNOWN };
+        let part =
+            CleanPart { block: BlockNumber(1), mask: Sectors::from_bytes(&[0xff]), checksum: LineChecksum::UNKNOWN };
         let recording = async move { assert!(mapping.map(&[part], || true).await) };
         check_that_waiters_find_no_hold(&mut executor, &journal, recording);
     }
@@ -328,11 +331,12 @@ mod tests {
     fn a_line_that_left_its_frame_counts_as_unknown_to_the_device_until_its_record_is_durable() {
         let mut executor = Executor::in_order();
         let (_device, journal) = made(&mut executor, CrashMode::AllSynchronous);
-        journal.lines.state().frames.mappings.unmap(3, 0);
+        journal.lines.state().frames.mappings.unmap(BlockNumber(3), FrameNumber(0));
         journal.log.fail(Error::new(ErrorKind::Media, "on demand"));
         for nth in ["who appends the record", "who comes later"] {
             let settling = Arc::clone(&journal);
-            let settled = executor.block_on(async move { settling.settle(|mappings| mappings.is_unmapped(3)).await });
+            let settled = executor
+                .block_on(async move { settling.settle(|mappings| mappings.is_unmapped(BlockNumber(3))).await });
             assert!(settled.is_err(), "{nth}");
         }
     }
@@ -344,14 +348,21 @@ mod tests {
             let (device, journal) = made(&mut executor, CrashMode::AllSynchronous);
             let frame = put(&journal.lines, 3, 0, 0);
             let recovered = executor.block_on(async move {
-                let part = CleanPart { block: 3, mask: Sectors::from_bytes(&[0x0f]), checksum: LineChecksum::UNKNOWN };
+                let part = CleanPart {
+                    block: BlockNumber(3),
+                    mask: Sectors::from_bytes(&[0x0f]),
+                    checksum: LineChecksum::UNKNOWN,
+                };
                 assert!(journal.map(&[part], || is_safe).await);
                 if is_unmapped {
-                    journal.prepare_supersede(journal.lines.line_size().line_range(3)).await.expect("nothing fails");
+                    journal
+                        .prepare_supersede(journal.lines.line_size().line_range(BlockNumber(3)))
+                        .await
+                        .expect("nothing fails");
                 }
                 found(&device).await.1
             });
-            let found = recovered.frames.find(3).map(|(frame, line)| (frame, line.valid));
+            let found = recovered.frames.find(BlockNumber(3)).map(|(frame, line)| (frame, line.valid));
             assert_eq!(found, is_back.then_some((frame, Sectors::from_bytes(&[0x0f]))));
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::numbers::{SetNumber, Tag};
 use crate::tags::Tags;
 
 /// Entries of a set up to which they are searched and moved rather than indexed.
@@ -25,8 +26,8 @@ pub(super) enum Ghosts {
 #[derive(Clone, Default)]
 pub(super) struct Indexed {
     /// With the number that makes an entry the current one of its tag.
-    queue: VecDeque<(u64, u64)>,
-    current: BTreeMap<u64, u64>,
+    queue: VecDeque<(Tag, u64)>,
+    current: BTreeMap<Tag, u64>,
     number_next: u64,
 }
 
@@ -42,8 +43,8 @@ impl Ghosts {
     }
 
     /// Adds the newest. The oldest makes room.
-    pub(super) fn push(&mut self, set: u32, tag: u64) {
-        let set = set as usize;
+    pub(super) fn push(&mut self, set: SetNumber, tag: Tag) {
+        let set = set.index();
         match self {
             Self::Scanned { capacity: 0, .. } => {}
             Self::Scanned { capacity, tags, lengths } => {
@@ -61,8 +62,8 @@ impl Ghosts {
     }
 
     /// Takes a ghost out. Whether it was there.
-    pub(super) fn take(&mut self, set: u32, tag: u64) -> bool {
-        let set = set as usize;
+    pub(super) fn take(&mut self, set: SetNumber, tag: Tag) -> bool {
+        let set = set.index();
         match self {
             Self::Scanned { capacity, tags, lengths } => {
                 let first = set * *capacity;
@@ -78,7 +79,7 @@ impl Ghosts {
 }
 
 impl Indexed {
-    fn push(&mut self, capacity: usize, tag: u64) {
+    fn push(&mut self, capacity: usize, tag: Tag) {
         while self.current.len() >= capacity
             && let Some((oldest, number)) = self.queue.pop_front()
         {
@@ -109,20 +110,21 @@ mod tests {
         ) {
             let capacity = if is_indexed { 300 } else { 40 };
             let mut ghosts = Ghosts::new(capacity, 2);
-            let mut twin: Vec<u64> = Vec::new();
+            let mut twin: Vec<Tag> = Vec::new();
             for (tag, is_push) in steps {
+                let tag = Tag(tag);
                 let was_there = twin.contains(&tag);
                 if is_push && !was_there {
                     if twin.len() == capacity {
                         twin.remove(0);
                     }
                     twin.push(tag);
-                    ghosts.push(1, tag);
+                    ghosts.push(SetNumber(1), tag);
                 } else {
                     twin.retain(|&other| other != tag);
-                    prop_assert_eq!(ghosts.take(1, tag), was_there);
+                    prop_assert_eq!(ghosts.take(SetNumber(1), tag), was_there);
                 }
-                prop_assert!(!ghosts.take(0, tag), "sets know nothing of each other");
+                prop_assert!(!ghosts.take(SetNumber(0), tag), "sets know nothing of each other");
             }
         }
     }

@@ -3,6 +3,8 @@
 //! A frame is in one list at most. In sets of up to 256 frames a link is one byte, the place in the set; a list ends
 //! where a link points at itself.
 
+use crate::numbers::{FrameNumber, SetNumber};
+
 /// Lists of a set.
 pub(super) const LIST_COUNT: usize = 4;
 
@@ -20,8 +22,8 @@ const OLDER: usize = 1;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
-    oldest: u32,
-    newest: u32,
+    oldest: FrameNumber,
+    newest: FrameNumber,
     length: u32,
 }
 
@@ -47,35 +49,35 @@ impl Lists {
     }
 
     /// Frames in a list.
-    pub(super) fn length(&self, set: u32, list: usize) -> u32 {
-        self.ends[set as usize][list].length
+    pub(super) fn length(&self, set: SetNumber, list: usize) -> u32 {
+        self.ends[set.index()][list].length
     }
 
     /// The oldest frame of a list.
-    pub(super) fn oldest(&self, set: u32, list: usize) -> Option<u32> {
-        let ends = &self.ends[set as usize][list];
+    pub(super) fn oldest(&self, set: SetNumber, list: usize) -> Option<FrameNumber> {
+        let ends = &self.ends[set.index()][list];
         (ends.length > 0).then_some(ends.oldest)
     }
 
     /// The next newer frame of the same list.
-    pub(super) fn newer(&self, frame: u32) -> Option<u32> {
+    pub(super) fn newer(&self, frame: FrameNumber) -> Option<FrameNumber> {
         Some(self.link(frame, NEWER)).filter(|&newer| newer != frame)
     }
 
     /// A list, from the oldest on.
-    pub(super) fn iter(&self, set: u32, list: usize) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn iter(&self, set: SetNumber, list: usize) -> impl Iterator<Item = FrameNumber> + '_ {
         std::iter::successors(self.oldest(set, list), |&frame| self.newer(frame))
     }
 
-    pub(super) fn push_newest(&mut self, list: usize, frame: u32) {
-        self.push_newest_of(frame / self.ways, list, frame);
+    pub(super) fn push_newest(&mut self, list: usize, frame: FrameNumber) {
+        self.push_newest_of(frame.set(self.ways), list, frame);
     }
 
     /// [`Lists::push_newest`] for a frame of which the set is known: finding it out takes longer than all the rest.
     #[inline]
-    pub(super) fn push_newest_of(&mut self, set: u32, list: usize, frame: u32) {
-        let first = set * self.ways;
-        let ends = &mut self.ends[set as usize][list];
+    pub(super) fn push_newest_of(&mut self, set: SetNumber, list: usize, frame: FrameNumber) {
+        let first = set.frame(0, self.ways);
+        let ends = &mut self.ends[set.index()][list];
         if ends.length == 0 {
             ends.oldest = frame;
             ends.newest = frame;
@@ -85,20 +87,20 @@ impl Lists {
         let (place, place_older) = (frame - first, older - first);
         match &mut self.links {
             Links::Narrow(links) => {
-                links[older as usize][NEWER] = place as u8;
-                links[frame as usize] = [place as u8, place_older as u8];
+                links[older.index()][NEWER] = place as u8;
+                links[frame.index()] = [place as u8, place_older as u8];
             }
             Links::Wide(links) => {
-                links[older as usize][NEWER] = place;
-                links[frame as usize] = [place, place_older];
+                links[older.index()][NEWER] = place;
+                links[frame.index()] = [place, place_older];
             }
         }
     }
 
-    pub(super) fn unlink(&mut self, list: usize, frame: u32) {
+    pub(super) fn unlink(&mut self, list: usize, frame: FrameNumber) {
         let (newer, older) = (self.link(frame, NEWER), self.link(frame, OLDER));
         let (is_newest, is_oldest) = (newer == frame, older == frame);
-        let ends = &mut self.ends[(frame / self.ways) as usize][list];
+        let ends = &mut self.ends[frame.set(self.ways).index()][list];
         ends.length -= 1;
         if is_newest {
             ends.newest = older;
@@ -114,19 +116,19 @@ impl Lists {
         }
     }
 
-    fn link(&self, frame: u32, direction: usize) -> u32 {
+    fn link(&self, frame: FrameNumber, direction: usize) -> FrameNumber {
         let place = match &self.links {
-            Links::Narrow(links) => u32::from(links[frame as usize][direction]),
-            Links::Wide(links) => links[frame as usize][direction],
+            Links::Narrow(links) => u32::from(links[frame.index()][direction]),
+            Links::Wide(links) => links[frame.index()][direction],
         };
-        frame - frame % self.ways + place
+        frame.set(self.ways).frame(place, self.ways)
     }
 
-    fn set_link(&mut self, frame: u32, direction: usize, to: u32) {
-        let place = to % self.ways;
+    fn set_link(&mut self, frame: FrameNumber, direction: usize, to: FrameNumber) {
+        let place = to.way(self.ways);
         match &mut self.links {
-            Links::Narrow(links) => links[frame as usize][direction] = place as u8,
-            Links::Wide(links) => links[frame as usize][direction] = place,
+            Links::Narrow(links) => links[frame.index()][direction] = place as u8,
+            Links::Wide(links) => links[frame.index()][direction] = place,
         }
     }
 }
@@ -145,8 +147,8 @@ mod tests {
             let mut lists = Lists::new(ways, 2);
             let mut twins = vec![vec![Vec::new(); LIST_COUNT]; 2];
             for (frame, list) in steps {
-                let frame = frame % (2 * ways);
-                let set = (frame / ways) as usize;
+                let frame = FrameNumber(frame % (2 * ways));
+                let set = frame.set(ways).index();
                 match (0..LIST_COUNT).find(|&list| twins[set][list].contains(&frame)) {
                     Some(list) => {
                         lists.unlink(list, frame);
@@ -158,9 +160,9 @@ mod tests {
                     }
                 }
             }
-            for (set, twins) in (0..).zip(&twins) {
+            for (set, twins) in (0..).map(SetNumber).zip(&twins) {
                 for (list, twin) in twins.iter().enumerate() {
-                    let found: Vec<u32> = lists.iter(set, list).collect();
+                    let found: Vec<FrameNumber> = lists.iter(set, list).collect();
                     prop_assert_eq!(&found, twin);
                     prop_assert_eq!(lists.length(set, list) as usize, found.len());
                 }

@@ -24,10 +24,13 @@ mod ghost;
 mod lists;
 mod policy;
 
+use std::ops::Range;
+
 use self::ghost::Ghosts;
 use self::lists::Lists;
 pub use self::policy::Replacement;
 use crate::layout::Layout;
+use crate::numbers::{FrameNumber, SetNumber, Tag};
 use crate::tags::Tags;
 
 /// Hits in *small* with which S3-FIFO keeps a line.
@@ -104,16 +107,16 @@ pub(crate) struct Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// It held nothing.
-    Free(u32),
+    Free(FrameNumber),
     /// The clean line in it has to leave.
-    Evicted(u32),
+    Evicted(FrameNumber),
 }
 
 impl Order {
     /// All frames free.
     pub(crate) fn new(policy: Replacement, layout: Layout) -> Self {
         let mut order = Self::reserved(policy, layout);
-        for frame in 0..layout.frame_count() {
+        for frame in layout.frames() {
             order.push(List::Free, frame);
         }
         order
@@ -139,33 +142,33 @@ impl Order {
     pub(crate) fn set_policy(&mut self, policy: Replacement) {
         self.policy = policy;
         self.ghosts = Ghosts::new(policy.ghosts_max(self.layout.ways), self.layout.set_count);
-        for set in 0..self.layout.set_count {
-            let clean: Vec<u32> = self.clean(set).collect();
+        for set in self.layout.sets() {
+            let clean: Vec<FrameNumber> = self.clean(set).collect();
             for frame in clean {
                 self.unlink(frame);
-                self.marks[frame as usize].set_hits(0);
+                self.marks[frame.index()].set_hits(0);
                 self.push(self.list_of_proven(), frame);
             }
         }
     }
 
     /// The list a frame is in.
-    pub(crate) fn list(&self, frame: u32) -> List {
+    pub(crate) fn list(&self, frame: FrameNumber) -> List {
         self.mark(frame).list()
     }
 
     /// Dirty frames of a set, used least recently first.
-    pub(crate) fn dirty(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn dirty(&self, set: SetNumber) -> impl Iterator<Item = FrameNumber> + '_ {
         self.lists.iter(set, List::Dirty as usize)
     }
 
     /// Clean frames of a set, the first to go first as far as lists tell.
-    pub(crate) fn clean(&self, set: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn clean(&self, set: SetNumber) -> impl Iterator<Item = FrameNumber> + '_ {
         [List::First, List::Second].into_iter().flat_map(move |list| self.lists.iter(set, list as usize))
     }
 
     /// The line in a frame was used.
-    pub(crate) fn hit(&mut self, frame: u32) {
+    pub(crate) fn hit(&mut self, frame: FrameNumber) {
         let mark = self.mark(frame);
         let moves = match mark.list() {
             List::Free | List::Reserved => return,
@@ -176,10 +179,10 @@ impl Order {
         if moves {
             self.unlink(frame);
             self.push(mark.list(), frame);
-            self.marks[frame as usize].set_proven(mark.list() == List::Dirty);
+            self.marks[frame.index()].set_proven(mark.list() == List::Dirty);
         } else {
             let hits = (mark.hits() + 1).min(self.policy.hits_max());
-            self.marks[frame as usize].set_hits(hits);
+            self.marks[frame.index()].set_hits(hits);
         }
     }
 
@@ -187,15 +190,15 @@ impl Order {
     /// that `can_spare` allows.
     pub(crate) fn take(
         &mut self,
-        set: u32,
-        tag: u64,
+        set: SetNumber,
+        tag: Tag,
         tags: &Tags,
-        beside: Option<u32>,
-        can_spare: impl Fn(u32) -> bool,
+        beside: Option<FrameNumber>,
+        can_spare: impl Fn(FrameNumber) -> bool,
     ) -> Option<Taken> {
         let is_remembered = self.ghosts.take(set, tag);
-        let beside = beside.filter(|&frame| self.marks.get(frame as usize).is_some_and(|it| it.list() == List::Free));
-        let free = beside.filter(|&frame| frame / self.layout.ways == set && can_spare(frame));
+        let beside = beside.filter(|&frame| self.marks.get(frame.index()).is_some_and(|it| it.list() == List::Free));
+        let free = beside.filter(|&frame| self.layout.set_of_frame(frame) == set && can_spare(frame));
         let free = free.or_else(|| self.first_spare(set, List::Free, &can_spare));
         let taken = match free {
             Some(frame) => Taken::Free(frame),
@@ -203,34 +206,35 @@ impl Order {
         };
         let (Taken::Free(frame) | Taken::Evicted(frame)) = taken;
         self.unlink(frame);
-        self.marks[frame as usize].set_proven(is_remembered);
+        self.marks[frame.index()].set_proven(is_remembered);
         Some(taken)
     }
 
     /// The line in `from` will move to `to`, a frame that was taken, and take along what it has shown.
-    pub(crate) fn follow(&mut self, from: u32, to: u32) {
+    pub(crate) fn follow(&mut self, from: FrameNumber, to: FrameNumber) {
         let is_proven = self.is_used_again(from);
-        self.marks[to as usize].set_proven(is_proven);
+        self.marks[to.index()].set_proven(is_proven);
     }
 
     /// A line came into a frame that was taken.
-    pub(crate) fn insert(&mut self, frame: u32) {
+    pub(crate) fn insert(&mut self, frame: FrameNumber) {
         self.push(self.list_of(self.mark(frame).is_proven()), frame);
     }
 
     /// A line is in a reserved frame of `set`, as a table says.
     #[inline]
-    pub(crate) fn restore(&mut self, set: u32, frame: u32) {
-        self.marks[frame as usize] = Mark(List::First as u8);
+    pub(crate) fn restore(&mut self, set: SetNumber, frame: FrameNumber) {
+        self.marks[frame.index()] = Mark(List::First as u8);
         self.lists.push_newest_of(set, List::First as usize, frame);
     }
 
     /// All reserved frames are free.
     pub(crate) fn free_reserved(&mut self) {
-        for set in 0..self.layout.set_count {
-            for frame in self.layout.frames_of(set) {
+        for set in self.layout.sets() {
+            let Range { start, end } = self.layout.frames_of(set);
+            for frame in start.up_to(end) {
                 if self.list(frame) == List::Reserved {
-                    self.marks[frame as usize] = Mark(List::Free as u8);
+                    self.marks[frame.index()] = Mark(List::Free as u8);
                     self.lists.push_newest_of(set, List::Free as usize, frame);
                 }
             }
@@ -238,27 +242,27 @@ impl Order {
     }
 
     /// A line became dirty.
-    pub(crate) fn make_dirty(&mut self, frame: u32) {
+    pub(crate) fn make_dirty(&mut self, frame: FrameNumber) {
         let is_proven = self.is_used_again(frame);
         self.unlink(frame);
         self.push(List::Dirty, frame);
-        self.marks[frame as usize].set_proven(is_proven);
+        self.marks[frame.index()].set_proven(is_proven);
     }
 
     /// A dirty line became clean.
-    pub(crate) fn make_clean(&mut self, frame: u32) {
+    pub(crate) fn make_clean(&mut self, frame: FrameNumber) {
         let is_proven = self.policy != Replacement::TwoQueue || self.mark(frame).is_proven();
         self.unlink(frame);
         self.push(self.list_of(is_proven), frame);
     }
 
     /// A line left its frame, which is reserved now.
-    pub(crate) fn remove(&mut self, frame: u32) {
+    pub(crate) fn remove(&mut self, frame: FrameNumber) {
         self.unlink(frame);
     }
 
     /// A reserved frame is free.
-    pub(crate) fn free(&mut self, frame: u32) {
+    pub(crate) fn free(&mut self, frame: FrameNumber) {
         self.push(List::Free, frame);
     }
 
@@ -276,12 +280,12 @@ impl Order {
     }
 
     /// Whether a line was used since it came, or came back soon.
-    fn is_used_again(&self, frame: u32) -> bool {
+    fn is_used_again(&self, frame: FrameNumber) -> bool {
         let mark = self.mark(frame);
         mark.list() == List::Second || mark.hits() > 0 || mark.is_proven()
     }
 
-    fn victim(&mut self, set: u32, tags: &Tags, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+    fn victim(&mut self, set: SetNumber, tags: &Tags, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         let [first_count, second_count] = [List::First, List::Second].map(|list| self.lists.length(set, list as usize));
         let first_max = self.policy.first_max(first_count + second_count);
         let is_first_full = first_count > first_max;
@@ -311,20 +315,20 @@ impl Order {
     }
 
     /// Who leaves the first list of two is remembered.
-    fn remember(&mut self, set: u32, victim: u32, tags: &Tags) {
+    fn remember(&mut self, set: SetNumber, victim: FrameNumber, tags: &Tags) {
         if self.list(victim) == List::First
-            && let Some(tag) = tags.get(victim as usize)
+            && let Some(tag) = tags.get(victim.index())
         {
             self.ghosts.push(set, tag);
         }
     }
 
-    fn first_spare(&self, set: u32, list: List, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+    fn first_spare(&self, set: SetNumber, list: List, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         self.lists.iter(set, list as usize).find(|&frame| can_spare(frame))
     }
 
     /// The oldest without hits; those with hits lose one and become the newest.
-    fn sweep(&mut self, set: u32, list: List, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+    fn sweep(&mut self, set: SetNumber, list: List, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         let mut next = self.lists.oldest(set, list as usize);
         while let Some(frame) = next {
             next = self.lists.newer(frame);
@@ -337,14 +341,14 @@ impl Order {
             }
             self.unlink(frame);
             self.push(list, frame);
-            self.marks[frame as usize].set_hits(hits - 1);
+            self.marks[frame.index()].set_hits(hits - 1);
             next = next.or(Some(frame));
         }
         None
     }
 
     /// The oldest of *small* that was not hit often enough; the others move to *main*.
-    fn sift(&mut self, set: u32, can_spare: &impl Fn(u32) -> bool) -> Option<u32> {
+    fn sift(&mut self, set: SetNumber, can_spare: &impl Fn(FrameNumber) -> bool) -> Option<FrameNumber> {
         let mut next = self.lists.oldest(set, List::First as usize);
         while let Some(frame) = next {
             next = self.lists.newer(frame);
@@ -360,21 +364,21 @@ impl Order {
         None
     }
 
-    fn mark(&self, frame: u32) -> Mark {
-        self.marks[frame as usize]
+    fn mark(&self, frame: FrameNumber) -> Mark {
+        self.marks[frame.index()]
     }
 
     /// Puts a reserved frame into a list, without hits.
-    fn push(&mut self, list: List, frame: u32) {
-        self.marks[frame as usize] = Mark(list as u8);
+    fn push(&mut self, list: List, frame: FrameNumber) {
+        self.marks[frame.index()] = Mark(list as u8);
         self.lists.push_newest(list as usize, frame);
     }
 
     /// Takes a frame out of its list; it is reserved then.
-    fn unlink(&mut self, frame: u32) {
+    fn unlink(&mut self, frame: FrameNumber) {
         let list = self.list(frame);
         assert_ne!(list, List::Reserved, "a reserved frame is in no list");
         self.lists.unlink(list as usize, frame);
-        self.marks[frame as usize].set_list(List::Reserved);
+        self.marks[frame.index()].set_list(List::Reserved);
     }
 }

@@ -1,0 +1,178 @@
+//! Which frame, which set, which tag, which block of the origin: each is a type of its own, so that none is taken for
+//! another, nor for a count of them. They are bare numbers only on the device ([`crate::format`]).
+
+use std::fmt;
+use std::ops::{Add, Range, Sub};
+
+use zerocopy::little_endian::{U32, U64};
+
+/// Which frame of the cache device, counted from the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameNumber(pub u32);
+const _: () = assert!(size_of::<FrameNumber>() == 4, "the index and the lists of large sets have one for each frame");
+
+impl FrameNumber {
+    /// The frames begin with it.
+    pub const FIRST: Self = Self(0);
+
+    /// In a table with one row a frame.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The frame behind it.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// All from here up to `end`, which is not among them.
+    pub fn up_to(self, end: Self) -> impl Iterator<Item = Self> {
+        (self.0..end.0).map(Self)
+    }
+
+    /// Its set, in a cache with sets of so many frames.
+    pub(crate) fn set(self, ways: u32) -> SetNumber {
+        SetNumber(self.0 / ways)
+    }
+
+    /// Its place in that set.
+    pub(crate) fn way(self, ways: u32) -> u32 {
+        self.0 % ways
+    }
+}
+
+impl Add<u32> for FrameNumber {
+    type Output = Self;
+
+    /// So many frames on.
+    fn add(self, frames: u32) -> Self {
+        Self(self.0 + frames)
+    }
+}
+
+/// Count of frames between two.
+impl Sub for FrameNumber {
+    type Output = u32;
+
+    fn sub(self, start: Self) -> u32 {
+        self.0 - start.0
+    }
+}
+
+impl fmt::Display for FrameNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// In a set of small numbers.
+impl From<FrameNumber> for u64 {
+    fn from(frame: FrameNumber) -> Self {
+        frame.0.into()
+    }
+}
+
+impl From<U32> for FrameNumber {
+    fn from(raw: U32) -> Self {
+        Self(raw.get())
+    }
+}
+
+impl From<FrameNumber> for U32 {
+    fn from(frame: FrameNumber) -> Self {
+        frame.0.into()
+    }
+}
+
+/// Which set of frames, counted from the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetNumber(pub u32);
+const _: () = assert!(size_of::<SetNumber>() == 4);
+
+impl SetNumber {
+    /// The first frames are in it.
+    pub const FIRST: Self = Self(0);
+
+    /// In a table with one row a set.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Its frame in this place, in a cache with sets of so many frames.
+    pub(crate) fn frame(self, way: u32, ways: u32) -> FrameNumber {
+        FrameNumber(self.0 * ways + way)
+    }
+}
+
+/// What tells a block of the origin from the others of its set ([`Layout::tag_of`](crate::layout::Layout::tag_of)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+const _: () = assert!(size_of::<Tag>() == 8);
+
+impl Tag {
+    /// That of no block.
+    pub(crate) const NONE: Self = Self(u64::MAX);
+}
+
+/// Which block of the origin, counted from the first: as many bytes as a line has
+/// ([`LineSize`](crate::line_size::LineSize) says which).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockNumber(pub u64);
+const _: () = assert!(size_of::<BlockNumber>() == 8);
+
+impl BlockNumber {
+    /// The origin begins with it.
+    pub const FIRST: Self = Self(0);
+    /// None is so far behind, whatever a damaged cache says.
+    pub const END: Self = Self(u64::MAX);
+
+    /// So many blocks back; `None` before the first.
+    pub(crate) fn checked_sub(self, blocks: u64) -> Option<Self> {
+        self.0.checked_sub(blocks).map(Self)
+    }
+
+    /// The last one up to here that is a multiple of `blocks`.
+    pub(crate) fn last_multiple_of(self, blocks: u64) -> Self {
+        Self(self.0 / blocks * blocks)
+    }
+
+    /// Count of blocks from here up to `end`, which is not among them; 0 where that is not behind this one.
+    pub(crate) fn count_up_to(self, end: Self) -> u64 {
+        end.0.saturating_sub(self.0)
+    }
+}
+
+/// All blocks of a range, ascending.
+pub(crate) fn each_of(blocks: Range<BlockNumber>) -> impl Iterator<Item = BlockNumber> {
+    (blocks.start.0..blocks.end.0).map(BlockNumber)
+}
+
+impl Add<u64> for BlockNumber {
+    type Output = Self;
+
+    /// So many blocks on.
+    fn add(self, blocks: u64) -> Self {
+        Self(self.0 + blocks)
+    }
+}
+
+impl Sub<u64> for BlockNumber {
+    type Output = Self;
+
+    /// So many blocks back.
+    fn sub(self, blocks: u64) -> Self {
+        Self(self.0 - blocks)
+    }
+}
+
+impl From<U64> for BlockNumber {
+    fn from(raw: U64) -> Self {
+        Self(raw.get())
+    }
+}
+
+impl From<BlockNumber> for U64 {
+    fn from(block: BlockNumber) -> Self {
+        block.0.into()
+    }
+}

@@ -19,7 +19,7 @@ pub struct CleanProgress {
     pub lines_done: u64,
 }
 
-/// See the top of this file.
+/// Pace, place and progress of cleaning, and whether it is held.
 pub(crate) struct Cleaner {
     /// Short sections, never across an await or together with another lock. So is each of those below.
     pace: Mutex<Pace>,

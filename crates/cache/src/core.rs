@@ -47,7 +47,7 @@ use crate::refused_writes::RefusedWrites;
 use crate::revocations::Revocations;
 use crate::succession::Succession;
 
-/// See the top of this file.
+/// The parts of one open cache, its locks, and what it was opened with.
 pub(crate) struct Core {
     /// For what goes on when the caller does not wait for it.
     pub(crate) itself: Weak<Self>,

@@ -90,9 +90,9 @@ pub(crate) struct Counters {
     pub(crate) cache_read_errors: AtomicU64,
     pub(crate) cache_write_errors: AtomicU64,
     pub(crate) checksum_errors: AtomicU64,
-    /// Requests submitted, around.
+    /// Approximate count of submitted requests; relaxed, for statistics only.
     requests: AtomicU32,
-    /// Response times, as a sample says.
+    /// Nanoseconds of all response times together, estimated from a sample of the requests.
     pub(crate) served_ns: AtomicU64,
 }
 

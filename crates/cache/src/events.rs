@@ -40,9 +40,9 @@ impl Keeper for Core {
             while core.cleaner.is_held() && !core.life.is_stopped() {
                 core.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
             }
-            let told = Arc::clone(&core);
+            let cleaning = Arc::clone(&core);
             let progress = move || {
-                if let Some(grants) = told.revocations.copies().and_then(Copies::grants) {
+                if let Some(grants) = cleaning.revocations.copies().and_then(Copies::grants) {
                     grants.note_progress();
                 }
             };

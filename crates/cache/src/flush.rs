@@ -21,10 +21,10 @@ pub(crate) fn flush(core: Arc<Core>) -> impl Future<Output = Response> + Send + 
     let (reported_before, is_unreported) = core.origin.flushes.failures.begin();
     async move {
         let flushed = if is_unreported { Ok(()) } else { core.origin.flush().await };
-        // What the origin says with its answer, whoever flushes has to hear before this one.
+        // What the origin reports with its answer is handled before this flush is answered.
         core.handle_origin_events();
-        let told = core.origin.flushes.failures.tell(reported_before);
-        match flushed.and(told) {
+        let reported = core.origin.flushes.failures.tell(reported_before);
+        match flushed.and(reported) {
             Ok(()) => Response::done(Buffer::empty()),
             Err(error) => Response::failed(error, Buffer::empty()),
         }

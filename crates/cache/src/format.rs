@@ -42,7 +42,7 @@ pub struct ParametersRaw {
     pub binding: BindingRaw,
     /// Bytes of a line.
     pub line_bytes: U32,
-    /// Bytes a bit of the bitmaps stands for; version 1 reads 512.
+    /// Bytes that a bit of the bitmaps stands for: 512, in both versions.
     pub sector_bytes: U32,
     /// Bytes of a table entry, which follow from the former two.
     pub entry_bytes: U32,
@@ -140,7 +140,7 @@ pub struct PageHeaderRaw {
 const _: () = assert!(size_of::<PageHeaderRaw>() == 64);
 const _: () = assert!(std::mem::offset_of!(PageHeaderRaw, uuid) == 24);
 
-/// [`EntryRaw::flags`]: the dirty sectors of this line could not be read back after a crash.
+/// [`EntryRaw::flags`]: the dirty sectors of this line could not be read back, or were not what was written.
 pub const ENTRY_LOST: u8 = 1;
 
 /// What one frame holds, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*. All

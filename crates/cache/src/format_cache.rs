@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U32, U64};
 use crate::crash_mode::CrashMode;
 use crate::format::{CHECKSUMS_NONE, CHECKSUMS_OF_LINES, KIND, PAGE_BYTES, ParametersRaw, STATE_CLOSED, entry_bytes};
 use crate::layout::Layout;
-use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
+use crate::limits::{LOGICAL_BLOCK_BYTES_MAX, ORIGIN_BYTES_MAX, SECTOR_BYTES, TABLE_IO_BYTES};
 use crate::line_size::LineSize;
 use crate::options::FormatOptions;
 
@@ -63,6 +63,10 @@ pub(crate) fn check_devices(cache_device: &SharedDevice, origin: &SharedDevice) 
     }
     if origin.logical_block_bytes > LOGICAL_BLOCK_BYTES_MAX {
         let context = format!("a LUN with logical blocks of {} bytes cannot be cached", origin.logical_block_bytes);
+        return Err(Error::new(ErrorKind::Unsupported, context));
+    }
+    if origin.size_bytes > ORIGIN_BYTES_MAX {
+        let context = format!("a LUN of {} bytes cannot be cached, of more than {ORIGIN_BYTES_MAX}", origin.size_bytes);
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
     Ok(())

@@ -15,6 +15,9 @@ pub const SECTOR_BYTES: u64 = 512;
 /// blocks.
 pub const LOGICAL_BLOCK_BYTES_MAX: u32 = 4096;
 
+/// Largest origin in bytes: the table has 6 bytes for the number of a block, and the smallest block is of 4 KiB.
+pub const ORIGIN_BYTES_MAX: u64 = 1 << 60;
+
 /// Most frames of a cache. Frame numbers have 32 bits on disk and in memory, and the largest of them mean *none*.
 pub const FRAMES_MAX: u64 = u32::MAX as u64 - 16;
 

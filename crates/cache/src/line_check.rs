@@ -108,5 +108,8 @@ impl Core {
 /// Dirty data that cannot be read back.
 pub(crate) fn lost(line_size: LineSize, block: BlockNumber) -> Error {
     let range = line_size.line_range(block);
-    Error::new(ErrorKind::Media, format!("{range} were dirty in the cache and could not be read back after a crash"))
+    Error::new(
+        ErrorKind::Media,
+        format!("{range} are dirty in the cache, and its device does not return what was written"),
+    )
 }

@@ -23,7 +23,7 @@ use crate::numbers::{BlockNumber, each_of};
 use crate::options::{DirtyLimits, TimeOfDay};
 use crate::sectors::Sectors;
 
-/// See the top of this file.
+/// The map of lines behind its mutex, and the signals that wake who waits for a change of it.
 pub(crate) struct Lines {
     pub(crate) layout: Layout,
     /// Notified when a line came to rest, a frame came free or room was made: whoever waits looks again.

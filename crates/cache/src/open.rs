@@ -1,9 +1,8 @@
-//! Opens a cache, and closes it.
+//! Opens a cache. How it is closed is said in `close`.
 //!
 //! An open cache is *in use* on the device, durably, before the first request: from then on only what dirty lines need
 //! is kept up there. Each open begins a new epoch of the log, so nothing that an earlier one left behind is ever
-//! replayed. Closing waits for all requests, writes the whole table and says *closed*; then the next open finds
-//! everything warm.
+//! replayed.
 
 use std::sync::{Arc, Weak};
 

@@ -24,7 +24,7 @@ use crate::counters::RequestCounters;
 use crate::lines::Lines;
 use crate::origin_flushes::OriginFlushes;
 
-/// See the top of this file.
+/// The origin's device, its reports and losses, and the order of writes to it.
 pub(crate) struct Origin {
     /// As it is inside.
     device: SharedDevice,

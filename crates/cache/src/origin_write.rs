@@ -42,7 +42,7 @@ pub(crate) struct Sent {
 }
 
 /// One write to the origin.
-struct Segment {
+struct OriginWrite {
     range: ByteRange,
     /// (offset on the cache device, bytes), in order.
     pieces: Vec<(u64, u64)>,
@@ -63,7 +63,7 @@ impl Core {
 
     /// Sends lines, in ascending order, with up to `in_flight` writes at a time.
     pub(crate) async fn send_picks(&self, picks: &[Pick], in_flight: usize) -> Sent {
-        let writes = stream::iter(self.segments(picks)).map(|segment| self.send_or_divide(picks, segment));
+        let writes = stream::iter(self.origin_writes(picks)).map(|write| self.send_or_divide(picks, write));
         let refusals: Vec<Vec<(BlockNumber, Error)>> = writes.buffer_unordered(in_flight).collect().await;
         let refused: BTreeSet<BlockNumber> = refusals.iter().flatten().map(|(block, _)| *block).collect();
         let blocks = picks.iter().map(|pick| pick.block).filter(|block| !refused.contains(block)).collect();
@@ -72,14 +72,14 @@ impl Core {
     }
 
     /// The writes for these lines, adjacent sectors joined.
-    fn segments(&self, picks: &[Pick]) -> Vec<Segment> {
+    fn origin_writes(&self, picks: &[Pick]) -> Vec<OriginWrite> {
         let length_max = self.origin_write_bytes_max();
-        let mut segments: Vec<Segment> = Vec::new();
+        let mut writes: Vec<OriginWrite> = Vec::new();
         for (index, pick) in picks.iter().enumerate() {
             for run in pick.mask.runs() {
                 let offset = self.line_size().line_range(pick.block).offset + run.offset();
                 let from = self.layout.frame_offset(pick.frame) + run.offset();
-                match segments.last_mut() {
+                match writes.last_mut() {
                     Some(last) if last.range.end() == offset && last.range.length + run.length() <= length_max => {
                         last.range.length += run.length();
                         last.lines.end = index + 1;
@@ -88,7 +88,7 @@ impl Core {
                             _ => last.pieces.push((from, run.length())),
                         }
                     }
-                    _ => segments.push(Segment {
+                    _ => writes.push(OriginWrite {
                         range: ByteRange { offset, length: run.length() },
                         pieces: vec![(from, run.length())],
                         lines: index..index + 1,
@@ -96,19 +96,19 @@ impl Core {
                 }
             }
         }
-        segments
+        writes
     }
 
-    /// Sends a segment, line by line if it must be. Gives the lines that were not taken.
-    async fn send_or_divide(&self, picks: &[Pick], segment: Segment) -> Vec<(BlockNumber, Error)> {
-        let Err(error) = self.send(&segment).await else { return Vec::new() };
-        let lines = &picks[segment.lines];
+    /// Sends a write, line by line if it must be. Gives the lines that were not taken.
+    async fn send_or_divide(&self, picks: &[Pick], write: OriginWrite) -> Vec<(BlockNumber, Error)> {
+        let Err(error) = self.send(&write).await else { return Vec::new() };
+        let lines = &picks[write.lines];
         if error.kind() != ErrorKind::Media || lines.len() == 1 {
             return lines.iter().map(|pick| (pick.block, error.clone())).collect();
         }
         let mut refusals = Vec::new();
         for pick in lines {
-            for part in self.segments(slice::from_ref(pick)) {
+            for part in self.origin_writes(slice::from_ref(pick)) {
                 if let Err(error) = self.send(&part).await {
                     refusals.push((pick.block, error));
                 }
@@ -117,22 +117,22 @@ impl Core {
         refusals
     }
 
-    /// Reads a segment from the cache device and writes it to the origin.
-    async fn send(&self, segment: &Segment) -> Result<(), Error> {
-        let buffer = self.read_pieces(segment).await?;
-        self.origin.write(segment.range, buffer, false).await.result
+    /// Reads the data of a write from the cache device and sends it to the origin.
+    async fn send(&self, write: &OriginWrite) -> Result<(), Error> {
+        let buffer = self.read_pieces(write).await?;
+        self.origin.write(write.range, buffer, false).await.result
     }
 
-    async fn read_pieces(&self, segment: &Segment) -> Result<Buffer, Error> {
+    async fn read_pieces(&self, write: &OriginWrite) -> Result<Buffer, Error> {
         let cannot_read = |error| {
-            let context = format!("{} are dirty in the cache and its device cannot return them", segment.range);
+            let context = format!("{} are dirty in the cache and its device cannot return them", write.range);
             Error::with_source(ErrorKind::Media, context, error)
         };
-        if let [(offset, length)] = segment.pieces[..] {
+        if let [(offset, length)] = write.pieces[..] {
             return self.cache_device.read(offset, Buffer::zeroed(length as usize)).await.map_err(cannot_read);
         }
-        let mut buffer = Buffer::zeroed(segment.range.length as usize);
-        let reads = segment
+        let mut buffer = Buffer::zeroed(write.range.length as usize);
+        let reads = write
             .pieces
             .iter()
             .map(|&(offset, length)| self.cache_device.read(offset, Buffer::zeroed(length as usize)));

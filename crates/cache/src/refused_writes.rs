@@ -7,7 +7,7 @@ use base::clock::Instant;
 use base::refusals::Refusals;
 use block::Error;
 
-/// See the top of this file.
+/// How often refused writes are logged, and the last of them.
 #[derive(Default)]
 pub(crate) struct RefusedWrites {
     log: Refusals,

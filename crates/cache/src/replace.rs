@@ -161,8 +161,8 @@ impl Core {
             HandOver { core: Arc::clone(self), successor: Arc::clone(successor), is_finished: false, _guard: guard };
         self.cleaner.wait_for_batches().await;
         self.journal.place().await?;
-        let is_told = self.succession.end().is_some_and(|told| Arc::ptr_eq(&told, &successor.journal));
-        if !is_told {
+        let is_copied = self.succession.end().is_some_and(|ended| Arc::ptr_eq(&ended, &successor.journal));
+        if !is_copied {
             let context =
                 "the cache that was to take the place of this one failed meanwhile, or nothing was copied to it";
             return Err(Error::new(ErrorKind::Media, context));

@@ -59,7 +59,7 @@ impl Succession {
         self.copying().as_ref().and_then(|copying| copying.progress)
     }
 
-    /// Nobody is told any more. Gives the journal of who was told until now.
+    /// No cache is told of changes any more. Gives the journal of the one that was told until now.
     pub(crate) fn end(&self) -> Option<Arc<Journal>> {
         self.has_successor.store(false, Ordering::Release);
         self.copying().take().map(|copying| copying.journal)
@@ -71,8 +71,8 @@ impl Succession {
         if !self.has_successor.load(Ordering::Acquire) {
             return;
         }
-        let told = self.copying().as_ref().map(|copying| (Arc::clone(&copying.journal), copying.padding));
-        let Some((journal, successor_padding)) = told else { return };
+        let copying = self.copying().as_ref().map(|copying| (Arc::clone(&copying.journal), copying.padding));
+        let Some((journal, successor_padding)) = copying else { return };
         let range = inside(outside(range, padding), successor_padding);
         if let Err(error) = journal.prepare_supersede(range).await {
             tracing::warn!(%error, "the cache that was to take the place of this one failed");
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(tell(6), Sectors::from_bytes(&[0xff]), "nobody is told");
         succession.begin(&journal, 1024);
         assert_eq!(tell(6), Sectors::from_bytes(&[0xfe]));
-        assert!(succession.end().is_some_and(|told| Arc::ptr_eq(&told, &journal)));
+        assert!(succession.end().is_some_and(|ended| Arc::ptr_eq(&ended, &journal)));
         assert_eq!((tell(7), succession.progress()), (Sectors::from_bytes(&[0xfe]), None));
     }
 }

@@ -88,5 +88,3 @@ pub(crate) async fn write(
     core.counters.of(RequestKind::Write).served(Serving::Miss);
     response
 }
-
-impl Core {}

@@ -8,7 +8,7 @@ use base::buffer::Buffer;
 use base::executor::Executor;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
-use block::{Device, Error, ErrorKind, Geometry, Identity, SharedDevice};
+use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, Request, SharedDevice};
 use cache::{Cache, FormatOptions, Mode, check, discard, inspect};
 use common::{format, format_options, open, open_options, read, try_open, write};
 
@@ -29,6 +29,23 @@ fn resized(executor: &mut Executor, device: &SharedDevice, size_bytes: u64, seri
     let bytes = read(executor, device, 0, length);
     write(executor, &copy, 0, &bytes);
     copy
+}
+
+/// A device of more than 2^48 blocks of 4 KiB.
+struct Vast;
+
+impl Device for Vast {
+    fn geometry(&self) -> Geometry {
+        Geometry::plain((1 << 60) + 4096)
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        Completion::ready(request.fail(ErrorKind::Gone))
+    }
 }
 
 /// A closed cache with one dirty line at the end of its origin.
@@ -111,6 +128,14 @@ fn block_sizes_that_cannot_be_cached_are_refused() {
     let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
     let error = executor.block_on(cache.write(512, Buffer::zeroed(512), false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidRange);
+}
+
+#[test]
+fn an_origin_whose_blocks_cannot_be_numbered_is_refused() {
+    let mut executor = Executor::in_order();
+    let (cache_device, origin) = (named(1 << 20, "C"), Arc::new(Vast) as SharedDevice);
+    let formatted = async move { Cache::format(&cache_device, &origin, FormatOptions::default()).await };
+    assert_eq!(executor.block_on(formatted).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]

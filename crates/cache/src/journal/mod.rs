@@ -26,7 +26,7 @@ use crate::format::ParametersRaw;
 use crate::lines::Lines;
 use crate::table::Table;
 
-/// See the top of this file.
+/// The log, the table and the superblock of one open cache, and what is written to them.
 pub(crate) struct Journal {
     device: SharedDevice,
     lines: Arc<Lines>,
@@ -39,7 +39,8 @@ pub(crate) struct Journal {
     uuid: uuid::Uuid,
     /// Held while a checkpoint runs.
     stored: futures_util::lock::Mutex<Stored>,
-    /// Held while deferred data is placed.
+    /// Held while deferred data is placed, and by a checkpoint from where it notes its position until it has ended: its
+    /// flushes may drop what a placing has written.
     placing: futures_util::lock::Mutex<()>,
     counts: JournalCounters,
 }

@@ -106,6 +106,8 @@ pub(crate) struct Session {
     can_go_on: bool,
     /// A command of this poll did more, or may have, than its bytes tell.
     has_worked_hard: bool,
+    /// When the command before was answered, if that was just now: the next one begins then, and reads no clock.
+    answered_at: Option<Instant>,
 }
 
 /// What is to be counted when a command ends.
@@ -209,6 +211,7 @@ impl Session {
             own_wakes: OwnWakes::new(),
             can_go_on: false,
             has_worked_hard: false,
+            answered_at: None,
         })
     }
 
@@ -296,6 +299,7 @@ impl Session {
         let mut moved_bytes = 0;
         let mut count = 0;
         let mut next_look = COMMANDS_PER_LOOK;
+        self.answered_at = None;
         while moved_bytes < bytes_max
             && let Some(event) = self.next_event()
         {
@@ -314,6 +318,9 @@ impl Session {
             }
             has_moved = true;
             count += 1;
+            if !matches!(event, Event::Command(_)) {
+                self.answered_at = None;
+            }
             match event {
                 Event::Command(command) => {
                     moved_bytes += command.data_in_bytes_max as usize + command.data_out.len();
@@ -350,7 +357,7 @@ impl Session {
                 }
             }
             if count >= next_look {
-                if self.server.clock.now() >= until {
+                if self.answered_at.unwrap_or_else(|| self.server.clock.now()) >= until {
                     break;
                 }
                 next_look = count + COMMANDS_PER_LOOK;
@@ -452,7 +459,7 @@ impl Session {
             tally: units.tally(lun, &self.server),
             traffic: cdb.map_or(Traffic::Other, |cdb| cdb.class().traffic),
             data_out_bytes: command.data_out.len(),
-            begun: self.server.clock.now(),
+            begun: self.answered_at.take().unwrap_or_else(|| self.server.clock.now()),
             expected_bytes: buffer_bytes(command.data_in_bytes_max),
         };
         let command = logical_unit::Command {
@@ -469,7 +476,7 @@ impl Session {
             Traffic::Read | Traffic::Write | Traffic::Other => Cost::OfBytes,
         };
         match outcome {
-            Some(outcome) => self.complete(&ticket, outcome),
+            Some(outcome) => self.answered_at = Some(self.complete(&ticket, outcome)),
             None => {
                 self.expected_bytes += ticket.expected_bytes;
                 self.running.push(Running { ticket: Some(ticket), execution });
@@ -484,7 +491,8 @@ impl Session {
         units.map_or_else(|| sense.emit_fixed().to_vec(), |units| units.luns.sense_bytes(lun, sense))
     }
 
-    fn complete(&mut self, ticket: &Ticket, outcome: Outcome) {
+    /// Answers a command. Gives the time, which it reads for that.
+    fn complete(&mut self, ticket: &Ticket, outcome: Outcome) -> Instant {
         let now = self.server.clock.now();
         let bytes = match ticket.traffic {
             Traffic::Read => outcome.data_in.len(),
@@ -503,6 +511,7 @@ impl Session {
             is_silent: outcome.is_silent,
         };
         self.protocol.handle_completion(now, ticket.task, outcome);
+        now
     }
 
     /// Counts a command that did not end with GOOD, and tells of those that a disk is to blame for.

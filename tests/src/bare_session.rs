@@ -150,6 +150,14 @@ impl BareSession {
         self.send(&request, text.to_vec())
     }
 
+    /// Its connection, for whoever sends PDUs as they are or reads answers, and the number of the next command.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn raw(&self) -> io::Result<(TcpStream, u32)> {
+        Ok((self.stream.try_clone()?, self.cmd_sn.0))
+    }
+
     fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) -> io::Result<()> {
         self.stream.write_all(&pdu_bytes(header, data))
     }

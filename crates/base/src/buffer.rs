@@ -76,6 +76,26 @@ impl Buffer {
         self.pages.capacity() * BUFFER_ALIGNMENT
     }
 
+    /// Bytes that fit behind the first one of the window.
+    pub fn room(&self) -> usize {
+        self.capacity() - self.start
+    }
+
+    /// Bytes from the first one of the window on whose memory is made: with more of them the next window costs time.
+    pub fn made(&self) -> usize {
+        (self.pages.len() * BUFFER_ALIGNMENT).saturating_sub(self.start)
+    }
+
+    /// Makes the window `length` bytes long, unless it is longer. Bytes that appear hold whatever the memory held.
+    ///
+    /// # Panics
+    /// When there is no [`room`](Self::room) for them.
+    pub fn extend_to(&mut self, length: usize) {
+        if length > self.length {
+            self.set_length(length);
+        }
+    }
+
     /// Whether it goes back to a pool.
     pub fn is_lent(&self) -> bool {
         self.pool.is_some()
@@ -192,10 +212,11 @@ impl BufferPool {
         Some(self.lend(pages, length))
     }
 
-    /// As [`try_acquire`](Self::try_acquire), for one of several who hold much and must leave something to each other:
-    /// once the others have more than half of the bound, who has `own_bytes` out gets no more than is then left.
-    pub fn try_acquire_beside_others(&self, length: usize, own_bytes: usize) -> Option<Buffer> {
-        let capacity = class_capacity(length)?;
+    /// Room for `capacity` bytes with an empty window, for one of several who hold much and must leave something to
+    /// each other: once the others have more than half of the bound, who has `own_bytes` out gets no more than is then
+    /// left.
+    pub fn try_acquire_beside_others(&self, capacity: usize, own_bytes: usize) -> Option<Buffer> {
+        let capacity = class_capacity(capacity)?;
         let mut state = self.shared.lock();
         let bytes_max = self.shared.bytes_max.load(Ordering::Relaxed);
         let is_scarce = state.bytes_out.saturating_sub(own_bytes) > bytes_max / 2;
@@ -205,7 +226,7 @@ impl BufferPool {
         }
         let pages = self.shared.take(&mut state, capacity)?;
         drop(state);
-        Some(self.lend(pages, length))
+        Some(self.lend(pages, 0))
     }
 
     /// Bytes that a buffer of `length` bytes from a pool takes; `None` above the largest buffer.

@@ -141,6 +141,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let holdings = shared.holdings();
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
         let turns = ConnectionTurns::new(Arc::clone(&shared.admission), device.submitter());
+        let next_turn = NextTurn::new(Arc::clone(&shared.turn_line));
         Self {
             stream: Channel::Clear(stream),
             is_flushed: true,
@@ -156,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             turns,
             turn_bytes: 0,
             turn_cost: 0,
-            next_turn: NextTurn::new(),
+            next_turn,
             awaited: None,
             holdings,
             bytes_running: 0,

@@ -67,6 +67,7 @@ impl NbdServer {
             places: Arc::new(Semaphore::new(options.all_connections_max().min(Semaphore::MAX_PERMITS))),
             handshakes: Arc::default(),
             handshake_line: HandshakeLine::default(),
+            turn_line: Arc::default(),
             long_requests: Arc::default(),
             admission: Arc::default(),
             options,

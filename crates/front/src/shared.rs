@@ -18,6 +18,7 @@ use crate::handshake_turn::HandshakeLine;
 use crate::handshakes::Handshakes;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
 use crate::long_requests::LongRequests;
+use crate::next_turn::TurnLine;
 use crate::options::NbdOptions;
 
 /// Smallest block that is called preferred: a page, which most programs write anyway.
@@ -38,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) places: Arc<Semaphore>,
     pub(crate) handshakes: Arc<Handshakes>,
     pub(crate) handshake_line: HandshakeLine,
+    pub(crate) turn_line: Arc<TurnLine>,
     pub(crate) refusals: Refusals,
     /// When the server was made: times of its log are since then.
     pub(crate) begun: Instant,

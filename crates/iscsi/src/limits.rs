@@ -65,6 +65,11 @@ pub const LARGE_SEGMENT_BYTES: usize = 16 << 10;
 /// Remaining bytes of a data segment from which on they are read straight into their destination.
 pub const DIRECT_READ_BYTES_MIN: usize = 4 << 10;
 
+/// Bytes of a destination that are made at a time where its memory is not there yet, and received at once into them:
+/// some 20 us, and up to 60 where the system has to find the memory.
+pub const MAKING_BYTES: usize = 64 << 10;
+const _: () = assert!(DIRECT_READ_BYTES_MIN <= MAKING_BYTES);
+
 /// Longest header of a PDU: BHS, additional header segments of 255 words, digest.
 pub const HEADER_BYTES_MAX: usize = 48 + 255 * 4 + 4;
 

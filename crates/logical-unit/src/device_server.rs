@@ -36,7 +36,7 @@ impl LogicalUnit {
         if commands::waits_for_nothing(&cdb) {
             return commands::start(self, nexus, cdb, command, admission);
         }
-        if self.tasks.is_full() {
+        if self.tasks.is_full_for(nexus) {
             return Execution::ready(Outcome::status(Status::TaskSetFull));
         }
         // SANITIZE overtakes all (SBC-4 5.30): what waits is told of it instead of being carried out first.

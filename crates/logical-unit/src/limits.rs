@@ -27,9 +27,12 @@ const _: () = assert!(WHOLE_TRANSFER_BYTES_MAX.is_multiple_of(base::limits::BUFF
 /// transport that has none.
 pub const READ_BUFFER_BYTES_DEFAULT: usize = 2 << 30;
 
-/// Bytes of buffers for what commands do on their own (copying, repeating a block, overwriting, comparing). No
+/// Bytes of buffers for what commands do on their own (repeating a block, overwriting, comparing). No
 /// initiator can hold them: they come back as fast as the devices are. When all are out, commands wait in line.
 pub const WORK_BUFFER_BYTES: usize = 64 << 20;
+
+/// The same of copies: sixteen of their pieces.
+pub const COPY_BUFFER_BYTES: usize = 16 << 20;
 
 /// Most blocks of one COMPARE AND WRITE: all its CDB can say.
 pub const COMPARE_AND_WRITE_BLOCKS_MAX: u32 = 255;
@@ -79,7 +82,8 @@ pub const COPY_LIMITS: Limits = Limits {
 /// Bytes copied at a time by EXTENDED COPY, where a device takes its time.
 pub const COPY_PIECE_BYTES: u64 = 1 << 20;
 
-/// The same where the devices answer on the spot: half as much as of other commands, since each byte is moved twice.
+/// The same where the devices answer on the spot, or others have tasks beside: half as much as of other commands, since
+/// each byte is moved twice.
 pub const COPY_SMALL_PIECE_BYTES: u64 = PIECE_BYTES / 2;
 
 /// Results of EXTENDED COPY kept per logical unit for who asks later. When full, the oldest gives way.
@@ -139,7 +143,8 @@ pub const WRITERS_REMEMBERED_MAX: usize = 1024;
 /// way.
 pub const UNIT_ATTENTIONS_MAX: usize = 16;
 
-/// Tasks under way per logical unit. When full: TASK SET FULL.
+/// Tasks under way per logical unit. When full: TASK SET FULL. Once half of them are there, an initiator name has no
+/// more than are then left: alone it has half, the whole windows of sixteen sessions.
 pub const TASKS_MAX: usize = 4096;
 
 /// Bytes of the smallest block that copies of a shared unit are registered in: a page, which is what hosts cache.

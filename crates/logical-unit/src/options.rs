@@ -7,7 +7,7 @@ use block::BufferPool;
 
 use crate::change_marks::{ChangeStore, SavedMarks};
 use crate::comparison::CompareAndWrite;
-use crate::limits::{READ_BUFFER_BYTES_DEFAULT, WORK_BUFFER_BYTES};
+use crate::limits::{COPY_BUFFER_BYTES, READ_BUFFER_BYTES_DEFAULT, WORK_BUFFER_BYTES};
 use crate::reservation::{ReservationStore, SavedReservations};
 use crate::sharing::SharingOptions;
 
@@ -60,8 +60,11 @@ pub struct LogicalUnitOptions {
     pub clock: Option<Arc<dyn Clock>>,
     /// Where buffers of data-in come from. When it has lent all it may, reads wait.
     pub read_buffers: BufferPool,
-    /// Where buffers of what commands do on their own come from: copying, repeating a block, comparing.
+    /// Where buffers of what commands do on their own come from: repeating a block, comparing. Who waits for one may
+    /// have blocks, so who has one waits for none.
     pub work_buffers: BufferPool,
+    /// Where buffers of copies come from. Who has one may wait for blocks, so who waits for one has none.
+    pub copy_buffers: BufferPool,
 }
 
 impl Default for LogicalUnitOptions {
@@ -88,6 +91,7 @@ impl Default for LogicalUnitOptions {
             clock: None,
             read_buffers: BufferPool::new(READ_BUFFER_BYTES_DEFAULT),
             work_buffers: BufferPool::new(WORK_BUFFER_BYTES),
+            copy_buffers: BufferPool::new(COPY_BUFFER_BYTES),
         }
     }
 }

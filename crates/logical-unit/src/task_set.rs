@@ -12,7 +12,11 @@
 //! | simple | head-of-queue tasks, older ordered ones |
 //! | ordered | head-of-queue tasks, all older ones |
 //! | head of queue | nobody |
+//!
+//! Once half of the places are taken, an initiator name gets no more of them than it leaves to others: what is withheld
+//! for one host by the locks of another lasts as long as these, and must not take all.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +46,8 @@ struct State {
     number_next: u64,
     /// Ascending by number.
     tasks: Vec<Task>,
+    /// How many of them each nexus has, those that have some.
+    counts: BTreeMap<NexusId, usize>,
     /// Woken whenever a task leaves; each looks for itself whether that was the one.
     waiting: Vec<Waker>,
 }
@@ -119,19 +125,33 @@ impl TaskSet {
         self.shared.task_count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether it has no room for another task: TASK SET FULL.
-    pub(crate) fn is_full(&self) -> bool {
-        self.shared.task_count.load(Ordering::Acquire) >= TASKS_MAX
+    /// Whether it has no room for another task of this nexus: TASK SET FULL.
+    pub(crate) fn is_full_for(&self, nexus: &NexusId) -> bool {
+        let all = self.shared.task_count.load(Ordering::Acquire);
+        if all < TASKS_MAX / 2 {
+            return false;
+        }
+        let name = nexus.initiator_name();
+        let state = self.lock();
+        let own = state.counts.iter().filter(|(other, _)| other.initiator_name() == name);
+        let own: usize = own.map(|(_, count)| count).sum();
+        all + own >= TASKS_MAX
     }
 
-    /// A place for a task that waits. Whoever starts a task asks [`is_full`](Self::is_full) first; several who ask at
-    /// the same moment may go past the bound by their count.
+    /// Tasks so far.
+    pub(crate) fn begun(&self) -> u64 {
+        self.lock().number_next
+    }
+
+    /// A place for a task that waits. Whoever starts a task asks [`is_full_for`](Self::is_full_for) first; several who
+    /// ask at the same moment may go past the bound by their count.
     pub(crate) fn enter(&self, nexus: &NexusId, tag: u64, attribute: TaskAttribute) -> Ticket {
         let mut state = self.lock();
         let number = state.number_next;
         state.number_next += 1;
         let order = Order::of(attribute);
         state.tasks.push(Task { number, nexus: nexus.clone(), tag, order, abort: None });
+        *state.counts.entry(nexus.clone()).or_default() += 1;
         self.shared.task_count.fetch_add(1, Ordering::Release);
         self.shared.barrier_count.fetch_add(usize::from(order != Order::Simple), Ordering::Release);
         Ticket { set: self.clone(), number }
@@ -217,6 +237,12 @@ impl Drop for Ticket {
             let mut state = self.set.lock();
             let Some(index) = state.tasks.iter().position(|task| task.number == self.number) else { return };
             let task = state.tasks.remove(index);
+            if let Some(count) = state.counts.get_mut(&task.nexus) {
+                *count -= 1;
+                if *count == 0 {
+                    state.counts.remove(&task.nexus);
+                }
+            }
             self.set.shared.task_count.fetch_sub(1, Ordering::Release);
             self.set.shared.barrier_count.fetch_sub(usize::from(task.order != Order::Simple), Ordering::Release);
             std::mem::take(&mut state.waiting)
@@ -285,14 +311,42 @@ mod tests {
         assert!(*has_ended.lock().unwrap());
     }
 
+    /// As many tasks as its nexuses get, each in turn.
+    fn take_all(set: &TaskSet, nexuses: &[NexusId]) -> Vec<Ticket> {
+        let mut taken = Vec::new();
+        let mut turns = nexuses.iter().cycle();
+        while let Some(nexus) = turns.next().filter(|nexus| !set.is_full_for(nexus)) {
+            taken.push(set.enter(nexus, taken.len() as u64, TaskAttribute::Simple));
+        }
+        taken
+    }
+
+    #[test]
+    fn a_name_leaves_as_many_tasks_as_it_has_whatever_the_count_of_its_sessions() {
+        let set = TaskSet::default();
+        let sessions = |name: &str, count: usize| -> Vec<NexusId> {
+            (0..count).map(|number| NexusId::new(&format!("iqn.{name},i,0x{number:012x},iqn.t,t,0x0001"))).collect()
+        };
+        let mut first = take_all(&set, &sessions("first", 33));
+        let second = take_all(&set, &sessions("second", 3));
+        let third = take_all(&set, &sessions("third", 1));
+        assert_eq!([first.len(), second.len(), third.len()], [TASKS_MAX / 2, TASKS_MAX / 4, TASKS_MAX / 8]);
+        first.truncate(3);
+        let more = take_all(&set, &sessions("second", 5));
+        assert_eq!(second.len() + more.len(), (TASKS_MAX - 3 - third.len()).div_ceil(2));
+        drop((first, second, more, third));
+        assert!(set.lock().counts.is_empty());
+        assert!(!set.must_wait(TaskAttribute::Ordered));
+    }
+
     #[test]
     fn a_full_set_says_so() {
         let set = TaskSet::default();
-        let mut tickets: Vec<Ticket> =
-            (0..TASKS_MAX as u64).map(|tag| set.enter(&nexus(), tag, TaskAttribute::Simple)).collect();
-        assert!(set.is_full());
+        let enter = |number| set.enter(&NexusId::new(&format!("{number}")), number, TaskAttribute::Simple);
+        let mut tickets: Vec<Ticket> = (0..TASKS_MAX as u64).map(enter).collect();
+        assert!(set.is_full_for(&nexus()));
         tickets.pop();
-        assert!(!set.is_full());
+        assert!(!set.is_full_for(&nexus()));
         drop(tickets);
         assert!(!set.must_wait(TaskAttribute::Ordered));
     }

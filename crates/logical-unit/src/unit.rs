@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use block::completion::Workers;
-use block::{ByteRange, Geometry, Hints, Request, SharedDevice};
+use block::{BufferPool, ByteRange, Geometry, Hints, Request, SharedDevice};
 use scsi::Sense;
 use scsi::cdb::Blocks;
 
@@ -19,7 +19,7 @@ use crate::copy_results::CopyResults;
 use crate::data_in::sense_bytes;
 use crate::device_watch::DeviceWatch;
 use crate::failure::{self, DeviceAccess, Failure};
-use crate::limits::TRANSFER_BYTES_MAX;
+use crate::limits::{COPY_SMALL_PIECE_BYTES, TRANSFER_BYTES_MAX};
 use crate::lost_writes::LostWrites;
 use crate::medium_state::MediumState;
 use crate::mode_state::ModeState;
@@ -76,6 +76,8 @@ pub struct LogicalUnit {
     pub(crate) mode: ModeState,
     pub(crate) sanitize: Arc<SanitizeState>,
     pub(crate) copies: CopyResults,
+    /// One piece of all copies, while others have tasks.
+    pub(crate) copy_turn: BufferPool,
     /// The other units of the map it is in, for copies between them.
     pub(crate) maps: Maps,
     lost_writes: Arc<LostWrites>,
@@ -115,6 +117,7 @@ impl LogicalUnit {
             mode: ModeState::default(),
             sanitize: Arc::default(),
             copies: CopyResults::default(),
+            copy_turn: BufferPool::new(COPY_SMALL_PIECE_BYTES as usize),
             maps: Maps::default(),
             lost_writes,
             access: Arc::new(Access::new(sharing)),

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use block::{Buffer, Device};
 use common::{BLOCK_BYTES, Target};
+use logical_unit::limits::COPY_SMALL_PIECE_BYTES;
 use logical_unit::{Command, LogicalUnitOptions};
 use scsi::cdb::{Blocks, Transfer, WriteSame};
 use scsi::{Cdb, TaskAttribute};
@@ -189,7 +190,6 @@ fn a_long_write_lets_others_have_their_turn_between_its_pieces() {
     assert!(polls >= SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces");
 }
 
-/// Has `target` copy blocks of its only logical unit from the start to LBA 32768.
 #[test]
 fn a_long_verify_lets_others_have_their_turn_between_its_pieces() {
     const BYTES: usize = (PIECES as usize) << 20;
@@ -214,7 +214,8 @@ fn a_long_verify_lets_others_have_their_turn_between_its_pieces() {
     assert_eq!(verify(1, &bytes).0.sense, Some(expected), "of the data, not of its piece");
 }
 
-fn start_copy(target: &Target, identifier: u8, blocks: u16) -> logical_unit::Execution {
+/// Has `target` copy blocks of its only logical unit from one LBA to another.
+fn start_copy(target: &Target, identifier: u8, blocks: u16, (from, to): (u64, u64)) -> logical_unit::Execution {
     let inquiry = target.run_bytes(&[0x12, 1, 0x83, 1, 0, 0], &[]);
     let designator_bytes = usize::from(inquiry.data_in[7]);
     let designator = &inquiry.data_in[4..8 + designator_bytes];
@@ -226,8 +227,8 @@ fn start_copy(target: &Target, identifier: u8, blocks: u16) -> logical_unit::Exe
     list.extend(descriptor);
     list.extend([2, 0, 0, 0x18, 0, 0, 0, 0, 0, 0]);
     list.extend(blocks.to_be_bytes());
-    list.extend(0u64.to_be_bytes());
-    list.extend(32768u64.to_be_bytes());
+    list.extend(from.to_be_bytes());
+    list.extend(to.to_be_bytes());
     let length = list.len() as u8;
     let cdb = scsi::CdbBytes::new(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, length, 0, 0]).expect("sixteen bytes");
     target.start(cdb, Buffer::copy_of(&list), TaskAttribute::Simple, 1)
@@ -236,11 +237,53 @@ fn start_copy(target: &Target, identifier: u8, blocks: u16) -> logical_unit::Exe
 #[test]
 fn a_copy_lets_others_have_their_turn_between_its_pieces() {
     let (_device, target) = target();
-    let mut execution = start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16);
+    let mut execution = start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16, (0, 32768));
     let (outcome, polls) = run_counting(&mut execution);
     assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
     // A piece is read and written.
     assert!(polls >= 2 * SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces, each moved twice");
+}
+
+/// Who holds the buffer of a copy may wait for blocks that another copy reads.
+#[test]
+fn copies_in_both_directions_end_with_the_smallest_pool_of_buffers() {
+    let device = common::GatedDevice::new();
+    let (work_buffers, copy_buffers) = (block::BufferPool::new(1), block::BufferPool::new(1));
+    let options = LogicalUnitOptions { work_buffers, copy_buffers, ..LogicalUnitOptions::default() };
+    let target = Target::with(std::sync::Arc::clone(&device) as _, options);
+    let mut left = vec![start_copy(&target, 1, 8, (0, 16)), start_copy(&target, 2, 8, (16, 0))];
+    for _ in 0..12 {
+        let context = &mut Context::from_waker(Waker::noop());
+        left.retain_mut(|execution| Pin::new(execution).poll(context).is_pending());
+        if device.waiting_count() > 0 {
+            device.release();
+        }
+    }
+    assert!(left.is_empty(), "{} copies wait for each other", left.len());
+}
+
+/// Where a device takes its time, what copies have in it is what others wait for.
+#[test]
+fn beside_others_all_copies_have_one_small_piece_in_the_device() {
+    let device = common::GatedDevice::new();
+    let target = Target::with(std::sync::Arc::clone(&device) as _, LogicalUnitOptions::default());
+    let half = common::BLOCK_COUNT / 2;
+    let mut copies: Vec<_> = (0..3).map(|number| start_copy(&target, number, half as u16, (0, half))).collect();
+    let mut pieces = 0;
+    for round in 0..20 {
+        let read = Cdb::Read(common::transfer(Blocks::sixteen(0, 1))).emit();
+        let _reading = target.start(read, Buffer::empty(), TaskAttribute::Simple, 9);
+        let context = &mut Context::from_waker(Waker::noop());
+        copies.iter_mut().for_each(|copy| assert!(Pin::new(copy).poll(context).is_pending()));
+        let of_copies: Vec<u64> = device.waiting_bytes().into_iter().filter(|&bytes| bytes != 512).collect();
+        // Before that there is what was asked for when nobody else was seen.
+        if round >= 4 {
+            assert!(of_copies.is_empty() || of_copies == [COPY_SMALL_PIECE_BYTES], "{of_copies:?} bytes of copies");
+            pieces += of_copies.len();
+        }
+        (0..device.waiting_count()).for_each(|_| device.release());
+    }
+    assert!(pieces >= 8, "{pieces} in 16 rounds");
 }
 
 /// Each range of an UNMAP may give back memory, on the thread of whoever asks.
@@ -270,7 +313,7 @@ fn the_result_of_the_oldest_copy_gives_way() {
     let (_device, target) = target();
     let copies = logical_unit::limits::COPY_RESULTS_MAX as u8 + 1;
     for identifier in 1..=copies {
-        let outcome = base::executor::block_on(start_copy(&target, identifier, 1));
+        let outcome = base::executor::block_on(start_copy(&target, identifier, 1, (0, 32768)));
         assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
     }
     // RECEIVE COPY RESULTS, COPY STATUS (SPC-4 6.20.2).

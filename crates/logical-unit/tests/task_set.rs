@@ -63,16 +63,21 @@ fn overlapping_commands_run_in_the_order_they_came() {
     assert_eq!(&read.data_in[..], [2; BLOCK_BYTES]);
 }
 
-/// SAM-5 5.3.1: TASK SET FULL, and nothing of the command is done.
+/// SAM-5 5.3.1: TASK SET FULL, and nothing of the command is done. Others go on.
 #[test]
 fn a_full_task_set_takes_nothing_more() {
     let (device, target) = gated();
     let mut executor = Executor::in_order();
-    let taken: Vec<_> = (0..TASKS_MAX as u64).map(|tag| spawn(&mut executor, write(&target, 0, 1, tag))).collect();
+    let count = TASKS_MAX as u64 / 2;
+    let taken: Vec<_> = (0..count).map(|tag| spawn(&mut executor, write(&target, 0, 1, tag))).collect();
     executor.run_until_stalled();
     let refused = spawn(&mut executor, write(&target, 9, 9, 99_999));
     executor.run_until_stalled();
-    assert_eq!(status(&refused), Some(Status::TaskSetFull));
+    assert_eq!(status(&refused), Some(Status::TaskSetFull), "a host has half");
+    let other = target.other("other,i,0x1,target,t,0x1");
+    let others = spawn(&mut executor, write(&other, 7, 7, 1));
+    executor.run_until_stalled();
+    assert_eq!(status(&others), None, "another one is taken");
     device.release();
     executor.run_until_stalled();
     assert_eq!(status(&taken[0]), Some(Status::Good));

@@ -13,6 +13,7 @@ use scsi::unmap::{self, Descriptor};
 use scsi::vpd::{self, Designator, page};
 use tokio::task::JoinSet;
 
+use crate::flood::{self, Flood};
 use crate::{BLOCK_BYTES, Result};
 
 /// Locks of one request: as many as a target takes.
@@ -31,6 +32,20 @@ pub enum Attack {
     CompareAndWrite,
     /// COMPARE AND WRITE of 64 KiB
     LongCompareAndWrite,
+    /// TEST UNIT READY in 32 sessions of each client
+    TestUnitReady,
+    /// READ of 4 KiB
+    SmallRead,
+    /// READ of 1 MiB
+    Read,
+    /// WRITE of 256 KiB whose data comes with the command
+    ImmediateWrite,
+    /// WRITE of 1 MiB whose data is asked for
+    SolicitedWrite,
+    /// NOP-Out with 256 KiB of data
+    Ping,
+    /// Text requests of 16 KiB
+    Text,
     /// READ of 16 MiB
     LongRead,
     /// WRITE of 16 MiB
@@ -50,10 +65,17 @@ impl Attack {
     fn depth(self) -> u64 {
         match self {
             Self::LongRead | Self::LongWrite | Self::LongVerify | Self::Copy => 8,
-            Self::WriteSame => 32,
+            Self::WriteSame | Self::TestUnitReady | Self::Read | Self::ImmediateWrite | Self::SolicitedWrite => 32,
+            Self::SmallRead => 100,
             Self::Unmap | Self::Locks | Self::Circles => 64,
             Self::CompareAndWrite | Self::LongCompareAndWrite => 128,
+            Self::Ping | Self::Text => 1,
         }
+    }
+
+    /// Sessions of each client.
+    fn sessions(self) -> u64 {
+        if self == Self::TestUnitReady { 32 } else { 1 }
     }
 
     fn is_of_locks(self) -> bool {
@@ -82,6 +104,10 @@ impl Attack {
             }
             Self::CompareAndWrite => compare(1),
             Self::LongCompareAndWrite => compare(128),
+            Self::SmallRead => (Cdb::Read(transfer(4 << 10)), Vec::new(), 4 << 10),
+            Self::Read => (Cdb::Read(transfer(1 << 20)), Vec::new(), 1 << 20),
+            Self::ImmediateWrite => (Cdb::Write(transfer(256 << 10)), vec![7; 256 << 10], 0),
+            Self::SolicitedWrite => (Cdb::Write(transfer(1 << 20)), vec![7; 1 << 20], 0),
             Self::LongRead => (Cdb::Read(transfer(16 << 20)), Vec::new(), 16 << 20),
             Self::LongWrite => (Cdb::Write(transfer(16 << 20)), vec![7; 16 << 20], 0),
             Self::LongVerify => {
@@ -92,38 +118,45 @@ impl Attack {
                 let list = copy_list(own_name);
                 (Cdb::ExtendedCopy { parameter_list_length: list.len() as u32 }, list, 0)
             }
-            Self::Locks | Self::Circles => (Cdb::TestUnitReady, Vec::new(), 0),
+            Self::TestUnitReady | Self::Locks | Self::Circles | Self::Ping | Self::Text => {
+                (Cdb::TestUnitReady, Vec::new(), 0)
+            }
         }
+    }
+
+    /// What is cheap to send.
+    fn flood(self) -> Flood {
+        let (cdb, data_out, data_in_bytes) = self.command(0);
+        let (is_solicited, sessions) = (self == Self::SolicitedWrite, self.sessions());
+        Flood { cdb, data_in_bytes, data_out_bytes: data_out.len(), is_solicited, depth: self.depth(), sessions }
     }
 
     /// Attacks until the process is ended. A client that asks for locks and takes none of the messages about them is
     /// fenced soon: it comes back as another one.
     pub async fn run(self, url: &str, number: usize) -> Result<()> {
+        let name = format!("iqn.2026-11.io.forebay:unfair{number}");
+        let options = self.options(url, &name)?;
+        match self {
+            Self::Ping => return flood::pings(&options),
+            Self::Text => return flood::texts(&options),
+            Self::TestUnitReady | Self::SmallRead | Self::Read | Self::ImmediateWrite | Self::SolicitedWrite => {
+                return self.flood().run(&options);
+            }
+            _ => {}
+        }
         loop {
-            let ended = self.run_once(url, number).await;
+            let ended = self.run_once(url, &name).await;
             if !self.is_of_locks() {
                 return ended;
             }
         }
     }
 
-    async fn run_once(self, url: &str, number: usize) -> Result<()> {
-        let url = url.parse()?;
-        let initiator_name = format!("iqn.2026-11.io.forebay:unfair{number}");
-        let is_shared = self.is_of_locks();
-        let options = InitiatorOptions { initiator_name, is_shared, ..InitiatorOptions::for_url(&url) };
-        let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await?;
-        tokio::spawn(driver);
-        let inquiry = Cdb::Inquiry { is_vpd: true, page: page::DEVICE_IDENTIFICATION, allocation_length: 255 };
-        let names = lun.execute(&inquiry.emit(), &[], 255).await?;
-        let own_name =
-            vpd::parse_device_identification(&names.data_in).into_iter().flatten().find_map(|name| match name {
-                Designator::Naa(name) => Some(name),
-                _ => None,
-            });
-        let own_name = own_name.ok_or("a logical unit has a name")?;
+    async fn run_once(self, url: &str, name: &str) -> Result<()> {
         let requests = Arc::new(AtomicU64::new(1));
         let mut tasks = JoinSet::new();
+        let lun = self.connect(url, name).await?;
+        let own_name = own_name(&lun).await?;
         for task in 0..self.depth() {
             let (lun, requests) = (Arc::clone(&lun), Arc::clone(&requests));
             tasks.spawn(async move {
@@ -141,6 +174,31 @@ impl Attack {
         }
         tasks.join_next().await.ok_or("an attack has tasks")??
     }
+
+    fn options(self, url: &str, name: &str) -> Result<InitiatorOptions> {
+        let url = url.parse()?;
+        let is_shared = self.is_of_locks();
+        let initiator_name = name.to_owned();
+        Ok(InitiatorOptions { initiator_name, is_shared, ..InitiatorOptions::for_url(&url) })
+    }
+
+    async fn connect(self, url: &str, name: &str) -> Result<Arc<RemoteLun>> {
+        let (lun, driver) = initiator::connect(self.options(url, name)?, Arc::new(TcpConnector)).await?;
+        tokio::spawn(driver);
+        Ok(lun)
+    }
+}
+
+/// What a logical unit is called in lists of copies.
+async fn own_name(lun: &RemoteLun) -> Result<u64> {
+    let inquiry = Cdb::Inquiry { is_vpd: true, page: page::DEVICE_IDENTIFICATION, allocation_length: 255 };
+    let names = lun.execute(&inquiry.emit(), &[], 255).await?;
+    let mut names = vpd::parse_device_identification(&names.data_in).into_iter().flatten();
+    let name = names.find_map(|name| match name {
+        Designator::Naa(name) => Some(name),
+        _ => None,
+    });
+    Ok(name.ok_or("a logical unit has a name")?)
 }
 
 /// A list of copies of a logical unit to itself, from the start to behind the first 64 MiB.

@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod attack;
+mod flood;
 
 use std::error::Error;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -58,6 +60,12 @@ struct Arguments {
     /// The good client reads the blocks that are attacked, and not others of the logical unit
     #[arg(long)]
     same_blocks: bool,
+    /// The good client has a host of its own, as its address tells: it comes over IPv6
+    #[arg(long)]
+    own_host: bool,
+    /// The clients are those of a gateway (`attach --as iscsi:PORT`) to the target, on the same processors
+    #[arg(long, conflicts_with = "own_host")]
+    gateway: bool,
     /// Rounds; the median is reported
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -115,14 +123,20 @@ struct Phase {
 async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
     let stage = tempfile::tempdir()?;
     let target = start_target(arguments, stage.path())?;
-    let url = format!("iscsi://{}/{IQN}/0", target.ready);
+    let (_, port) = target.ready.rsplit_once(':').ok_or("a portal has a port")?;
+    let url_at = |host| format!("iscsi://{host}:{port}/{IQN}/0");
+    let (mut url, mut good_url) = (url_at("127.0.0.1"), url_at(if arguments.own_host { "[::1]" } else { "127.0.0.1" }));
+    let gateway = arguments.gateway.then(|| start_gateway(arguments, stage.path(), &url)).transpose()?;
+    if let Some(gateway) = &gateway {
+        (url, good_url) = (gateway.ready.clone(), gateway.ready.clone());
+    }
     let name = attack.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let (mut alone, mut spun, mut attacked) = (Vec::new(), Vec::new(), Vec::new());
     let mut last = Vec::new();
     for round in 1..=arguments.rounds {
-        alone.push(read(&url, arguments).await?);
+        alone.push(read(&good_url, arguments).await?);
         let spinning = start_all(|_| Ok(own_program(0)?.arg("--spin").spawn()?))?;
-        spun.push(read(&url, arguments).await?);
+        spun.push(read(&good_url, arguments).await?);
         drop(spinning);
         last = start_all(|number| {
             let mut command = own_program(arguments.nice)?;
@@ -130,7 +144,7 @@ async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
             Ok(command.stderr(Stdio::null()).spawn()?)
         })?;
         tokio::time::sleep(RAMP).await;
-        attacked.push(read(&url, arguments).await?);
+        attacked.push(read(&good_url, arguments).await?);
         if last.iter_mut().any(Attacker::has_ended) {
             return Err(format!("an unfair client ended by itself: {name}").into());
         }
@@ -143,7 +157,10 @@ async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
             rates[0], rates[1], rates[2]
         );
     }
-    let ending = end(target)?;
+    let ending = match gateway {
+        Some(gateway) => end(gateway)?,
+        None => end(target)?,
+    };
     drop(last);
     report(&name, [&alone, &spun, &attacked], ending);
     Ok(())
@@ -169,11 +186,23 @@ fn report(name: &str, [alone, spun, attacked]: [&Vec<Phase>; 3], ending: Duratio
 
 fn start_target(arguments: &Arguments, stage: &Path) -> Result<Process> {
     let lun = format!("0=ram:{LUN_BYTES},shared");
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let portals = ["127.0.0.1", "[::1]"].map(|host| format!("--portal={host}:{port}"));
+    let arguments_of_all = ["target", "serve", "--iqn", IQN, "--lun", &lun];
+    start(arguments, stage, &[&arguments_of_all[..], &portals.each_ref().map(String::as_str)[..]].concat())
+}
+
+fn start_gateway(arguments: &Arguments, stage: &Path, url: &str) -> Result<Process> {
+    start(arguments, stage, &["attach", url, "--name", "fairness", "--as", "iscsi:0"])
+}
+
+/// The program on the processors of the target.
+fn start(arguments: &Arguments, stage: &Path, own: &[&str]) -> Result<Process> {
     let mut command = Command::new("taskset");
     command
         .args(["-c", &arguments.server_cpus])
         .arg(&arguments.forebay)
-        .args(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", &lun])
+        .args(own)
         .env("FOREBAY_RUNTIME_DIR", stage.join("run"))
         .env("FOREBAY_STATE_DIR", stage.join("state"));
     Ok(Process::start(&mut command).map_err(|ended| ended.stderr)?)

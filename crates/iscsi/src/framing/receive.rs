@@ -10,9 +10,10 @@
 //! ```
 //!
 //! Small PDUs come through a staging buffer, many per read. While the better part of a large data segment is missing,
-//! `receive_space` is the rest of its destination, so those bytes are never copied. While a header waits for its
-//! place, `receive_space` is empty: a layer above that has no buffer to give simply does not read, and TCP tells the
-//! peer.
+//! `receive_space` is the rest of its destination, so those bytes are never copied; of a destination whose memory is
+//! not made yet it is a piece, since making it takes longer than receiving what goes there. While a header waits for
+//! its place, `receive_space` is empty: a layer above that has no buffer to give simply does not read, and TCP tells
+//! the peer.
 //!
 //! A header that is no PDU is handed up with its data discarded, so that it can be rejected. A wrong header digest or
 //! an overlong data segment is an error, after which nothing can be made of what follows: the connection must be
@@ -24,7 +25,9 @@ use base::buffer::Buffer;
 use base::checksum::{Crc32c, crc32c};
 
 use super::{Digests, PduSizes, digest_bytes};
-use crate::limits::{DIRECT_READ_BYTES_MIN, LARGE_SEGMENT_BYTES, STAGING_BYTES, STAGING_BYTES_AFTER_LARGE};
+use crate::limits::{
+    DIRECT_READ_BYTES_MIN, LARGE_SEGMENT_BYTES, MAKING_BYTES, STAGING_BYTES, STAGING_BYTES_AFTER_LARGE,
+};
 use crate::pdu::{
     AdditionalHeaders, BHS_BYTES, Bhs, DIGEST_BYTES, HeaderError, Lengths, Opcode, RawBhs, padding_bytes,
 };
@@ -63,7 +66,7 @@ pub struct ReceivedHeader {
 pub enum Destination {
     /// Into this buffer from this offset on. It comes back with the PDU.
     Buffer {
-        /// At least `offset` and the data segment long.
+        /// With room for `offset` and the data segment. It is made as long as this while the data comes.
         buffer: Buffer,
         /// First byte.
         offset: usize,
@@ -188,6 +191,8 @@ impl Receiver {
             let from = assembly.offset + assembly.filled;
             let to = assembly.offset + assembly.length;
             let buffer = assembly.buffer.as_mut().expect("discarded data is not read directly");
+            let to = to.min(buffer.made().max(from + MAKING_BYTES));
+            buffer.extend_to(to);
             return &mut buffer[from..to];
         }
         self.compact();
@@ -225,7 +230,7 @@ impl Receiver {
         let (buffer, offset) = match destination {
             Destination::Buffer { buffer, offset } => {
                 let end = offset.checked_add(length);
-                assert!(end.is_some_and(|end| end <= buffer.len()), "the destination is too short");
+                assert!(end.is_some_and(|end| end <= buffer.room()), "the destination is too short");
                 (Some(buffer), offset)
             }
             Destination::Discard => (None, 0),
@@ -328,6 +333,7 @@ impl Receiver {
         let moved = staged.len().min(assembly.remaining());
         if let Some(buffer) = &mut assembly.buffer {
             let at = assembly.offset + assembly.filled;
+            buffer.extend_to(at + moved);
             buffer[at..at + moved].copy_from_slice(&staged[..moved]);
         }
         assembly.filled += moved;
@@ -479,6 +485,40 @@ mod tests {
         let Ok(Progress::Pdu(pdu)) = receiver.poll() else { panic!("all of it is there") };
         assert_eq!(pdu.data.bytes(), &data[..]);
         assert_eq!(receiver.receive_space().len(), STAGING_BYTES_AFTER_LARGE, "the next one may be large, too");
+    }
+
+    /// Making it takes longer than receiving what goes there, and others wait for both.
+    #[test]
+    fn a_destination_whose_memory_is_not_made_is_made_and_filled_in_pieces() {
+        let mut queue = TransmitQueue::new(Digests::default());
+        let data = pattern(256 << 10);
+        queue.push(&data_out(0), &AdditionalHeaders::default(), DataSegment::from(data.clone()));
+        let bytes = drain(&mut queue);
+        let pool = base::buffer::BufferPool::new(1 << 20);
+        for (is_made, longest) in [(false, MAKING_BYTES), (true, data.len())] {
+            let mut receiver = Receiver::new(BYTES_MAX);
+            receiver.receive_space()[..48].copy_from_slice(&bytes[..48]);
+            receiver.handle_received(48);
+            assert!(matches!(receiver.poll(), Ok(Progress::NeedPlace)));
+            let buffer = pool.try_acquire_beside_others(data.len(), 0).expect("nothing is out");
+            assert_eq!(buffer.made() >= data.len(), is_made, "it is the same memory the second time");
+            receiver.place(Destination::Buffer { buffer, offset: 0 });
+            let mut lengths = Vec::new();
+            let mut received = 48;
+            let pdu = loop {
+                match receiver.poll() {
+                    Ok(Progress::Pdu(pdu)) => break pdu,
+                    other => assert!(matches!(other, Ok(Progress::NeedBytes)), "{other:?}"),
+                }
+                let space = receiver.receive_space();
+                space.copy_from_slice(&bytes[received..][..space.len()]);
+                lengths.push(space.len());
+                received += lengths[lengths.len() - 1];
+                receiver.handle_received(lengths[lengths.len() - 1]);
+            };
+            assert_eq!(pdu.data.bytes(), &data[..]);
+            assert_eq!(lengths, vec![longest; data.len() / longest]);
+        }
     }
 
     #[test]

@@ -91,9 +91,9 @@ impl DataOutPlan {
     }
 }
 
-/// A buffer for data-out of a session that has its `own`: within its share and what others leave, or within its
-/// reserve. What is to be asked for (`is_asked`) takes of the reserve only when the session has nothing else: it can
-/// wait.
+/// A buffer with room for data-out of a session that has its `own`: within its share and what others leave, or within
+/// its reserve. Its memory is made when data comes, which takes longer than all else that is done for a command. What
+/// is to be asked for (`is_asked`) takes of the reserve only when the session has nothing else: it can wait.
 pub(super) fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize, is_asked: bool) -> Option<Buffer> {
     let capacity = BufferPool::capacity_of(bytes)?;
     let is_within_share = own.lent_bytes == 0 || own.lent_bytes + capacity <= parameters.session_data_out_bytes;
@@ -141,7 +141,7 @@ pub(super) fn place_data_out(
     }
     let offset = data.buffer_offset as usize;
     let Some(buffer) = task.data_out.buffer.take() else { return Destination::Discard };
-    if buffer.len() >= offset + bytes {
+    if buffer.room() >= offset + bytes {
         return Destination::Buffer { buffer, offset };
     }
     // Only what comes unasked has a buffer that grows with it.
@@ -170,6 +170,7 @@ pub(super) fn grow(
 ) -> Option<Buffer> {
     let ample = needed.max(2 * buffer.capacity()).min(limit.max(needed));
     let mut grown = lend(ample).or_else(|| lend(needed))?;
+    grown.extend_to(kept);
     grown[..kept].copy_from_slice(&buffer[..kept]);
     Some(grown)
 }

@@ -14,7 +14,7 @@ use scsi::cdb::{Blocks, Transfer};
 use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
 use scsi::{Cdb, Sense};
 
-use super::read_write::{read_range, write_range};
+use super::read_write::{read_to, write_range};
 use super::task::{Task, between_pieces, nothing, refuse};
 use crate::admission::Admission;
 use crate::data_in::cut;
@@ -163,15 +163,25 @@ impl Copy {
         let block_bytes = u64::from(from.logical_block_bytes.max(to.logical_block_bytes));
         let bytes_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
         let mut pieces = Pieces::new(block_bytes, COPY_SMALL_PIECE_BYTES, bytes_max);
+        let mut tasks_begun = source.tasks.begun();
         let mut done = 0;
         while done < bytes {
-            let length = pieces.next(bytes - done);
+            // Where the device takes its time others are seen by their tasks. Beside them all copies have one piece.
+            let begun = source.tasks.begun();
+            let is_beside_others = std::mem::replace(&mut tasks_begun, begun) != begun;
+            let (length, pool) = if is_beside_others {
+                (pieces.next_small(bytes - done), &source.copy_turn)
+            } else {
+                (pieces.next(bytes - done), &source.options.copy_buffers)
+            };
+            // Before it has blocks: who has a buffer may wait for these.
+            let buffer = pool.acquire(length as usize).await;
             let piece = ByteRange { offset: read.offset + done, length };
             let buffer = {
                 let place = source.access.enter(&self.nexus, piece, Direction::Look);
                 let _entry = place.take(Some(&self.ticket)).await?;
                 let lba = piece.offset / u64::from(from.logical_block_bytes);
-                pieces.wait_for(read_range(source, piece, lba)).await?
+                pieces.wait_for(read_to(source, buffer, piece.offset, lba)).await?
             };
             let piece = ByteRange { offset: written.offset + done, length };
             let place = destination.access.enter(&self.nexus, piece, Direction::Change);

@@ -90,14 +90,19 @@ async fn read_into(unit: &LogicalUnit, pool: &BufferPool, range: ByteRange, lba:
     if range.is_empty() {
         return Ok(Buffer::empty());
     }
-    let failed = |error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba));
     if range.length <= WHOLE_TRANSFER_BYTES_MAX {
         let buffer = pool.acquire(range.length as usize).await;
-        let response = unit.device().submit(Request::read(range.offset, buffer)).await;
-        return response.into_buffer().map_err(failed);
+        return read_to(unit, buffer, range.offset, lba).await;
     }
     let buffer = pool.acquire_unfilled(range.length as usize).await;
-    read_pieces(unit, buffer, range).await.map_err(failed)
+    let read = read_pieces(unit, buffer, range).await;
+    read.map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))
+}
+
+/// Fills a buffer with one request, from blocks that the caller holds.
+pub(super) async fn read_to(unit: &LogicalUnit, buffer: Buffer, offset: u64, lba: u64) -> Result<Buffer, Failure> {
+    let response = unit.device().submit(Request::read(offset, buffer)).await;
+    response.into_buffer().map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))
 }
 
 /// Fills a buffer with a range piece by piece.

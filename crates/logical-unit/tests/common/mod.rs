@@ -121,6 +121,16 @@ impl GatedDevice {
         self.waiting.lock().unwrap().len()
     }
 
+    /// Bytes of each request that waits.
+    pub(crate) fn waiting_bytes(&self) -> Vec<u64> {
+        self.waiting
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(request, _)| request.range().map_or(0, |range| range.length))
+            .collect()
+    }
+
     /// Lets the oldest request go.
     pub(crate) fn release(&self) {
         let (request, sender) = self.waiting.lock().unwrap().remove(0);

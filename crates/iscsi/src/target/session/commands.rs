@@ -226,7 +226,7 @@ impl Session {
             }
         }
         let has_place =
-            task.data_out.buffer.as_ref().is_some_and(|buffer| buffer.len() >= task.data_out.wanted as usize);
+            task.data_out.buffer.as_ref().is_some_and(|buffer| buffer.room() >= task.data_out.wanted as usize);
         if has_place {
             self.send_r2ts(at, id);
         } else if !self.set.starved.contains(&id) {
@@ -314,7 +314,8 @@ impl Session {
                 let Some(mut buffer) = lend(&self.parameters, own, wanted, true) else { return };
                 // What came unasked is in the small buffer.
                 if let Some(small) = &task.data_out.buffer {
-                    let kept = small.len().min(buffer.len());
+                    let kept = small.len().min(wanted);
+                    buffer.extend_to(kept);
                     buffer[..kept].copy_from_slice(&small[..kept]);
                 }
                 let held = DataOutHeld::of(&buffer);

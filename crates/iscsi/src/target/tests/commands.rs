@@ -239,6 +239,19 @@ fn a_session_asks_for_no_more_data_than_its_share() {
     assert_eq!(write_and_count_r2ts(&mut peer, 8), 4);
 }
 
+/// It takes longer to make it than to do all else that a command needs, and commands come many at once.
+#[test]
+fn the_memory_for_data_is_made_when_the_data_comes() {
+    let parameters = parameters();
+    let pool = parameters.pool.clone();
+    let mut peer = Peer::logged_in(parameters, &[]);
+    assert_eq!(write_and_count_r2ts(&mut peer, 8), 8);
+    assert!(pool.bytes_out() >= 8 * (64 << 10), "it counts");
+    drop(peer);
+    let again: Vec<_> = (0..8).filter_map(|_| pool.try_acquire_beside_others(64 << 10, 0)).collect();
+    assert_eq!(again.iter().map(base::buffer::Buffer::made).collect::<Vec<_>>(), [0; 8]);
+}
+
 /// The second has less than its share, and yet what is left is not all its own: a third one may come.
 #[test]
 fn a_session_leaves_some_room_for_data_where_others_have_half_of_it() {

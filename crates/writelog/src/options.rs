@@ -155,8 +155,8 @@ pub struct Level2 {
     /// More than 0 lets destaging read what lies between near pieces and write all in one: only where nobody else
     /// writes to the origin.
     pub seek_bytes: u64,
-    /// Writes are slowed down as soon as the room of the log or the slots would be used up within this time at the rates
-    /// of now;
+    /// Writes are slowed down as soon as the room of the log, or its slots, would be used up within this time at the
+    /// rates of now;
     /// zero for never. Of those who wait for their turn one is looked at as often.
     pub pause_max: Duration,
     /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).

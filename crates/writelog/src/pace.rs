@@ -22,9 +22,9 @@
 //! taken so far. Before any work there is nothing to go by, and nothing that is slowed down: it begins long before all
 //! is used up.
 //!
-//! Slots of level 1 have a pace of their own, which knows nothing of the log: where that is full, the records that empty
-//! slots take longer, and come several at once when level 2 has made room. So of slots a lump is some records. What is
-//! written again in slots takes the room that it makes free, and so costs nothing ([`Pace::give_back`]).
+//! Slots of level 1 have a pace of their own, which knows nothing of the log: where that is full, the records that
+//! empty slots take longer, and come several at once when level 2 has made room. So of slots a lump is some records.
+//! What is written again in slots takes the room that it makes free, and so costs nothing ([`Pace::give_back`]).
 //!
 //! A state machine: `now` and the free bytes go in, whether the next write may come and when to ask again come out.
 

@@ -692,9 +692,8 @@ fn what_was_not_returned_in_its_turn_is_there_when_a_later_opening_reads_it() {
     }
 }
 
-/// Nobody destages by himself.
-/// Write `failed_nth` of a checkpoint fails and does nothing: one of its pieces, or of the two copies of the superblock.
-/// The log says durably that it failed, and the power fails at write `lost_nth` of that. Whether it came so far.
+/// Write `failed_nth` of a checkpoint fails and does nothing: one of its pieces or of the copies of the superblock. The
+/// log says durably that it failed, and the power fails at write `lost_nth` of that. Whether it came so far.
 fn loses_power_while_a_failure_is_noted(seed: u64, failed_nth: u64, lost_nth: u64) -> bool {
     let mut executor = Executor::in_order();
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
@@ -736,6 +735,7 @@ fn a_failure_is_noted_over_no_checkpoint_that_may_count() {
     }
 }
 
+/// Nobody destages by himself.
 fn only_when_asked(options: &mut OpenOptions) {
     let hour = Duration::from_secs(3600);
     options.level2 = Level2 { idle: hour, age_max: hour, share_start: 0.9, share_slow: 0.95, ..options.level2 };

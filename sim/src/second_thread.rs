@@ -3,6 +3,14 @@
 //!
 //! What the two do in one moment is as the machine has it, and another time another: the command that repeats a run
 //! repeats all else.
+//!
+//! It finds what goes wrong when the two are at work in one moment, in whatever order. A fault of some instructions, as
+//! a lock that is given up between a look and what follows from it, it finds by luck only: the two meet where both have
+//! something to do at one moment of virtual time, and for microseconds. To draw it, every lock and every atomic of the
+//! stores would have to be one that the executor knows, to switch threads there: another executor, and other types in
+//! all crates. What looks for such faults is tests in which threads meet all the time: `crates/cache/tests/threads.rs`
+//! (clients, cleaning, checkpoints and replacement), and those of the program, where level 2 has a thread of its own,
+//! under load and SIGKILL (`tests/tests/kill.rs`, `cache_parts.rs`).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};

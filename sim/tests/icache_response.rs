@@ -66,11 +66,13 @@ fn no_write_of_eight_clients_waits_for_destaging() {
 }
 
 /// Without reading what lies between blocks the disk takes them one by one, at 13 ms each. Eight clients bring more:
-/// the log fills, and every write is slowed down a little, up to 40 ms, instead of some for seconds.
+/// the log fills, and writes to slots come at the pace at which these empty: each waits a little, instead of some for
+/// seconds.
 #[test]
 fn where_the_disk_is_too_slow_writes_slow_down_evenly() {
     let responses = responses(System::OursApart, 8, REQUESTS);
-    assert!(slowest(&responses.writes) < Duration::from_millis(50), "{:?}", slowest(&responses.writes));
+    assert!(slowest(&responses.writes) < Duration::from_millis(100), "{:?}", slowest(&responses.writes));
+    assert!(mean(&responses.writes) < Duration::from_millis(20), "{:?}", mean(&responses.writes));
     assert!(mean(&responses.writes) > GOAL, "they did not slow down: this shows nothing");
 }
 

@@ -132,7 +132,7 @@ fn access(set: &mut Lists, policy: Replacement, ways: usize, block: u64) -> bool
     }
     let is_known = set.recall(block);
     while set.count() == ways {
-        set.step(policy, ways, ways);
+        set.step(policy, ways, ways, &[]);
     }
     set.insert(block, is_known);
     false

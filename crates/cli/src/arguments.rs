@@ -558,8 +558,8 @@ pub struct Replay {
     #[command(flatten)]
     pub arrange: Given<ArrangementOptions>,
     /// Its format: cloudphysics (CSV: version,time,op,size,lbn), blkparse (text), iolog (of fio), msr (CSV of Microsoft
-    /// Research Cambridge), spc (Storage Performance Council), arc (the paper's) or mqsim (also SSDsim's; times in
-    /// nanoseconds); default: what the first line looks like
+    /// Research Cambridge), spc (Storage Performance Council), arc (the paper's), mqsim (also SSDsim's; times in
+    /// nanoseconds) or vscsi (binary, of VMware's vscsiStats); default: what its beginning looks like
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// Of a trace of several devices or files, the one to take, as the trace names it

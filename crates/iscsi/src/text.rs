@@ -348,11 +348,24 @@ mod tests {
         assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX + 1)), Err(TextError::TooManyKeys { keys_max: TEXT_KEYS_MAX }));
     }
 
-    /// An answer to SendTargets may be long; what it takes to read one grows with its length.
+    /// An answer to SendTargets may be long; what it takes to read one grows with its length, and no faster.
     #[test]
-    fn a_long_answer_to_send_targets_is_read() {
-        let text = (0..50_000).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
-        assert_eq!(Keys::parse_send_targets(&text).map(|keys| keys.len()), Ok(50_000));
+    fn what_a_long_answer_to_send_targets_takes_grows_with_its_length() {
+        let text_of = |count: u32| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
+        // The least of some: whatever else the machine does only adds to it.
+        let time_of = |count: u32| {
+            let text = text_of(count);
+            let times = (0..5).map(|_| {
+                let began = std::time::Instant::now();
+                assert_eq!(Keys::parse_send_targets(&text).map(|keys| keys.len()), Ok(count as usize));
+                began.elapsed()
+            });
+            times.min().expect("there are some")
+        };
+        // Twenty times as much, and some more for names that are a little longer; compared each with each it is 400.
+        let (short, long) = (time_of(2_500), time_of(50_000));
+        assert!(long < short * 100, "{short:?}, and {long:?} for twenty times as much");
+        let text = text_of(50_000);
         let twice = [text, b"X-7=\0".to_vec()].concat();
         assert_eq!(Keys::parse_send_targets(&twice), Err(TextError::Duplicate("X-7".into())));
     }

@@ -143,6 +143,58 @@ fn who_repeats_a_block_holds_no_buffer_while_it_waits_for_its_blocks() {
     assert!(left.is_empty(), "{} commands wait for each other", left.len());
 }
 
+/// Whatever needs memory of its own has it from the buffers of its logical unit, which are 64 MiB.
+#[test]
+fn commands_wait_for_the_buffers_that_they_work_with_and_these_are_bounded() {
+    let all = LogicalUnitOptions::default().work_buffers;
+    let lent: Vec<Buffer> = std::iter::from_fn(|| all.try_acquire(1 << 20)).collect();
+    assert_eq!(lent.len(), 64, "buffers of a MiB");
+    drop(lent);
+
+    let work_buffers = block::BufferPool::new(1);
+    let options = LogicalUnitOptions { work_buffers: work_buffers.clone(), ..LogicalUnitOptions::default() };
+    let device = std::sync::Arc::new(block::memory::MemoryDevice::new(32 << 20, common::identity()));
+    let target = Target::with(device, options);
+    let blocks = Blocks::sixteen(0, (PIECES << 20) / BLOCK_BYTES as u32);
+    let verify = |byte_check, bytes: usize| {
+        let cdb = Cdb::Verify(scsi::cdb::Verification { blocks, is_dpo: false, byte_check });
+        target.start(cdb.emit(), Buffer::zeroed(bytes), TaskAttribute::Simple, 1)
+    };
+    let sanitize = || {
+        let list = scsi::sanitize::Overwrite { is_inverting: false, count: 1, pattern: vec![1] }.emit();
+        let cdb = scsi::cdb::Sanitize {
+            service_action: scsi::sanitize::action::OVERWRITE,
+            is_immediate: false,
+            is_unrestricted_exit: false,
+            parameter_list_length: list.len() as u16,
+        };
+        target.start(Cdb::Sanitize(cdb).emit(), Buffer::copy_of(&list), TaskAttribute::Simple, 1)
+    };
+    // Of zeroes the device makes many itself.
+    let repeat = || {
+        let ones = Buffer::copy_of(&[1; BLOCK_BYTES]);
+        target.start(write_same().emit(), ones, TaskAttribute::Simple, 1)
+    };
+    let starts: [(&str, &dyn Fn() -> logical_unit::Execution); 5] = [
+        ("EXTENDED COPY", &|| start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16)),
+        ("VERIFY", &|| verify(0, 0)),
+        ("VERIFY of bytes", &|| verify(1, (PIECES as usize) << 20)),
+        ("WRITE SAME", &repeat),
+        ("SANITIZE", &sanitize),
+    ];
+    for (name, start) in starts {
+        let held = work_buffers.try_acquire(1).expect("nobody else has it");
+        let mut execution = start();
+        for _ in 0..1000 {
+            let polled = Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(polled.is_pending(), "{name} needs no buffer");
+        }
+        drop(held);
+        let (outcome, _) = run_counting(&mut execution);
+        assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None), "{name}");
+    }
+}
+
 /// In memory a read is a copy on the thread of whoever asks.
 #[test]
 fn a_long_read_lets_others_have_their_turn_between_its_pieces() {

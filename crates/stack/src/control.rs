@@ -622,6 +622,27 @@ mod tests {
         .await;
     }
 
+    /// What is read of a line ends at 4 MiB: one that goes on is no request any more.
+    #[tokio::test]
+    async fn a_line_has_so_many_bytes_and_no_more() {
+        const BYTES: usize = 4 << 20;
+        with_server(async |path| {
+            for (bytes, is_taken) in [(BYTES, true), (BYTES + 1, false)] {
+                let mut stream = UnixStream::connect(path).await.unwrap();
+                let (begin, end) = ("{\"command\":\"status\"", "}\n");
+                let line = format!("{begin}{}{end}", " ".repeat(bytes + 1 - begin.len() - end.len()));
+                // What it does not read it does not wait for.
+                drop(stream.write_all(line.as_bytes()).await);
+                let mut answer = Vec::new();
+                drop(stream.read_to_end(&mut answer).await);
+                let answer = String::from_utf8(answer).unwrap();
+                assert_eq!(answer.contains("fine"), is_taken, "{bytes} bytes: {answer}");
+                assert_eq!(answer.contains("usage"), !is_taken, "{bytes} bytes: {answer}");
+            }
+        })
+        .await;
+    }
+
     /// A killed process closes its sockets one by one: whoever saw the first close finds the control socket still open.
     #[test]
     fn the_socket_of_a_dying_process_is_waited_for() {

@@ -51,6 +51,10 @@ pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(400);
 /// one.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
+/// Time that other hosts have to give up ranges of which a cache is dirty from before: longer than the longest time
+/// that a target gives them, 60 s. Then the attachment ends with an error, and what is dirty stays.
+pub const CLAIM_TIME_MAX: Duration = Duration::from_secs(90);
+
 /// Connections of scrapers at once; one more closes the one that came first. A few monitors, each with a connection
 /// that it keeps.
 pub const METRICS_CONNECTIONS_MAX: usize = 32;

@@ -10,7 +10,7 @@
 //! | [`closed_loop`] | [`ClosedLoop`]: a generator at a depth against a device, verified, resumable after a failure |
 //! | [`mod@bench`] | the patterns of `forebay bench` |
 //! | [`verify`] | [`verify_all`](verify::verify_all): everything read back |
-//! | [`trace`] | recorded requests: cloudPhysics CSV, blkparse, fio iolog; made-up ones |
+//! | [`trace`] | recorded requests: cloudPhysics CSV, blkparse, fio iolog and others; made-up ones |
 //! | [`mod@replay`] | a trace onto a device, verified |
 //! | [`miss_ratio`] | the exact LRU miss ratio for every cache size |
 //! | [`report`] | the demo's HTML page |

@@ -326,9 +326,13 @@ impl Core {
 
     /// Takes a durable record into the map.
     fn apply(&self, state: &mut State, record: Record, finished: &mut Finished) {
+        let mut slots_freed = 0;
         for placed in record.placed {
             match placed.slot {
-                Some(slot) => state.contents.note_moved(slot, &placed.piece),
+                Some(slot) => {
+                    state.contents.note_moved(slot, &placed.piece);
+                    slots_freed += 1;
+                }
                 None => {
                     if placed.piece.is_zero() {
                         state.contents.zeroes_since.get_or_insert(self.clock.now());
@@ -338,6 +342,9 @@ impl Core {
                 }
             }
             finished.push((placed.ticket, Ok(())));
+        }
+        if slots_freed > 0 {
+            state.slot_pace.room_made(self.clock.now(), slots_freed * self.layout.slot_bytes);
         }
         state.contents.applied = record.end;
         if record.is_epoch_end {

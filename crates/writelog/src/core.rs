@@ -100,6 +100,8 @@ pub(crate) struct State {
     pub(crate) line: Line,
     /// How fast changes may come for the room that level 2 makes in the log.
     pub(crate) pace: Pace,
+    /// Likewise for the slots that level 1 empties.
+    pub(crate) slot_pace: Pace,
     /// The last checkpoint, and what came since.
     pub(crate) checkpointed: Checkpointed,
     /// Whether there is room for records.

@@ -5,7 +5,7 @@
 //! | while as much waits for a record as may | a record has taken some |
 //! | while no slot is free, where it goes to slots | one is |
 //! | while the log would soon be full | its turn at the pace at which room is made ([`crate::pace`]) |
-//! | to slots, while these or the log are nearly full | a pause is over, the longer the fuller they are |
+//! | to slots, while these would soon be full | likewise, at the pace at which slots come free |
 //! | during a round in the paper's profile | its end |
 //!
 //! Those who wait go in by turns of their submitters ([`block::fair_queue`]), so that one who sends much delays
@@ -26,11 +26,9 @@ use block::{Completion, Response, Submitter};
 use futures_util::future::select;
 
 use crate::core::{Core, State};
-use crate::limits::{PAUSE_EXPONENT, QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
+use crate::limits::{QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
 use crate::line::{ChangeBytes, SharedPlace, Waiting};
-use crate::options::Level2;
 use crate::pace::log_cost;
-use crate::stage::Stage;
 
 /// A change that was submitted.
 pub(crate) enum Entrance {
@@ -73,26 +71,13 @@ impl Core {
     }
 
     fn bytes_needed(&self, state: &State, bytes: u64) -> ChangeBytes {
-        let now = self.clock.now();
         match &state.contents.stage {
             Some(stage) if self.fits_stage(state, bytes) => {
                 let slots = bytes.div_ceil(stage.slot_sectors() * UNIT_BYTES) * self.layout.slot_bytes;
-                ChangeBytes { data: bytes, log: 0, slots, not_before: now + self.slot_pause(state, stage) }
+                ChangeBytes { data: bytes, log: 0, slots }
             }
-            _ => ChangeBytes { data: bytes, log: log_cost(bytes), slots: 0, not_before: now },
+            _ => ChangeBytes { data: bytes, log: log_cost(bytes), slots: 0 },
         }
-    }
-
-    /// How long a write to slots pauses: from nothing while there is room, in the log and in the slots, slowly and then
-    /// steeply up to the longest when there is none. What of it will reach the log nobody knows, so that there is no
-    /// rate to go by.
-    fn slot_pause(&self, state: &State, stage: &Stage) -> Duration {
-        let Level2 { share_slow, pause_max, .. } = self.level2();
-        let over = |used: f64, slow: f64| ((used - slow) / (1.0 - slow)).clamp(0.0, 1.0);
-        let log = over(state.share_used(&self.layout), share_slow);
-        // A round begins at `share_start`; half of what is left then is for what comes while it runs.
-        let slots = over(stage.share_used(), f64::midpoint(self.options.level1.share_start, 1.0));
-        pause_max.mul_f64(log.max(slots).powi(PAUSE_EXPONENT))
     }
 
     /// Lets those in who wait, as they may. Ends when nobody does.
@@ -139,8 +124,11 @@ impl Core {
     }
 
     fn admit(&self, state: &mut State, range: ByteRange, bytes_needed: ChangeBytes) -> Acquire {
-        let (now, free_bytes) = (self.clock.now(), self.free_bytes(state));
-        state.pace.admit(now, bytes_needed.log, free_bytes);
+        let now = self.clock.now();
+        match bytes_needed.slots {
+            0 => state.pace.admit(now, bytes_needed.log, self.free_bytes(state)),
+            slots => state.slot_pace.admit(now, slots, self.free_slot_bytes(state)),
+        }
         self.entering_bytes.fetch_add(bytes_needed.data, Ordering::Relaxed);
         // Here, so that nobody who comes later is before it.
         self.ranges.exclusive(range)
@@ -156,14 +144,14 @@ impl Core {
         let queue_max = if state.room.is_wanted() { QUEUE_BYTES_WHEN_FULL } else { QUEUE_BYTES_MAX };
         // Slots have room of their own, whatever level 1 waits for.
         let is_queue_full = bytes_needed.slots == 0 && state.appender.queue_bytes() + entering > queue_max;
-        let has_slot = bytes_needed.slots == 0 || self.free_slot_bytes(state) > entering;
+        let has_slot = bytes_needed.slots == 0 || self.free_slot_bytes(state) > 0;
         if state.is_gated || is_queue_full || !has_slot {
             return Some(Closed::UntilChanged);
         }
-        let (now, free_bytes) = (self.clock.now(), self.free_bytes(state));
+        let now = self.clock.now();
         let wait = match bytes_needed.slots {
-            0 => state.pace.poll_wait(now, free_bytes),
-            _ => bytes_needed.not_before.since(now),
+            0 => state.pace.poll_wait(now, self.free_bytes(state)),
+            _ => state.slot_pace.poll_wait(now, self.free_slot_bytes(state)),
         };
         (!wait.is_zero()).then_some(Closed::For(wait))
     }
@@ -173,9 +161,10 @@ impl Core {
         state.free_bytes(&self.layout).saturating_sub(state.appender.queue_bytes())
     }
 
+    /// Bytes of slots that nothing is on its way to.
     fn free_slot_bytes(&self, state: &State) -> u64 {
         let free_count = state.contents.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
-        free_count as u64 * self.layout.slot_bytes
+        (free_count as u64 * self.layout.slot_bytes).saturating_sub(self.entering_bytes.load(Ordering::Relaxed))
     }
 
     /// Waits until nobody is at work, and keeps everybody out until the guards are dropped. Whoever waits for his turn

@@ -34,6 +34,7 @@ impl Core {
             let state = &mut *self.state();
             let Some(stage) = &mut state.contents.stage else { return Ok(()) };
             stage.begin_round(share);
+            state.slot_pace.work_began(self.clock.now());
             state.is_gated = self.options.level1.is_exclusive;
         }
         self.counters.rounds.fetch_add(1, Ordering::Relaxed);
@@ -43,6 +44,7 @@ impl Core {
             if let Some(stage) = &mut state.contents.stage {
                 stage.end_round();
             }
+            state.slot_pace.work_stopped(self.clock.now());
             state.is_gated = false;
         }
         self.changed.notify();

@@ -40,6 +40,7 @@ use crate::options::Level2;
 use crate::place::PlaceView;
 use crate::runs::{Bounds, Run, joined, runs};
 use crate::sectors::range_of;
+use crate::stage::Stage;
 
 /// How far a destage of everything is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +152,12 @@ impl Core {
     pub(crate) fn set_level2(&self, level2: Level2) {
         *self.level2.lock().unwrap_or_else(PoisonError::into_inner) = level2;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
-        self.state().pace.set_limits(level2.pause_max, level2.reserve_bytes(log_bytes));
+        {
+            let state = &mut *self.state();
+            state.pace.set_limits(level2.pause_max, level2.reserve_bytes(log_bytes));
+            let slots_bytes = state.contents.stage.as_ref().map_or(0, Stage::size_bytes);
+            state.slot_pace.set_limits(level2.pause_max, self.options.level1.reserve_bytes(slots_bytes));
+        }
         self.changed.notify();
         self.background.notify();
     }

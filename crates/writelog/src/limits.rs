@@ -100,9 +100,9 @@ pub const DESTAGE_DISCARD_BYTES_MAX: u64 = 1 << 30;
 /// and a medium writes zeroes at its own pace. 32 MiB of a batch are 2 GiB of zeroes.
 pub const ZERO_BYTES_A_BYTE: u64 = 64;
 
-/// How steeply the pause of a write to slots grows with what is in use: cubic, so that a little overload costs little,
-/// and the last tenth holds back more than any burst brings.
-pub const PAUSE_EXPONENT: i32 = 3;
+/// Lumps in which all slots come free, as far as their pace is concerned: a lump is some records, since over a full log
+/// several come at once after none for long.
+pub const LUMPS_OF_SLOTS: u64 = 8;
 
 /// Lumps of room that are kept in reserve: what is used up while one is on its way, and as much again, since no two
 /// take the same time.

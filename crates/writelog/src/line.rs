@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use base::clock::Instant;
 use base::range::ByteRange;
 use block::FairQueue;
 use block::completion::SlotSender;
@@ -43,6 +42,4 @@ pub(crate) struct ChangeBytes {
     /// Of the log. What goes to slots may be written again there, and never take any.
     pub(crate) log: u64,
     pub(crate) slots: u64,
-    /// Where it goes to slots: not before.
-    pub(crate) not_before: Instant,
 }

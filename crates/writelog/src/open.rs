@@ -29,7 +29,7 @@ use crate::failure::Failure;
 use crate::format::{KIND, ParametersRaw, STATE_CLOSED, STATE_FAILED, STATE_IN_USE};
 use crate::layout::{Layout, LogPlace};
 use crate::level2::DestageProgress;
-use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, POOLED_BYTES_MORE, UNIT_BYTES};
+use crate::limits::{DATA_IO_BYTES, LOGICAL_BLOCK_BYTES_MAX, LUMPS_OF_SLOTS, POOLED_BYTES_MORE, UNIT_BYTES};
 use crate::line::Line;
 use crate::map::Piece;
 use crate::numbers::Sector;
@@ -224,6 +224,7 @@ fn assemble(
     let mut report = recovered.report;
     let log_bytes = u64::from(layout.segment_count) * layout.segment_bytes;
     let record_cache_bytes = options.record_cache_bytes.min(usize::try_from(log_bytes).unwrap_or(usize::MAX));
+    let slots_bytes = stage.as_ref().map_or(0, Stage::size_bytes);
     let has_zeroes = recovered.map.dirty_from(Sector::FIRST).any(|piece| piece.is_zero());
     let mut state = State {
         contents: Contents {
@@ -241,7 +242,12 @@ fn assemble(
         destaged: Destaged::new(start.position.sequence.before()),
         releasable_count: 0,
         line: Line::new(),
-        pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes)),
+        pace: Pace::new(options.level2.pause_max, options.level2.reserve_bytes(log_bytes), 0),
+        slot_pace: Pace::new(
+            options.level2.pause_max,
+            options.level1.reserve_bytes(slots_bytes),
+            slots_bytes / LUMPS_OF_SLOTS,
+        ),
         checkpointed: Checkpointed::none(options.clock.now()),
         room: Room::default(),
         is_gated: false,

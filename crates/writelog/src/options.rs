@@ -155,11 +155,20 @@ pub struct Level2 {
     /// More than 0 lets destaging read what lies between near pieces and write all in one: only where nobody else
     /// writes to the origin.
     pub seek_bytes: u64,
-    /// Writes are slowed down as soon as the room of the log would be used up within this time at the rates of now;
+    /// Writes are slowed down as soon as the room of the log, or its slots, would be used up within this time at the
+    /// rates of now;
     /// zero for never. Of those who wait for their turn one is looked at as often.
     pub pause_max: Duration,
     /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).
     pub is_interruptible: bool,
+}
+
+impl Level1 {
+    /// The most that is kept in reserve of `slots_bytes` of slots for what comes while a record is on its way: half of
+    /// what is left when a round begins.
+    pub(crate) fn reserve_bytes(&self, slots_bytes: u64) -> u64 {
+        (slots_bytes as f64 * (1.0 - self.share_start) / 2.0) as u64
+    }
 }
 
 impl Level2 {

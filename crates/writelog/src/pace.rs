@@ -19,7 +19,12 @@
 //! flood.
 //!
 //! Before the first lump, and when one takes longer than usual, what is free is spread over the time that the work has
-//! taken so far.
+//! taken so far. Before any work there is nothing to go by, and nothing that is slowed down: it begins long before all
+//! is used up.
+//!
+//! Slots of level 1 have a pace of their own, which knows nothing of the log: where that is full, the records that
+//! empty slots take longer, and come several at once when level 2 has made room. So of slots a lump is some records.
+//! What is written again in slots takes the room that it makes free, and so costs nothing ([`Pace::give_back`]).
 //!
 //! A state machine: `now` and the free bytes go in, whether the next write may come and when to ask again come out.
 
@@ -50,9 +55,15 @@ pub(crate) struct Pace {
     horizon: Duration,
     /// Largest reserve, in bytes.
     reserve_max: f64,
+    /// What comes free counts as a lump from so many bytes on, with what came before it.
+    lump_bytes_min: u64,
+    /// What came and is none yet.
+    gathered_bytes: u64,
     /// As they come lately; `None` before the first.
     lump: Option<Lump>,
-    /// Since when room has been worked for.
+    /// Whether room has ever been worked for.
+    has_worked: bool,
+    /// Since when it is.
     working_since: Option<Instant>,
     /// How long before that, since the last lump.
     worked: Duration,
@@ -63,11 +74,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(horizon: Duration, reserve_max: u64) -> Self {
+    pub(crate) fn new(horizon: Duration, reserve_max: u64, lump_bytes_min: u64) -> Self {
         Self {
             horizon,
             reserve_max: reserve_max as f64,
+            lump_bytes_min,
+            gathered_bytes: 0,
             lump: None,
+            has_worked: false,
             working_since: None,
             worked: Duration::ZERO,
             debt: 0.0,
@@ -82,6 +96,7 @@ impl Pace {
 
     /// Somebody works for room from now on.
     pub(crate) fn work_began(&mut self, now: Instant) {
+        self.has_worked = true;
         self.working_since.get_or_insert(now);
     }
 
@@ -94,6 +109,11 @@ impl Pace {
 
     /// The work so far has made `bytes` free.
     pub(crate) fn room_made(&mut self, now: Instant, bytes: u64) {
+        self.gathered_bytes += bytes;
+        if self.gathered_bytes < self.lump_bytes_min {
+            return;
+        }
+        let bytes = std::mem::take(&mut self.gathered_bytes);
         let since = self.working_since.replace(now).unwrap_or(now);
         let seconds = (std::mem::take(&mut self.worked) + now.since(since)).as_secs_f64();
         let new = Lump { bytes: bytes as f64, seconds };
@@ -107,6 +127,7 @@ impl Pace {
     /// What was measured counts no more: no room is made as things are.
     pub(crate) fn room_failed(&mut self) {
         self.lump = None;
+        self.gathered_bytes = 0;
         self.worked = Duration::ZERO;
     }
 
@@ -114,6 +135,11 @@ impl Pace {
     pub(crate) fn admit(&mut self, now: Instant, cost: u64, free_bytes: u64) {
         self.pay(now, free_bytes);
         self.debt += cost as f64;
+    }
+
+    /// What was let in made `bytes` free itself.
+    pub(crate) fn give_back(&mut self, bytes: u64) {
+        self.debt = (self.debt - bytes as f64).max(0.0);
     }
 
     /// In what time the next write may come; zero for now. Ask again then: the rate changes with what is free.
@@ -148,6 +174,9 @@ impl Pace {
         // The lump under way takes at least as long as it has taken.
         let so_far = self.worked + self.working_since.map_or(Duration::ZERO, |since| self.paid_until.since(since));
         let Some(lump) = self.lump.filter(|lump| lump.bytes > 0.0) else {
+            if !self.has_worked {
+                return f64::INFINITY;
+            }
             return free / so_far.max(self.horizon).as_secs_f64();
         };
         let freed = lump.bytes / lump.seconds.max(so_far.as_secs_f64()).max(f64::MIN_POSITIVE);
@@ -190,7 +219,7 @@ mod tests {
         fn new(free: u64, out: u64, lump_bytes: u64) -> Self {
             let lump_time = Duration::from_secs_f64(lump_bytes as f64 / out as f64);
             let now = Instant::START;
-            let mut pace = Pace::new(HORIZON, LOG_BYTES / 4);
+            let mut pace = Pace::new(HORIZON, LOG_BYTES / 4, 0);
             pace.work_began(now);
             Self { pace, now, free, lump_bytes, lump_time, lump_at: now + lump_time, admit: 0 }
         }
@@ -275,7 +304,7 @@ mod tests {
     #[test]
     fn only_the_time_of_work_counts() {
         let at = |ms| Instant::START + Duration::from_millis(ms);
-        let mut pace = Pace::new(HORIZON, LOG_BYTES);
+        let mut pace = Pace::new(HORIZON, LOG_BYTES, 0);
         pace.work_began(at(0));
         pace.work_began(at(50));
         pace.work_stopped(at(100));
@@ -292,10 +321,47 @@ mod tests {
         assert!(pace.lump.is_none());
     }
 
+    /// As level 1 does over a full log: nothing for long, then several records at once.
+    #[test]
+    fn what_comes_in_bursts_is_measured_with_the_time_between_them() {
+        let mut pace = Pace::new(HORIZON, LOG_BYTES, MIB);
+        pace.work_began(Instant::START);
+        let mut now = Instant::START;
+        for _ in 0..8 {
+            now = now + Duration::from_secs(1);
+            (0..16).for_each(|_| pace.room_made(now, MIB / 16));
+        }
+        let freed = pace.freed_per_second().expect("some came");
+        assert!((freed / MIB as f64 - 1.0).abs() < 0.01, "{freed}");
+    }
+
+    #[test]
+    fn nobody_waits_before_anybody_has_worked_for_room() {
+        let mut pace = Pace::new(HORIZON, LOG_BYTES, 0);
+        (0..1000).for_each(|_| pace.admit(Instant::START, MIB, MIB));
+        assert_eq!(pace.poll_wait(Instant::START, MIB), Duration::ZERO);
+        pace.work_began(Instant::START);
+        assert_eq!(pace.poll_wait(Instant::START, MIB), HORIZON);
+    }
+
+    /// As what is written again in slots.
+    #[test]
+    fn who_makes_as_much_free_as_he_takes_never_waits() {
+        let mut pace = Pace::new(HORIZON, LOG_BYTES, 0);
+        pace.work_began(Instant::START);
+        pace.room_made(Instant::START + HORIZON, MIB);
+        for _ in 0..1000 {
+            assert_eq!(pace.poll_wait(Instant::START + HORIZON, MIB), Duration::ZERO);
+            pace.admit(Instant::START + HORIZON, MIB, MIB);
+            pace.give_back(MIB);
+        }
+    }
+
     #[test]
     fn nobody_is_kept_out_of_what_is_full_or_of_what_never_slows() {
         for (horizon, free) in [(HORIZON, 0), (Duration::ZERO, MIB)] {
-            let mut pace = Pace::new(horizon, LOG_BYTES);
+            let mut pace = Pace::new(horizon, LOG_BYTES, 0);
+            pace.work_began(Instant::START);
             (0..1000).for_each(|_| pace.admit(Instant::START, MIB, free));
             assert_eq!(pace.poll_wait(Instant::START, free), Duration::ZERO);
         }

@@ -167,6 +167,11 @@ impl Stage {
         self.slot_bytes as u64 / UNIT_BYTES
     }
 
+    /// Bytes of data that all slots hold.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        (self.slots.len() * self.slot_bytes) as u64
+    }
+
     pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }

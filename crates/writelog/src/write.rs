@@ -24,7 +24,7 @@ use crate::map::Piece;
 use crate::numbers::Sector;
 use crate::place::{Place, Zeroed};
 use crate::sectors::sectors_of;
-use crate::stage::stage_tag;
+use crate::stage::{Stage, stage_tag};
 
 pub(crate) async fn write(
     core: Arc<Core>,
@@ -81,7 +81,7 @@ impl Core {
                 }
                 let Some(stage) = &mut state.contents.stage else { break };
                 // Level 1 has its eye on slots from the first one on.
-                let is_first = stage.is_empty();
+                let (is_first, used_before) = (stage.is_empty(), stage.used_count());
                 let mut again = 0;
                 let sectors = stage.slot_sectors().min(end - sector);
                 let at = (sector.offset() - range.offset) as usize;
@@ -91,6 +91,9 @@ impl Core {
                 if let Some(piece) = written {
                     let before = state.contents.map.dirty_sectors();
                     let superseded = state.contents.index(piece);
+                    let used = state.contents.stage.as_ref().map_or(0, Stage::used_count);
+                    // Its slot takes the place of these.
+                    state.slot_pace.give_back((used_before + 1 - used) as u64 * self.layout.slot_bytes);
                     self.count_superseded(superseded);
                     again = sectors - (state.contents.map.dirty_sectors() - before);
                     self.counters.absorbed(again - superseded.min(again));

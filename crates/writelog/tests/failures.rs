@@ -692,6 +692,49 @@ fn what_was_not_returned_in_its_turn_is_there_when_a_later_opening_reads_it() {
     }
 }
 
+/// Write `failed_nth` of a checkpoint fails and does nothing: one of its pieces or of the copies of the superblock. The
+/// log says durably that it failed, and the power fails at write `lost_nth` of that. Whether it came so far.
+fn loses_power_while_a_failure_is_noted(seed: u64, failed_nth: u64, lost_nth: u64) -> bool {
+    let mut executor = Executor::in_order();
+    let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
+    let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(log_medium.clone()), Arc::new(origin_medium));
+    format(&mut executor, &device, &origin);
+    let mut options = open_options(&executor, KIND, None);
+    only_when_asked(&mut options);
+    let log = try_open(&mut executor, &device, &origin, options.clone()).expect("nothing fails yet");
+    (0..4).for_each(|block| write(&mut executor, log.as_ref(), block * 4096, &[block as u8 + 1; 4096]));
+    let (failed_at, power) = (log_medium.writes_seen() + failed_nth, log_medium.power().clone());
+    log_medium.fail_write_once(failed_at, ErrorKind::Media);
+    // The two are apart by what failed: everything up to it has ended.
+    power.fail_write(failed_at + 1 + lost_nth);
+    let checkpointing = Arc::clone(&log);
+    let noted = executor.block_on(async move { checkpointing.invalidate(&[], true).await });
+    assert!(noted.is_err(), "no checkpoint has a write {failed_nth}");
+    executor.run_until_stalled();
+    let is_lost = power.is_lost();
+    drop((log, executor));
+    let (mut executor, device): (_, SharedDevice) = (Executor::in_order(), Arc::new(log_medium.after_power_loss()));
+    let context = format!("seed {seed}, write {failed_nth} failed, power lost at {lost_nth} behind it");
+    let log = try_open(&mut executor, &device, &origin, options).unwrap_or_else(|error| panic!("{context}: {error}"));
+    for block in 0..4 {
+        let bytes = read(&mut executor, log.as_ref(), block * 4096, 4096);
+        assert!(bytes == [block as u8 + 1; 4096], "{context}: block {block}");
+    }
+    is_lost
+}
+
+/// Until a superblock is known to be durable either of the two checkpoints may be the one that counts.
+#[test]
+fn a_failure_is_noted_over_no_checkpoint_that_may_count() {
+    let test = block::crash_test!().of_few_crashes(3);
+    for seed in test.seeds(1, 10, 1) {
+        test.crash_at_every(seed, 100, |lost_nth| {
+            let lost = (0..3).map(|failed_nth| loses_power_while_a_failure_is_noted(seed, failed_nth, lost_nth));
+            lost.fold(false, |any, is_lost| any | is_lost)
+        });
+    }
+}
+
 /// Nobody destages by himself.
 fn only_when_asked(options: &mut OpenOptions) {
     let hour = Duration::from_secs(3600);
@@ -842,10 +885,19 @@ fn a_close_that_the_origin_tells_of_an_earlier_write_tries_again() {
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096]);
 }
 
-/// Whoever detaches waits until all is destaged; whoever cannot wait closes with what is dirty meanwhile.
+/// Whoever detaches waits until all is destaged; whoever cannot wait closes with what is dirty meanwhile. Of a batch of
+/// many writes that are sent one after the other some are still to come then.
 #[test]
 fn nothing_is_sent_behind_a_close_that_keeps_what_is_dirty() {
-    for (order, is_close) in [(DestageOrder::Log, false), (DestageOrder::Lba, false), (DestageOrder::Lba, true)] {
+    const ONE: u64 = 4096;
+    const MANY: u64 = 64 << 10;
+    for (order, is_close, batch_bytes) in [
+        (DestageOrder::Log, false, ONE),
+        (DestageOrder::Lba, false, ONE),
+        (DestageOrder::Lba, true, ONE),
+        (DestageOrder::Lba, false, MANY),
+        (DestageOrder::LastWriteFirst, true, MANY),
+    ] {
         let mut executor = Executor::in_order();
         let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2));
         let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(5)));
@@ -855,9 +907,11 @@ fn nothing_is_sent_behind_a_close_that_keeps_what_is_dirty() {
         format(&mut executor, &device, &origin);
         let mut options = open_options(&executor, Kind { order, ..KIND }, None);
         only_when_asked(&mut options);
-        options.level2.batch_bytes = 4096;
+        (options.level2.batch_bytes, options.level2.seek_bytes) = (batch_bytes, 0);
         let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
-        (0..60).for_each(|block| write(&mut executor, log.as_ref(), block * 4096, &[1; 4096]));
+        // Not adjacent in the batch of many: each is a write of its own.
+        let stride = if batch_bytes == ONE { 1 } else { 2 };
+        (0..60 / stride).for_each(|block| write(&mut executor, log.as_ref(), block * stride * 4096, &[1; 4096]));
         let (asked, clock) = (Arc::clone(&log), executor.clock());
         executor.spawn(async move {
             let asked = if is_close { asked.close(false).await } else { asked.destage(|_| {}).await };
@@ -868,10 +922,11 @@ fn nothing_is_sent_behind_a_close_that_keeps_what_is_dirty() {
         executor.block_on(async move { closing.close(true).await }).expect("nothing fails");
         let sent = origin_medium.writes_seen();
         executor.run();
-        assert!(log.status().dirty_bytes > 0, "{order}");
-        assert_eq!(origin_medium.writes_seen(), sent, "{order}: the log may be open elsewhere by now");
+        let context = format!("{order}, batches of {batch_bytes} bytes");
+        assert!(log.status().dirty_bytes > 0, "{context}");
+        assert_eq!(origin_medium.writes_seen(), sent, "{context}: the log may be open elsewhere by now");
         let refused = executor.block_on(log.read(0, Buffer::zeroed(4096))).map(drop);
-        assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Gone), "{order}");
+        assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Gone), "{context}");
     }
 }
 

@@ -77,6 +77,16 @@ fn options(executor: &Executor, order: DestageOrder) -> OpenOptions {
 
 /// A log over `lun`, opened full, with level 2 as usual.
 fn opened_full(executor: &mut Executor, lun: Lun, order: DestageOrder) -> (Arc<WriteLog>, SharedDevice) {
+    opened_full_with(executor, lun, order, |_| {})
+}
+
+/// The same with other options.
+fn opened_full_with(
+    executor: &mut Executor,
+    lun: Lun,
+    order: DestageOrder,
+    change: impl FnOnce(&mut OpenOptions),
+) -> (Arc<WriteLog>, SharedDevice) {
     let (device, origin) = (log_device(executor), lun.device(executor));
     format(executor, &device, &origin);
     let mut filling = options(executor, order);
@@ -92,7 +102,8 @@ fn opened_full(executor: &mut Executor, lun: Lun, order: DestageOrder) -> (Arc<W
         written.expect("nothing fails");
     }
     executor.block_on(async move { log.close(true).await }).expect("nothing fails");
-    let options = options(executor, order);
+    let mut options = options(executor, order);
+    change(&mut options);
     let log = try_open(executor, &device, &origin, options).expect("nothing fails");
     (log, origin)
 }
@@ -290,6 +301,123 @@ fn a_log_that_is_opened_full_takes_at_least_what_the_bare_lun_takes() {
         }
     }
     assert!(slower.is_empty(), "{slower:#?}");
+}
+
+/// Slots in RAM over a log of `log_bytes_per_second`, of which nothing is moved before a share of `share_start` is in
+/// use.
+fn with_slots(executor: &mut Executor, log_bytes_per_second: u64, share_start: f64) -> Arc<WriteLog> {
+    let workers = Workers::new();
+    let (clock, memory) = (Arc::new(executor.clock()), Arc::new(MemoryDevice::new(LOG_BYTES, Identity::default())));
+    let transfer = DiskModel {
+        seek: Duration::ZERO,
+        rotation: Duration::ZERO,
+        bytes_per_second: log_bytes_per_second,
+        flush: Duration::ZERO,
+    };
+    let device: SharedDevice = Arc::new(DiskLayer::new(memory, clock, &workers, transfer));
+    executor.spawn(async move { workers.run().await });
+    let origin = Lun::Latency(Duration::from_micros(10)).device(executor);
+    format(executor, &device, &origin);
+    let mut options = options(executor, DestageOrder::Lba);
+    (options.durability, options.volatile_bytes) = (Durability::UnsafeVolatile, SLOTS_BYTES);
+    // Level 2 reads nothing from the device.
+    options.record_cache_bytes = LOG_BYTES as usize;
+    options.level1.share_start = share_start;
+    let hour = Duration::from_secs(3600);
+    (options.level2.idle, options.level2.age_max) = (hour, hour);
+    try_open(executor, &device, &origin, options).expect("nothing fails")
+}
+
+const SLOTS_BYTES: usize = 4 << 20;
+/// Of the device of the log under the slots.
+const SLOW_LOG: u64 = 20_000_000;
+
+/// Writes `count` blocks from `first` on, one every `interval`, and returns how long each waited.
+fn write_each(
+    executor: &mut Executor,
+    log: &Arc<WriteLog>,
+    interval: Duration,
+    blocks: impl Iterator<Item = u64> + Send + 'static,
+) -> Vec<Duration> {
+    let (log, clock) = (Arc::clone(log), executor.clock());
+    executor.block_on(async move {
+        let (mut waits, mut next) = (Vec::new(), clock.now());
+        for block in blocks {
+            clock.sleep_until(next).await;
+            next = next + interval;
+            let began_at = clock.now();
+            log.write(block * BLOCK, Buffer::zeroed(BLOCK as usize), false).await.expect("nothing fails");
+            waits.push(clock.now().since(began_at));
+        }
+        waits
+    })
+}
+
+/// However full slots or log are: what matters is that they do not get fuller.
+#[test]
+fn nobody_waits_for_slots_that_empty_faster_than_they_fill() {
+    let mut executor = Executor::in_order();
+    // They are nearly all in use when a round begins.
+    let log = with_slots(&mut executor, SLOW_LOG, 0.95);
+    // A first round has shown how fast they empty.
+    write_each(&mut executor, &log, Duration::ZERO, 0..500);
+    executor.block_on(log.flush()).expect("nothing fails");
+    let interval = Duration::from_secs_f64(2.0 * BLOCK as f64 / SLOW_LOG as f64);
+    let waits = write_each(&mut executor, &log, interval, 0..4000);
+    let longest = waits.iter().max().expect("some were made");
+    assert!(log.status().rounds > 2, "{} rounds show nothing", log.status().rounds);
+    assert!(*longest < Duration::from_millis(1), "{longest:?}");
+
+    // And over a log that is nearly full.
+    let mut executor = Executor::in_order();
+    let (log, _) = opened_full_with(&mut executor, FAST_DISK, DestageOrder::Lba, |options| {
+        (options.durability, options.volatile_bytes) = (Durability::UnsafeVolatile, SLOTS_BYTES);
+    });
+    let waits = write_each(&mut executor, &log, Duration::from_millis(5), 0..10);
+    assert!(log.status().share_used > 0.9, "the log is not full: this shows nothing");
+    assert!(waits.iter().all(Duration::is_zero), "{waits:?}");
+}
+
+/// The slots never fill up, and what comes is what the log takes.
+#[test]
+fn a_flood_to_slots_is_slowed_evenly_to_the_rate_at_which_they_empty() {
+    let mut executor = Executor::in_order();
+    let log = with_slots(&mut executor, SLOW_LOG, 0.5);
+    let device: SharedDevice = Arc::clone(&log) as SharedDevice;
+    let end = executor.clock().now() + Duration::from_secs(2);
+    let seen = write_until(&mut executor, &device, 64, 1, end);
+    let (mut rates, mut before, window) = (Vec::new(), 0, Duration::from_millis(20));
+    while executor.clock().now() < end {
+        let next = executor.clock().now() + window;
+        pass_until(&mut executor, next);
+        let (writes, status) = (seen.lock().unwrap().writes, log.status());
+        assert!(status.slots_used < status.slots, "they are all in use: {rates:?}");
+        rates.push((writes - before) as f64 * BLOCK as f64 / window.as_secs_f64());
+        before = writes;
+    }
+    let settled = &rates[rates.len() / 2..];
+    let mean = settled.iter().sum::<f64>() / settled.len() as f64;
+    // A record has its table before the data.
+    assert!((0.8..1.01).contains(&(mean / SLOW_LOG as f64)), "{mean}: {rates:?}");
+    let [least, most] = [f64::min, f64::max].map(|either| settled.iter().copied().reduce(either).expect("some passed"));
+    assert!(least > 0.7 * mean && most < 1.3 * mean, "{least} to {most}: {rates:?}");
+}
+
+/// It takes the slots that it makes free, however few are left.
+#[test]
+fn what_is_written_again_in_slots_is_not_slowed_down() {
+    let mut executor = Executor::in_order();
+    let log = with_slots(&mut executor, SLOW_LOG, 0.95);
+    let blocks_of_slots = log.status().slots * 1024 / BLOCK;
+    // A first round has shown how fast they empty.
+    write_each(&mut executor, &log, Duration::ZERO, 0..blocks_of_slots / 2);
+    executor.block_on(log.flush()).expect("nothing fails");
+    let hot = blocks_of_slots * 9 / 10;
+    write_each(&mut executor, &log, Duration::from_millis(1), 0..hot);
+    let (rounds, began_at) = (log.status().rounds, executor.clock().now());
+    write_each(&mut executor, &log, Duration::ZERO, (0..20).flat_map(move |_| 0..hot));
+    assert_eq!(log.status().rounds, rounds, "they are all in slots");
+    assert_eq!(executor.clock().now().since(began_at), Duration::ZERO);
 }
 
 /// Whoever writes to a full log reads what was written, in whoever's turn.

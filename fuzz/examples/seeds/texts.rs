@@ -42,6 +42,14 @@ fn target_file() {
 const NAMED_AS_BLKPARSE_DOES: u8 = 0x80;
 const NAMED_AS_OTHERS_DO: u8 = 0xc0;
 
+/// A write of 4096 bytes at block 0x010203, at 1.5 s, in both layouts of vscsiStats.
+const VSCSI_1: [u8; 32] =
+    [7, 0, 0, 0, 0, 0x10, 0, 0, 1, 0, 0, 0, 0x2a, 0, 5, 1, 3, 2, 1, 0, 0, 0, 0, 0, 0x60, 0xe3, 0x16, 0, 0, 0, 0, 0];
+const VSCSI_2: [u8; 40] = [
+    0x2a, 0, 5, 2, 7, 0, 0, 0, 0, 0x10, 0, 0, 1, 0, 0, 0, 3, 2, 1, 0, 0, 0, 0, 0, 0x60, 0xe3, 0x16, 0, 0, 0, 0, 0,
+    0x40, 1, 0, 0, 0, 0, 0, 0,
+];
+
 fn traces() {
     let blkparse = "  8,0    3        1     0.000000000   697  Q   W 223490 + 8 [kjournald]\n  8,0    3        9     \
                     1.000020000   700  Q  RM 8 + 16 [a b]\n  8,0    1       11     1.500040000   700  Q FWFSM 16 + 8 \
@@ -62,5 +70,8 @@ fn traces() {
         ("mqsim", NAMED_AS_OTHERS_DO | 6, "1000000 0 2056 8 0\n1500000 1 7 1 1\n1750000 0 16 24 1\n"),
     ] {
         write("trace", name, &[&[choice][..], text.as_bytes()].concat());
+    }
+    for (name, record) in [("vscsi_1", &VSCSI_1[..]), ("vscsi_2", &VSCSI_2)] {
+        write("trace", name, &[&[7], record, record].concat());
     }
 }

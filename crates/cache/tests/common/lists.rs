@@ -47,36 +47,42 @@ impl Lists {
         if is_known { self.second.push((block, 0)) } else { self.first.push((block, 0)) }
     }
 
-    /// Evicts a line, or moves one. The lists have shares of `count` lines, what is remembered of `ways`.
-    pub fn step(&mut self, policy: Replacement, count: usize, ways: usize) {
-        match policy {
-            Replacement::Lru => drop(self.first.remove(0)),
-            Replacement::Clock => {
-                let (block, hits) = self.first.remove(0);
+    /// Evicts a line, or moves one, of those that are not `held`, of which there must be one. The lists have shares of
+    /// `count` lines, what is remembered of `ways`.
+    pub fn step(&mut self, policy: Replacement, count: usize, ways: usize, held: &[u64]) {
+        let oldest = |list: &[(u64, u32)]| list.iter().position(|(block, _)| !held.contains(block));
+        let (first, second) = (oldest(&self.first), oldest(&self.second));
+        match (policy, first, second) {
+            (Replacement::Lru, Some(at), _) => drop(self.first.remove(at)),
+            (Replacement::Clock, Some(at), _) => {
+                let (block, hits) = self.first.remove(at);
                 if hits > 0 {
                     self.first.push((block, 0));
                 }
             }
-            Replacement::TwoQueue if self.first.len() > count / 4 || self.second.is_empty() => {
-                let (block, _) = self.first.remove(0);
+            (Replacement::TwoQueue, Some(at), _) if self.first.len() > count / 4 || second.is_none() => {
+                let (block, _) = self.first.remove(at);
                 self.remember(block, ways / 2);
             }
-            Replacement::TwoQueue => drop(self.second.remove(0)),
-            Replacement::S3Fifo if self.second.len() > count - count / 10 || self.first.is_empty() => {
-                let (block, hits) = self.second.remove(0);
+            (Replacement::TwoQueue, _, Some(at)) => drop(self.second.remove(at)),
+            (Replacement::S3Fifo, _, Some(at)) if self.second.len() > count - count / 10 || first.is_none() => {
+                let (block, hits) = self.second.remove(at);
                 if hits > 0 {
                     self.second.push((block, hits.min(3) - 1));
                 }
             }
             // As in libCacheSim, it looks through all of *small* before it looks at *main* again.
-            Replacement::S3Fifo => {
-                while !self.first.is_empty() {
-                    let (block, hits) = self.first.remove(0);
+            (Replacement::S3Fifo, ..) => {
+                while let Some(at) = oldest(&self.first) {
+                    let (block, hits) = self.first.remove(at);
                     if hits < 2 {
                         return self.remember(block, ways * 9 / 10);
                     }
                     self.second.push((block, 0));
                 }
+            }
+            (Replacement::Lru | Replacement::Clock, None, _) | (Replacement::TwoQueue, ..) => {
+                panic!("no line can be evicted")
             }
         }
     }

@@ -239,6 +239,7 @@ mod tests {
     use block::memory::MemoryDevice;
 
     use super::*;
+    use crate::limits::SHUTDOWN_TIME_MAX;
 
     fn work(bytes: u64) -> Work {
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
@@ -301,6 +302,17 @@ mod tests {
             }
         });
         second.join().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_end_holds_the_end_up_for_three_seconds() {
+        let work = Arc::new(work(8192));
+        let never = std::future::pending::<Result<(), Error>>();
+        work.carry_out(&Handle::current(), (|counters| &counters.reads, 512), never, drop);
+        let began = tokio::time::Instant::now();
+        work.close(SHUTDOWN_TIME_MAX).await;
+        let (took, bound) = (began.elapsed(), Duration::from_secs(3));
+        assert!((bound..bound * 4 / 3).contains(&took), "{took:?}");
     }
 
     #[test]

@@ -1,16 +1,13 @@
 //! What a cache has dirty from before of a LUN that hosts share: its ranges are this host's alone again before anybody
 //! looks for the last time whether others wrote there, and before any of it is written.
 
-use std::time::Duration;
-
-use block::{Device, SharedDevice};
+use block::grants::Grants;
+use block::{ByteRange, Device, SharedDevice};
 use cache::Cache;
 
 use crate::error::{Error, Failure, Result};
+use crate::limits::CLAIM_TIME_MAX;
 use crate::place::Place;
-
-/// How long others have to give up what they hold: longer than the longest time that the target gives them.
-const CLAIM_TIME_MAX: Duration = Duration::from_secs(90);
 
 /// Gets the ranges of all that is dirty.
 ///
@@ -26,9 +23,14 @@ pub(super) async fn claim_dirty(cache: &Cache, lun: &SharedDevice, place: &Place
         );
         return Err(Error::new(Failure::Usage, message));
     };
+    claim(grants, &dirty, place).await
+}
+
+/// Waits until others have given up `ranges`, as long as they may take.
+async fn claim(grants: &Grants, ranges: &[ByteRange], place: &Place) -> Result<()> {
     let all = async {
-        dirty.iter().for_each(|range| grants.want(*range));
-        for range in &dirty {
+        ranges.iter().for_each(|range| grants.want(*range));
+        for range in ranges {
             grants.acquire(*range).await;
         }
     };
@@ -39,4 +41,26 @@ pub(super) async fn claim_dirty(cache: &Cache, lun: &SharedDevice, place: &Place
         );
         Error::new(Failure::InUse, message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use base::clock::VirtualClock;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_that_give_up_nothing_are_waited_for_for_a_bounded_time() {
+        let grants = Grants::new(Arc::new(VirtualClock::new()), 1 << 20);
+        let place = Place::new(Path::new("/disk.cache"), None).expect("the root is there");
+        let began = tokio::time::Instant::now();
+        let claimed = claim(&grants, &[ByteRange { offset: 0, length: 4096 }], &place).await;
+        assert_eq!(claimed.expect_err("nobody grants it").failure(), Failure::InUse);
+        let (took, bound) = (began.elapsed(), Duration::from_secs(90));
+        assert!((bound..bound * 3 / 2).contains(&took), "{took:?}");
+    }
 }

@@ -7,24 +7,12 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::error::TraceErrorKind;
-use super::line::{Line, number, range, record, shortened};
+use super::line::{Line, number, of_operation_code, range, record, shortened};
 use super::record::Record;
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 
 const HEADER: &str = "version,time,op,size,lbn";
-
-/// Operation codes (SBC-4 table 22) of transfers.
-const OPERATION_CODES: [(u8, AccessKind); 8] = [
-    (0x08, AccessKind::Read),  // READ (6)
-    (0x0a, AccessKind::Write), // WRITE (6)
-    (0x28, AccessKind::Read),  // READ (10)
-    (0x2a, AccessKind::Write), // WRITE (10)
-    (0x88, AccessKind::Read),  // READ (16)
-    (0x8a, AccessKind::Write), // WRITE (16)
-    (0xa8, AccessKind::Read),  // READ (12)
-    (0xaa, AccessKind::Write), // WRITE (12)
-];
 
 /// Whether a trace that begins with `line` is one of these.
 pub(super) fn begins(line: &str) -> bool {
@@ -62,7 +50,7 @@ impl Parser {
 fn operation(text: &str) -> Result<AccessKind, TraceErrorKind> {
     let malformed = || TraceErrorKind::Malformed { field: "SCSI read or write operation code", text: shortened(text) };
     let code = u8::from_str_radix(text, 16).map_err(|_| malformed())?;
-    OPERATION_CODES.iter().find(|row| row.0 == code).map(|row| row.1).ok_or_else(malformed)
+    of_operation_code(code).ok_or_else(malformed)
 }
 
 /// Writes records as such a CSV. Only its reads and writes have a code here; flushes and discards are left out. Times

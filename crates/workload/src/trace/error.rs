@@ -1,20 +1,41 @@
 //! Why a trace cannot be read on.
 
+use std::fmt;
 use std::io;
 
 use crate::limits::TRACE_LINE_BYTES_MAX;
 
 /// Why a trace could not be read on.
 #[derive(Debug, thiserror::Error)]
-#[error("line {line} of the trace: {kind}")]
+#[error("{unit} {number} of the trace: {kind}")]
 pub struct TraceError {
-    /// From 1.
-    pub line: u64,
+    /// What the trace is made of.
+    pub unit: TraceUnit,
+    /// Of the one that cannot be read, from 1.
+    pub number: u64,
     /// What is wrong there.
     pub kind: TraceErrorKind,
 }
 
-/// What is wrong about a line.
+/// What a trace is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceUnit {
+    /// Lines of text.
+    Line,
+    /// Binary records.
+    Record,
+}
+
+impl fmt::Display for TraceUnit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Line => "line",
+            Self::Record => "record",
+        })
+    }
+}
+
+/// What is wrong about a line or record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceErrorKind {
@@ -22,11 +43,17 @@ pub enum TraceErrorKind {
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
     /// None of the formats.
-    #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim)")]
+    #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim, vscsi)")]
     UnknownFormat(String),
+    /// Not of the binary format that it is said to have.
+    #[error("is no vscsi record of version 1 or 2")]
+    NoVscsi,
     /// A line above [`TRACE_LINE_BYTES_MAX`].
     #[error("is longer than {TRACE_LINE_BYTES_MAX} bytes")]
     TooLong,
+    /// The last binary record is not whole.
+    #[error("ends in the middle of a record")]
+    Cut,
     /// A field is missing.
     #[error("has no {0}")]
     Missing(&'static str),

@@ -20,6 +20,23 @@ pub(super) enum Line {
     End,
 }
 
+/// Operation codes (SBC-4 table 22) of transfers.
+const OPERATION_CODES: [(u8, AccessKind); 8] = [
+    (0x08, AccessKind::Read),  // READ (6)
+    (0x0a, AccessKind::Write), // WRITE (6)
+    (0x28, AccessKind::Read),  // READ (10)
+    (0x2a, AccessKind::Write), // WRITE (10)
+    (0x88, AccessKind::Read),  // READ (16)
+    (0x8a, AccessKind::Write), // WRITE (16)
+    (0xa8, AccessKind::Read),  // READ (12)
+    (0xaa, AccessKind::Write), // WRITE (12)
+];
+
+/// What a SCSI command does that transfers blocks.
+pub(super) fn of_operation_code(code: u8) -> Option<AccessKind> {
+    OPERATION_CODES.iter().find(|row| row.0 == code).map(|row| row.1)
+}
+
 /// A number field.
 pub(super) fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, TraceErrorKind> {
     text.parse().map_err(|_| TraceErrorKind::Malformed { field, text: shortened(text) })

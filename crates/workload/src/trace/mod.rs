@@ -9,9 +9,10 @@
 //! | [`Format::Spc`] | Storage Performance Council | `0,20941264,8192,W,0.551706` |
 //! | [`Format::Arc`] | the paper of ARC | `1 8 0 0` |
 //! | [`Format::MqSim`] | MQSim, SSDsim | `1000000 0 2056 8 1` |
+//! | [`Format::Vscsi`] | VMware's `vscsiStats`, CloudPhysics | none: binary records of 32 or 40 bytes |
 //!
-//! Whatever the format, a [`Record`] has a time since the first record, a kind and a range of bytes. A line that cannot
-//! be understood is an error with its number, never a guess.
+//! Whatever the format, a [`Record`] has a time since the first record, a kind and a range of bytes. A line or record
+//! that cannot be understood is an error with its number, never a guess.
 
 mod arc;
 mod blkparse;
@@ -28,9 +29,10 @@ mod source;
 mod spc;
 pub mod survey;
 pub mod synthetic;
+mod vscsi;
 
 use std::fmt;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Cursor, Read};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -38,7 +40,7 @@ use crate::limits::TRACE_LINE_BYTES_MAX;
 
 pub use blkparse::BlkparseAction;
 pub use cloud_physics::write_cloud_physics;
-pub use error::{TraceError, TraceErrorKind};
+pub use error::{TraceError, TraceErrorKind, TraceUnit};
 use line::{Line, shortened};
 pub use record::Record;
 use source::Source;
@@ -61,12 +63,14 @@ pub enum Format {
     Arc,
     /// The format of the simulators MQSim and SSDsim, times in nanoseconds.
     MqSim,
+    /// Binary records of VMware's `vscsiStats`, of both layouts.
+    Vscsi,
 }
 
 /// What to take from a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The format; `None` is found out from the first line.
+    /// The format; `None` is found out from the first line or the first records.
     pub format: Option<Format>,
     /// Of a blkparse trace, the action that counts as the request.
     pub action: BlkparseAction,
@@ -77,9 +81,15 @@ pub struct Options {
 
 /// The records of a trace, in its order.
 pub struct TraceReader<R> {
+    /// What was read to see which format it is, and the rest.
+    head: Option<Cursor<Vec<u8>>>,
     input: R,
-    line: u64,
+    /// Of the line or record that was read last.
+    number: u64,
     options: Options,
+    /// Of binary records, if it has such.
+    layout: Option<vscsi::Layout>,
+    /// Of lines, once one was read.
     parser: Option<Parser>,
     /// What the first record's clock showed.
     began: Option<Duration>,
@@ -97,7 +107,7 @@ enum Parser {
 }
 
 /// The formats and their names, as options are given.
-pub const FORMATS: [(Format, &str); 7] = [
+pub const FORMATS: [(Format, &str); 8] = [
     (Format::CloudPhysics, "cloudphysics"),
     (Format::Blkparse, "blkparse"),
     (Format::IoLog, "iolog"),
@@ -105,17 +115,18 @@ pub const FORMATS: [(Format, &str); 7] = [
     (Format::Spc, "spc"),
     (Format::Arc, "arc"),
     (Format::MqSim, "mqsim"),
+    (Format::Vscsi, "vscsi"),
 ];
 
 impl<R: BufRead> TraceReader<R> {
     /// A reader of `input`.
     pub fn new(input: R, options: Options) -> Self {
-        Self { input, line: 0, options, parser: None, began: None, is_over: false }
+        Self { head: None, input, number: 0, options, layout: None, parser: None, began: None, is_over: false }
     }
 
-    /// The format, once the first line was read.
+    /// The format, once the first line or record was read.
     pub fn format(&self) -> Option<Format> {
-        self.parser.as_ref().map(|parser| match parser {
+        let of_text = self.parser.as_ref().map(|parser| match parser {
             Parser::CloudPhysics(_) => Format::CloudPhysics,
             Parser::Blkparse(_) => Format::Blkparse,
             Parser::IoLog(_) => Format::IoLog,
@@ -123,21 +134,39 @@ impl<R: BufRead> TraceReader<R> {
             Parser::Spc(_) => Format::Spc,
             Parser::Arc => Format::Arc,
             Parser::MqSim(_) => Format::MqSim,
-        })
+        });
+        self.layout.map(|_| Format::Vscsi).or(of_text)
+    }
+
+    /// Sees whether it is binary.
+    fn look(&mut self) -> Result<(), TraceErrorKind> {
+        let mut head = Vec::new();
+        self.input.by_ref().take(vscsi::HEAD_BYTES as u64).read_to_end(&mut head)?;
+        self.layout = match self.options.format {
+            None => vscsi::Layout::of(&head),
+            Some(Format::Vscsi) => Some(vscsi::Layout::of(&head).ok_or(TraceErrorKind::NoVscsi)?),
+            Some(_) => None,
+        };
+        self.head = Some(Cursor::new(head));
+        Ok(())
+    }
+
+    fn unit(&self) -> TraceUnit {
+        let is_binary = self.format().or(self.options.format) == Some(Format::Vscsi);
+        if is_binary { TraceUnit::Record } else { TraceUnit::Line }
     }
 
     fn next_record(&mut self) -> Result<Option<Record>, TraceErrorKind> {
         loop {
-            let Some(text) = self.next_line()? else { return Ok(None) };
-            let text = text.trim();
-            if text.is_empty() {
-                continue;
+            self.number += 1;
+            if self.head.is_none() {
+                self.look()?;
             }
-            let parser = match &mut self.parser {
-                Some(parser) => parser,
-                none => none.insert(Parser::new(text, &self.options)?),
+            let line = match self.layout {
+                Some(layout) => layout.read(self.rest())?,
+                None => self.parse_line()?,
             };
-            match parser.parse(text)? {
+            match line {
                 Line::Record(record) => {
                     let began = *self.began.get_or_insert(record.at);
                     return Ok(Some(Record { at: record.at.saturating_sub(began), ..record }));
@@ -148,11 +177,28 @@ impl<R: BufRead> TraceReader<R> {
         }
     }
 
+    /// What was not read yet.
+    fn rest(&mut self) -> impl BufRead + '_ {
+        self.head.get_or_insert_default().chain(&mut self.input)
+    }
+
+    fn parse_line(&mut self) -> Result<Line, TraceErrorKind> {
+        let Some(text) = self.next_line()? else { return Ok(Line::End) };
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Line::Skipped);
+        }
+        let parser = match &mut self.parser {
+            Some(parser) => parser,
+            none => none.insert(Parser::new(text, &self.options)?),
+        };
+        parser.parse(text)
+    }
+
     fn next_line(&mut self) -> Result<Option<String>, TraceErrorKind> {
-        self.line += 1;
         let mut bytes = Vec::new();
         let limit = TRACE_LINE_BYTES_MAX as u64 + 1;
-        self.input.by_ref().take(limit).read_until(b'\n', &mut bytes)?;
+        self.rest().take(limit).read_until(b'\n', &mut bytes)?;
         if bytes.len() > TRACE_LINE_BYTES_MAX {
             return Err(TraceErrorKind::TooLong);
         }
@@ -169,7 +215,8 @@ impl<R: BufRead> Iterator for TraceReader<R> {
         if self.is_over {
             return None;
         }
-        let result = self.next_record().map_err(|kind| TraceError { line: self.line, kind });
+        let result = self.next_record();
+        let result = result.map_err(|kind| TraceError { unit: self.unit(), number: self.number, kind });
         self.is_over = !matches!(result, Ok(Some(_)));
         result.transpose()
     }
@@ -190,6 +237,8 @@ impl Parser {
             Format::Spc => Self::Spc(spc::Parser::new(source)),
             Format::Arc => Self::Arc,
             Format::MqSim => Self::MqSim(mqsim::Parser::new(source)),
+            // It has no lines.
+            Format::Vscsi => return Err(TraceErrorKind::NoVscsi),
         })
     }
 
@@ -215,6 +264,8 @@ fn detect(first_line: &str) -> Option<Format> {
         Format::Spc => spc::begins(first_line),
         Format::Arc => arc::begins(first_line),
         Format::MqSim => mqsim::begins(first_line),
+        // It has no lines.
+        Format::Vscsi => false,
     })
 }
 
@@ -224,7 +275,10 @@ impl FromStr for Format {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = FORMATS.iter().find(|(_, name)| *name == text).map(|(format, _)| *format);
         found.ok_or_else(|| {
-            format!("\"{text}\" is not a trace format: write cloudphysics, blkparse, iolog, msr, spc, arc or mqsim")
+            format!(
+                "\"{text}\" is not a trace format: write cloudphysics, blkparse, iolog, msr, spc, arc, mqsim or \
+                     vscsi"
+            )
         })
     }
 }
@@ -282,7 +336,7 @@ mod tests {
         assert_eq!(
             error,
             "line 1 of the trace: \"<html>\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, \
-             spc, arc, mqsim)"
+             spc, arc, mqsim, vscsi)"
         );
     }
 

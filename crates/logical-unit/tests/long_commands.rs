@@ -150,9 +150,16 @@ fn commands_wait_for_the_buffers_that_they_work_with_and_these_are_bounded() {
     let lent: Vec<Buffer> = std::iter::from_fn(|| all.try_acquire(1 << 20)).collect();
     assert_eq!(lent.len(), 64, "buffers of a MiB");
     drop(lent);
+    let all = LogicalUnitOptions::default().copy_buffers;
+    assert_eq!(std::iter::from_fn(|| all.try_acquire(1 << 20)).collect::<Vec<Buffer>>().len(), 16);
 
     let work_buffers = block::BufferPool::new(1);
-    let options = LogicalUnitOptions { work_buffers: work_buffers.clone(), ..LogicalUnitOptions::default() };
+    let copy_buffers = block::BufferPool::new(1);
+    let options = LogicalUnitOptions {
+        work_buffers: work_buffers.clone(),
+        copy_buffers: copy_buffers.clone(),
+        ..LogicalUnitOptions::default()
+    };
     let device = std::sync::Arc::new(block::memory::MemoryDevice::new(32 << 20, common::identity()));
     let target = Target::with(device, options);
     let blocks = Blocks::sixteen(0, (PIECES << 20) / BLOCK_BYTES as u32);
@@ -175,15 +182,18 @@ fn commands_wait_for_the_buffers_that_they_work_with_and_these_are_bounded() {
         let ones = Buffer::copy_of(&[1; BLOCK_BYTES]);
         target.start(write_same().emit(), ones, TaskAttribute::Simple, 1)
     };
-    let starts: [(&str, &dyn Fn() -> logical_unit::Execution); 5] = [
-        ("EXTENDED COPY", &|| start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16)),
-        ("VERIFY", &|| verify(0, 0)),
-        ("VERIFY of bytes", &|| verify(1, (PIECES as usize) << 20)),
-        ("WRITE SAME", &repeat),
-        ("SANITIZE", &sanitize),
+    type Start<'a> = (&'a str, &'a block::BufferPool, &'a dyn Fn() -> logical_unit::Execution);
+    let starts: [Start<'_>; 5] = [
+        ("EXTENDED COPY", &copy_buffers, &|| {
+            start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16, (0, 32768))
+        }),
+        ("VERIFY", &work_buffers, &|| verify(0, 0)),
+        ("VERIFY of bytes", &work_buffers, &|| verify(1, (PIECES as usize) << 20)),
+        ("WRITE SAME", &work_buffers, &repeat),
+        ("SANITIZE", &work_buffers, &sanitize),
     ];
-    for (name, start) in starts {
-        let held = work_buffers.try_acquire(1).expect("nobody else has it");
+    for (name, buffers, start) in starts {
+        let held = buffers.try_acquire(1).expect("nobody else has it");
         let mut execution = start();
         for _ in 0..1000 {
             let polled = Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop()));

@@ -36,6 +36,23 @@ pub fn read_pdu(stream: &mut TcpStream) -> io::Result<[u8; BHS_BYTES]> {
     Ok(header)
 }
 
+/// A login of the first connection of the session `number`, whose first command has the number 1.
+pub fn login_request(number: u32, current_stage: LoginStage, transit_to: Option<LoginStage>) -> LoginRequest {
+    LoginRequest {
+        is_continued: false,
+        current_stage,
+        transit_to,
+        version_max: 0,
+        version_min: 0,
+        isid: Isid::random_format(number, 0),
+        tsih: 0,
+        initiator_task_tag: tag(1),
+        cid: 0,
+        cmd_sn: Serial32(1),
+        exp_stat_sn: Serial32(0),
+    }
+}
+
 /// A session of one connection in its full feature phase.
 pub struct BareSession {
     stream: TcpStream,
@@ -53,19 +70,7 @@ impl BareSession {
         let mut text = Keys::new();
         let names = [("InitiatorName", initiator), ("TargetName", target)];
         names.iter().chain(keys).for_each(|(key, value)| text.push(*key, *value));
-        let request = LoginRequest {
-            is_continued: false,
-            current_stage: LoginStage::OperationalNegotiation,
-            transit_to: Some(LoginStage::FullFeaturePhase),
-            version_max: 0,
-            version_min: 0,
-            isid: Isid::random_format(number, 0),
-            tsih: 0,
-            initiator_task_tag: tag(1),
-            cid: 0,
-            cmd_sn: Serial32(1),
-            exp_stat_sn: Serial32(0),
-        };
+        let request = login_request(number, LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase));
         stream.write_all(&pdu_bytes(&request, text.emit())).expect("the target takes a login");
         let answer = read_pdu(&mut stream).expect("the target answers a login");
         assert_eq!((answer[0], answer[36]), (0x23, 0), "a login response of the class success (RFC 7143 11.13)");
@@ -163,7 +168,11 @@ impl BareSession {
     }
 }
 
-fn tag(number: u32) -> InitiatorTaskTag {
+/// The tag of a task.
+///
+/// # Panics
+/// For the reserved one.
+pub fn tag(number: u32) -> InitiatorTaskTag {
     InitiatorTaskTag::new(number).expect("it is not the reserved one")
 }
 

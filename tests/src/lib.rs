@@ -8,6 +8,7 @@ pub mod forwarder;
 pub mod guest;
 pub mod iscsi_test_cu;
 pub mod mutation;
+pub mod register;
 pub mod tgt;
 
 use std::ffi::OsStr;

@@ -89,7 +89,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("lab", &["block", "initiator", "iscsi", "locks", "logical-unit", "stack", "target", "workload", "writelog"]),
     ("bench", &["block", "cache", "clock", "file", "front", "initiator", "tests", "scsi", "workload", "writelog"]),
     ("conformance", &["iscsi"]),
-    ("tests", &["iscsi"]),
+    ("tests", &["block", "iscsi"]),
 ];
 
 #[test]

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use base::serial::Serial32;
-use iscsi::pdu::{BHS_BYTES, InitiatorTaskTag, Isid, LoginRequest, LoginStage, NopOut};
+use iscsi::pdu::{BHS_BYTES, LoginStage, NopOut};
 use iscsi::text::Keys;
 use serde_json::Value;
 use tests::World;
-use tests::bare_session::{pdu_bytes, read_pdu};
+use tests::bare_session::{login_request, pdu_bytes, read_pdu, tag};
 
 const OPEN_IQN: &str = "iqn.2026-11.io.forebay:open";
 const CHAP_IQN: &str = "iqn.2026-11.io.forebay:chap";
@@ -58,20 +58,7 @@ impl Peer {
     fn login(&mut self, stage: LoginStage, transit_to: Option<LoginStage>, keys: &[(&'static str, &str)]) {
         let mut text = Keys::new();
         keys.iter().for_each(|(key, value)| text.push(*key, *value));
-        let request = LoginRequest {
-            is_continued: false,
-            current_stage: stage,
-            transit_to,
-            version_max: 0,
-            version_min: 0,
-            isid: Isid::random_format(self.number, 0),
-            tsih: 0,
-            initiator_task_tag: tag(1),
-            cid: 0,
-            cmd_sn: Serial32(1),
-            exp_stat_sn: Serial32(0),
-        };
-        let bytes = pdu_bytes(&request, text.emit());
+        let bytes = pdu_bytes(&login_request(self.number, stage, transit_to), text.emit());
         self.stream.write_all(&bytes).expect("the target takes a login");
         self.answer();
     }
@@ -117,10 +104,6 @@ impl Peer {
             }
         }
     }
-}
-
-fn tag(number: u32) -> InitiatorTaskTag {
-    InitiatorTaskTag::new(number).expect("it is not the reserved one")
 }
 
 /// What the target holds.

@@ -4,13 +4,11 @@
 //! Four attachments, each a process, write and read the same few blocks over NBD, and `qemu-io` beside them by iSCSI
 //! without knowing of any of it. One is killed, one is frozen for longer than its lease and thawed, and the target is
 //! killed and started again. Each write has a content of its own; afterwards the history of each block has to be that
-//! of one register: see [`check`].
+//! of one register: see `tests::register`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::random::Random;
@@ -19,85 +17,30 @@ use block::{Buffer, SharedDevice};
 use front::{ListenAddress, NbdClient};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tests::register::{BLOCK_BYTES, History, Operation, Place, check_all, value_of};
 use tests::tgt::Tgt;
-use tests::{IQN, Process, World, finish, tool};
+use tests::{IQN, Process, World, tool};
 
-const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 24;
 /// Requests of one attachment at a time.
 const DEPTH: u64 = 3;
 const LEASE: Duration = Duration::from_secs(10);
 
-/// One read or write of one block.
-#[derive(Clone, Copy, Debug)]
-struct Operation {
-    block: u64,
-    is_write: bool,
-    /// What was written or found: who wrote it in the high half, zero for nobody.
-    value: u64,
-    began: Instant,
-    /// None for a write of which nobody knows whether it was carried out.
-    ended: Option<Instant>,
-}
-
-#[derive(Clone)]
-struct History {
-    operations: Arc<Mutex<Vec<Operation>>>,
-    last_value: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
-}
-
-impl History {
-    fn new() -> Self {
-        Self { operations: Arc::default(), last_value: Arc::default(), is_over: Arc::default() }
-    }
-
-    fn next_value(&self, host: u64) -> u64 {
-        host << 32 | (self.last_value.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    fn note(&self, operation: Operation) {
-        self.operations.lock().unwrap().push(operation);
-    }
-
-    fn all(&self) -> Vec<Operation> {
-        self.operations.lock().unwrap().clone()
-    }
-}
-
-fn content(value: u64) -> Vec<u8> {
-    value.to_le_bytes().repeat(BLOCK_BYTES as usize / 8)
-}
-
-/// The value of a block, which is one write's as a whole.
-fn value_of(bytes: &[u8]) -> u64 {
-    let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-    assert!(bytes == content(value), "a block is torn");
-    value
+fn place_of(block: u64) -> Place {
+    Place { block, offset: block * BLOCK_BYTES }
 }
 
 /// Reads and writes at random until it is over, or the device is gone.
 async fn work(device: SharedDevice, host: u64, seed: u64, history: History) {
     let mut random = Random::new(seed);
     let mut failures = 0;
-    while !history.is_over.load(Ordering::Relaxed) && failures < 50 {
-        let (block, is_write) = (random.below(BLOCKS), random.chance(0.3));
-        let began = Instant::now();
-        let value = if is_write {
-            let value = history.next_value(host);
-            let result = device.write(block * BLOCK_BYTES, Buffer::copy_of(&content(value)), false).await;
-            let ended = result.is_ok().then(Instant::now);
-            history.note(Operation { block, is_write, value, began, ended });
-            result.is_ok()
-        } else {
-            let result = device.read(block * BLOCK_BYTES, Buffer::zeroed(BLOCK_BYTES as usize)).await;
-            if let Ok(bytes) = &result {
-                let (value, ended) = (value_of(bytes), Some(Instant::now()));
-                history.note(Operation { block, is_write, value, began, ended });
-            }
-            result.is_ok()
+    while !history.is_over() && failures < 50 {
+        let (place, is_write) = (place_of(random.below(BLOCKS)), random.chance(0.3));
+        let is_done = match is_write {
+            true => history.write(&device, host, place).await,
+            false => history.read(&device, host, place).await,
         };
-        failures = if value { 0 } else { failures + 1 };
+        failures = if is_done { 0 } else { failures + 1 };
         if failures > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -107,105 +50,9 @@ async fn work(device: SharedDevice, host: u64, seed: u64, history: History) {
 /// A stock initiator, one command a session.
 fn work_as_qemu(url: &str, pattern: &Path, seed: u64, history: &History) {
     let mut random = Random::new(seed);
-    while !history.is_over.load(Ordering::Relaxed) {
-        let (block, is_write) = (random.below(BLOCKS), random.chance(0.5));
-        let (began, value) = (Instant::now(), history.next_value(9));
-        let command = match is_write {
-            true => {
-                std::fs::write(pattern, value.to_le_bytes()).expect("there is room");
-                format!("write -s {} {} {BLOCK_BYTES}", pattern.display(), block * BLOCK_BYTES)
-            }
-            false => format!("read -v {} {BLOCK_BYTES}", block * BLOCK_BYTES),
-        };
-        let finished = finish(Command::new("qemu-io").args(["-f", "raw", "-t", "none", "-c", &command, url]));
-        let is_done = finished.code == Some(0) && !finished.stdout.contains("failed");
-        let ended = is_done.then(Instant::now);
-        if is_write {
-            history.note(Operation { block, is_write, value, began, ended });
-        } else if let Some(value) = is_done.then(|| value_in_dump(&finished.stdout)).flatten() {
-            history.note(Operation { block, is_write, value, began, ended });
-        }
-    }
-}
-
-/// The first eight bytes of a dump: `00000000:  01 00 00 00 09 00 00 00 ...`.
-fn value_in_dump(dump: &str) -> Option<u64> {
-    let (_, bytes) = dump.lines().find_map(|line| line.split_once(':').filter(|(at, _)| at.len() == 8))?;
-    let bytes: Vec<u8> = bytes.split_whitespace().take(8).map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
-}
-
-/// When one value was there for certain, or came and went: from the first end of what knew it to the last begin
-/// (Gibbons and Korach, 1997).
-#[derive(Clone, Copy, Debug)]
-struct Zone {
-    value: u64,
-    first_end: Option<Instant>,
-    last_begin: Instant,
-}
-
-impl Zone {
-    /// The time in which it must have been there throughout.
-    fn certain(&self) -> Option<(Instant, Instant)> {
-        self.first_end.filter(|end| *end < self.last_begin).map(|end| (end, self.last_begin))
-    }
-}
-
-/// Why the operations on one block are not those of one register, if they are not. Exact where each write has a value
-/// of its own: no two values were certainly there at one time, and none came and went while another certainly was
-/// there.
-fn check(operations: &[Operation], start: Instant) -> Result<(), String> {
-    let mut zones: BTreeMap<u64, Zone> = BTreeMap::new();
-    zones.insert(0, Zone { value: 0, first_end: Some(start), last_begin: start });
-    let writes: BTreeMap<u64, &Operation> =
-        operations.iter().filter(|operation| operation.is_write).map(|write| (write.value, write)).collect();
-    for operation in operations.iter().filter(|operation| !operation.is_write) {
-        let began = match writes.get(&operation.value) {
-            Some(write) => write.began,
-            None if operation.value == 0 => start,
-            None => return Err(format!("nobody wrote {:x}", operation.value)),
-        };
-        if operation.ended.is_some_and(|ended| ended < began) {
-            return Err(format!("{:x} was read before it was written", operation.value));
-        }
-    }
-    let is_read = |value: u64| operations.iter().any(|operation| !operation.is_write && operation.value == value);
-    for operation in operations {
-        // What nobody knows the outcome of, and nobody saw, may never have been.
-        if operation.is_write && operation.ended.is_none() && !is_read(operation.value) {
-            continue;
-        }
-        let zone = zones.entry(operation.value).or_insert(Zone {
-            value: operation.value,
-            first_end: operation.ended,
-            last_begin: operation.began,
-        });
-        zone.first_end = [zone.first_end, operation.ended].into_iter().flatten().min();
-        zone.last_begin = zone.last_begin.max(operation.began);
-    }
-    let certain: Vec<(Zone, (Instant, Instant))> =
-        zones.values().filter_map(|zone| Some((*zone, zone.certain()?))).collect();
-    for (index, (zone, (from, to))) in certain.iter().enumerate() {
-        for (other, (other_from, other_to)) in &certain[index + 1..] {
-            if from < other_to && other_from < to {
-                return Err(format!("{:x} and {:x} were there at once", zone.value, other.value));
-            }
-        }
-        for other in zones.values().filter(|other| other.certain().is_none() && other.value != zone.value) {
-            if *from < other.last_begin && other.first_end.is_some_and(|end| end < *to) {
-                return Err(format!("{:x} came and went while {:x} was there", other.value, zone.value));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_all(history: &[Operation], start: Instant) {
-    for block in 0..BLOCKS {
-        let of_block: Vec<Operation> = history.iter().filter(|operation| operation.block == block).copied().collect();
-        if let Err(why) = check(&of_block, start) {
-            panic!("block {block} of {} operations: {why}", of_block.len());
-        }
+    while !history.is_over() {
+        let (place, is_write) = (place_of(random.below(BLOCKS)), random.chance(0.5));
+        history.ask_qemu(url, pattern, is_write, place);
     }
 }
 
@@ -258,7 +105,7 @@ async fn hosts_with_caches_that_share_a_lun_read_nothing_old_and_lose_nothing() 
     let mut target = serve("127.0.0.1:0");
     let portal = target.ready.clone();
     let url = format!("iscsi://{portal}/{IQN}/0");
-    let (history, start) = (History::new(), Instant::now());
+    let (history, start) = (History::default(), Instant::now());
     let mut hosts = Vec::new();
     for number in 1..=4 {
         hosts.push(Host::attach(&world, &url, number).await);
@@ -282,7 +129,7 @@ async fn hosts_with_caches_that_share_a_lun_read_nothing_old_and_lose_nothing() 
     let restarted = Instant::now();
     let mut target = serve(&portal);
     tokio::time::sleep(LEASE + Duration::from_secs(4)).await;
-    history.is_over.store(true, Ordering::Relaxed);
+    history.end();
     for load in loads.drain(..) {
         load.await.expect("a load ends in order");
     }
@@ -318,7 +165,7 @@ async fn hosts_of_several_and_of_split_connections_read_nothing_old() {
     let url = target.url(0);
     let several: [(&[&str], (u64, u64)); 3] =
         [(&[], (1, 0)), (&["--connections", "4"], (4, 0)), (&["--connections", "2", "--split-connections"], (4, 4))];
-    let (history, start) = (History::new(), Instant::now());
+    let (history, start) = (History::default(), Instant::now());
     let (mut hosts, mut loads) = (Vec::new(), Vec::new());
     for ((more, _), number) in several.iter().zip(1..) {
         let host = Host::attach_with(&world, &url, number, more).await;
@@ -330,7 +177,7 @@ async fn hosts_of_several_and_of_split_connections_read_nothing_old() {
         std::thread::spawn(move || work_as_qemu(&url, &pattern, 78, &history))
     };
     tokio::time::sleep(Duration::from_secs(3)).await;
-    history.is_over.store(true, Ordering::Relaxed);
+    history.end();
     for load in loads {
         load.await.expect("a load ends in order");
     }
@@ -503,28 +350,6 @@ fn a_cache_of_a_shared_lun_is_warm_after_a_restart_of_the_target_and_not_old() {
     io(&one.ready, &["read -P 4 0 4k", "read -P 1 4k 4k", "read -P 2 1M 4k", "read -P 3 2M 4k", "read -P 1 3M 1M"]);
     detach(&world, "one", one);
     drop(target);
-}
-
-#[test]
-fn the_checker_finds_an_old_read_and_a_lost_write() {
-    let start = Instant::now();
-    let at = |ms: u64| start + Duration::from_millis(ms);
-    let write = |value, from, to: Option<u64>| Operation {
-        block: 0,
-        is_write: true,
-        value,
-        began: at(from),
-        ended: to.map(at),
-    };
-    let read = |value, from, to| Operation { block: 0, is_write: false, value, began: at(from), ended: Some(at(to)) };
-    let right = [write(1, 10, Some(20)), read(1, 30, 40), write(2, 50, Some(60)), read(1, 55, 58), read(2, 70, 80)];
-    assert_eq!(check(&right, start), Ok(()));
-    assert!(check(&[right[0], right[2], read(1, 70, 80)], start).is_err(), "old");
-    assert!(check(&[right[0], read(0, 30, 40)], start).is_err(), "lost");
-    assert!(check(&[read(3, 30, 40)], start).is_err(), "from nowhere");
-    let unknown = write(5, 10, None);
-    assert_eq!(check(&[unknown, read(0, 20, 30), read(5, 40, 50)], start), Ok(()), "it may land late");
-    assert!(check(&[unknown, read(5, 20, 30), read(0, 40, 50)], start).is_err(), "and not go away again");
 }
 
 #[test]

@@ -5,32 +5,29 @@
 //! host that was killed or frozen, and had not reached the LUN by then, is in its cache: it comes when that is attached
 //! again, if nobody wrote there since, and is refused otherwise.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::random::Random;
-use block::device::DeviceExt;
-use block::{Buffer, SharedDevice};
+use block::SharedDevice;
 use front::{ListenAddress, NbdClient};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tests::register::{BLOCK_BYTES, History, Operation, Place, check_all};
 use tests::{IQN, Process, World, finish, tool};
 
 /// What was at a place before something was delayed there.
 const BEFORE: u8 = 77;
 
 const LEASE: Duration = Duration::from_secs(10);
-const BLOCK_BYTES: u64 = 4096;
 /// Blocks that all hosts write, in as many ranges as there are quarters of them.
 const BLOCKS: u64 = 16;
 const DEPTH: u64 = 3;
 
-fn place_of(block: u64) -> u64 {
-    ((block / 4) << 20) + (block % 4) * BLOCK_BYTES
+fn place_of(block: u64) -> Place {
+    Place { block, offset: ((block / 4) << 20) + (block % 4) * BLOCK_BYTES }
 }
 
 /// A host of its own.
@@ -201,63 +198,16 @@ fn a_target_that_starts_again_is_given_what_hosts_had_not_written_before_anybody
     drop(target);
 }
 
-/// One read or write of one block.
-#[derive(Clone, Copy, Debug)]
-struct Operation {
-    host: u64,
-    block: u64,
-    is_write: bool,
-    /// What was written or found: who wrote it in the high half, zero for nobody.
-    value: u64,
-    began: Instant,
-    /// None for a write of which nobody knows whether it was carried out.
-    ended: Option<Instant>,
-}
-
-#[derive(Clone)]
-struct History {
-    operations: Arc<Mutex<Vec<Operation>>>,
-    last_value: Arc<AtomicU64>,
-    is_over: Arc<AtomicBool>,
-}
-
-impl History {
-    fn next_value(&self, host: u64) -> u64 {
-        host << 32 | (self.last_value.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    fn note(&self, operation: Operation) {
-        self.operations.lock().unwrap().push(operation);
-    }
-}
-
-fn content(value: u64) -> Vec<u8> {
-    value.to_le_bytes().repeat(BLOCK_BYTES as usize / 8)
-}
-
 /// Each host mostly writes in a range of its own for a while, so that some of it is delayed.
 async fn work(device: SharedDevice, host: u64, seed: u64, history: History) {
     let mut random = Random::new(seed);
     let mut failures = 0;
-    while !history.is_over.load(Ordering::Relaxed) && failures < 20 {
+    while !history.is_over() && failures < 20 {
         let own = (host * 4 + random.below(4)) % BLOCKS;
-        let block = if random.chance(0.85) { own } else { random.below(BLOCKS) };
-        let is_write = random.chance(0.4);
-        let began = Instant::now();
-        let is_done = if is_write {
-            let value = history.next_value(host);
-            let result = device.write(place_of(block), Buffer::copy_of(&content(value)), false).await;
-            let ended = result.is_ok().then(Instant::now);
-            history.note(Operation { host, block, is_write, value, began, ended });
-            result.is_ok()
-        } else {
-            let result = device.read(place_of(block), Buffer::zeroed(BLOCK_BYTES as usize)).await;
-            if let Ok(bytes) = &result {
-                let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-                assert!(bytes[..] == content(value)[..], "a block is torn");
-                history.note(Operation { host, block, is_write, value, began, ended: Some(Instant::now()) });
-            }
-            result.is_ok()
+        let place = place_of(if random.chance(0.85) { own } else { random.below(BLOCKS) });
+        let is_done = match random.chance(0.4) {
+            true => history.write(&device, host, place).await,
+            false => history.read(&device, host, place).await,
         };
         failures = if is_done { 0 } else { failures + 1 };
         let pause = if is_done { Duration::from_millis(random.below(4)) } else { Duration::from_millis(100) };
@@ -265,36 +215,13 @@ async fn work(device: SharedDevice, host: u64, seed: u64, history: History) {
     }
 }
 
-const STOCK: u64 = 9;
-
 fn work_as_qemu(url: &str, pattern: &Path, history: &History) {
     let mut random = Random::new(5);
-    while !history.is_over.load(Ordering::Relaxed) {
-        let (block, is_write) = (random.below(BLOCKS), random.chance(0.4));
-        let (began, value) = (Instant::now(), history.next_value(STOCK));
-        let command = match is_write {
-            true => {
-                std::fs::write(pattern, value.to_le_bytes()).expect("there is room");
-                format!("write -s {} {} {BLOCK_BYTES}", pattern.display(), place_of(block))
-            }
-            false => format!("read -v {} {BLOCK_BYTES}", place_of(block)),
-        };
-        let finished = finish(Command::new("qemu-io").args(["-f", "raw", "-t", "none", "-c", &command, url]));
-        let is_done = finished.code == Some(0) && !finished.stdout.contains("failed");
-        let ended = is_done.then(Instant::now);
-        let found = if is_write { Some(value) } else { is_done.then(|| value_in_dump(&finished.stdout)).flatten() };
-        if let Some(value) = found {
-            history.note(Operation { host: STOCK, block, is_write, value, began, ended });
-        }
+    while !history.is_over() {
+        let (place, is_write) = (place_of(random.below(BLOCKS)), random.chance(0.4));
+        history.ask_qemu(url, pattern, is_write, place);
         std::thread::sleep(Duration::from_millis(300));
     }
-}
-
-/// The first eight bytes of a dump: `00000000:  01 00 00 00 09 00 00 00 ...`.
-fn value_in_dump(dump: &str) -> Option<u64> {
-    let (_, bytes) = dump.lines().find_map(|line| line.split_once(':').filter(|(at, _)| at.len() == 8))?;
-    let bytes: Vec<u8> = bytes.split_whitespace().take(8).map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// What only a host that came to a bad end has seen is in its cache.
@@ -306,68 +233,12 @@ fn without_unseen(all: &[Operation], dead: &[u64]) -> Vec<Operation> {
     all.iter().filter(|operation| !is_unseen(operation)).copied().collect()
 }
 
-/// Why the operations on one block are not those of one register, where each write has a value of its own: a value was
-/// read when another had certainly taken its place, or before it was written.
-fn check(operations: &[Operation], start: Instant) -> Result<(), String> {
-    // From the first end of what knew a value to the last begin (Gibbons and Korach, 1997).
-    let mut zones: BTreeMap<u64, (Option<Instant>, Instant)> = BTreeMap::from([(0, (Some(start), start))]);
-    let began: BTreeMap<u64, Instant> =
-        operations.iter().filter(|operation| operation.is_write).map(|write| (write.value, write.began)).collect();
-    let is_read = |value: u64| operations.iter().any(|operation| !operation.is_write && operation.value == value);
-    for operation in operations {
-        if !operation.is_write && operation.value != 0 {
-            let written = began.get(&operation.value).ok_or(format!("nobody wrote {:x}", operation.value))?;
-            if operation.ended.is_some_and(|ended| ended < *written) {
-                return Err(format!("{:x} was read before it was written", operation.value));
-            }
-        }
-        if operation.is_write && operation.ended.is_none() && !is_read(operation.value) {
-            continue;
-        }
-        let zone = zones.entry(operation.value).or_insert((operation.ended, operation.began));
-        zone.0 = [zone.0, operation.ended].into_iter().flatten().min();
-        zone.1 = zone.1.max(operation.began);
-    }
-    let certain = |zone: &(Option<Instant>, Instant)| zone.0.filter(|end| *end < zone.1).map(|end| (end, zone.1));
-    for (value, zone) in &zones {
-        let Some((from, to)) = certain(zone) else { continue };
-        for (other, its) in zones.iter().filter(|(other, _)| *other != value) {
-            let overlaps = match certain(its) {
-                Some((other_from, other_to)) => from < other_to && other_from < to,
-                None => from < its.1 && its.0.is_some_and(|end| end < to),
-            };
-            if overlaps {
-                return Err(format!("{value:x} and {other:x} were there at once"));
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn the_checker_finds_an_old_read() {
-    let start = Instant::now();
-    let at = |ms: u64| start + Duration::from_millis(ms);
-    let operation = |is_write, value, from, to| Operation {
-        host: 1,
-        block: 0,
-        is_write,
-        value,
-        began: at(from),
-        ended: Some(at(to)),
-    };
-    let right = [operation(true, 1, 10, 20), operation(false, 1, 30, 40), operation(true, 2, 50, 60)];
-    assert_eq!(check(&right, start), Ok(()));
-    assert!(check(&[&right[..], &[operation(false, 1, 70, 80)]].concat(), start).is_err());
-    assert!(check(&[&right[..], &[operation(false, 3, 70, 80)]].concat(), start).is_err());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_them() {
     let world = World::new();
     let mut target = serve(&world, "127.0.0.1:0");
     let (portal, url) = (target.ready.clone(), url_of(&target));
-    let history = History { operations: Arc::default(), last_value: Arc::default(), is_over: Arc::default() };
+    let history = History::default();
     let start = Instant::now();
     let (mut hosts, mut loads) = (Vec::new(), Vec::new());
     for (name, number) in ["one", "two", "three", "four"].into_iter().zip(1..) {
@@ -404,19 +275,14 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
     let started_again = Instant::now();
     let target = serve(&world, &portal);
     tokio::time::sleep(LEASE + Duration::from_secs(4)).await;
-    history.is_over.store(true, Ordering::Relaxed);
+    history.end();
     for load in loads {
         load.await.expect("a load ends in order");
     }
     qemu.join().expect("qemu-io ends in order");
-    let all = history.operations.lock().unwrap().clone();
+    let all = history.all();
     let known = without_unseen(&all, &[2, 3]);
-    for block in 0..BLOCKS {
-        let of_block: Vec<Operation> = known.iter().filter(|operation| operation.block == block).copied().collect();
-        if let Err(why) = check(&of_block, start) {
-            panic!("block {block} of {} operations: {why}", of_block.len());
-        }
-    }
+    check_all(&known, start);
     let woke = all.iter().filter(|operation| operation.is_write && operation.host == 2 && operation.began > thawed);
     assert_eq!(woke.filter(|operation| operation.ended.is_some()).count(), 0, "the frozen host was told of a write");
     for survivor in [1, 4] {

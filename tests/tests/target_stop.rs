@@ -2,15 +2,16 @@
 //! it, and whatever was acknowledged is in the file.
 
 use std::fs;
-use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use base::buffer::Buffer;
 use base::serial::Serial32;
-use iscsi::framing::{DataSegment, Destination, Digests, Progress, ReceivedPdu, Receiver, TransmitQueue};
+use iscsi::framing::{Destination, Progress, ReceivedPdu, Receiver};
 use iscsi::pdu::*;
 use iscsi::text::Keys;
+use tests::bare_session::{login_request, pdu_bytes, tag};
 use tests::{IQN, Target, World};
 
 const BLOCK_BYTES: usize = 512;
@@ -24,29 +25,13 @@ struct Initiator {
     cmd_sn: Serial32,
 }
 
-fn tag(number: u32) -> InitiatorTaskTag {
-    InitiatorTaskTag::new(number).expect("it is not the reserved one")
-}
-
 impl Initiator {
     fn log_in(target: &Target) -> Self {
         let stream = TcpStream::connect(target.portal()).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("it is not zero");
         let mut initiator = Self { stream, receiver: Receiver::new(1 << 20), cmd_sn: Serial32(1) };
         let keys = [("InitiatorName", "iqn.2026-11.io.forebay:stop"), ("TargetName", IQN)];
-        let request = LoginRequest {
-            is_continued: false,
-            current_stage: LoginStage::OperationalNegotiation,
-            transit_to: Some(LoginStage::FullFeaturePhase),
-            version_max: 0,
-            version_min: 0,
-            isid: Isid::random_format(1, 0),
-            tsih: 0,
-            initiator_task_tag: tag(1),
-            cid: 0,
-            cmd_sn: initiator.cmd_sn,
-            exp_stat_sn: Serial32(0),
-        };
+        let request = login_request(1, LoginStage::OperationalNegotiation, Some(LoginStage::FullFeaturePhase));
         initiator.send(&request, keys.into_iter().collect::<Keys>().emit());
         let Some(Bhs::LoginResponse(response)) = initiator.receive() else { panic!("no login response") };
         assert_eq!(response.status, LoginStatus::SUCCESS);
@@ -57,11 +42,7 @@ impl Initiator {
     }
 
     fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) {
-        let mut queue = TransmitQueue::new(Digests::default());
-        queue.push(header, &AdditionalHeaders::default(), DataSegment::from(data));
-        let mut slices = [IoSlice::new(&[]); 4];
-        let count = queue.io_slices(&mut slices);
-        slices[..count].iter().for_each(|slice| self.stream.write_all(slice).expect("the target listens"));
+        self.stream.write_all(&pdu_bytes(header, data)).expect("the target listens");
     }
 
     fn command(&mut self, number: u32, cdb: [u8; 16], data: Vec<u8>) {

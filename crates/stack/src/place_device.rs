@@ -96,8 +96,14 @@ pub fn is_in_memory(path: &Path) -> bool {
     !is_device && status.is_ok_and(|status| IN_MEMORY.contains(&(status.f_type as u32)))
 }
 
-/// Refuses a file system in memory for what is to outlive the power.
+/// Refuses a file system in memory for what is to outlive the power, and what keeps nothing at all.
 pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
+    let is_none = |found: &fs::FileType| found.is_char_device() || found.is_fifo() || found.is_socket();
+    if fs::metadata(path).is_ok_and(|found| is_none(&found.file_type())) {
+        let (path, kind) = (path.display(), kind.name());
+        let message = format!("{path} is neither a file nor a block device: a {kind} cannot be kept there");
+        return Err(Error::new(Failure::Usage, message));
+    }
     if !is_in_memory(path) {
         return Ok(());
     }

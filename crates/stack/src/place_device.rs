@@ -189,3 +189,16 @@ pub(crate) fn open_with(
         Some(range) => Arc::new(WindowLayer::new(device, range)?),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `/dev` is a file system in memory, which is not what is wrong with it.
+    #[test]
+    fn what_keeps_nothing_is_refused_for_what_it_is() {
+        let error = check_lasts(PlaceKind::Cache, Path::new("/dev/null")).unwrap_err();
+        assert_eq!(error.failure(), Failure::Usage);
+        assert_eq!(error.to_string(), "/dev/null is neither a file nor a block device: a cache cannot be kept there");
+    }
+}

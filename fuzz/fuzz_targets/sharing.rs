@@ -29,6 +29,8 @@ const LEASE: Duration = Duration::from_secs(10);
 /// What a host knows and keeps.
 #[derive(Default)]
 struct Host {
+    /// Registrations that were refused, each with a key of its own.
+    keys_refused: u8,
     client: u64,
     /// Its session is that client's.
     is_joined: bool,
@@ -174,8 +176,12 @@ impl World {
         let cdb = Cdb::SharingOut { service_action, client, parameter_list_length: list.len() as u32 };
         let (sent, lives) = (self.now(), matches!(service_action, action_out::REGISTER | action_out::RENEW));
         self.start(host, cdb, &list, move |record, outcome| {
-            if lives && outcome.status == Status::Good {
-                record.hosts[host].renew(sent);
+            let host = &mut record.hosts[host];
+            match outcome.status {
+                Status::Good if lives => host.renew(sent),
+                Status::Good => {}
+                _ if service_action == action_out::REGISTER => host.keys_refused = host.keys_refused.wrapping_add(1),
+                _ => {}
             }
         });
     }
@@ -184,8 +190,10 @@ impl World {
         let host = step.host;
         match &step.what {
             What::Register => {
-                let key = [host as u8 + 1; 16];
-                self.order(host, 0, &Parameters::Register { key, registers_reads: true, before: 0 });
+                // A key whose client was fenced makes no other one.
+                let mut key = [host as u8 + 1; 16];
+                key[1] = self.record.borrow().hosts[host].keys_refused;
+                self.order(host, 0, &Parameters::Register { key, registers_reads: true, before: None });
             }
             What::Answer => self.answer(host),
             What::Read(block) => self.read(host, block % BLOCKS),
@@ -264,8 +272,13 @@ impl World {
     }
 
     fn pass(&mut self, time: Duration) {
-        self.executor.clock().advance(time);
-        self.executor.run_until_stalled();
+        // The target is run all the while.
+        let end = self.now() + time;
+        while self.now() < end {
+            let next = self.now() + LEASE / 10;
+            self.executor.clock().advance_to(next.min(end));
+            self.executor.run_until_stalled();
+        }
     }
 
     /// What is at a block.

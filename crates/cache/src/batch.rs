@@ -134,7 +134,10 @@ impl Core {
             return Err(self.life.closed());
         }
         if self.origin.reports.is_refused() {
-            return Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: the origin is another disk now"));
+            return Err(Error::new(
+                ErrorKind::Gone,
+                "nothing can be cleaned: the origin is another disk now, or this host was fenced from it",
+            ));
         }
         self.cleaner.check_not_handing_over()
     }

@@ -119,7 +119,10 @@ impl Core {
 
     /// Nothing cached belongs to the origin.
     fn refuse(&self) {
-        tracing::error!("the origin is another disk now: the cache takes no requests any more");
+        tracing::error!(
+            "the origin is another disk now, or this host was fenced from it: the cache takes no requests any more; \
+             detach, look at the data, and attach again"
+        );
         self.origin.reports.refuse();
         self.life.refuse_requests();
     }

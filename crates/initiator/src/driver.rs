@@ -87,8 +87,16 @@ pub async fn connect(
     let engine = Engine::new(Arc::clone(&options), Arc::clone(&shared), unit);
     let back_off = BackOff::new(options.reconnect_wait_min, options.reconnect_wait_max);
     let group = link.portal_group_tag();
-    let runner =
-        Runner { options: Arc::clone(&options), opener, portal, group, shared: Arc::clone(&shared), engine, back_off };
+    let runner = Runner {
+        options: Arc::clone(&options),
+        opener,
+        portal,
+        group,
+        shared: Arc::clone(&shared),
+        engine,
+        back_off,
+        away_since: None,
+    };
     let guard = StopGuard { shared: Arc::clone(&shared), place: options.place() };
     let lun = Arc::new(RemoteLun::new(options.place(), shared));
     Ok((
@@ -199,6 +207,8 @@ struct Runner {
     shared: Arc<Shared>,
     engine: Engine,
     back_off: BackOff,
+    /// Since when the LUN is of no use to requests; looked at while there is no session.
+    away_since: Option<Instant>,
 }
 
 /// Tells those who wait for the end, however it comes.
@@ -243,8 +253,13 @@ impl Runner {
                 Err(LinkError::Replaced(error)) => return self.give_up(&error),
                 Err(LinkError::Fenced(error)) => return self.be_fenced(link, error),
                 Err(error) => {
-                    let lasted = self.options.clock.now().since(began);
-                    self.back_off.note_session(lasted, self.engine.take_usefulness());
+                    let now = self.options.clock.now();
+                    let was_useful = self.engine.take_usefulness();
+                    self.back_off.note_session(now.since(began), was_useful);
+                    // The time that requests are given goes on over sessions in which none was carried out.
+                    let waits_since = self.engine.waits_since().filter(|_| !was_useful);
+                    let away_since = self.away_since.zip(waits_since).map(|(away, waits)| away.max(waits));
+                    self.away_since = Some(away_since.unwrap_or(now));
                     let wait = first_wait(&link, &error).max(self.back_off.take());
                     self.note_loss(&error);
                     if matches!(error, LinkError::LogoutRequested) {
@@ -312,7 +327,8 @@ impl Runner {
 
     /// Looks for the LUN until it is there, or until nobody wants it any more.
     async fn reconnect(&mut self, first_wait: Duration) -> Result<Link, End> {
-        let fail_at = self.options.clock.now() + self.options.replacement_timeout;
+        let since = self.away_since.unwrap_or_else(|| self.options.clock.now());
+        let fail_at = since + self.options.replacement_timeout;
         let mut wait = first_wait;
         // Asked for while there was a session.
         self.shared.take_reconnect_request();

@@ -431,6 +431,7 @@ impl Engine {
         if self.holds_back(now, order) {
             return;
         }
+        let timeout = self.command_timeout();
         let Some(job) = self.jobs.get_mut(&order) else { return };
         job.is_flush_needed = self.unit.is_volatile() || !self.retained.is_empty();
         let is_another = job.is_mutation() && !job.has_begun() && !matches!(job.reply, Reply::Replay);
@@ -455,7 +456,7 @@ impl Engine {
             return;
         }
         while self.under_way.count() < self.options.queue_depth
-            && let Some(command) = job.next_command(&self.unit, order, self.options.command_timeout)
+            && let Some(command) = job.next_command(&self.unit, order, timeout)
         {
             if matches!(job.kind, Kind::Flush) {
                 job.flush_mark = Some(self.retained.mark());
@@ -843,6 +844,11 @@ impl Engine {
     /// Whether the unit carried anything out since the last call.
     pub(crate) fn take_usefulness(&mut self) -> bool {
         std::mem::take(&mut self.was_useful)
+    }
+
+    /// Since when the request waits that came first.
+    pub(crate) fn waits_since(&self) -> Option<Instant> {
+        self.jobs.values().map(|job| job.since).min()
     }
 
     /// Begins a job again.

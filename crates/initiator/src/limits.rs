@@ -119,6 +119,13 @@ pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;
 /// Bytes of a range that one client of a shared LUN holds alone: a block group of the unit.
 pub const GRANT_BYTES: u64 = 1 << 20;
 
+/// What a command on a shared unit may take beyond the time for which another host can hold it up: a fence, a flush,
+/// and the command itself.
+pub const WITHHELD_MARGIN: Duration = Duration::from_secs(5);
+
+/// The longest timeout of a command on a shared unit, whatever its target says of its own bounds.
+pub const WITHHELD_TIME_MAX: Duration = Duration::from_secs(300);
+
 /// Ranges that are asked for at a time.
 pub const LOCKS_ASKED_MAX: usize = 16;
 

@@ -13,7 +13,7 @@ use block::memory::MemoryDevice;
 use block::{Buffer, ByteRange, Copies, Device, Dropped, ErrorKind, Grants, Keeper, SharedDevice};
 use initiator::{InitiatorOptions, RemoteLun, State};
 use iscsi::pdu::Isid;
-use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, SavedSharing, SharingOptions};
+use logical_unit::{LifeSecret, LogicalUnit, LogicalUnitOptions, LunMap, SavedSharing, SharingOptions};
 use support::{IQN, World, identity};
 use target::{Target, TargetServer, TargetServerOptions};
 
@@ -135,7 +135,7 @@ fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
 
 fn hosts(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>, Arc<RemoteLun>) {
     let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
-    serve(world, device.clone(), SharingOptions::default());
+    serve(world, device.clone(), SharingOptions { saved: kept().next_start(), ..SharingOptions::default() });
     let (one, two) = (host(world, 1), host(world, 2));
     (device, world.connect(one).unwrap(), world.connect(two).unwrap())
 }
@@ -215,6 +215,31 @@ fn who_gets_on_with_cleaning_has_more_time_and_who_does_not_is_fenced() {
     }
 }
 
+/// Who waits for another host's cleaning does not give up before the target would: nothing is aborted, no session ends,
+/// and no write has an outcome that nobody knows.
+#[test]
+fn what_waits_for_another_hosts_cleaning_waits_for_as_long_as_that_may_take() {
+    let mut world = World::new(13);
+    let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
+    serve(&mut world, device, SharingOptions::default());
+    let (one, two) = (host(&world, 1), host(&world, 2));
+    let two = InitiatorOptions { command_timeout: Duration::from_secs(5), ..two };
+    let (one, two) = (world.connect(one).unwrap(), world.connect(two).unwrap());
+    let delaying = Delaying::over(&world, &one, Duration::from_secs(50), 20);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    let before = world.clock.now();
+    let writes = [4096, 8192].map(|offset| two.write(offset, Buffer::copy_of(&[9; 512]), false));
+    let beside = read(&mut world, &two, 4096 + 512);
+    for write in writes {
+        world.run(write).expect("it came behind what was cleaned");
+    }
+    assert!(world.clock.now().since(before) >= Duration::from_secs(50));
+    let status = two.status();
+    assert_eq!((beside, status.session_count, status.commands_retried), (7, 1, 0));
+    assert_eq!((read(&mut world, &two, 4096), read(&mut world, &two, 4608)), (9, 7));
+}
+
 #[test]
 fn a_lost_session_keeps_what_is_held() {
     let mut world = World::new(5);
@@ -227,9 +252,14 @@ fn a_lost_session_keeps_what_is_held() {
     assert_eq!(one.status().sharing.unwrap().lives, 1);
 }
 
+/// What a unit keeps before its first start.
+fn kept() -> SavedSharing {
+    SavedSharing { secret: Some(LifeSecret::from_bytes([5; 32])), ..SavedSharing::default() }
+}
+
 /// A target that keeps what outlives it, and starts again.
 fn start_again(world: &mut World, device: Arc<MemoryDevice>) {
-    let saved = SavedSharing { longest_lease_ms: Some(10_000), may_lack_writes: true, ..SavedSharing::default() };
+    let saved = SavedSharing { longest_lease_ms: Some(10_000), may_lack_writes: true, ..kept() };
     let sharing = SharingOptions::default();
     let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..saved }.next_start();
     serve(world, device, SharingOptions { saved, ..sharing });
@@ -346,7 +376,7 @@ fn what_waits_to_be_sent_is_not_sent_where_the_range_cannot_be_claimed_back() {
     world.network.cut();
     world.pass(Duration::from_millis(100));
     let late = one.write(4096, Buffer::copy_of(&[7; 4096]), false);
-    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..SavedSharing::default() }.next_start();
+    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..kept() }.next_start();
     serve(&mut world, device.clone(), SharingOptions { saved, ..SharingOptions::default() });
     world.run(late).unwrap_err();
     world.pass(Duration::from_secs(3));

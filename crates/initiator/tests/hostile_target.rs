@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use base::clock::{Clock, VirtualClock};
 use base::serial::Serial32;
-use block::ErrorKind;
 use block::completion::Workers;
+use block::device::DeviceExt;
+use block::{Buffer, ErrorKind};
 use initiator::{BoxedStream, Connecting, Connector, InitiatorOptions, discover};
 use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs, DataIn, NopIn, TargetTransferTag, TextResponse};
 use iscsi::url::Portal;
+use scsi::Cdb;
 use support::World;
 use support::peer::{Peer, WINDOW};
+use support::scripted::{Reaction, Scripted};
 use tokio::io::{AsyncReadExt, DuplexStream};
 
 /// What a target does once it is logged in.
@@ -172,6 +175,51 @@ fn a_command_that_is_answered_with_empty_data_without_end_is_given_up_in_time() 
     let error = world.run(initiator::connect(options, connector)).map(drop).unwrap_err();
     let took = world.clock.now().since(began);
     assert!(took <= 4 * TIMEOUT, "{took:?}: {error}");
+}
+
+/// Each login goes well, and no session is of any use: requests end when their time is over, those as well that never
+/// were the one that the target floods.
+#[test]
+fn requests_at_a_target_that_floods_every_session_end_in_their_time() {
+    const TIME: Duration = Duration::from_secs(6);
+    let mut world = World::new(6);
+    let target = Scripted::new(&world);
+    let options = InitiatorOptions {
+        command_timeout: Duration::from_secs(3),
+        keepalive_interval: Duration::from_secs(1),
+        replacement_timeout: TIME,
+        ..world.options()
+    };
+    let lun = world.run(initiator::connect(options, Arc::new(target.clone())));
+    let (lun, driver) = lun.unwrap();
+    world.executor.spawn(driver);
+    target.tell(|_, cdb| match cdb {
+        Cdb::Write(_) => Reaction::Flood,
+        _ => Reaction::Proper,
+    });
+    let began = world.clock.now();
+    // Two of each range: the later one waits for the earlier.
+    let writes: Vec<_> =
+        (0..8).map(|part| lun.write(part % 4 * (256 << 10), Buffer::zeroed(256 << 10), false)).collect();
+    for write in writes {
+        let kind = world.run(write).map(drop).unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::OutcomeUnknown | ErrorKind::TimedOut), "{kind:?}");
+    }
+    let took = world.clock.now().since(began);
+    assert!(took <= TIME + Duration::from_millis(100), "{took:?}");
+    // It is still looked for, and found again. A session in which nobody asked for anything was not in vain.
+    target.tell(|_, _| Reaction::Proper);
+    world.pass(Duration::from_secs(10));
+    let write = lun.write(0, Buffer::zeroed(512), false);
+    world.run(write).unwrap();
+    world.pass(Duration::from_secs(60));
+    let mut is_left = false;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Write(_) if !std::mem::replace(&mut is_left, true) => Reaction::Flood,
+        _ => Reaction::Proper,
+    });
+    let write = lun.write(0, Buffer::zeroed(256 << 10), false);
+    world.run(write).expect("it has its whole time");
 }
 
 /// Nothing of an attempt that is dropped stays: the connection is closed at once.

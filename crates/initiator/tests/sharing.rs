@@ -234,6 +234,28 @@ fn a_target_that_starts_again_makes_copies_void_and_the_host_a_new_client() {
     assert!(one.copies().unwrap().may_use());
 }
 
+/// A target and its hosts stood still for longer than a lease, as where their machine did, and each looks at its clock:
+/// the target counts nothing against them, and they use no copies until it has answered.
+#[test]
+fn a_target_that_was_not_run_for_longer_than_a_lease_fences_nobody() {
+    let mut world = World::new(16);
+    let (_, one, two) = two_hosts(&mut world);
+    let cache = Cache::over(&one);
+    read(&mut world, &one, 4096);
+    world.pass(Duration::from_secs(1));
+    let before = client(&one);
+    world.clock.advance(Duration::from_secs(13));
+    assert!(!one.copies().unwrap().may_use(), "by its own count its lease is over");
+    world.pass(Duration::from_secs(3));
+    for host in [&one, &two] {
+        assert_eq!((host.status().state, host.copies().unwrap().may_use()), (State::Online, true));
+    }
+    assert_eq!(client(&one), before);
+    assert_eq!(cache.dropped(), [ByteRange { offset: 0, length: u64::MAX }], "it begins cold");
+    write(&mut world, &two, 4096, 7).unwrap();
+    assert_eq!(read(&mut world, &one, 4096), 7);
+}
+
 /// It had a volatile cache. Nobody writes again what was in it, and whoever flushes is told.
 #[test]
 fn what_a_target_that_starts_again_had_not_made_durable_is_told_as_lost() {

@@ -1,6 +1,7 @@
 //! Callbacks that were sent and not answered, with their deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use base::clock::Instant;
 
@@ -78,6 +79,15 @@ impl Callbacks {
             callback.deadline = (now + settings.deferral_step).max(callback.deadline).min(callback.deadline_max);
             self.deadlines.insert((callback.deadline, client, number));
         }
+    }
+
+    /// Moves all deadlines, and how far they can be put off.
+    pub fn prolong(&mut self, time: Duration) {
+        for callback in self.open.values_mut() {
+            callback.deadline = callback.deadline + time;
+            callback.deadline_max = callback.deadline_max + time;
+        }
+        self.deadlines = self.open.iter().map(|((client, number), open)| (open.deadline, *client, *number)).collect();
     }
 
     /// A client's life is over.

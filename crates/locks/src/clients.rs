@@ -103,6 +103,13 @@ impl Clients {
         Ok(())
     }
 
+    /// Moves the end of all leases of those who are not being fenced.
+    pub fn prolong(&mut self, time: Duration) {
+        for client in self.registered.values_mut().filter(|client| !client.is_being_fenced) {
+            client.lease_until = client.lease_until + time;
+        }
+    }
+
     /// Whether a client is registered and not being fenced, whatever its lease.
     pub fn is_served(&self, client: ClientId) -> bool {
         self.registered.get(&client).is_some_and(|client| !client.is_being_fenced)

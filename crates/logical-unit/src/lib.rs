@@ -72,5 +72,5 @@ pub use lun_map::{LunMap, Mapping, TaskManagementResponse, WeakLunMap};
 pub use nexus::NexusId;
 pub use options::LogicalUnitOptions;
 pub use reservation::{ReservationStore, SavedReservations};
-pub use sharing::{SavedSharing, SharingOptions, SharingStore};
+pub use sharing::{LifeSecret, SavedSharing, SharingOptions, SharingStore};
 pub use unit::LogicalUnit;

@@ -159,6 +159,11 @@ pub const SHARED_GROUP_BYTES: u64 = 1 << 20;
 pub const SHARING_LOCKS_MAX: usize = 64;
 const _: () = assert!(scsi::sharing::message::message_bytes_max(SHARING_LOCKS_MAX) + 2 <= 2048);
 
+/// How often in a lease the target looks at the clock, so that it notices when it was itself not run: often enough that
+/// a client whose renewal is lost does not lose its life as well to a pause that is not noticed.
+pub const LOOKS_PER_LEASE: u32 = 8;
+const _: () = assert!(LOOKS_PER_LEASE > 2 * locks::limits::RENEWALS_PER_LEASE);
+
 /// Lines of one SHARING IN, REPORT: 192 KiB of them. Who wants more asks again.
 pub const SHARING_REPORT_RECORDS_MAX: usize = 4096;
 

@@ -44,8 +44,11 @@ impl Protection {
 /// Whether a command is only for those who may write: it would change the medium, or what all see of the unit.
 pub(crate) fn is_for_writers(cdb: &Cdb) -> bool {
     match cdb {
-        // Who may only read may keep copies. Locks would keep the writers out, and a fence would end them.
-        Cdb::SharingOut { service_action, .. } => matches!(*service_action, action_out::LOCK | action_out::FENCE),
+        // Who may only read may keep copies, and have files open to read them. Locks would keep the writers out, a
+        // fence would end them, and a transaction is for locks.
+        Cdb::SharingOut { service_action, .. } => {
+            matches!(*service_action, action_out::LOCK | action_out::BEGIN | action_out::FENCE)
+        }
         _ => cdb.class().change != Change::Nothing,
     }
 }

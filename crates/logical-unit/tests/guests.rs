@@ -48,7 +48,9 @@ fn a_guest_cannot_take_the_unit_from_its_owner() {
         guest.refuses(cdb, &list, Sense::WRITE_PROTECTED);
     }
     guest.refuses(Cdb::Reserve6, &[], Sense::WRITE_PROTECTED);
-    for (service_action, length) in [(sharing::action_out::LOCK, 40), (sharing::action_out::FENCE, 8)] {
+    for (service_action, length) in
+        [(sharing::action_out::LOCK, 40), (sharing::action_out::BEGIN, 16), (sharing::action_out::FENCE, 8)]
+    {
         let cdb = Cdb::SharingOut { service_action, client: 0, parameter_list_length: length };
         guest.refuses(cdb, &vec![0; length as usize], Sense::WRITE_PROTECTED);
     }

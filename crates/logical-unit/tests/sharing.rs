@@ -16,10 +16,13 @@ use common::shared_unit::{LEASE, MOMENT, World, lock, options, register};
 use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};
 use locks::settings::Profile;
 use logical_unit::change_marks::Saving;
-use logical_unit::{LogicalUnitOptions, SavedSharing, SharingOptions, SharingStore};
+use logical_unit::{LifeSecret, LogicalUnitOptions, SavedSharing, SharingOptions, SharingStore};
 use scsi::cdb::Blocks;
 use scsi::cdb::table::ROWS;
-use scsi::sharing::{CallbackAnswer, Lock, MessageBody, Mode, Parameters, Reason, ReportRecord, Resource, Support};
+use scsi::sharing::{
+    CallbackAnswer, LifeBefore, Lock, MessageBody, Mode, NO_PROOF, Parameters, Reason, Report, ReportRecord, Resource,
+    Support,
+};
 use scsi::{Cdb, Sense, TaskAttribute, TaskManagementFunction};
 
 /// Every operation code that changes the medium; a stock initiator sends it.
@@ -183,10 +186,56 @@ fn no_write_of_a_client_lands_after_its_lease() {
     let frozen = world.client("frozen", 1);
     world.write(&frozen.0, 0, 1).good();
     // The clock has come to the end of the lease, and nothing else has had its turn.
-    world.executor.clock().advance(LEASE);
+    world.advance(LEASE - MOMENT);
+    world.executor.clock().advance(MOMENT);
     assert_eq!(world.write(&frozen.0, 0, 2).sense(), Some(Sense::SHARING_FENCED));
     let stock = world.nexus("stock");
     assert!(world.read(&stock, 0).outcome().data_in.iter().all(|&byte| byte == 1));
+}
+
+/// A process that was stopped, or a machine that stood still: what clients sent meanwhile waits in the sockets.
+#[test]
+fn while_the_target_is_not_run_no_client_loses_its_life() {
+    let mut world = World::new();
+    let (reader, silent) = (world.client("reader", 1), world.client("silent", 2));
+    let stock = world.nexus("stock");
+    world.read(&reader.0, 0).good();
+    let change = world.write(&stock, 0, 1);
+    let callback = world.purge(&reader.0);
+    world.advance(Duration::from_secs(3));
+    world.report(&stock);
+    // Four times the time that it has for its answer, and longer than any lease.
+    world.executor.clock().advance(LEASE + Duration::from_secs(6));
+    world.settle();
+    assert!(!change.is_over(), "nobody is fenced");
+    world.renew(&reader);
+    world.acknowledge(&reader, callback);
+    change.good();
+    // From then on time counts, and what was left of it before is left.
+    world.advance(LEASE - Duration::from_secs(3) - MOMENT);
+    world.renew(&reader);
+    assert_eq!(world.report(&stock).len(), 2);
+    world.advance(MOMENT);
+    assert_eq!(world.order(&silent.0, silent.1, &Parameters::Renew { taken: 0 }).sense, Some(Sense::SHARING_FENCED));
+    world.renew(&reader);
+}
+
+/// The time for reclaims is the clients', too.
+#[test]
+fn a_target_that_is_not_run_in_the_time_after_its_start_waits_for_its_clients_as_long() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    world.client("host", 1);
+    let mut world = World::with(memory(), shelf.options());
+    let stock = world.nexus("stock");
+    let change = world.write(&stock, 0, 1);
+    world.executor.clock().advance(LEASE * 2);
+    world.settle();
+    assert!(!change.is_over());
+    world.advance(LEASE - MOMENT);
+    assert!(!change.is_over());
+    world.advance(MOMENT);
+    change.good();
 }
 
 #[test]
@@ -327,7 +376,9 @@ fn a_client_that_names_another_does_nothing_to_it() {
         Parameters::Acknowledge { taken: 9, callback, answer },
         lock(2, Resource::Metadata(10), Mode::MetadataExclusive),
         Parameters::Open { file: 1, is_write: true },
+        Parameters::Close { file: 1, is_write: true },
         Parameters::Begin { transaction: 1, birth: 0 },
+        Parameters::End { transaction: 1 },
         Parameters::Cancel { request: 1 },
     ];
     for parameters in &orders {
@@ -437,7 +488,7 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
     assert!(matches!(world.messages(&second)[..], [(4, MessageBody::Granted { .. })]));
     world.luns.remove_nexus(&second);
     let third = world.nexus("third");
-    let stranger = Parameters::Register { key: [9; 16], registers_reads: true, before: 0 };
+    let stranger = Parameters::Register { key: [9; 16], registers_reads: true, before: None };
     let refused = world.order(&third, client.1, &stranger).sense.unwrap();
     assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST), "it does not know the key");
     assert_eq!(
@@ -585,7 +636,8 @@ impl Shelf {
     }
 
     fn options(self: &Arc<Self>) -> SharingOptions {
-        let saved = self.last().next_start();
+        let secret = Some(LifeSecret::from_bytes([5; 32]));
+        let saved = SavedSharing { secret, ..self.last() }.next_start();
         self.0.lock().unwrap().push(saved);
         SharingOptions { store: Some(Arc::clone(self) as Arc<dyn SharingStore>), saved, ..options() }
     }
@@ -595,20 +647,19 @@ impl Shelf {
 fn after_a_restart_only_reclaims_are_granted_for_the_longest_lease() {
     let shelf = Arc::<Shelf>::default();
     let mut world = World::with(memory(), shelf.options());
-    let before = world.client("host", 1);
-    assert_eq!(before.1 >> 32, 1, "the first start");
-    let kept =
-        SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000), may_lack_writes: false };
-    assert_eq!(shelf.last(), kept, "durable before it was answered");
+    let before = world.life("host", 1);
+    assert_eq!(before.client >> 32, 1, "the first start");
+    let kept = SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: Some(10_000), ..shelf.last() };
+    assert!(shelf.last() == kept && !kept.may_lack_writes, "durable before it was answered");
     let mut world = World::with(memory(), shelf.options());
     let (stock, host) = (world.nexus("stock"), world.nexus("host"));
     assert_eq!(
-        world.order(&host, before.1, &Parameters::Renew { taken: 0 }).sense,
+        world.order(&host, before.client, &Parameters::Renew { taken: 0 }).sense,
         Some(Sense::SHARING_UNKNOWN_CLIENT)
     );
     let change = world.write(&stock, 0, 1);
     assert!(!change.is_over(), "who has copies of before is not known");
-    let again = Parameters::Register { key: [1; 16], registers_reads: true, before: before.1 };
+    let again = Parameters::Register { key: [1; 16], registers_reads: true, before: Some(before) };
     world.ordered(&host, 0, &again);
     let (_, message) = world.luns.poll_message(&host, Waker::noop()).unwrap();
     assert!(matches!(message.body, MessageBody::Registered { grace_ms: 10_000, .. }), "{message:?}");
@@ -632,6 +683,83 @@ fn after_a_restart_only_reclaims_are_granted_for_the_longest_lease() {
     assert_eq!(shelf.last().reclaimable_from, 2, "what others are granted now cannot be reclaimed later");
     world.ordered(&host.0, host.1, &asked);
     assert!(matches!(world.messages(&host.0)[..], [(4, MessageBody::Granted { request: 1, .. })]));
+}
+
+/// Ids of lives are no secret: a report lists them, and the next ones can be guessed.
+#[test]
+fn nobody_claims_what_a_life_held_that_was_not_its_own() {
+    let shelf = Arc::<Shelf>::default();
+    let mut world = World::with(memory(), shelf.options());
+    let (victim, thief) = (world.life("victim", 1), world.life("thief", 2));
+    let mut world = World::with(memory(), shelf.options());
+    let (stranger, host) = (world.nexus("thief"), world.nexus("victim"));
+    let register =
+        |key: u8, before| Parameters::Register { key: [key; 16], registers_reads: true, before: Some(before) };
+    let mut altered = victim;
+    altered.proof[31] ^= 1;
+    for before in [LifeBefore { proof: NO_PROOF, ..victim }, LifeBefore { client: victim.client, ..thief }, altered] {
+        // With the victim's key as well: it is drawn anew by each process, and proves nothing of an earlier one.
+        for key in [1, 2] {
+            let refused = world.order(&stranger, 0, &register(key, before)).sense.expect("it is not its own");
+            assert_eq!(refused, Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32), "{before:?}");
+        }
+    }
+    world.ordered(&host, 0, &register(1, victim));
+    world.ordered(&stranger, 0, &register(2, thief));
+    // Of an earlier start, of which nothing was given to others since.
+    let mut world = World::with(memory(), shelf.options());
+    let host = world.nexus("victim");
+    world.ordered(&host, 0, &register(1, victim));
+    // A unit that keeps no secret takes nobody's word.
+    let mut world = World::with(
+        memory(),
+        SharingOptions { saved: SavedSharing { secret: None, ..shelf.last() }.next_start(), ..options() },
+    );
+    let host = world.nexus("victim");
+    let refused = world.order(&host, 0, &register(1, victim)).sense;
+    assert_eq!(refused, Some(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32)));
+    assert_eq!(world.life("other", 3).proof, NO_PROOF);
+}
+
+/// A host that was fenced and has not heard of it registers its next session: it would be one more client that lives,
+/// until it hears that and goes.
+#[test]
+fn the_key_of_a_fenced_client_makes_no_new_one() {
+    let mut world = World::new();
+    let (one, two) = (world.client("one", 1), world.client("two", 2));
+    let stock = world.nexus("stock");
+    world.ordered(&stock, 0, &Parameters::Fence { client: one.1 });
+    let again = world.nexus("again");
+    for nexus in [&one.0, &again] {
+        assert_eq!(world.order(nexus, 0, &register(1)).sense, Some(Sense::SHARING_FENCED));
+    }
+    world.advance(LEASE / 2);
+    world.renew(&two);
+    world.advance(LEASE / 2);
+    let clients = |record: &ReportRecord| matches!(record, ReportRecord::Client { .. });
+    assert_eq!(world.report(&stock).into_iter().filter(clients).count(), 1);
+    assert_ne!(world.register(&again, 3), one.1, "another key is another host");
+    world.ordered(&two.0, two.1, &Parameters::Leave);
+    assert_ne!(world.register(&two.0, 2), two.1, "who left in order may come again");
+}
+
+/// An administrator fences by what is in the report: who is meant has to be there, also afterwards.
+#[test]
+fn a_report_names_the_hosts_and_those_that_were_fenced() {
+    let mut world = World::new();
+    let (one, two) = (world.client("one", 1), world.client("two", 2));
+    let stock = world.nexus("stock");
+    let names = |world: &mut World| Report::names(&world.report_with_names(&stock));
+    let both = [(one.1, "one,i,0x1".to_owned()), (two.1, "two,i,0x1".to_owned())];
+    assert_eq!(names(&mut world), both);
+    world.ordered(&stock, 0, &Parameters::Fence { client: one.1 });
+    world.advance(LEASE / 2);
+    world.renew(&two);
+    world.advance(LEASE / 2);
+    assert_eq!(names(&mut world), both);
+    assert!(world.report(&stock).contains(&ReportRecord::Fenced { client: one.1 }));
+    world.luns.remove_nexus(&one.0);
+    assert_eq!(names(&mut world), both[1..]);
 }
 
 #[test]
@@ -673,6 +801,32 @@ fn that_a_host_may_have_writes_of_its_own_is_durable_before_it_holds_a_range_alo
     }
     read.good();
     assert!(!shelf.last().may_lack_writes, "nobody is left who could");
+}
+
+/// What is allocated is what a copy of the unit reads: it would miss what a host keeps to itself.
+#[test]
+fn nobody_is_told_what_is_allocated_where_a_host_may_have_writes_of_its_own() {
+    let mut world = World::new();
+    let (holder, stock) = (world.client("holder", 1), world.nexus("stock"));
+    let locks = [(Resource::File(0), Mode::IntentionExclusive), (Resource::Group(0, 0), Mode::Exclusive)];
+    let locks = locks.map(|(resource, mode)| Lock { resource, mode: Some(mode), grant: 0 }).to_vec();
+    world.ordered(&holder.0, holder.1, &Parameters::Lock { request: 1, transaction: 0, is_reclaim: false, locks });
+    world.messages(&holder.0);
+    let asked = Cdb::GetLbaStatus { lba: 0, allocation_length: 256 };
+    let by_holder = world.start(&holder.0, asked, &[]);
+    by_holder.good();
+    let by_stock = world.start(&stock, asked, &[]);
+    assert!(!by_stock.is_over(), "it waits for the holder");
+    world.advance(Duration::from_millis(20));
+    let callback = match world.messages(&holder.0)[..] {
+        [(_, MessageBody::CallBack { callback, .. })] => callback,
+        ref other => panic!("{other:?}"),
+    };
+    world.write(&holder.0, 0, 7).good();
+    world.acknowledge(&holder, callback);
+    let told = by_stock.outcome();
+    let runs = scsi::lba_status::parse(&told.data_in).unwrap();
+    assert_eq!(runs.first().map(|run| run.lba), Some(0));
 }
 
 /// Who holds a range alone and delays its writes is asked for its copies while it still has to write.

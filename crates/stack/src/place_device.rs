@@ -96,8 +96,14 @@ pub fn is_in_memory(path: &Path) -> bool {
     !is_device && status.is_ok_and(|status| IN_MEMORY.contains(&(status.f_type as u32)))
 }
 
-/// Refuses a file system in memory for what is to outlive the power.
+/// Refuses a file system in memory for what is to outlive the power, and what keeps nothing at all.
 pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
+    let is_none = |found: &fs::FileType| found.is_char_device() || found.is_fifo() || found.is_socket();
+    if fs::metadata(path).is_ok_and(|found| is_none(&found.file_type())) {
+        let (path, kind) = (path.display(), kind.name());
+        let message = format!("{path} is neither a file nor a block device: a {kind} cannot be kept there");
+        return Err(Error::new(Failure::Usage, message));
+    }
     if !is_in_memory(path) {
         return Ok(());
     }
@@ -182,4 +188,17 @@ pub(crate) fn open_with(
         None => device,
         Some(range) => Arc::new(WindowLayer::new(device, range)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `/dev` is a file system in memory, which is not what is wrong with it.
+    #[test]
+    fn what_keeps_nothing_is_refused_for_what_it_is() {
+        let error = check_lasts(PlaceKind::Cache, Path::new("/dev/null")).unwrap_err();
+        assert_eq!(error.failure(), Failure::Usage);
+        assert_eq!(error.to_string(), "/dev/null is neither a file nor a block device: a cache cannot be kept there");
+    }
 }

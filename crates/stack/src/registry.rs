@@ -271,10 +271,15 @@ pub(crate) fn lock_within(file: &File, operation: FlockOperation, time_max: Dura
     }
 }
 
+/// How the names of files end that name those who share a lock.
+const SHARER: &str = "sharer";
+
 /// Held while this process uses a device and the LUNs it is of; the locks go with the process, whatever way it ends. A
 /// LUN is the same one under whatever target name it is reached, as its designator and serial number say.
 pub struct UnitLock {
     _files: Vec<File>,
+    /// Those beside locks that are shared, which name this process.
+    notes: Vec<PathBuf>,
 }
 
 impl UnitLock {
@@ -298,14 +303,45 @@ impl UnitLock {
         let directory = paths.unit_locks();
         make_directory(&directory)?;
         let mut locked = BTreeMap::new();
+        let (mut note_files, mut notes) = (Vec::new(), Vec::new());
         for identity in identities {
             // Paths to one LUN may have different target names.
             if let btree_map::Entry::Vacant(vacant) = locked.entry(lock_stem(identity)) {
                 let path = directory.join(format!("{}.lock", vacant.key()));
                 vacant.insert(Self::lock(&path, identity, name, operation)?);
+                if matches!(operation, FlockOperation::NonBlockingLockShared) {
+                    // For messages only: without one it is not named there.
+                    let note = path.with_extension(format!("{name}.{SHARER}"));
+                    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&note);
+                    let file = file.ok().filter(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok());
+                    notes.extend(file.is_some().then_some(note));
+                    note_files.extend(file);
+                }
             }
         }
-        Ok(Self { _files: locked.into_values().collect() })
+        Ok(Self { _files: locked.into_values().chain(note_files).collect(), notes })
+    }
+
+    /// The names of those who hold the lock at `path`, as far as they are known.
+    fn holders(path: &Path) -> String {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let entries = path.parent().and_then(|directory| fs::read_dir(directory).ok());
+        let mut sharers: Vec<String> = entries
+            .into_iter()
+            .flat_map(|entries| entries.flatten())
+            .filter_map(|entry| {
+                let name = entry.file_name().into_string().ok()?;
+                let name = name.strip_prefix(&format!("{stem}."))?.strip_suffix(&format!(".{SHARER}"))?;
+                // One that is not locked is of a process that was killed.
+                let is_held = flock(&File::open(entry.path()).ok()?, FlockOperation::NonBlockingLockShared).is_err();
+                is_held.then(|| name.to_owned())
+            })
+            .collect();
+        sharers.sort();
+        match sharers.is_empty() {
+            true => fs::read_to_string(path).unwrap_or_default().trim().to_owned(),
+            false => sharers.join("\", \""),
+        }
     }
 
     fn lock(path: &Path, identity: &Identity, name: &str, operation: FlockOperation) -> Result<File> {
@@ -319,16 +355,26 @@ impl UnitLock {
             .open(path)
             .map_err(|error| context(&error))?;
         if !lock_within(&file, operation, ENDING_TIME_MAX) {
-            let holder = fs::read_to_string(path).unwrap_or_default();
+            let holder = Self::holders(path);
             let message = format!(
                 "{identity} is attached on this host already, under this target name or another, as \"{}\": detach it \
                  first, or use that attachment, which may have several fronts (--as)",
-                holder.trim()
+                holder
             );
             return Err(Error::new(Failure::InUse, message));
         }
+        if matches!(operation, FlockOperation::NonBlockingLockShared) {
+            return Ok(file);
+        }
         file.set_len(0).and_then(|()| file.write_all(name.as_bytes())).map_err(|error| context(&error))?;
         Ok(file)
+    }
+}
+
+impl Drop for UnitLock {
+    fn drop(&mut self) {
+        // One that stays is not locked, and says nothing.
+        self.notes.iter().for_each(|note| drop(fs::remove_file(note)));
     }
 }
 
@@ -470,8 +516,17 @@ mod tests {
         assert!(UnitLock::acquire(&paths, &second, "second").is_ok());
         drop(held);
         let shared = [0, 1].map(|_| UnitLock::share(&paths, &first, "reader").unwrap());
-        assert!(UnitLock::acquire(&paths, &first, "writer").is_err());
-        drop(shared);
+        let refused = UnitLock::share(&paths, &first, "another").unwrap();
+        drop(refused);
+        let error = UnitLock::acquire(&paths, &first, "writer").err().expect("it is read");
+        assert!(error.to_string().contains("as \"reader\": detach"), "who came later is gone: {error}");
+        // One that was killed leaves its note.
+        let killed = paths.unit_locks().join(format!("{}.killed.{SHARER}", lock_stem(&identity("1"))));
+        fs::write(killed, "").unwrap();
+        let other = UnitLock::share(&paths, &first, "other").unwrap();
+        let error = UnitLock::acquire(&paths, &first, "writer").err().expect("it is read");
+        assert!(error.to_string().contains("as \"other\", \"reader\": detach"), "{error}");
+        drop((shared, other));
         assert!(UnitLock::acquire(&paths, &first, "second").is_ok());
     }
 

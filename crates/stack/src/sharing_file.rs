@@ -2,14 +2,16 @@
 //! it.
 //!
 //! It is replaced whole, as the sidecar is, and is of the LUN with that serial number alone. The number of the start is
-//! durable before a host can register: numbers of clients are never given twice.
+//! durable before a host can register: numbers of clients are never given twice. So is the secret by which hosts show
+//! after a start what they were before; the file is for its owner alone.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use logical_unit::change_marks::Saving;
-use logical_unit::{SavedSharing, SharingStore};
+use logical_unit::sharing::proof::SECRET_BYTES;
+use logical_unit::{LifeSecret, SavedSharing, SharingStore};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Failure, Result};
@@ -29,13 +31,16 @@ struct Record {
     longest_lease_ms: Option<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     may_lack_writes: bool,
+    /// In hexadecimal. A file from before there was one has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
 }
 
 impl Record {
     fn new(serial: &str, saved: SavedSharing) -> Self {
-        let SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes } = saved;
-        let serial = serial.to_owned();
-        Self { version: 1, serial, boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes }
+        let SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret } = saved;
+        let (serial, secret) = (serial.to_owned(), secret.map(|secret| to_hex(&secret.bytes())));
+        Self { version: 1, serial, boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret }
     }
 }
 
@@ -52,7 +57,13 @@ impl SharingFile {
     /// When it cannot be read or written, or is damaged.
     pub fn open(sidecar: &Sidecar) -> Result<(Self, SavedSharing)> {
         let file = Self { path: sidecar.sharing_path(), serial: sidecar.serial()? };
-        let saved = file.read()?.next_start();
+        let mut saved = file.read()?.next_start();
+        if saved.secret.is_none() {
+            let mut bytes = [0; SECRET_BYTES];
+            let drawn = getrandom::fill(&mut bytes);
+            drawn.map_err(|error| Error::new(Failure::Other, format!("no random numbers: {error}")))?;
+            saved.secret = Some(LifeSecret::from_bytes(bytes));
+        }
         let written = replace(&file.path, &Record::new(&file.serial, saved));
         written.map_err(|error| Error::io(format!("cannot write {}", file.path.display()), &error))?;
         Ok((file, saved))
@@ -79,12 +90,25 @@ impl SharingFile {
         if record.serial != self.serial {
             return Ok(SavedSharing::default());
         }
-        let Record { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, .. } = record;
+        let Record { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret, .. } = record;
         if boot_epoch == u32::MAX || reclaimable_from > boot_epoch {
             return Err(damaged(&"the numbers of its starts cannot be"));
         }
-        Ok(SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes })
+        let secret = secret.map(|text| from_hex(&text).ok_or_else(|| damaged(&"its secret is none"))).transpose()?;
+        let secret = secret.map(LifeSecret::from_bytes);
+        Ok(SavedSharing { boot_epoch, reclaimable_from, longest_lease_ms, may_lack_writes, secret })
     }
+}
+
+fn to_hex(bytes: &[u8; SECRET_BYTES]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<[u8; SECRET_BYTES]> {
+    let digits: Vec<u8> =
+        text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.as_chunks().0.iter().map(|[high, low]| high << 4 | low).collect();
+    (digits.len() == 2 * SECRET_BYTES).then_some(bytes)?.try_into().ok()
 }
 
 impl SharingStore for SharingFile {
@@ -113,18 +137,29 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("a.img");
         let (file, first) = open(&image).unwrap();
-        assert_eq!(
-            first,
-            SavedSharing { boot_epoch: 1, reclaimable_from: 1, longest_lease_ms: None, may_lack_writes: false }
-        );
+        let secret = first.secret;
+        assert!(secret.is_some());
+        let new = SavedSharing { boot_epoch: 1, reclaimable_from: 1, secret, ..SavedSharing::default() };
+        assert_eq!(first, new);
         file.save(SavedSharing { longest_lease_ms: Some(10_000), ..first }).await.unwrap();
         let (_, second) = open(&image).unwrap();
-        assert_eq!(
-            second,
-            SavedSharing { boot_epoch: 2, reclaimable_from: 1, longest_lease_ms: Some(10_000), may_lack_writes: false }
-        );
+        assert_eq!(second, SavedSharing { boot_epoch: 2, longest_lease_ms: Some(10_000), ..first });
         fs::remove_file(directory.path().join("a.img.forebay")).unwrap();
-        assert_eq!(open(&image).unwrap().1.boot_epoch, 1, "another LUN");
+        let another = open(&image).unwrap().1;
+        assert_eq!(another.boot_epoch, 1, "another LUN");
+        assert!(another.secret.is_some() && another.secret != secret, "with a secret of its own");
+    }
+
+    /// A file of a release before hosts showed anything: its hosts claim nothing back once, and those after them can.
+    #[test]
+    fn a_file_without_a_secret_gets_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("a.img");
+        let (file, first) = open(&image).unwrap();
+        replace(&file.path, &Record::new(&file.serial, SavedSharing { secret: None, ..first })).unwrap();
+        let second = open(&image).unwrap().1;
+        assert_eq!((second.boot_epoch, second.secret.is_some()), (2, true));
+        assert_eq!(open(&image).unwrap().1.secret, second.secret);
     }
 
     #[test]
@@ -134,8 +169,13 @@ mod tests {
         open(&image).unwrap();
         let path = directory.path().join("a.img.forebay-sharing");
         let text = fs::read_to_string(&path).unwrap();
-        for damaged in ["{", &text.replace("\"version\": 1", "\"version\": 2"), &text.replace(": 1,", ": 4294967295,")]
-        {
+        for damaged in [
+            "{",
+            &text.replace("\"version\": 1", "\"version\": 2"),
+            &text.replace(": 1,", ": 4294967295,"),
+            &text.replace("\"secret\": \"", "\"secret\": \"0"),
+            &text.replace("\"secret\": \"", "\"secret\": \"x"),
+        ] {
             fs::write(&path, damaged).unwrap();
             let error = open(&image).map(|_| ()).unwrap_err();
             assert!(error.to_string().contains("is damaged"), "{error}");

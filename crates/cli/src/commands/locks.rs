@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use initiator::RemoteLun;
 use scsi::sharing::report::ReportRecord;
-use scsi::sharing::{Lock, Mode, Resource};
+use scsi::sharing::{Lock, Mode, Report, Resource};
 use serde_json::{Value, json};
 use stack::remote::{RemoteConfig, client_name};
 use stack::time::system_clock;
@@ -37,12 +37,17 @@ async fn show(url: &str, login: &Given<LoginOptions>, as_json: bool) -> Result<(
     remote.close().await?;
     // Whoever asks is there only to ask.
     let records: Vec<ReportRecord> = report?.into_iter().filter(|record| Some(client_of(record)) != own).collect();
+    let names = Report::names(&records);
+    let names_of = |record: &ReportRecord| {
+        let client = client_of(record);
+        names.iter().filter(|(of, _)| *of == client).map(|(_, name)| name.clone()).collect::<Vec<String>>()
+    };
     if as_json {
-        print_json(&Value::Array(records.iter().map(to_json).collect()));
+        print_json(&Value::Array(records.iter().filter_map(|record| to_json(record, &names_of(record))).collect()));
     } else if records.is_empty() {
         print_line("nobody shares this logical unit");
     } else {
-        records.iter().for_each(|record| print_line(&in_words(record)));
+        records.iter().filter_map(|record| in_words(record, &names_of(record))).for_each(|line| print_line(&line));
     }
     Ok(())
 }
@@ -54,7 +59,12 @@ async fn fence(client: &str, url: &str, login: &Given<LoginOptions>) -> Result<(
     let remote = connect(url, login).await?;
     let fenced = remote.fence_client(number).await;
     remote.close().await?;
-    Ok(fenced?)
+    fenced?;
+    print_line(&format!(
+        "{client}: fenced; nothing that it sends has any effect any more, and what it holds passes on when its lease \
+         is over"
+    ));
+    Ok(())
 }
 
 /// As people write it: the target's start, and the registration in it.
@@ -70,16 +80,18 @@ fn client_of(record: &ReportRecord) -> u64 {
         | ReportRecord::Grant { client, .. }
         | ReportRecord::Waiting { client, .. }
         | ReportRecord::Callback { client, .. }
-        | ReportRecord::Fenced { client } => client,
+        | ReportRecord::Fenced { client }
+        | ReportRecord::Name { client, .. } => client,
     }
 }
 
-fn to_json(record: &ReportRecord) -> Value {
+/// `initiators` are the ports by which its client came. None for a line that says only that.
+fn to_json(record: &ReportRecord, initiators: &[String]) -> Option<Value> {
     let name = client_name(client_of(record));
-    match record {
+    Some(match record {
         ReportRecord::Client { is_being_fenced, lease_left_ms, registrations, untaken, .. } => json!({
-            "kind": "client", "client": name, "is_being_fenced": is_being_fenced, "lease_left_ms": lease_left_ms,
-            "registrations": registrations, "untaken": untaken,
+            "kind": "client", "client": name, "initiators": initiators, "is_being_fenced": is_being_fenced,
+            "lease_left_ms": lease_left_ms, "registrations": registrations, "untaken": untaken,
         }),
         ReportRecord::Grant { transaction, lock, .. } => json!({
             "kind": "grant", "client": name, "transaction": transaction, "resource": resource(lock), "mode": mode(lock),
@@ -90,18 +102,24 @@ fn to_json(record: &ReportRecord) -> Value {
         ReportRecord::Callback { callback, deadline_left_ms, .. } => json!({
             "kind": "callback", "client": name, "callback": callback, "deadline_left_ms": deadline_left_ms,
         }),
-        ReportRecord::Fenced { .. } => json!({ "kind": "fenced", "client": name }),
-    }
+        ReportRecord::Fenced { .. } => json!({ "kind": "fenced", "client": name, "initiators": initiators }),
+        ReportRecord::Name { .. } => return None,
+    })
 }
 
-fn in_words(record: &ReportRecord) -> String {
+/// As [`to_json`].
+fn in_words(record: &ReportRecord, initiators: &[String]) -> Option<String> {
     let name = client_name(client_of(record));
-    match record {
+    let from = match initiators {
+        [] => String::new(),
+        some => format!(" ({})", some.join(" ")),
+    };
+    Some(match record {
         ReportRecord::Client { is_being_fenced, lease_left_ms, registrations, untaken, .. } => {
             let state = if *is_being_fenced { "is being fenced" } else { "lives" };
             format!(
-                "client {name} {state}: lease {lease_left_ms} ms, copies in {registrations} ranges, {untaken} messages \
-                 not taken"
+                "client {name}{from} {state}: lease {lease_left_ms} ms, copies in {registrations} ranges, {untaken} \
+                 messages not taken"
             )
         }
         ReportRecord::Grant { transaction: 0, lock, .. } => {
@@ -114,8 +132,9 @@ fn in_words(record: &ReportRecord) -> String {
         ReportRecord::Callback { deadline_left_ms, .. } => {
             format!("client {name} is asked for something and has {deadline_left_ms} ms to answer")
         }
-        ReportRecord::Fenced { .. } => format!("client {name} was fenced"),
-    }
+        ReportRecord::Fenced { .. } => format!("client {name}{from} was fenced"),
+        ReportRecord::Name { .. } => return None,
+    })
 }
 
 fn resource(lock: &Lock) -> String {
@@ -143,6 +162,21 @@ fn mode(lock: &Lock) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_are_told_with_the_names_of_their_initiators() {
+        let client = 3 << 32 | 12;
+        let port = "iqn.2026-11.org.example:host,i,0x400001370000".to_owned();
+        let lives =
+            ReportRecord::Client { client, is_being_fenced: false, lease_left_ms: 5, registrations: 1, untaken: 0 };
+        let words = in_words(&lives, std::slice::from_ref(&port)).unwrap();
+        assert!(words.starts_with(&format!("client 3.12 ({port}) lives: lease 5 ms")), "{words}");
+        let fenced = ReportRecord::Fenced { client };
+        assert_eq!(in_words(&fenced, &[]).unwrap(), "client 3.12 was fenced");
+        assert_eq!(to_json(&fenced, std::slice::from_ref(&port)).unwrap()["initiators"][0], port);
+        let name = ReportRecord::name_lines(client, &port).next().unwrap();
+        assert_eq!((in_words(&name, &[]), to_json(&name, &[])), (None, None));
+    }
 
     #[test]
     fn a_client_reads_as_it_prints() {

@@ -2,6 +2,7 @@
 //! that the client may not do.
 
 use std::task::Context;
+use std::time::Duration;
 
 use base::clock::Instant;
 use block::grants::Standing;
@@ -13,12 +14,22 @@ use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
 use super::Engine;
 use crate::job::Kind;
+use crate::limits::{WITHHELD_MARGIN, WITHHELD_TIME_MAX};
 use crate::link::Link;
 use crate::sharing::member::Continuity;
 use crate::sharing::order;
 use crate::verdict::Attention;
 
 impl Engine {
+    /// How long a command may take. On a shared unit it may wait for what another host brings to the target first. How
+    /// long is bounded there; to give up before would end writes with an unknown outcome, and reads would wait anew.
+    pub(super) fn command_timeout(&self) -> Duration {
+        let usual = self.options.command_timeout;
+        let Some(support) = self.unit.sharing.filter(|_| self.options.is_shared) else { return usual };
+        let withheld_ms = u64::from(support.callback_ms_max) + u64::from(support.lease_ms);
+        usual.max((Duration::from_millis(withheld_ms) + WITHHELD_MARGIN).min(WITHHELD_TIME_MAX))
+    }
+
     /// A session has begun.
     pub(crate) fn begin_session(&mut self) {
         let now = self.options.clock.now();

@@ -30,7 +30,7 @@ use locks::error::LockError;
 use locks::holder::{Holder, HolderOutput};
 use locks::identity::{CallbackNumber, ClientId, Generation, GrantNumber, RequestId, TransactionId};
 use locks::message::{CallbackAnswer, FromClient, Registration, Reply, ToClient};
-use scsi::sharing::{self, Message, MessageBody, Parameters, Support};
+use scsi::sharing::{self, LifeBefore, Message, MessageBody, NO_PROOF, Parameters, Proof, Support};
 
 use super::holding::Holding;
 use super::order::{Answer, Order};
@@ -71,6 +71,8 @@ pub(crate) struct Member {
     holding: Holding,
     /// The life it has, or had last.
     client: Option<ClientId>,
+    /// Shows the target after its next start that this life was the client's.
+    proof: Proof,
     /// The number of the last message that it took.
     taken: u64,
     standing: Standing,
@@ -110,6 +112,7 @@ impl Member {
             copies,
             holder: Holder::default(),
             client: None,
+            proof: NO_PROOF,
             taken: 0,
             standing: Standing::Away,
             continuity: None,
@@ -414,7 +417,8 @@ impl Member {
     }
 
     fn registration(&self) -> Order {
-        let before = self.client.filter(|_| self.names_before).map_or(0, ClientId::bits);
+        let before = self.client.filter(|_| self.names_before);
+        let before = before.map(|client| LifeBefore { client: client.bits(), proof: self.proof });
         let parameters = Parameters::Register { key: self.key, registers_reads: true, before };
         Order { client: None, parameters }
     }
@@ -430,7 +434,7 @@ impl Member {
             (_, Answer::Fenced) => self.note_fenced(now),
             (Parameters::Register { before, .. }, Answer::Refused) => {
                 // What it held before can be claimed back no more, and that is all there is to be refused.
-                self.is_registration_due = *before != 0;
+                self.is_registration_due = before.is_some();
                 self.names_before = false;
             }
             (Parameters::Renew { .. }, Answer::Done) => {
@@ -534,7 +538,8 @@ impl Member {
     /// The session is the client's. When that was first asked for.
     fn join(&mut self, message: &Message) -> Option<Instant> {
         let Standing::Joining { since, .. } = self.standing else { return None };
-        let MessageBody::Registered { lease_ms, .. } = message.body else { return None };
+        let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return None };
+        self.proof = proof;
         self.lease = Duration::from_millis(lease_ms.into());
         self.standing = Standing::Joined;
         Some(since)

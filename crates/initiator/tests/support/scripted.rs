@@ -8,8 +8,8 @@ use base::serial::Serial32;
 use block::completion::Workers;
 use initiator::{BoxedStream, Connecting, Connector};
 use iscsi::pdu::{
-    Bhs, DataIn, LogoutOutcome, LogoutResponse, NopIn, Residual, ScsiCommand, ScsiResponse, ServiceResponse,
-    TaskManagementOutcome, TaskManagementResponse,
+    Bhs, DataIn, LogoutOutcome, LogoutResponse, NopIn, ReadyToTransfer, Residual, ScsiCommand, ScsiResponse,
+    ServiceResponse, TargetTransferTag, TaskManagementOutcome, TaskManagementResponse,
 };
 use iscsi::url::Portal;
 use scsi::capacity::Capacity;
@@ -50,6 +50,8 @@ pub(crate) enum Reaction {
     Hold(Option<Reply>),
     /// It is not answered, and the connection ends.
     Leave,
+    /// Its data is asked for again and again, and nothing more is read.
+    Flood,
 }
 
 /// The page control of MODE SENSE that asks which bits can be changed (SPC-4 6.14.1).
@@ -246,6 +248,7 @@ impl Scripted {
                         Reaction::Hold(reply) => held = reply.map(|reply| (command, reply)),
                         Reaction::Answer(None) | Reaction::Proper => {}
                         Reaction::Leave => return Ok(()),
+                        Reaction::Flood => return flood(&mut peer, &command, window).await,
                     }
                 }
                 Ok(Bhs::NopOut(ping)) if ping.initiator_task_tag.is_some() => {
@@ -298,6 +301,25 @@ impl Connector for Scripted {
         });
         Box::pin(async move { Ok(Box::new(near) as BoxedStream) })
     }
+}
+
+/// Ends when the initiator closes the connection.
+async fn flood(peer: &mut Peer, command: &ScsiCommand, window: (Serial32, Serial32)) -> io::Result<()> {
+    for number in 0.. {
+        let r2t = ReadyToTransfer {
+            lun: 0,
+            initiator_task_tag: command.initiator_task_tag,
+            target_transfer_tag: TargetTransferTag::new(1).expect("it is not the reserved one"),
+            stat_sn: peer.stat_sn(),
+            exp_cmd_sn: window.0,
+            max_cmd_sn: window.1,
+            r2t_sn: Serial32(number),
+            buffer_offset: 0,
+            desired_data_transfer_length: command.expected_data_transfer_length.min(64 << 10),
+        };
+        peer.send(&r2t, Vec::new()).await?;
+    }
+    Ok(())
 }
 
 /// The data of a command, then its status.

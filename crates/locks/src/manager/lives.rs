@@ -35,6 +35,16 @@ impl LockManager {
         self.clients.renew(now, client, self.settings.lease)
     }
 
+    /// The target was not run for `pause`: it heard nobody, and granted nothing. So leases, callbacks and the time for
+    /// reclaims have that much more. Who is being fenced has not: it counts its lease by itself.
+    pub fn make_up_for(&mut self, pause: Duration) {
+        self.clients.prolong(pause);
+        self.callbacks.prolong(pause);
+        if let Grace::Until(end) = &mut self.grace {
+            *end = *end + pause;
+        }
+    }
+
     /// Whether a command of a client may be looked at now.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block::{Buffer, Extent, ExtentKind, Geometry, Request};
+use block::{Buffer, ByteRange, Extent, ExtentKind, Geometry, Request};
 use scsi::Sense;
 use scsi::capacity::Capacity;
 use scsi::cdb::ReadDefectData;
@@ -13,6 +13,7 @@ use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::{self, DeviceAccess, Failure};
 use crate::limits::LBA_STATUS_DESCRIPTORS_MAX;
+use crate::sharing::Direction;
 use crate::unit::{LogicalUnit, range_in};
 
 pub(super) fn read_capacity_10(unit: &LogicalUnit) -> Result<Buffer, Failure> {
@@ -63,12 +64,27 @@ pub(super) fn lba_status(task: Task<'_>, lba: u64, allocation_length: u32) -> Ex
         Ok(range) => range,
         Err(sense) => return refuse(sense),
     };
-    let unit = Arc::clone(task.unit);
-    task.run(async move {
-        let response = unit.device().submit(Request::extents(range.offset, range.length)).await;
-        response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))?;
-        Ok(cut(&scsi::lba_status::emit(&descriptors(&response.extents, &geometry)), allocation_length))
+    let (unit, nexus) = (Arc::clone(task.unit), task.nexus.clone());
+    task.run_long(|ticket| async move {
+        let mut runs = runs(&unit, range, &geometry).await?;
+        if unit.access.sharing().is_some() {
+            // What a host keeps to itself of these blocks comes to the unit before anybody is told of them. Blocks that
+            // are not told of now are waited for when they are asked for.
+            let end = runs.last().map_or(lba, |last| last.lba + u64::from(last.block_count));
+            let told = range_in(&geometry, lba, end - lba)?;
+            let _entry = unit.access.enter(&nexus, told, Direction::Look).take(Some(&ticket)).await?;
+            runs = self::runs(&unit, told, &geometry).await?;
+        }
+        Ok(cut(&scsi::lba_status::emit(&runs), allocation_length))
     })
+}
+
+/// What the device says of a range, as far as one answer tells.
+async fn runs(unit: &LogicalUnit, range: ByteRange, geometry: &Geometry) -> Result<Vec<Descriptor>, Failure> {
+    let lba = range.offset / u64::from(geometry.logical_block_bytes);
+    let response = unit.device().submit(Request::extents(range.offset, range.length)).await;
+    response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Reading, Some(lba)))?;
+    Ok(descriptors(&response.extents, geometry))
 }
 
 /// Extents as runs of blocks. Extents are whole blocks by contract; a run longer than 32 bits is told

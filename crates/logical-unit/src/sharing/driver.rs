@@ -64,8 +64,8 @@ impl Sharing {
 
     /// Waits for the next deadline, or for work.
     async fn wait(&self) {
-        let mut sleep = self.with(|state, _| {
-            state.armed = state.manager.next_deadline();
+        let mut sleep = self.with(|state, now| {
+            state.armed = state.manager.next_deadline().map(|deadline| state.watch.look_by(now).min(deadline));
             state.armed.map(|deadline| self.clock.sleep_until(deadline))
         });
         poll_fn(|context| {

@@ -12,7 +12,7 @@ use locks::outbox::Outbox;
 use locks::resource::FileId;
 use scsi::Sense;
 use scsi::sharing::parameters::byte_of_lock;
-use scsi::sharing::{Lock, MessageBody, Mode, Parameters, Resource, action_out};
+use scsi::sharing::{LifeBefore, Lock, MessageBody, Mode, NO_PROOF, Parameters, Resource, action_out};
 
 use super::site::Sharing;
 use super::state::{Member, State};
@@ -134,7 +134,13 @@ impl State {
     }
 
     /// Makes a client, or another path to one.
-    fn register(&mut self, now: Instant, registrant: &Registrant<'_>, joined: u64, before: u64) -> Result<(), Failure> {
+    fn register(
+        &mut self,
+        now: Instant,
+        registrant: &Registrant<'_>,
+        joined: u64,
+        before: Option<LifeBefore>,
+    ) -> Result<(), Failure> {
         let same = self.members.iter().find(|(_, member)| member.key == registrant.key).map(|(client, _)| *client);
         let client = match same {
             Some(client) if joined == 0 || joined == client.bits() => {
@@ -142,8 +148,9 @@ impl State {
                 self.manager.renew(now, client).map_err(|error| failure(&error, 0))?;
                 client
             }
+            None if self.fenced_keys.contains(&registrant.key) => return Err(Sense::SHARING_FENCED.into()),
             None if joined == 0 => {
-                let previous = Some(before).filter(|before| *before != 0).map(ClientId::from_bits);
+                let previous = before.map(|before| self.proven(before)).transpose()?;
                 let registered = self.manager.register(now, previous).map_err(|error| failure(&error, 24))?;
                 registered.client
             }
@@ -155,8 +162,16 @@ impl State {
         }
         let lease_ms = milliseconds(self.manager.settings().lease);
         let grace_ms = milliseconds(self.manager.grace_left(now).unwrap_or(Duration::ZERO));
-        self.post(now, client, MessageBody::Registered { lease_ms, grace_ms, key: registrant.key });
+        let proof = self.saved.secret.map_or(NO_PROOF, |secret| secret.proof_of(client));
+        self.post(now, client, MessageBody::Registered { lease_ms, grace_ms, key: registrant.key, proof });
         Ok(())
+    }
+
+    /// A life before the start that is shown to be the registrant's own. Everybody can read the ids of all.
+    fn proven(&self, LifeBefore { client, proof }: LifeBefore) -> Result<ClientId, Failure> {
+        let client = ClientId::from_bits(client);
+        let is_its = self.saved.secret.is_some_and(|secret| secret.proves(client, &proof));
+        if is_its { Ok(client) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32).into()) }
     }
 
     /// A nexus is a client's from now on. Another client that it was has one path less; one that has none any more has

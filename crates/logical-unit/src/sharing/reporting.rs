@@ -53,6 +53,9 @@ impl State {
             deadline_left_ms: milliseconds(callback.deadline.since(now)),
         });
         let fenced = manager.clients().fenced().map(|client| ReportRecord::Fenced { client: client.bits() });
-        clients.chain(grants).chain(waiting).chain(callbacks).chain(fenced)
+        // Also of those that are fenced, as long as their sessions are there.
+        let names = self.bound.iter();
+        let names = names.flat_map(|(nexus, client)| ReportRecord::name_lines(client.bits(), nexus.initiator_port()));
+        clients.chain(grants).chain(waiting).chain(callbacks).chain(fenced).chain(names)
     }
 }

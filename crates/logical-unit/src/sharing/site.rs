@@ -17,9 +17,10 @@ use scsi::sharing::Support;
 use super::settings::SharingOptions;
 use super::state::{Addressed, State};
 use super::store::SharingStore;
+use super::watch::Watch;
 use super::wire::milliseconds;
 use crate::failure::Failure;
-use crate::limits::{SHARED_BLOCK_BYTES, SHARED_GROUP_BYTES, SHARING_LOCKS_MAX};
+use crate::limits::{LOOKS_PER_LEASE, SHARED_BLOCK_BYTES, SHARED_GROUP_BYTES, SHARING_LOCKS_MAX};
 use crate::nexus::NexusId;
 
 /// The sharing of one logical unit.
@@ -64,7 +65,8 @@ impl Sharing {
             prefetch_registers: true,
             withholds: true,
         };
-        let state = State::new(manager, options.saved, options.untaken_max);
+        let look_interval = options.lease / LOOKS_PER_LEASE;
+        let state = State::new(manager, options.saved, options.untaken_max, Watch::new(clock.now(), look_interval));
         Arc::new(Self {
             is_used: AtomicBool::new(state.is_used()),
             state: Mutex::new(state),
@@ -88,6 +90,7 @@ impl Sharing {
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, Instant) -> R) -> R {
         let now = self.clock.now();
         let mut state = self.lock();
+        state.note_time(now);
         let result = act(&mut state, now);
         let wakes = state.settle(now);
         self.is_used.store(state.is_used(), Ordering::Release);

@@ -1,17 +1,19 @@
 //! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Whoever changes it
 //! settles it before he lets it go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 
 use base::clock::Instant;
 use locks::identity::{BootEpoch, ClientId, CommandId};
+use locks::limits::FENCED_REMEMBERED_MAX;
 use locks::manager::{FenceReason, LockManager, Output};
 use locks::outbox::Outbox;
 use scsi::Sense;
 use scsi::sharing::MessageBody;
 
 use super::store::SavedSharing;
+use super::watch::Watch;
 use super::wire;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
@@ -60,6 +62,8 @@ pub(super) struct State {
     pub(super) command_next: u64,
     /// Clients whose commands are to be ended.
     pub(super) to_fence: Vec<ClientId>,
+    /// Keys of clients that were fenced last: who registers with one has not heard of it, and is no new client.
+    pub(super) fenced_keys: VecDeque<[u8; 16]>,
     /// The end of the time after a start is to be made durable.
     pub(super) grace_end: Option<BootEpoch>,
     pub(super) saved: SavedSharing,
@@ -68,12 +72,13 @@ pub(super) struct State {
     pub(super) untaken_max: usize,
     /// When the driver looks again by itself.
     pub(super) armed: Option<Instant>,
+    pub(super) watch: Watch,
     /// To be woken once the lock is given back.
     wakes: Vec<Waker>,
 }
 
 impl State {
-    pub(super) fn new(manager: LockManager, saved: SavedSharing, untaken_max: usize) -> Self {
+    pub(super) fn new(manager: LockManager, saved: SavedSharing, untaken_max: usize, watch: Watch) -> Self {
         Self {
             manager,
             members: BTreeMap::new(),
@@ -83,12 +88,23 @@ impl State {
             arrived: BTreeMap::new(),
             command_next: 0,
             to_fence: Vec::new(),
+            fenced_keys: VecDeque::new(),
             grace_end: None,
             saved,
             registering: 0,
             untaken_max,
             armed: None,
+            watch,
             wakes: Vec::new(),
+        }
+    }
+
+    /// Time has come to `now`. What passed while the target was not run counts against nobody.
+    pub(super) fn note_time(&mut self, now: Instant) {
+        let pause = self.watch.note(now);
+        if let Some(pause) = pause.filter(|_| self.manager.next_deadline().is_some()) {
+            tracing::warn!(?pause, "the target was not run for a while: clients of a shared unit have that time more");
+            self.manager.make_up_for(pause);
         }
     }
 
@@ -103,7 +119,7 @@ impl State {
                         FenceReason::Left => tracing::info!(%client, "a client of a shared unit has left"),
                         _ => tracing::warn!(%client, ?reason, "a client of a shared unit is fenced"),
                     }
-                    self.begin_fence(now, client);
+                    self.begin_fence(now, client, reason);
                 }
                 Output::LastClose(file) => {
                     let all: Vec<ClientId> = self.members.keys().copied().collect();
@@ -141,8 +157,13 @@ impl State {
     }
 
     /// Nothing that waits of a client goes on. What is under way ends; the driver waits for it.
-    fn begin_fence(&mut self, now: Instant, client: ClientId) {
-        self.members.remove(&client);
+    fn begin_fence(&mut self, now: Instant, client: ClientId, reason: FenceReason) {
+        if let Some(member) = self.members.remove(&client)
+            && reason != FenceReason::Left
+        {
+            self.fenced_keys.truncate(FENCED_REMEMBERED_MAX - 1);
+            self.fenced_keys.push_front(member.key);
+        }
         let waits = |arrived: &Arrived| arrived.client == Some(client) && arrived.verdict.is_none();
         let waiting: Vec<CommandId> =
             self.arrived.iter().filter(|(_, arrived)| waits(arrived)).map(|(command, _)| *command).collect();

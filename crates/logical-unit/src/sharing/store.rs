@@ -5,6 +5,7 @@ use std::time::Duration;
 use locks::identity::BootEpoch;
 use locks::settings::Start;
 
+use super::proof::LifeSecret;
 use crate::change_marks::Saving;
 
 /// What is kept beside the reservations: nothing for a single grant.
@@ -18,6 +19,8 @@ pub struct SavedSharing {
     pub longest_lease_ms: Option<u32>,
     /// Whether a client may have held ranges of the unit alone, with writes that only it has.
     pub may_lack_writes: bool,
+    /// What clients of before show themselves by; none where no client can claim anything back after the next start.
+    pub secret: Option<LifeSecret>,
 }
 
 impl SavedSharing {

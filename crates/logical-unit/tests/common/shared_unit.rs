@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
+use base::clock::Clock;
 use base::executor::Executor;
 use block::{Buffer, SharedDevice};
 use logical_unit::change_marks::ChangeStore;
 use logical_unit::{Command, LogicalUnit, LogicalUnitOptions, LunMap, NexusId, Outcome, SharingOptions};
 use scsi::cdb::Blocks;
-use scsi::sharing::{CallbackAnswer, Lock, MessageBody, Mode, Parameters, Report, ReportRecord, Resource};
+use scsi::sharing::{CallbackAnswer, LifeBefore, Lock, MessageBody, Mode, Parameters, Report, ReportRecord, Resource};
 use scsi::{Cdb, Sense, Status, TaskAttribute};
 
 use super::{BLOCK_BYTES, memory, transfer};
@@ -94,9 +95,14 @@ impl World {
         self.executor.run_until_stalled();
     }
 
+    /// Time passes. The target is run all the while.
     pub(crate) fn advance(&mut self, duration: Duration) {
-        self.executor.clock().advance(duration);
-        self.settle();
+        let end = self.executor.clock().now() + duration;
+        while self.executor.clock().now() < end {
+            let next = self.executor.clock().now() + LEASE / 10;
+            self.executor.clock().advance_to(next.min(end));
+            self.settle();
+        }
     }
 
     pub(crate) fn start_as(&mut self, nexus: &NexusId, cdb: Cdb, data_out: &[u8], attribute: TaskAttribute) -> Started {
@@ -161,6 +167,16 @@ impl World {
         }
     }
 
+    /// The life of a new host, as it can name it after a start.
+    pub(crate) fn life(&mut self, name: &str, key: u8) -> LifeBefore {
+        let nexus = self.nexus(name);
+        self.ordered(&nexus, 0, &register(key));
+        match self.luns.poll_message(&nexus, Waker::noop()).map(|(_, message)| (message.client, message.body)) {
+            Some((client, MessageBody::Registered { proof, .. })) => LifeBefore { client, proof },
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// A host that keeps what it reads.
     pub(crate) fn client(&mut self, name: &str, key: u8) -> (NexusId, u64) {
         let nexus = self.nexus(name);
@@ -185,14 +201,21 @@ impl World {
         self.ordered(nexus, *client, &Parameters::Renew { taken: 0 });
     }
 
+    /// Without the names of clients.
     pub(crate) fn report(&mut self, nexus: &NexusId) -> Vec<ReportRecord> {
+        let mut records = self.report_with_names(nexus);
+        records.retain(|record| !matches!(record, ReportRecord::Name { .. }));
+        records
+    }
+
+    pub(crate) fn report_with_names(&mut self, nexus: &NexusId) -> Vec<ReportRecord> {
         let cdb = Cdb::SharingIn { service_action: 0, first: 0, allocation_length: 1 << 16 };
         Report::parse(&self.run(nexus, cdb, &[]).data_in).unwrap().records
     }
 }
 
 pub(crate) fn register(key: u8) -> Parameters {
-    Parameters::Register { key: [key; 16], registers_reads: true, before: 0 }
+    Parameters::Register { key: [key; 16], registers_reads: true, before: None }
 }
 
 pub(crate) fn lock(request: u64, resource: Resource, mode: Mode) -> Parameters {

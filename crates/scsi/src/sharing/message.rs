@@ -18,6 +18,15 @@ pub const fn message_bytes_max(locks_max: usize) -> usize {
     HEADER_BYTES + 16 + locks_max * LOCK_BYTES
 }
 
+/// Bytes of what a client shows the target after a start: HMAC-SHA-256 has as many (RFC 2104).
+pub const PROOF_BYTES: usize = 32;
+
+/// What shows that a life was a client's own.
+pub type Proof = [u8; PROOF_BYTES];
+
+/// Shows nothing.
+pub const NO_PROOF: Proof = [0; PROOF_BYTES];
+
 /// Why locks were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -80,6 +89,9 @@ pub enum MessageBody {
         grace_ms: u32,
         /// The key it registered with.
         key: [u8; 16],
+        /// To be shown to the target after its next start: this life was the client's. [`NO_PROOF`] from a target that
+        /// takes none then.
+        proof: Proof,
     },
     /// All locks of a request are held.
     Granted {
@@ -191,9 +203,9 @@ impl MessageBody {
 
     fn emit(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Registered { lease_ms, grace_ms, key } => {
+            Self::Registered { lease_ms, grace_ms, key, proof } => {
                 out.extend([lease_ms.to_be_bytes(), grace_ms.to_be_bytes()].concat());
-                out.extend(key);
+                out.extend([&key[..], proof].concat());
             }
             Self::Granted { request, transaction, locks } => {
                 out.extend(request.to_be_bytes());
@@ -224,7 +236,12 @@ impl MessageBody {
     /// None for a kind that is not known.
     fn parse(kind: u8, reader: &mut Reader<'_>) -> Result<Option<Self>, WrongByte> {
         Ok(Some(match kind {
-            0 => Self::Registered { lease_ms: reader.u32()?, grace_ms: reader.u32()?, key: reader.field()? },
+            0 => Self::Registered {
+                lease_ms: reader.u32()?,
+                grace_ms: reader.u32()?,
+                key: reader.field()?,
+                proof: reader.field()?,
+            },
             1 => {
                 let (request, transaction, count) = (reader.u64()?, reader.u32()?, reader.u32()?);
                 let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -21,8 +21,8 @@ pub mod support;
 
 pub use actions::{action_in, action_out};
 pub use lock::{Lock, Mode, Resource};
-pub use message::{Message, MessageBody, Reason};
-pub use parameters::{CallbackAnswer, Parameters};
+pub use message::{Message, MessageBody, NO_PROOF, Proof, Reason};
+pub use parameters::{CallbackAnswer, LifeBefore, Parameters};
 pub use reader::WrongByte;
 pub use report::{Report, ReportRecord};
 pub use support::Support;

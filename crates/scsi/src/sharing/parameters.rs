@@ -2,6 +2,7 @@
 
 use super::actions::action_out;
 use super::lock::{LOCK_BYTES, Lock};
+use super::message::{NO_PROOF, PROOF_BYTES, Proof};
 use super::reader::{Reader, WrongByte};
 
 /// Longest parameter list that is read: that of a LOCK with so many locks as its count can say is not; page C1h says
@@ -25,6 +26,15 @@ pub enum CallbackAnswer {
     GettingOn = 2,
 }
 
+/// A life before the target's start, and what shows whose it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LifeBefore {
+    /// The client; not zero.
+    pub client: u64,
+    /// As the target gave it to that client.
+    pub proof: Proof,
+}
+
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameters {
@@ -34,8 +44,8 @@ pub enum Parameters {
         key: [u8; 16],
         /// What it reads it may keep a copy of.
         registers_reads: bool,
-        /// The client it was before the target started again; zero for none.
-        before: u64,
+        /// The client it was before the target started again.
+        before: Option<LifeBefore>,
     },
     /// To live on.
     Renew {
@@ -133,7 +143,8 @@ impl Parameters {
         match self {
             Self::Register { key, registers_reads, before } => {
                 let flags = [if *registers_reads { REGISTERS_READS } else { 0 }, 0, 0, 0, 0, 0, 0, 0];
-                [&key[..], &flags, &before.to_be_bytes()].concat()
+                let (client, proof) = before.map_or((0, NO_PROOF), |before| (before.client, before.proof));
+                [&key[..], &flags, &client.to_be_bytes(), &proof].concat()
             }
             Self::Renew { taken } => taken.to_be_bytes().to_vec(),
             Self::Leave => Vec::new(),
@@ -177,7 +188,7 @@ impl Parameters {
             action_out::REGISTER => {
                 let (key, flags) = (reader.field()?, reader.flags(REGISTERS_READS)?);
                 reader.zeroes::<7>()?;
-                Self::Register { key, registers_reads: flags != 0, before: reader.u64()? }
+                Self::Register { key, registers_reads: flags != 0, before: parse_before(reader)? }
             }
             action_out::RENEW => Self::Renew { taken: reader.u64()? },
             action_out::LEAVE => Self::Leave,
@@ -248,6 +259,14 @@ fn parse_locks(reader: &mut Reader<'_>, is_asked: bool) -> Result<Vec<Lock>, Wro
         }
         Ok(lock)
     })
+}
+
+/// Who names no life shows nothing.
+fn parse_before(reader: &mut Reader<'_>) -> Result<Option<LifeBefore>, WrongByte> {
+    match reader.u64()? {
+        0 => reader.zeroes::<PROOF_BYTES>().map(|()| None),
+        client => Ok(Some(LifeBefore { client, proof: reader.field()? })),
+    }
 }
 
 fn parse_open(reader: &mut Reader<'_>) -> Result<(u64, bool), WrongByte> {

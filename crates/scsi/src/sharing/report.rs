@@ -10,6 +10,9 @@ pub const HEADER_BYTES: usize = 16;
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 48;
 
+/// Bytes of a name that one record has.
+pub const NAME_BYTES: usize = RECORD_BYTES - 16;
+
 /// One line of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportRecord {
@@ -58,6 +61,15 @@ pub enum ReportRecord {
         /// Which.
         client: u64,
     },
+    /// A piece of the name of an initiator port by which a client came.
+    Name {
+        /// Which client.
+        client: u64,
+        /// Whether it goes on in the next line.
+        goes_on: bool,
+        /// Zeroes behind its end.
+        text: [u8; NAME_BYTES],
+    },
 }
 
 /// A part of what there is to report.
@@ -70,6 +82,17 @@ pub struct Report {
 }
 
 impl ReportRecord {
+    /// The lines of a name.
+    pub fn name_lines(client: u64, name: &str) -> impl Iterator<Item = Self> {
+        let pieces = name.as_bytes().chunks(NAME_BYTES);
+        let count = pieces.len();
+        pieces.enumerate().map(move |(index, piece)| {
+            let mut text = [0; NAME_BYTES];
+            text[..piece.len()].copy_from_slice(piece);
+            Self::Name { client, goes_on: index + 1 < count, text }
+        })
+    }
+
     fn emit(&self, out: &mut Vec<u8>) {
         let head = |out: &mut Vec<u8>, kind: u8, flags: u8, ms: u32, client: u64| {
             out.extend([kind, flags, 0, 0]);
@@ -97,6 +120,10 @@ impl ReportRecord {
                 out.extend(callback.to_be_bytes());
             }
             Self::Fenced { client } => head(out, 4, 0, 0, client),
+            Self::Name { client, goes_on, text } => {
+                head(out, 5, u8::from(goes_on), 0, client);
+                out.extend(text);
+            }
         }
         out.resize(end, 0);
     }
@@ -123,12 +150,29 @@ impl ReportRecord {
                 reader.zeroes::<32>()?;
                 Self::Fenced { client }
             }
+            5 => Self::Name { client, goes_on: flags != 0, text: reader.field()? },
             _ => return Err(Reader::wrong(at)),
         })
     }
 }
 
 impl Report {
+    /// The names of the initiator ports by which clients came, put together again.
+    pub fn names(records: &[ReportRecord]) -> Vec<(u64, String)> {
+        let mut names = Vec::new();
+        let mut begun = Vec::new();
+        for record in records {
+            let ReportRecord::Name { client, goes_on, text } = record else { continue };
+            begun.extend(text.iter().take_while(|byte| **byte != 0));
+            if !goes_on {
+                let name = String::from_utf8_lossy(&std::mem::take(&mut begun)).into_owned();
+                // It is for a terminal.
+                names.push((*client, name.replace(|letter: char| letter.is_control(), "?")));
+            }
+        }
+        names
+    }
+
     /// The data.
     pub fn emit(&self) -> Vec<u8> {
         let mut out = ((HEADER_BYTES - 4 + self.records.len() * RECORD_BYTES) as u32).to_be_bytes().to_vec();

@@ -21,10 +21,12 @@ fn given_back() -> Vec<Lock> {
 
 fn all_parameters() -> Vec<(Parameters, &'static str)> {
     let key = *b"0123456789abcdef";
+    let before = Some(LifeBefore { client: 0x1_0000_0002, proof: [0xbb; 32] });
     vec![
         (
-            Parameters::Register { key, registers_reads: true, before: 0x1_0000_0002 },
-            "3031323334353637383961626364656601000000000000000000000100000002",
+            Parameters::Register { key, registers_reads: true, before },
+            "3031323334353637383961626364656601000000000000000000000100000002\
+             bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
         ),
         (Parameters::Renew { taken: 3 }, "0000000000000003"),
         (Parameters::Leave, ""),
@@ -55,8 +57,9 @@ fn all_messages() -> Vec<(MessageBody, &'static str)> {
     let lock = Lock { resource: Resource::Metadata(2), mode: None, grant: 3 };
     vec![
         (
-            MessageBody::Registered { lease_ms: 10_000, grace_ms: 1, key: [0xaa; 16] },
-            "00000000000000000000271000000001aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+            MessageBody::Registered { lease_ms: 10_000, grace_ms: 1, key: [0xaa; 16], proof: [0xbb; 32] },
+            "00000000000000000000271000000001aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+             bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
         ),
         (
             MessageBody::Granted { request: 1, transaction: 2, locks: given_back() },
@@ -149,7 +152,8 @@ fn a_count_of_what_is_not_there_takes_no_room() {
 #[test]
 fn what_is_reserved_is_refused_at_its_byte() {
     let cases = [
-        (Parameters::Register { key: [0; 16], registers_reads: false, before: 0 }, vec![16, 17, 23]),
+        // Who names no life before has nothing to show.
+        (Parameters::Register { key: [0; 16], registers_reads: false, before: None }, vec![16, 17, 23, 32, 63]),
         (Parameters::Acknowledge { taken: 0, callback: 0, answer: CallbackAnswer::Done }, vec![16, 17, 23]),
         (Parameters::Begin { transaction: 0, birth: 0 }, vec![4, 7]),
         (Parameters::End { transaction: 0 }, vec![4, 7]),
@@ -228,14 +232,25 @@ fn a_report_is_what_was_reported() {
         ReportRecord::Callback { client: 1, callback: 7, deadline_left_ms: 8 },
         ReportRecord::Fenced { client: 9 },
     ];
+    let name = "iqn.2026-11.org.example:a-name-of-more-than-one-line,i,0x400001370000";
+    let records: Vec<ReportRecord> = records.into_iter().chain(ReportRecord::name_lines(9, name)).collect();
+    assert_eq!(Report::names(&records), [(9, name.to_owned())]);
     let report = Report { records, next: Some(5) };
     let bytes = report.emit();
-    assert_eq!(bytes.len(), report::HEADER_BYTES + 5 * report::RECORD_BYTES);
+    assert_eq!(bytes.len(), report::HEADER_BYTES + 8 * report::RECORD_BYTES);
     assert_eq!(
         hex(&bytes[..48]),
-        "000000fc000000000000000000000005000100000000000200000000000000010000000000000003\
+        "0000018c000000000000000000000005000100000000000200000000000000010000000000000003\
                                    0000000000000004"
     );
+    let of_name = hex(&bytes[bytes.len() - 2 * report::RECORD_BYTES..]);
+    let golden = [
+        "05010000000000000000000000000009",
+        &hex(&name.as_bytes()[32..64]),
+        "05000000000000000000000000000009",
+        "3730303030000000000000000000000000000000000000000000000000000000",
+    ];
+    assert_eq!(of_name, golden.concat());
     assert_eq!(Report::parse(&bytes), Ok(report));
     assert_eq!(Report::parse(&Report::default().emit()), Ok(Report::default()));
 }

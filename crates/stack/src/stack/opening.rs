@@ -269,7 +269,7 @@ fn check_alone(config: &StackConfig, remotes: &Remotes) -> Result<()> {
     }
     let message = "this logical unit is served with the option \"shared\": other hosts may change it while a cache \
                    here does not hear of it. Attach it with --shared, or without a cache and a log, or say with \
-                   --cache-exclusive that nobody else writes to it";
+                   --set cache.exclusive=on that nobody else writes to it";
     Err(Error::new(Failure::Usage, message))
 }
 

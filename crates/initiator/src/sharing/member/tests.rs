@@ -30,7 +30,7 @@ fn message(client: u64, number: u64, body: MessageBody) -> Message {
 }
 
 fn registered(key: [u8; 16]) -> MessageBody {
-    MessageBody::Registered { lease_ms: 10_000, grace_ms: 0, key }
+    MessageBody::Registered { lease_ms: 10_000, grace_ms: 0, key, proof: [9; 32] }
 }
 
 fn purge(callback: u64, first_block: u64, block_count: u64) -> MessageBody {

@@ -439,6 +439,8 @@ fn answer_nothing(request: Request) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// As a `BLKDISCARD` that takes its time: until it has ended nobody else may have the file.
@@ -458,6 +460,14 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Busy);
         release.send(()).unwrap();
         call.await.result.unwrap();
-        FileDevice::open(&path, options).expect("the call has ended");
+        // A child that another test is starting has the descriptor, too, until it executes its program.
+        let is_free = || FileDevice::open(&path, options.clone()).is_ok();
+        for _ in 0..6000 {
+            if is_free() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the call has ended, and the file is in use");
     }
 }

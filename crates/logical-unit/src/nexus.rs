@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 /// An I_T nexus: initiator port name and target port name, as RFC 7143 4.2.7.1 writes them, with a comma between:
 /// `INITIATOR,i,0xISID,TARGET,t,0xTPGT`. The same initiator port coming back to the same target port is the same nexus,
-/// which is what persistent reservations hang on.
+/// which is what persistent reservations hang on. Names are compared without regard to case (RFC 3722), so all is in
+/// small letters here.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub Arc<str>);
 
 impl NexusId {
     /// A nexus by its name.
     pub fn new(name: &str) -> Self {
-        Self(name.into())
+        Self(name.to_ascii_lowercase().into())
     }
 
     /// The initiator port's name, `INITIATOR,i,0xISID`; all of a name that is not written so.
@@ -42,7 +43,7 @@ impl NexusId {
     /// The nexus of another initiator port with the same target port.
     #[must_use]
     pub fn with_initiator_port(&self, port: &str) -> Self {
-        Self(format!("{port},{}", self.target_port()).into())
+        Self::new(&format!("{port},{}", self.target_port()))
     }
 }
 

@@ -41,11 +41,15 @@ pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Time that an end has after a signal, with closing the stores and logging out. An orderly end takes tens of
 /// milliseconds where the target answers; service managers give ten seconds and more before they kill.
-pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(3);
+pub const CLOSE_TIME_MAX: Duration = Duration::from_millis(2500);
 
 /// Time that each step of an end has at least, when those before it have used up [`CLOSE_TIME_MAX`]: some round trips
 /// of a target that answers. With all steps an attachment ends within five seconds.
 pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(400);
+
+/// Time that the last flush of a target has, behind all that its devices still have to do, so that a target ends within
+/// five seconds, too. What initiators have not flushed was not promised to them.
+pub const LAST_FLUSH_TIME_MAX: Duration = Duration::from_millis(700);
 
 /// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy
 /// one.

@@ -20,7 +20,7 @@ use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
-use crate::limits::RETIRING_WAIT_MAX;
+use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX};
 use crate::lun_check;
 use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
@@ -202,6 +202,7 @@ impl Serving {
             reload,
             reloading: tokio::sync::Mutex::new(()),
             stopping: Rc::clone(&stopping),
+            ended: watch::Sender::new(None),
         });
         let on_signal = async {
             tokio::select! {
@@ -209,10 +210,14 @@ impl Serving {
                 () = wait_for_stop() => {}
             }
         };
+        let serving = Rc::clone(&handler);
         let serve = async {
             let served = bound.run(wait_for_stop()).await;
             stopping.send_replace(true);
-            served.map_err(|error| Error::io("the target stopped", &error))
+            let closed = serving.close().await;
+            // Whoever asked for the end hears of it when nothing is done with the files any more.
+            serving.ended.send_replace(Some(closed.as_ref().map(|()| ()).map_err(ToString::to_string)));
+            served.map_err(|error| Error::io("the target stopped", &error)).and(closed)
         };
         let scraped = Rc::clone(&handler);
         let metrics = async {
@@ -239,10 +244,8 @@ impl Serving {
         };
         let control = control.serve(Rc::clone(&handler), wait_for_stop());
         let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing, reloading);
-        let closing = handler.units.borrow_mut().close();
-        let flushed = closing.await;
         working.abort();
-        served.and(flushed)
+        served
     }
 }
 
@@ -257,9 +260,11 @@ struct ServeHandler {
     /// Never borrowed across a wait.
     units: RefCell<Units>,
     reload: ReloadSource,
-    /// One reload at a time.
+    /// One reload at a time, and none behind the end.
     reloading: tokio::sync::Mutex<()>,
     stopping: Rc<watch::Sender<bool>>,
+    /// What came of the end, once it has come.
+    ended: watch::Sender<Option<std::result::Result<(), String>>>,
 }
 
 impl ServeHandler {
@@ -301,6 +306,29 @@ impl ServeHandler {
 }
 
 impl ServeHandler {
+    /// Makes everything durable, and notes how files are left.
+    async fn close(&self) -> Result<()> {
+        let closing = async {
+            let _none = self.reloading.lock().await;
+            let closing = self.units.borrow_mut().close();
+            closing.await
+        };
+        tokio::time::timeout(LAST_FLUSH_TIME_MAX, closing).await.unwrap_or_else(|_| {
+            let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            Err(Error::io("what initiators have not flushed may not be durable: the last flush", &late))
+        })
+    }
+
+    async fn wait_for_end(&self) -> Result<()> {
+        let mut receiver = self.ended.subscribe();
+        // The sender is this handler's.
+        let Ok(ended) = receiver.wait_for(Option::is_some).await else { return Ok(()) };
+        match &*ended {
+            Some(Err(message)) => Err(Error::new(Failure::Other, message.clone())),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
     /// Reads the configuration again and takes over what it says; sessions go on. All of it or nothing.
     async fn reload(&self) -> Result<Reloaded> {
         let _one = self.reloading.lock().await;
@@ -444,6 +472,7 @@ impl Handler for ServeHandler {
             Request::Set { key, value } => self.set(&key, &value),
             Request::Detach { keep_dirty: false, remove_cache: false } => {
                 self.stopping.send_replace(true);
+                self.wait_for_end().await?;
                 Ok(Answer::ends(&self.name))
             }
             Request::Reload => self.reload().await.map(Answer::Reloaded),

@@ -151,6 +151,19 @@ impl Sidecar {
         }
     }
 
+    /// The serial number of a LUN that is made where another one may have been: never that one's.
+    ///
+    /// # Errors
+    /// When the sidecar cannot be written, or removed.
+    pub fn serial_of_another(&self) -> Result<String> {
+        match fs::remove_file(&self.path) {
+            Ok(()) => tracing::warn!("{} was another LUN's: the new one has a new serial number", self.path.display()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io(format!("cannot remove {}", self.path.display()), &error)),
+        }
+        self.make()
+    }
+
     /// The reservations kept for the LUN, and where they will be kept.
     ///
     /// # Errors
@@ -241,6 +254,17 @@ mod tests {
         assert_eq!(fs::metadata(directory.path().join("a.img.forebay")).unwrap().mode() & 0o777, 0o600);
         assert_eq!(serial_of(&first).unwrap(), serial);
         assert_ne!(serial_of(&second).unwrap(), serial);
+    }
+
+    #[test]
+    fn a_file_that_is_made_anew_is_another_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        let serial = serial_of(&path).unwrap();
+        let another = sidecar_of(&path).serial_of_another().unwrap();
+        assert_ne!(another, serial);
+        assert_eq!(serial_of(&path).unwrap(), another);
+        assert!(sidecar_of(&directory.path().join("b.img")).serial_of_another().is_ok(), "nothing was there");
     }
 
     #[tokio::test]

@@ -419,7 +419,10 @@ fn file_device(
     size_bytes: Option<u64>,
     is_direct: bool,
 ) -> Result<Arc<FileDevice>> {
-    let serial = Sidecar::of(path, sidecars)?.serial()?;
+    let sidecar = Sidecar::of(path, sidecars)?;
+    let is_made = size_bytes.is_some() && matches!(path.try_exists(), Ok(false));
+    // What is made now has nothing of what was there: caches of that must not take it for theirs.
+    let serial = if is_made { sidecar.serial_of_another()? } else { sidecar.serial()? };
     let identity = Identity { target: iqn.to_owned(), unit: format!("lun {}", spec.lun), serial };
     let options = FileOptions {
         size: size_bytes,

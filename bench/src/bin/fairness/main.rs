@@ -269,7 +269,9 @@ async fn read(url: &str, arguments: &Arguments) -> Result<Phase> {
     Ok(Phase { rate, p99 })
 }
 
+/// The middle one, or what is between the two in the middle.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let middle = values.get(values.len().saturating_sub(1) / 2..=values.len() / 2).unwrap_or_default();
+    middle.iter().sum::<f64>() / middle.len() as f64
 }

@@ -18,7 +18,7 @@ use crate::output::print_line;
 /// `forebay attach`.
 pub async fn run(arguments: Attach) -> Result<()> {
     let paths = Paths::from_environment()?;
-    let signal = signal::termination()?;
+    let signal = signal::termination_or_hangup()?;
     let mut signal = pin!(signal);
     let config = config(arguments, &paths)?;
     // Everything runs on this thread, so that each line of the log has the name.

@@ -47,7 +47,7 @@ const CACHE_SIZE: &str = "64MiB";
 
 /// `forebay demo`. Whatever ends it, its processes and files are gone afterwards.
 pub async fn run(arguments: Demo) -> Result<()> {
-    let interrupted = signal::termination()?;
+    let interrupted = signal::termination_or_hangup()?;
     tokio::select! {
         result = show_main_job(arguments) => result,
         () = interrupted => Err(Error::new(Failure::Other, "interrupted")),

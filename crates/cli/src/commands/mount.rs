@@ -14,7 +14,7 @@ use crate::output::print_line;
 /// `forebay mount`.
 pub async fn run(arguments: Mount) -> Result<()> {
     let paths = Paths::from_environment()?;
-    let signal = signal::termination()?;
+    let signal = signal::termination_or_hangup()?;
     let mut signal = pin!(signal);
     let config = config(arguments)?;
     let ended = || Error::new(Failure::Other, "ended before anything was mounted");

@@ -76,7 +76,7 @@ pub async fn run(arguments: Replay) -> Result<()> {
 /// answer.
 fn stop_at_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (first, noted) = (signal::termination()?, Arc::clone(&stop));
+    let (first, noted) = (signal::termination_or_hangup()?, Arc::clone(&stop));
     tokio::spawn(async move {
         first.await;
         noted.store(true, Ordering::Relaxed);

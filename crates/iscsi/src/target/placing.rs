@@ -144,8 +144,9 @@ pub(super) fn place_data_out(
     if buffer.room() >= offset + bytes {
         return Destination::Buffer { buffer, offset };
     }
-    // Only what comes unasked has a buffer that grows with it.
-    let grown = data.target_transfer_tag.is_none().then(|| {
+    // Only what comes unasked has a buffer that grows with it, and only as long as all before it was kept.
+    let may_grow = data.target_transfer_tag.is_none() && buffer.len() >= offset;
+    let grown = may_grow.then(|| {
         let limit = task.data_out.limit() as usize;
         grow(&buffer, offset, offset + bytes, limit, |bytes| lend(parameters, own, bytes, false))
     });

@@ -238,7 +238,7 @@ fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, 
 pub(super) async fn fill_last_block(
     unit: &LogicalUnit,
     offset: u64,
-    came: Buffer,
+    mut came: Buffer,
     lba: u64,
 ) -> Result<Buffer, Failure> {
     let block_bytes = unit.geometry().logical_block_bytes as usize;
@@ -250,11 +250,17 @@ pub(super) async fn fill_last_block(
     let last_lba = lba + (whole_bytes / block_bytes) as u64;
     let last = ByteRange { offset: offset + whole_bytes as u64, length: block_bytes as u64 };
     let behind = read_range(unit, last, last_lba).await?;
-    // Not of the pool of reads: who holds a buffer of it and waits for another may wait for ever.
-    let mut filled = Buffer::zeroed(whole_bytes + block_bytes);
-    filled[..came.len()].copy_from_slice(&came);
-    filled[came.len()..].copy_from_slice(&behind[partial_bytes..]);
-    Ok(filled)
+    let (came_bytes, filled_bytes) = (came.len(), whole_bytes + block_bytes);
+    // Buffers are whole pages, so that nearly every one has room for the block. Another one counts for nobody, and is
+    // not of the pool of reads: who holds a buffer of it and waits for another may wait for ever.
+    if came.room() < filled_bytes {
+        let mut other = Buffer::zeroed(filled_bytes);
+        other[..came_bytes].copy_from_slice(&came);
+        came = other;
+    }
+    came.extend_to(filled_bytes);
+    came[came_bytes..].copy_from_slice(&behind[partial_bytes..]);
+    Ok(came)
 }
 
 /// What every command that writes blocks checks first: the range, the medium's protection. The data-out may fall short

@@ -348,3 +348,25 @@ fn acknowledgements_tell_how_many_commands_are_in_flight() {
         assert_eq!(session.unacknowledged_responses(*at), in_flight, "{acknowledged}");
     }
 }
+
+/// What had no buffer is not there, and what comes behind it has none either, though there is room by then.
+#[test]
+fn data_behind_what_had_no_buffer_ends_nothing_but_its_command() {
+    let mut parameters = parameters();
+    parameters.pool = BufferPool::new(1 << 20);
+    let pool = parameters.pool.clone();
+    let keys = [("InitialR2T", "No"), ("FirstBurstLength", "262144"), ("MaxBurstLength", "262144")];
+    let mut peer = Peer::logged_in(parameters, &keys);
+    let others = pool.try_acquire(1 << 20).expect("all of it");
+    let data = pattern(256 << 10);
+    let mut command = peer.command(0x10, cdb_write(256 << 10), Direction::Write, 256 << 10);
+    command.is_final = false;
+    peer.send(&command, data[..8 << 10].to_vec());
+    peer.data_out(0x10, None, 8 << 10, 0, false, &data[8 << 10..72 << 10]);
+    drop(others);
+    peer.data_out(0x10, None, 72 << 10, 1, false, &data[72 << 10..136 << 10]);
+    peer.data_out(0x10, None, 136 << 10, 2, false, &data[136 << 10..200 << 10]);
+    peer.data_out(0x10, None, 200 << 10, 3, true, &data[200 << 10..]);
+    let Bhs::ScsiResponse(response) = peer.receive_bhs()[0] else { panic!("a response was expected") };
+    assert_eq!(response.response, ServiceResponse::CommandCompleted { status: 8 });
+}

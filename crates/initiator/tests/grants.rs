@@ -352,6 +352,29 @@ fn a_lease_that_ended_with_nothing_dirty_costs_nothing() {
     hold(&mut world, &one, DIRTY);
 }
 
+/// It said that the range is in use. The target was stopped meanwhile: there its lease goes on, and the callback, too.
+#[test]
+fn what_was_called_back_when_a_lease_ended_is_given_up() {
+    let mut world = World::new(17);
+    let (_, one, two) = hosts(&mut world);
+    hold(&mut world, &one, DIRTY);
+    let used = grants(&one).use_to_write(DIRTY).unwrap();
+    let waiting = two.read(4096, Buffer::zeroed(512));
+    world.pass(Duration::from_millis(100));
+    world.clock.advance(LEASE + Duration::from_secs(3));
+    world.pass(Duration::from_secs(1));
+    assert!(!copies(&one).may_use(), "the range is in use");
+    drop(used);
+    world.pass(Duration::from_secs(1));
+    let started = world.clock.now();
+    world.run(waiting).unwrap();
+    assert_eq!(world.clock.now(), started, "it is read by now");
+    world.pass(LEASE * 7);
+    for host in [&one, &two] {
+        assert_eq!((host.status().state, copies(host).may_use()), (State::Online, true));
+    }
+}
+
 #[test]
 fn who_leaves_in_order_gives_back_what_is_held() {
     let mut world = World::new(9);

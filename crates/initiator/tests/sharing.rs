@@ -256,6 +256,47 @@ fn a_target_that_was_not_run_for_longer_than_a_lease_fences_nobody() {
     assert_eq!(read(&mut world, &one, 4096), 7);
 }
 
+/// The same while hosts write: each is asked to drop copies before its lease is renewed, and nobody is fenced for it.
+#[test]
+fn who_is_asked_to_drop_copies_while_its_lease_is_over_answers() {
+    for seed in 0..12 {
+        for (is_stock, loses_session) in [(false, false), (true, false), (true, true)] {
+            let mut world = World::new(seed);
+            let (_, one, two) = two_hosts(&mut world);
+            let cache = Cache::over(&one);
+            read(&mut world, &one, 4096);
+            world.pass(Duration::from_secs(1));
+            let before = client(&one);
+            let options = world.options();
+            let stock = world.connect(options).unwrap();
+            if loses_session {
+                world.network.freeze_one(0);
+            }
+            let writer = if is_stock { &stock } else { &two };
+            let late = writer.write(4096, Buffer::copy_of(&[7; 512]), false);
+            if loses_session {
+                world.pass(Duration::from_millis(10));
+            }
+            world.clock.advance(Duration::from_secs(13));
+            if loses_session {
+                world.network.cut_one(0);
+            }
+            world.pass(Duration::from_secs(3));
+            let case = (seed, is_stock, loses_session);
+            let copies = one.copies().unwrap();
+            assert!(copies.may_use(), "{case:?}");
+            let started = base::clock::Clock::now(&world.clock);
+            world.run(late).unwrap();
+            assert_eq!(base::clock::Clock::now(&world.clock), started, "{case:?}: it is written by now");
+            assert_eq!(read(&mut world, &one, 4096), 7, "{case:?}");
+            world.pass(Duration::from_secs(15));
+            assert_eq!((one.status().state, client(&one)), (State::Online, before), "{case:?}");
+            assert_eq!(two.status().state, State::Online, "{case:?}");
+            assert!(cache.dropped().contains(&ByteRange { offset: 4096, length: 4096 }), "{case:?}");
+        }
+    }
+}
+
 /// It had a volatile cache. Nobody writes again what was in it, and whoever flushes is told.
 #[test]
 fn what_a_target_that_starts_again_had_not_made_durable_is_told_as_lost() {

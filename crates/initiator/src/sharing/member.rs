@@ -9,7 +9,8 @@
 //! What it keeps true:
 //! - an order leaves only behind what was to be done before it: a purge is acknowledged when all copies are dropped;
 //! - an answer to a callback is sent until it is answered, in every session anew: the target does not ask twice for
-//!   what it knows was heard;
+//!   what it knows was heard. It knows that of what was taken while no lease lasted, too, and where the lease at the
+//!   target goes on it waits for these answers: all copies are dropped by then, and the answer is *done*;
 //! - messages are taken in the order of their numbers, each once;
 //! - copies may be used while the lease lasts by the time at which its renewal was *sent*, and all copies of an old
 //!   life are dropped before a new one allows any;
@@ -18,7 +19,7 @@
 //! - who was fenced stays so: what it had under way may be half done, and only who uses the disk knows what to do about
 //!   that. Where the *target* started again nothing can be half done by another's leave, and a new life begins.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub(crate) struct Member {
     outputs: VecDeque<HolderOutput>,
     /// Copies that are being dropped, for the first output.
     dropping: Option<Dropped>,
+    /// Locks that are called back, and not given up yet.
+    called_back: BTreeSet<CallbackNumber>,
     /// Orders to be sent, in this order.
     acknowledgements: VecDeque<Order>,
     /// Likewise, behind them: requests for locks, and locks that are given back.
@@ -118,6 +121,7 @@ impl Member {
             continuity: None,
             outputs: VecDeque::new(),
             dropping: None,
+            called_back: BTreeSet::new(),
             acknowledgements: VecDeque::new(),
             requests: VecDeque::new(),
             is_renewal_due: false,
@@ -312,9 +316,17 @@ impl Member {
         ByteRange { offset, length: length.min(u64::MAX - offset) }
     }
 
-    fn acknowledge(&mut self, client: ClientId, CallbackNumber(callback): CallbackNumber, answer: CallbackAnswer) {
+    fn acknowledge(&mut self, client: ClientId, number: CallbackNumber, answer: CallbackAnswer) {
+        if self.client != Some(client) {
+            // The target has started again since, and knows nothing of it.
+            return;
+        }
+        let CallbackNumber(callback) = number;
         let answer = match answer {
-            CallbackAnswer::Done => sharing::CallbackAnswer::Done,
+            CallbackAnswer::Done => {
+                self.called_back.remove(&number);
+                sharing::CallbackAnswer::Done
+            }
             CallbackAnswer::InUse => sharing::CallbackAnswer::InUse,
             CallbackAnswer::GettingOn => sharing::CallbackAnswer::GettingOn,
         };
@@ -324,17 +336,27 @@ impl Member {
 
     /// A life is over. A lease that was not renewed in time may stand at the target, which says so when it is asked.
     fn note_over(&mut self, now: Instant, error: LockError) {
-        self.acknowledgements.clear();
         if matches!(error, LockError::Fenced(_)) {
             self.end_for_good();
         } else if self.holding.settle_lost() {
             self.lose_writes();
-        } else if self.standing == Standing::Joined {
-            tracing::warn!(
-                place = self.place,
-                "the lease of the shared LUN is over: nothing that is cached of it is used"
-            );
-            self.begin_session(now);
+        } else {
+            self.answer_called_back();
+            if self.standing == Standing::Joined {
+                tracing::warn!(
+                    place = self.place,
+                    "the lease of the shared LUN is over: nothing that is cached of it is used"
+                );
+                self.begin_session(now);
+            }
+        }
+    }
+
+    /// Nothing is held or kept any more, and whoever held it answers nothing by itself.
+    fn answer_called_back(&mut self) {
+        let Some(client) = self.client else { return };
+        for number in std::mem::take(&mut self.called_back) {
+            self.acknowledge(client, number, CallbackAnswer::Done);
         }
     }
 
@@ -491,7 +513,12 @@ impl Member {
                 // The wire knows no generations: whatever was asked for before this came is older.
                 let generation = Generation(u64::MAX);
                 let number = CallbackNumber(callback);
-                self.holder.handle_message(client, ToClient::Purge { number, range, generation });
+                if self.lives_as(now, client) {
+                    self.holder.handle_message(client, ToClient::Purge { number, range, generation });
+                } else {
+                    self.outputs.push_back(HolderOutput::Purge(range));
+                    self.answer_done(client, number);
+                }
             }
             MessageBody::Granted { request, transaction, ref locks } => {
                 let (request, transaction) = (RequestId(request), TransactionId(transaction.into()));
@@ -505,11 +532,29 @@ impl Member {
             MessageBody::CallBack { callback, ref lock, .. } => {
                 let (number, grant) = (CallbackNumber(callback), GrantNumber(lock.grant));
                 let (resource, to) = (wire::resource_of(lock), wire::mode_of(lock));
-                self.holder.handle_message(client, ToClient::Callback { number, resource, grant, to });
+                if self.lives_as(now, client) {
+                    self.called_back.insert(number);
+                    self.holder.handle_message(client, ToClient::Callback { number, resource, grant, to });
+                } else {
+                    self.answer_done(client, number);
+                }
             }
             // It opens no files and begins no transactions.
             _ => {}
         }
+    }
+
+    /// Whether the holder has this life. Without one it answers nothing; what it wanted done before comes first.
+    fn lives_as(&mut self, now: Instant, client: ClientId) -> bool {
+        self.holder.handle_timeout(now);
+        self.collect();
+        self.holder.client(now) == Some(client)
+    }
+
+    /// Answers behind all that is to be done before.
+    fn answer_done(&mut self, client: ClientId, number: CallbackNumber) {
+        let answer = FromClient::Acknowledge(client, number, CallbackAnswer::Done);
+        self.outputs.push_back(HolderOutput::Send(answer));
     }
 
     /// The client is a new one.
@@ -520,6 +565,7 @@ impl Member {
         let Some(since) = self.join(message) else { return };
         self.continuity = self.client.map(|_| Continuity::NewStart);
         self.acknowledgements.clear();
+        self.called_back.clear();
         (self.client, self.taken) = (Some(client), message.number);
         self.live(now, client, since);
     }

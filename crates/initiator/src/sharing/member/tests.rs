@@ -1,10 +1,13 @@
 //! What a target may say that makes no sense: a client ignores it, or is over; it never keeps what it should have
 //! dropped and believes to be registered.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Waker;
 
 use base::clock::VirtualClock;
+use block::Keeper;
 use scsi::sharing::{Lock, Mode, Reason, Resource};
 
 use super::*;
@@ -38,7 +41,11 @@ fn purge(callback: u64, first_block: u64, block_count: u64) -> MessageBody {
 }
 
 fn poll(member: &mut Member) -> bool {
-    member.poll(&mut Context::from_waker(Waker::noop()), NOW)
+    poll_at(member, NOW)
+}
+
+fn poll_at(member: &mut Member, now: Instant) -> bool {
+    member.poll(&mut Context::from_waker(Waker::noop()), now)
 }
 
 /// One whose REGISTER is on its way.
@@ -137,4 +144,108 @@ fn another_id_of_the_same_start_ends_the_client() {
     let mut member = joined();
     member.handle_message(NOW, &message(CLIENT + 1, 1, registered(KEY)));
     assert!(member.over().is_some() && !member.copies().may_use());
+}
+
+/// Drops its copies when it is told that it may.
+#[derive(Default)]
+struct Slow(Arc<AtomicBool>);
+
+impl Keeper for Slow {
+    fn revoke(&self, _: ByteRange) -> Dropped {
+        let may = Arc::clone(&self.0);
+        Box::pin(poll_fn(move |_| if may.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }))
+    }
+}
+
+/// What leaves next is the answer *done* to this callback. The number of the order.
+fn take_done(member: &mut Member, now: Instant, answered: u64) -> u64 {
+    match member.next_order(now) {
+        Some((number, Order { parameters: Parameters::Acknowledge { callback, answer, .. }, .. })) => {
+            assert_eq!((callback, answer), (answered, sharing::CallbackAnswer::Done));
+            number
+        }
+        other => panic!("{other:?} is no answer to {answered}"),
+    }
+}
+
+/// The session goes on, and the client is registered in it again. The number of its last message.
+fn rejoin(member: &mut Member, now: Instant, message_number: u64) {
+    let sent = member.next_order(now);
+    let Some((number, Order { parameters: Parameters::Register { .. }, .. })) = sent else { panic!("{sent:?}") };
+    member.handle_answer(now, number, Answer::Done);
+    member.handle_message(now, &message(CLIENT, message_number, registered(KEY)));
+    poll_at(member, now);
+}
+
+/// The target may have been stopped: there the lease goes on, and whoever does not answer is fenced.
+#[test]
+fn what_comes_when_the_lease_is_over_is_answered_behind_all_drops() {
+    let mut member = joined();
+    let cache = Arc::new(Slow::default());
+    let keeper: Arc<dyn Keeper> = cache.clone();
+    member.copies().add_keeper(Arc::downgrade(&keeper));
+    let late = NOW + Duration::from_secs(13);
+    member.handle_message(late, &message(CLIENT, 2, purge(1, 0, 1)));
+    let lock = Lock { resource: Resource::Group(0, 3), mode: None, grant: 9 };
+    member.handle_message(late, &message(CLIENT, 3, MessageBody::CallBack { callback: 2, lock, deadline_ms: 0 }));
+    poll_at(&mut member, late);
+    assert_eq!(member.next_order(late), None, "the copies are not dropped");
+    cache.0.store(true, Ordering::Relaxed);
+    poll_at(&mut member, late);
+    rejoin(&mut member, late, 4);
+    let first = take_done(&mut member, late, 1);
+    // Its life goes on when this is answered.
+    let Some((renewal, Order { parameters: Parameters::Renew { .. }, .. })) = member.next_order(late) else {
+        panic!("it renews its lease");
+    };
+    cache.0.store(false, Ordering::Relaxed);
+    member.handle_message(late, &message(CLIENT, 5, purge(3, 7, 1)));
+    poll_at(&mut member, late);
+    member.handle_answer(late, first, Answer::Done);
+    let second = take_done(&mut member, late, 2);
+    member.handle_answer(late, second, Answer::Done);
+    assert_eq!(member.next_order(late), None, "the copies are not dropped");
+    member.handle_answer(late, renewal, Answer::Done);
+    cache.0.store(true, Ordering::Relaxed);
+    poll_at(&mut member, late);
+    take_done(&mut member, late, 3);
+    assert!(member.may_issue(late) && member.over().is_none());
+}
+
+#[test]
+fn an_answer_that_waits_when_the_lease_ends_is_sent_when_the_client_is_back() {
+    for is_under_way in [false, true] {
+        let mut member = joined();
+        member.handle_message(NOW, &message(CLIENT, 2, purge(1, 0, 1)));
+        poll(&mut member);
+        if is_under_way {
+            take_done(&mut member, NOW, 1);
+        }
+        member.end_session();
+        let late = NOW + Duration::from_secs(13);
+        poll_at(&mut member, late);
+        member.begin_session(late);
+        rejoin(&mut member, late, 3);
+        take_done(&mut member, late, 1);
+    }
+}
+
+/// Sent to the target's next start it would be refused as a stranger's, again and again.
+#[test]
+fn an_answer_to_a_target_that_has_started_again_is_not_sent() {
+    let mut member = joined();
+    let cache = Arc::new(Slow::default());
+    let keeper: Arc<dyn Keeper> = cache.clone();
+    member.copies().add_keeper(Arc::downgrade(&keeper));
+    member.handle_message(NOW, &message(CLIENT, 2, purge(1, 0, 1)));
+    poll(&mut member);
+    member.end_session();
+    member.begin_session(NOW);
+    let Some((number, _)) = member.next_order(NOW) else { panic!("it registers") };
+    member.handle_answer(NOW, number, Answer::Done);
+    member.handle_message(NOW, &message(2 << 32 | 1, 1, registered(KEY)));
+    cache.0.store(true, Ordering::Relaxed);
+    poll(&mut member);
+    assert!(member.may_issue(NOW) && member.copies().may_use());
+    assert_eq!(member.next_order(NOW), None);
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use base::serial::Serial32;
 use iscsi::framing::{DataSegment, Digests, TransmitQueue};
 use iscsi::pdu::{
-    AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, Isid, LoginRequest, LoginStage, NopOut, ScsiCommand,
-    TaskAttribute, TextRequest,
+    AdditionalHeaders, BHS_BYTES, DataOut, Header, InitiatorTaskTag, Isid, LoginRequest, LoginStage, NopOut, Opcode,
+    ReadyToTransfer, ScsiCommand, TaskAttribute, TextRequest,
 };
 use iscsi::text::Keys;
 
@@ -121,6 +121,31 @@ impl BareSession {
         self.command(number, cdb16(0x8a, bytes / 512), bytes, true)
     }
 
+    /// WRITE(16) of the first `bytes`, in blocks of 512 bytes. What its first R2T asks for comes, but for the last one.
+    ///
+    /// # Errors
+    /// As [`Self::command`]; among them that no R2T comes.
+    pub fn unfinished_write(&mut self, number: u32, bytes: u32) -> io::Result<()> {
+        self.open_write(number, bytes)?;
+        self.stream.set_read_timeout(Some(FULL_AFTER))?;
+        let asked = loop {
+            let header = read_pdu(&mut self.stream)?;
+            if Opcode::of(&header) == Some(Opcode::ReadyToTransfer) {
+                break ReadyToTransfer::parse(&header).map_err(io::Error::other)?;
+            }
+        };
+        let data = DataOut {
+            is_final: false,
+            lun: 0,
+            initiator_task_tag: asked.initiator_task_tag,
+            target_transfer_tag: Some(asked.target_transfer_tag),
+            exp_stat_sn: Serial32(0),
+            data_sn: Serial32(0),
+            buffer_offset: asked.buffer_offset,
+        };
+        self.send(&data, vec![b'w'; asked.desired_data_transfer_length as usize - 1])
+    }
+
     /// A ping whose echo has its data.
     ///
     /// # Errors
@@ -137,11 +162,11 @@ impl BareSession {
         self.send(&ping, data.to_vec())
     }
 
-    /// A text request in one PDU.
+    /// Text requests of one PDU each, so many of them.
     ///
     /// # Errors
     /// As [`Self::command`].
-    pub fn text(&mut self, text: &[u8]) -> io::Result<()> {
+    pub fn texts(&mut self, text: &[u8], count: usize) -> io::Result<()> {
         let request = TextRequest {
             is_immediate: true,
             is_final: true,
@@ -152,7 +177,7 @@ impl BareSession {
             cmd_sn: self.cmd_sn,
             exp_stat_sn: Serial32(0),
         };
-        self.send(&request, text.to_vec())
+        self.stream.write_all(&pdu_bytes(&request, text.to_vec()).repeat(count))
     }
 
     /// Its connection, for whoever sends PDUs as they are or reads answers, and the number of the next command.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::thread;
 
 use tests::bare_session::BareSession;
 use tests::{IQN, Process, World};
@@ -18,8 +19,8 @@ const ALWAYS_BYTES: u64 = MIB + (64 << 10);
 const ANSWER_BYTES: u64 = 16 * MIB;
 /// What all else may take: the program itself, its threads and pools, and what the allocator keeps.
 const ELSE_BYTES: u64 = 64 * MIB;
-/// Times that each session asks: more than it can have.
-const REQUESTS: u32 = 100;
+/// Texts that are sent at once.
+const TEXTS: usize = 100;
 
 fn peak_bytes(id: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{id}/status")).expect("the process lives");
@@ -39,33 +40,38 @@ fn read(session: &mut BareSession, number: u32) -> io::Result<()> {
     session.read(100 + number, MIB as u32)
 }
 
+/// One burst: room is kept for all that a command asks for, and memory is held for what has come of it.
 fn write(session: &mut BareSession, number: u32) -> io::Result<()> {
-    session.open_write(100 + number, MIB as u32)
+    session.unfinished_write(100 + number, 256 << 10)
 }
 
-/// As many keys as fit.
+/// Short ones: of these a target looks at most in a time, and each answer is longer than its text.
 fn text(session: &mut BareSession, _: u32) -> io::Result<()> {
-    session.text("a=\0".repeat(2000).as_bytes())
+    session.texts(b"a=\0", TEXTS)
 }
 
-/// With what it may make the target hold.
-const ATTACKS: [(&str, &str, Attack, u64); 4] = [
-    ("pings whose echoes are not read", "ping", ping, SESSIONS * ANSWER_BYTES),
-    ("reads that are not fetched", "read", read, DATA_IN_BYTES + SESSIONS * ALWAYS_BYTES),
-    ("writes whose data does not come", "write", write, DATA_OUT_BYTES + SESSIONS * ALWAYS_BYTES),
-    ("texts of many keys", "text", text, SESSIONS * ANSWER_BYTES),
+/// How often each session asks, which is more than it can have, and what they all may make the target hold.
+const ATTACKS: [(&str, &str, Attack, u32, u64); 4] = [
+    ("pings whose echoes are not read", "ping", ping, 400, SESSIONS * ANSWER_BYTES),
+    ("reads that are not fetched", "read", read, 100, DATA_IN_BYTES + SESSIONS * ALWAYS_BYTES),
+    ("writes whose data does not end", "write", write, 100, DATA_OUT_BYTES + SESSIONS * ALWAYS_BYTES),
+    ("texts whose answers are not read", "text", text, 10_000, SESSIONS * ANSWER_BYTES),
 ];
 
 /// Sessions that go on with an attack until the target takes nothing more of it.
-fn besiege(portal: &str, attack: Attack, name: &str) -> Vec<BareSession> {
+fn besiege(portal: &str, attack: Attack, name: &str, requests: u32) -> Vec<BareSession> {
     let keys = [("InitialR2T", "Yes"), ("ImmediateData", "No"), ("MaxRecvDataSegmentLength", "262144")];
     let besiege = |number: u32| {
         let mut session = BareSession::log_in(portal, IQN, &format!("iqn.2026-11.io.forebay:{name}"), number, &keys);
-        // It may close the connection, or stop listening.
-        let _ = (0..REQUESTS).try_for_each(|request| attack(&mut session, request));
+        // It may close the connection, or stop listening. What is behind the window of commands it drops in silence.
+        let ended = (0..requests).try_for_each(|request| attack(&mut session, request));
+        assert!(ended.is_err() || name == "read", "{name}: it would have taken more");
         session
     };
-    (0..SESSIONS as u32).map(besiege).collect()
+    thread::scope(|scope| {
+        let besieging: Vec<_> = (0..SESSIONS as u32).map(|number| scope.spawn(move || besiege(number))).collect();
+        besieging.into_iter().map(|session| session.join().expect("it logs in")).collect()
+    })
 }
 
 #[track_caller]
@@ -87,14 +93,14 @@ fn attacks_make_a_target_hold_what_its_limits_say() {
     );
     fs::write(world.path("target.toml"), config).expect("the world is writable");
     let serve = || world.start(["target", "serve", "--config", "target.toml"]);
-    for (what, name, attack, limit) in ATTACKS {
+    for (what, name, attack, requests, limit) in ATTACKS {
         let target = serve();
-        let _sessions = besiege(&target.ready, attack, name);
+        let _sessions = besiege(&target.ready, attack, name, requests);
         assert_bounded(&target, limit, what);
         target.terminate().success();
     }
     let target = serve();
-    let _sessions = ATTACKS.map(|(_, name, attack, _)| besiege(&target.ready, attack, name));
+    let _sessions = ATTACKS.map(|(_, name, attack, requests, _)| besiege(&target.ready, attack, name, requests));
     assert_bounded(&target, ATTACKS.iter().map(|(.., limit)| limit).sum(), "all together");
     target.terminate().success();
 }

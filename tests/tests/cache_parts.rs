@@ -226,6 +226,25 @@ fn what_takes_all_of_a_file_is_not_overwritten_in_its_middle() {
     bench.target.process.terminate().success();
 }
 
+/// The other one would be made in a file beside the one that all of them are in, and take its place.
+#[test]
+fn a_cache_in_a_part_of_a_disk_is_not_made_anew_while_it_is_used() {
+    let bench = Bench::new();
+    let process = bench.attach(0, &bench.disk, true);
+    io(&process.ready, &["write -P 1 0 1M"]);
+    for setting in ["cache.size=16MiB", "cache.block-size=64KiB", "cache.associativity=full", "cache.lines=1000"] {
+        let words = ["disk at 8MiB is not in a file of its own", "detach, discard it"];
+        bench.world.run(["set", NAMES[0], setting]).failure(USAGE, &words);
+    }
+    bench.check_the_rest();
+    io(&process.ready, &["read -P 1 0 1M"]);
+    bench.detach(0, process);
+    let process = bench.attach(0, &bench.disk, false);
+    io(&process.ready, &["read -P 1 0 1M"]);
+    bench.detach(0, process);
+    bench.target.process.terminate().success();
+}
+
 #[test]
 fn an_offset_that_cannot_be_is_refused_in_words() {
     let bench = Bench::new();

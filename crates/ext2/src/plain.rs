@@ -312,3 +312,52 @@ impl Operation for PlainOperation {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use block::memory::MemoryDevice;
+    use block::{Completion, Device, Geometry, Identity, Request};
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    /// A device that counts what it is asked for.
+    struct Counted {
+        below: SharedDevice,
+        requests: AtomicU64,
+    }
+
+    impl Device for Counted {
+        fn geometry(&self) -> Geometry {
+            self.below.geometry()
+        }
+
+        fn identity(&self) -> Identity {
+            self.below.identity()
+        }
+
+        fn submit(&self, request: Request) -> Completion {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            self.below.submit(request)
+        }
+    }
+
+    #[test]
+    fn a_block_that_was_read_long_ago_is_read_again_and_one_of_the_younger_generation_is_not() {
+        const GENERATION: u32 = 4096;
+        const BLOCK_BYTES: usize = 1024;
+        let below = Arc::new(MemoryDevice::new(u64::from(4 * GENERATION) << 10, Identity::default()));
+        let device = Arc::new(Counted { below, requests: AtomicU64::new(0) });
+        let blocks = PlainBlocks::with_block_bytes(Arc::clone(&device) as SharedDevice, BLOCK_BYTES);
+        let asks = |number: u32| {
+            let before = device.requests.load(Ordering::Relaxed);
+            blocks.shared.read(BlockNumber(number)).now_or_never().expect("memory lets nobody wait").unwrap();
+            device.requests.load(Ordering::Relaxed) > before
+        };
+        assert!((0..4 * GENERATION).all(asks), "nothing is in memory at first");
+        assert!(!(3 * GENERATION..4 * GENERATION).any(asks), "the younger generation stays");
+        assert!(asks(2 * GENERATION - 1), "two generations stay, and nothing from before them");
+    }
+}

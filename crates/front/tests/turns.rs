@@ -37,6 +37,8 @@ const OWN: u64 = SIZE - MIB;
 const LONG: u32 = 32 << 20;
 /// As many as one connection may have under way.
 const FLOOD: usize = 256;
+/// What a request takes on a device that does not answer within a test.
+const NEVER: Duration = Duration::from_secs(100_000);
 
 /// A device that notes what it is asked for. It answers on the spot, or one request after the other in their order.
 struct Model {
@@ -242,6 +244,36 @@ async fn on_the_spot_small_requests_are_carried_out_in_portions() {
     bad.ask(TRIM, 4096, 30_000).await;
     let most = most_in_a_read(&device, &mut good).await;
     assert!(most <= 8 * MIB, "{most} bytes");
+}
+
+/// However little they hold.
+#[tokio::test(start_paused = true)]
+async fn a_connection_has_so_many_requests_in_the_device_and_no_more() {
+    let device = Model::new(Some(NEVER));
+    let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+    let mut client = RawClient::connect(&server).await;
+    client.ask(READ, 512, 4 * FLOOD).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(device.take_asked().len(), FLOOD);
+}
+
+/// Those that are too small for the line of long ones.
+#[tokio::test(start_paused = true)]
+async fn small_trims_and_zeroes_of_a_connection_in_the_device_have_so_many_bytes_and_no_more() {
+    const SMALL: u32 = 64 << 10;
+    for command in [TRIM, WRITE_ZEROES] {
+        let device = Model::new(Some(NEVER));
+        let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
+        let mut client = RawClient::connect(&server).await;
+        // Each has its blocks for itself, and waits for no other that changes them.
+        for index in 0..FLOOD as u64 {
+            let mut request = request(command, SMALL);
+            request[16..24].copy_from_slice(&(index * u64::from(SMALL)).to_be_bytes());
+            client.0.write_all(&request).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(bytes_of_others(&device), MIB, "command {command}");
+    }
 }
 
 /// What is refused never comes to the device, and takes the time of others all the same.

@@ -607,6 +607,63 @@ mod tests {
         drop(crowd);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn sixteen_who_say_nothing_hold_up_who_comes_next_and_fifteen_do_not() {
+        for (count, holds_up) in [(15, false), (16, true)] {
+            with_server(async |path| {
+                let mut silent = Vec::new();
+                for _ in 0..count {
+                    silent.push(UnixStream::connect(path).await.unwrap());
+                }
+                let begun = tokio::time::Instant::now();
+                call(path, &Request::Status, |_| {}).await.unwrap();
+                assert_eq!(begun.elapsed() >= CONTROL_TRANSFER_TIME_MAX, holds_up, "{count}: {:?}", begun.elapsed());
+            })
+            .await;
+        }
+    }
+
+    /// Answers nobody, and counts who asks.
+    #[derive(Default)]
+    struct Mute {
+        asked: std::cell::Cell<usize>,
+    }
+
+    impl Handler for Mute {
+        async fn handle(&self, _: Request, _: Progress) -> Result<Answer> {
+            self.asked.set(self.asked.get() + 1);
+            std::future::pending().await
+        }
+    }
+
+    /// However many of them come at once, and however many were there before.
+    #[tokio::test(start_paused = true)]
+    async fn sixty_four_wait_for_an_answer_and_the_others_to_be_heard() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mute.sock");
+        let server = ControlServer::bind(&path).unwrap();
+        let handler = Rc::new(Mute::default());
+        let crowd = async {
+            let mut crowd = Vec::new();
+            for count in [1, 99] {
+                for _ in 0..count {
+                    let mut stream = UnixStream::connect(&path).await.unwrap();
+                    write_line(&mut stream, &json!(Request::Status)).await.unwrap();
+                    crowd.push(stream);
+                }
+                tokio::time::sleep(CONTROL_SILENCE_MAX).await;
+            }
+            handler.asked.get()
+        };
+        let asked = tokio::select! {
+            () = server.serve(Rc::clone(&handler) as Rc<_>, std::future::pending()) => {
+                unreachable!("it serves until it is dropped")
+            }
+            asked = crowd => asked,
+        };
+        assert_eq!(asked, 64);
+    }
+
     #[tokio::test]
     async fn garbage_is_refused_and_the_server_lives_on() {
         with_server(async |path| {

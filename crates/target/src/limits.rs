@@ -102,12 +102,13 @@ pub const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Turns of a session's loop in one poll before it lets the others of its shard run.
 pub const TURNS_PER_POLL_MAX: usize = 32;
 
-/// Time after which a poll begins no further turn, where a session has its thread for itself: what a client keeps under
-/// way at depth 32 is carried out in one poll. Whoever comes waits that long once, and the thread counts as shared then.
+/// Time after which a poll begins no further turn, where a session has its thread for itself: what a client keeps
+/// under way at depth 32 is carried out in one poll. Whoever comes waits that long once, and the thread counts as
+/// shared then.
 pub const POLL_BUDGET_ALONE: Duration = Duration::from_micros(400);
 
-/// The same where several sessions work on the thread, all of them for much: about as long as a small command takes with
-/// its round trip.
+/// The same where several sessions work on the thread, all of them for much: about as long as a small command takes
+/// with its round trip.
 pub const POLL_BUDGET: Duration = Duration::from_micros(100);
 const _: () = assert!(POLL_BUDGET.as_nanos() < POLL_BUDGET_ALONE.as_nanos());
 
@@ -117,10 +118,12 @@ pub const POLL_BUDGET_SHARED: Duration = Duration::from_micros(30);
 const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < POLL_BUDGET.as_nanos());
 
 /// Bytes that commands may move in one turn, the last one excepted, where a session has its thread for itself: eight
-/// answers of 128 KiB leave in one system call, and wake their reader once. As many bytes are received and sent at once.
+/// answers of 128 KiB leave in one system call, and wake their reader once. As many bytes are received and sent at
+/// once.
 pub const TURN_BYTES_ALONE: usize = 1 << 20;
 
-/// The same where several sessions work on the thread, all of them for much: as much as memory moves in [`POLL_BUDGET`].
+/// The same where several sessions work on the thread, all of them for much: as much as memory moves in
+/// [`POLL_BUDGET`].
 pub const TURN_BYTES: usize = 256 << 10;
 
 /// The same where several sessions work on the thread, one of them for little: a read of 128 KiB with its header is

@@ -363,12 +363,6 @@ impl Session {
         }
     }
 
-    /// Asks the initiator to negotiate parameters again, on each connection (RFC 7143 11.9.1, event 4).
-    pub fn request_negotiation(&mut self, now: Instant, within_seconds: u16) {
-        self.now = now;
-        self.tell(AsyncEvent::NegotiationRequest { negotiate_within_seconds: within_seconds }, None);
-    }
-
     /// Ends the session from this side, and says so (RFC 7143 11.9.1, event 3).
     pub fn drop_session(&mut self, now: Instant) {
         self.now = now;

@@ -125,11 +125,20 @@ mod tests {
     }
 
     const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    /// The begin of one.
+    const SILENT: &[u8] = b"GET /metrics HT";
 
     async fn silent(address: SocketAddr) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET /metrics HT").await.unwrap();
+        stream.write_all(SILENT).await.unwrap();
         stream
+    }
+
+    /// Made room for another one, before its own silence would have ended it.
+    async fn assert_closed(stream: &mut TcpStream) {
+        let mut byte = [0];
+        let read = tokio::time::timeout(METRICS_SILENCE_MAX / 2, stream.read(&mut byte)).await;
+        assert_eq!(read.expect("it is closed at once").unwrap_or_default(), 0, "it has no answer");
     }
 
     async fn scrape(address: SocketAddr) -> String {
@@ -154,7 +163,31 @@ mod tests {
             let last = others.pop().expect("there are many");
             let read = last.try_read(&mut [0; 8]);
             assert!(matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock), "it is there: {read:?}");
-            assert_eq!(others[0].read(&mut [0; 8]).await.unwrap_or_default(), 0, "the first one made room");
+            assert_closed(&mut others[0]).await;
+        };
+        tokio::select! {
+            served = server.serve(status, std::future::pending()) => panic!("{served:?}"),
+            () = scraping => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn thirty_two_keep_their_places_and_one_more_takes_that_of_the_first() {
+        let server = MetricsServer::bind("127.0.0.1:0".parse().unwrap(), Reach::Everywhere).unwrap();
+        let address = server.address();
+        let scraping = async {
+            let mut others = Vec::new();
+            for _ in 0..32 {
+                others.push(silent(address).await);
+            }
+            assert!(scrape(address).await.starts_with("HTTP/1.1 200"));
+            assert_closed(&mut others[0]).await;
+            for other in &mut others[1..] {
+                other.write_all(&SCRAPE[SILENT.len()..]).await.unwrap();
+                let mut answer = String::new();
+                other.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            }
         };
         tokio::select! {
             served = server.serve(status, std::future::pending()) => panic!("{served:?}"),

@@ -34,7 +34,7 @@ pub fn pings(options: &InitiatorOptions) -> Result<()> {
 pub fn texts(options: &InitiatorOptions) -> Result<()> {
     let key = |number| format!("X-{number:02}={}\0", "v".repeat(TEXT_KEY_BYTES));
     let text: String = (0..TEXT_KEYS).map(key).collect();
-    answered_by_nothing(options, |session| session.text(text.as_bytes()))
+    answered_by_nothing(options, |session| session.texts(text.as_bytes(), 1))
 }
 
 /// A session with long segments, whose writes have their data with them or are asked for it.

@@ -320,6 +320,7 @@ fn a_write_through_the_other_target_of_a_lun_is_noticed() {
     let first = target(&world, &[]);
     // One LUN has one serial number, whoever serves it.
     fs::copy(world.path("disk.img.forebay"), other.path("disk.img.forebay")).unwrap();
+    fs::File::create(other.path("disk.img")).unwrap().set_len(64 << 20).unwrap();
     let second = target(&other, &[]);
     let urls = format!("{},{}", first.url(0), second.url(0));
     // Of one portal group failover would use one session: these are used side by side.

@@ -314,8 +314,8 @@ impl ServeHandler {
             closing.await
         };
         tokio::time::timeout(LAST_FLUSH_TIME_MAX, closing).await.unwrap_or_else(|_| {
-            let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-            Err(Error::io("what initiators have not flushed may not be durable: the last flush", &late))
+            let message = "the last flush did not end in time: what initiators have not flushed may not be durable";
+            Err(Error::new(Failure::Other, message))
         })
     }
 

@@ -64,7 +64,8 @@ fn codes() -> String {
         text.push_str(&format!("| {code} | {meaning} |\n"));
     }
     text.push_str(
-        "\nSIGTERM and SIGINT end `attach` in about five seconds, also while it starts, whatever it waits for: with 1 \
+        "\nSIGTERM, SIGINT, and SIGHUP (a closed terminal; not under `nohup`) end `attach` in about five seconds, \
+         also while it starts, whatever it waits for: with 1 \
          before it said `ready:`, when nothing was attached and nothing half-made is left, and with 0 after that, \
          whether or not its target answers, and with what is dirty left in its cache or log. Two ends are others:\n\
          \n- Where the file of a cache or log was removed or cut while it had dirty data, nothing would be left: all \

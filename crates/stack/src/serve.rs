@@ -216,7 +216,11 @@ impl Serving {
             stopping.send_replace(true);
             let closed = serving.close().await;
             // Whoever asked for the end hears of it when nothing is done with the files any more.
-            serving.ended.send_replace(Some(closed.as_ref().map(|()| ()).map_err(ToString::to_string)));
+            let told = match &closed {
+                Ok(()) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            };
+            serving.ended.send_replace(Some(told));
             served.map_err(|error| Error::io("the target stopped", &error)).and(closed)
         };
         let scraped = Rc::clone(&handler);

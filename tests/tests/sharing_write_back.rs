@@ -263,7 +263,8 @@ async fn hosts_that_delay_writes_read_nothing_old_whatever_happens_to_one_of_the
         dirty_max = hosts.iter().map(Host::dirty_bytes).max().max(Some(dirty_max)).unwrap_or_default();
     }
     if dirty_max == 0 {
-        // Since the last changes of clients and targets hosts that compete as hard as these delay next to nothing.
+        // Eight looks may all miss it: seen twice with the other tests beside. Whether these hosts delay less than they
+        // did is not known.
         println!("skipped: nothing was seen delayed; what is read and written is checked all the same");
     }
     hosts[2].process.kill();

@@ -594,9 +594,8 @@ impl Run {
     fn act(&mut self, step: &Step) {
         let now = self.now;
         match step.pick % 8 {
-            0..=5 => self.session.request_negotiation(now, step.amount),
-            6 if step.amount % 16 == 0 => self.session.request_logout(now),
-            7 if step.amount % 16 == 0 => self.session.drop_session(now),
+            6 if step.amount.is_multiple_of(16) => self.session.request_logout(now),
+            7 if step.amount.is_multiple_of(16) => self.session.drop_session(now),
             7 if step.amount % 16 == 1 => self.session.close(now, CloseReason::Local),
             _ => {}
         }

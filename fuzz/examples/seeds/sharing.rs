@@ -35,7 +35,7 @@ pub fn write_seeds() {
     locks.extend([(0, Pass(1)), (0, Answer), (1, Write(2)), (1, Answer)]);
     seed("locks", &locks);
     let all = [
-        Parameters::Register { key: [9; 16], registers_reads: true, before: 0 },
+        Parameters::Register { key: [9; 16], registers_reads: true, before: None },
         Parameters::Renew { taken: 1 },
         lock(2, Mode::MetadataShared),
         Parameters::Unlock { transaction: 0, locks: vec![Lock { resource: Resource::File(1), mode: None, grant: 1 }] },

@@ -11,6 +11,7 @@ use libfuzzer_sys::fuzz_target;
 mod limits_table;
 #[path = "../../crates/stack/src/lun_mask.rs"]
 mod lun_mask;
+#[allow(dead_code)] // What tells files apart matters to the crate only.
 #[path = "../../crates/stack/src/lun_spec.rs"]
 mod lun_spec;
 #[allow(dead_code)] // Names and secrets matter to the crate only.

@@ -10,8 +10,9 @@
 //!   when the peer needs the very processor we would look on, one pause in 64 is tried, and then ever fewer. What the
 //!   first look finds was there already, whether one looks on or not, and says nothing: on one processor that is when
 //!   the peer went before;
-//! - while nobody else wants the processor: when two looks are further apart than it takes to look, another thread ran
-//!   in between, and confidence is gone.
+//! - while no other thread wants the processor: when two looks are far apart, another thread had its turn in between,
+//!   and confidence is gone. A shorter gap is the kernel's work, an interrupt of a network card or a disk: it ends the
+//!   look, which counts as one in vain.
 //!
 //! ```text
 //!            traffic                    quiet, may look                    time over, or interrupted
@@ -41,6 +42,10 @@ const CONFIDENCE_MAX: u32 = 16;
 
 /// Confidence that a look in vain takes: it must be right in four cases of five to go on.
 const IN_VAIN_COST: u32 = 4;
+
+/// Longest looks that two looks are apart when another thread had its turn in between: the scheduler's turns are longer
+/// (from 700 us on), the kernel's interrupts shorter.
+const TURN_OF_ANOTHER: u32 = 4;
 
 /// Pauses of which one is tried without confidence: at first, and after trials in vain, each of which doubles it.
 const TRIAL_INTERVAL_MIN: u32 = 64;
@@ -140,20 +145,20 @@ impl BusyPoll {
             State::Looking { since, last } => {
                 let now = now();
                 self.counts.begun += u64::from(last == since);
-                let is_interrupted = now - last > self.longest / 2;
-                if depth > 0 && !is_interrupted && now - since < self.longest {
+                let gap = now - last;
+                if depth > 0 && gap <= self.longest / 2 && now - since < self.longest {
                     self.state = State::Looking { since, last: now };
                     return true;
                 }
-                self.give_up(last - since, is_interrupted);
+                self.give_up(last - since, gap > TURN_OF_ANOTHER * self.longest);
                 false
             }
             State::Sleeping => false,
         }
     }
 
-    fn give_up(&mut self, time: Duration, is_interrupted: bool) {
-        self.confidence = if is_interrupted { 0 } else { self.confidence.saturating_sub(IN_VAIN_COST) };
+    fn give_up(&mut self, time: Duration, had_another_its_turn: bool) {
+        self.confidence = if had_another_its_turn { 0 } else { self.confidence.saturating_sub(IN_VAIN_COST) };
         self.counts.time += time;
         self.counts.time_in_vain += time;
         self.state = State::Sleeping;
@@ -254,11 +259,26 @@ mod tests {
     }
 
     #[test]
-    fn one_interruption_is_enough_to_stop() {
+    fn an_interrupt_ends_a_look_and_not_the_looking() {
+        let mut poll = BusyPoll::new(LONGEST);
+        let interrupted = |poll: &mut BusyPoll| {
+            poll.note_traffic();
+            assert!(!poll.goes_on(1, at(0)) || !(poll.goes_on(1, at(1)) && poll.goes_on(1, at(30))));
+        };
+        interrupted(&mut poll);
+        poll.note_traffic();
+        assert!(poll.goes_on(1, at(0)), "it was one");
+        interrupted(&mut poll);
+        poll.note_traffic();
+        assert!(!poll.goes_on(1, at(0)), "each is a look in vain");
+    }
+
+    #[test]
+    fn one_turn_of_another_thread_is_enough_to_stop() {
         let mut poll = BusyPoll::new(LONGEST);
         poll.note_traffic();
         assert!(poll.goes_on(1, at(0)) && poll.goes_on(1, at(1)));
-        assert!(!poll.goes_on(1, at(30)), "another thread ran for 29 us");
+        assert!(!poll.goes_on(1, at(700)), "another thread ran for 699 us");
         let began = (0..TRIAL_INTERVAL_MIN - 1).filter(|_| look_in_vain(&mut poll)).count();
         assert_eq!(began, 0);
     }

@@ -50,25 +50,33 @@ pub(super) struct DataOutPlan {
     pub(super) unsolicited_limit: Option<u32>,
     /// What is asked for has neither buffer nor R2T before the driver says so.
     pub(super) is_held: bool,
+    /// Bytes that the CDB asks for; `None` where no data is expected.
+    pub(super) asked_bytes: Option<u64>,
 }
 
 impl DataOutPlan {
     pub(super) fn new(full: &FullFeature, command: &ScsiCommand, immediate_bytes: usize) -> Self {
         let expected = if command.writes { command.expected_data_transfer_length } else { 0 };
-        let (wanted, is_held) = match expected {
-            0 => (0, false),
+        let (wanted, is_held, asked_bytes) = match expected {
+            0 => (0, false, None),
             _ => {
                 let asked = full.asked_data_out(command);
                 let bytes = if asked.is_exact { u64::MAX } else { asked.bytes };
                 let wanted = u32::try_from(bytes).unwrap_or(u32::MAX).min(expected).min(DATA_OUT_BYTES_MAX);
-                (wanted, asked.is_held)
+                (wanted, asked.is_held, Some(asked.bytes))
             }
         };
         let first_burst = full.negotiated.first_burst_length.min(expected);
         let immediate = u32::try_from(immediate_bytes).unwrap_or(u32::MAX);
         let takes_immediate = immediate == 0 || (full.negotiated.immediate_data && immediate <= first_burst);
         let has_unsolicited = !command.is_final && !full.negotiated.initial_r2t && immediate < first_burst;
-        Self { wanted, takes_immediate, unsolicited_limit: has_unsolicited.then_some(first_burst), is_held }
+        Self {
+            wanted,
+            takes_immediate,
+            unsolicited_limit: has_unsolicited.then_some(first_burst),
+            is_held,
+            asked_bytes,
+        }
     }
 
     /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes.

@@ -26,6 +26,8 @@ pub(super) struct Task {
     pub(super) header: ScsiCommand,
     pub(super) extended_cdb: Vec<u8>,
     pub(super) bidirectional_read_bytes: Option<u32>,
+    /// Bytes of data-out that its CDB asks for, where that is known already.
+    pub(super) asked_bytes: Option<u64>,
     /// It was its turn in the command order, or it was immediate.
     pub(super) is_delivered: bool,
     /// The driver has it.

@@ -15,10 +15,21 @@ impl Cdb {
         let service_action = u8_at(bytes, 1).unwrap_or(0) & 0x1f;
         let row = table::find(operation_code, service_action)?;
         let cdb = bytes.get(..usize::from(row.cdb_bytes)).ok_or(CdbError::TooShort)?;
-        let mut raw: Raw = [0; 16];
-        raw[..cdb.len()].copy_from_slice(cdb);
-        row.parse(&raw)
+        row.parse(&bytes.first_chunk().map_or_else(|| padded(cdb), |whole| cut(whole, cdb.len())))
     }
+}
+
+fn padded(cdb: &[u8]) -> Raw {
+    let mut raw: Raw = [0; 16];
+    raw[..cdb.len()].copy_from_slice(cdb);
+    raw
+}
+
+/// The first `length` bytes (1 to 16), and zeroes: in a register, since a copy of a length that the compiler does not
+/// know holds up every command.
+fn cut(whole: &Raw, length: usize) -> Raw {
+    let kept = u128::MAX << (8 * (whole.len() - length));
+    (u128::from_be_bytes(*whole) & kept).to_be_bytes()
 }
 
 impl TryFrom<&CdbBytes> for Cdb {

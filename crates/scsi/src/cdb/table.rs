@@ -30,12 +30,11 @@ impl Row {
     }
 
     pub(super) fn parse(&self, raw: &Raw) -> Result<Cdb, CdbError> {
-        for (index, (byte, usage)) in raw.iter().zip(self.usage()).enumerate().skip(1) {
-            let reserved = byte & !usage;
-            if reserved != 0 {
-                let bit = 7 - reserved.leading_zeros() as u8;
-                return Err(CdbError::ReservedBit { byte: index as u16, bit });
-            }
+        // All bytes at once: every command comes through here. Byte 0 led to this row, and behind the CDB are zeroes.
+        let reserved = u128::from_be_bytes(*raw) & !u128::from_be_bytes(self.usage);
+        if reserved != 0 {
+            let first = reserved.leading_zeros();
+            return Err(CdbError::ReservedBit { byte: (first / 8) as u16, bit: 7 - (first % 8) as u8 });
         }
         Ok((self.parse)(raw))
     }

@@ -65,6 +65,7 @@ impl Session {
             header: command,
             extended_cdb: pdu.header.ahs.extended_cdb,
             bidirectional_read_bytes: pdu.header.ahs.bidirectional_read_bytes,
+            asked_bytes: plan.asked_bytes,
             is_delivered: command.is_immediate,
             is_started: false,
             is_aborted: false,
@@ -487,7 +488,7 @@ pub(super) fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Seri
 /// The residual, and the read residual of a bidirectional command (RFC 7143 11.4.5).
 fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Residual) {
     let expected = task.header.expected_data_transfer_length;
-    let asked = || full.asked_data_out(&task.header).bytes;
+    let asked = || task.asked_bytes.unwrap_or_else(|| full.asked_data_out(&task.header).bytes);
     match (task.header.reads, task.header.writes) {
         (true, false) => (Residual::of(expected, presented), Residual::None),
         (false, true) => (Residual::of(expected, asked()), Residual::None),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use scsi::{Cdb, Sense};
+use scsi::Sense;
 
 use crate::limits::UNIT_ATTENTIONS_MAX;
 use crate::nexus::NexusId;
@@ -93,19 +93,6 @@ impl UnitAttentions {
             self.waiting.fetch_sub(before - queue.len(), Ordering::Release);
         }
     }
-}
-
-/// Whether a command is answered although a unit attention waits (SAM-5 5.14.2): these three are, and our own that
-/// others may wait for.
-pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::RequestSense { .. }
-            | Cdb::SharingIn { .. }
-            | Cdb::SharingOut { .. }
-    )
 }
 
 #[cfg(test)]

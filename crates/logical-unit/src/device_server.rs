@@ -10,14 +10,12 @@ use std::sync::Arc;
 use scsi::{Cdb, CdbError, Sense, Status};
 
 use crate::admission::Admission;
-use crate::attention;
 use crate::command::{Command, Outcome};
 use crate::commands;
 use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 use crate::protection;
-use crate::sanitize_state as sanitize;
 use crate::unit::LogicalUnit;
 
 impl LogicalUnit {
@@ -48,7 +46,7 @@ impl LogicalUnit {
         let waiting = Arc::clone(&ticket);
         let future = async move {
             waiting.turn().await;
-            if !sanitize::is_exempt(&cdb)
+            if !cdb.exemption().from_sanitize
                 && let Err(failure) = admission.check(&unit, &waiting)
             {
                 return Outcome::from(Err(failure));
@@ -62,7 +60,7 @@ impl LogicalUnit {
     /// What stands between a command and its execution.
     fn admit(&self, nexus: &NexusId, parsed: Result<Cdb, CdbError>) -> Result<Cdb, Failure> {
         self.watch.catch_up();
-        if !parsed.as_ref().is_ok_and(attention::is_exempt)
+        if !parsed.as_ref().is_ok_and(|cdb| cdb.exemption().from_attention)
             && let Some(sense) = self.attentions.take(nexus)
         {
             return Err(sense.into());
@@ -72,7 +70,7 @@ impl LogicalUnit {
         if protection::is_for_writers(&cdb) && self.protection.covers(nexus) {
             return Err(Sense::WRITE_PROTECTED.into());
         }
-        if !sanitize::is_exempt(&cdb) {
+        if !cdb.exemption().from_sanitize {
             self.sanitize.check()?;
         }
         Ok(cdb)

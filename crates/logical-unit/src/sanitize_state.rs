@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use scsi::{Cdb, Sense};
+use scsi::Sense;
 
 /// Where a sanitize is.
 #[derive(Default)]
@@ -79,23 +79,4 @@ impl SanitizeState {
         }
         Ok(())
     }
-}
-
-/// Whether a command runs although a sanitize is in progress or has failed (SBC-3 4.11.3, 4.11.4); SANITIZE looks for
-/// itself.
-pub(crate) fn is_exempt(cdb: &Cdb) -> bool {
-    matches!(
-        cdb,
-        Cdb::Inquiry { .. }
-            | Cdb::ReportLuns { .. }
-            | Cdb::RequestSense { .. }
-            | Cdb::LogSense(_)
-            | Cdb::Sanitize(_)
-            | Cdb::PersistentReserveIn { .. }
-            | Cdb::ReportTargetPortGroups { .. }
-            | Cdb::ReportSupportedOperationCodes { .. }
-            | Cdb::ReportSupportedTaskManagementFunctions { .. }
-            | Cdb::SharingIn { .. }
-            | Cdb::SharingOut { .. }
-    )
 }

@@ -105,6 +105,10 @@ pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> 
             bar.set_length(*lines_total);
             bar.set_position(*lines_done);
         }
+        Report::Destaged { bytes_done, bytes_total } => {
+            bar.set_length(*bytes_total);
+            bar.set_position(*bytes_done);
+        }
     })
     .await;
     bar.finish_and_clear();

@@ -10,7 +10,6 @@
 //! well. While neither kind of reservation is there, a command costs one relaxed load.
 
 mod persistent;
-mod reserve_6;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,7 +95,8 @@ impl Reservations {
             return Ok(());
         }
         let state = self.lock();
-        let is_allowed_6 = state.holder_6.as_ref().is_none_or(|holder| holder == nexus || reserve_6::is_allowed(cdb));
+        let is_allowed_6 =
+            state.holder_6.as_ref().is_none_or(|holder| holder == nexus || cdb.exemption().from_reserve_6);
         if is_allowed_6 && state.persistent.allows(nexus, cdb.class().access) { Ok(()) } else { Err(CONFLICT) }
     }
 

@@ -12,6 +12,7 @@ mod bytes;
 mod class;
 mod decode;
 mod emit;
+mod exemption;
 mod fua;
 mod layout;
 mod parse;
@@ -19,6 +20,7 @@ pub mod table;
 
 pub use bytes::CdbBytes;
 pub use class::{Change, Class, DataOut, ReservedAccess, Traffic};
+pub use exemption::Exemption;
 pub use layout::{Blocks, CdbForm};
 
 use crate::sense::Sense;

@@ -396,7 +396,7 @@ fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
 
 fn report_destage(progress: Option<&Progress>, done: writelog::DestageProgress) {
     if let Some(progress) = progress {
-        // Bytes are counted where a cache counts lines.
-        let _ = progress.send(Report::Cleaned { lines_done: done.bytes_done, lines_total: done.bytes_total });
+        let writelog::DestageProgress { bytes_done, bytes_total } = done;
+        let _ = progress.send(Report::Destaged { bytes_done, bytes_total });
     }
 }

@@ -41,7 +41,10 @@ impl Stack {
                 log.set_level2(DestageConfig::of(&changed)?.over(log.level2()));
             }
             Part::Cache => self.set_cache(key, &settings).await?,
-            _ => self.remotes.set_connections(connections(&settings)),
+            // Of these only the count of connections may be changed while it runs.
+            Part::Arrangement | Part::Attachment | Part::Front | Part::Difference | Part::Login => {
+                self.remotes.set_connections(connections(&settings));
+            }
         }
         // Others may have been changed meanwhile.
         self.settings.borrow_mut().take(changed);

@@ -74,12 +74,19 @@ pub struct Reloaded {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Report {
-    /// So much is written back.
+    /// So much of a cache is written back.
     Cleaned {
-        /// Lines of a cache; of a write log, bytes.
+        /// Lines.
         lines_done: u64,
         /// All that were dirty when it began.
         lines_total: u64,
+    },
+    /// So much of a write log is written to the LUN.
+    Destaged {
+        /// Bytes that the LUN lacked, and has now.
+        bytes_done: u64,
+        /// All that it lacked when the work began.
+        bytes_total: u64,
     },
     /// It cannot go on before somebody is back.
     Waits {

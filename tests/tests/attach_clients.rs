@@ -249,6 +249,7 @@ fn settings_and_cleaning_while_it_runs() {
         "cache.clean-max=64MiB",
         "cache.dirty-max=80%",
         "cache.clean-above=100%",
+        "cache.deferred=8KiB",
     ] {
         attached.world.run(["set", "disk", setting]).success();
     }
@@ -257,6 +258,12 @@ fn settings_and_cleaning_while_it_runs() {
     assert_eq!((&cache["dirty_max_percent"], &cache["clean_above_percent"]), (&80.into(), &100.into()));
     assert_eq!(cache["clean_min_bytes_per_second"], 2 << 20);
     assert_eq!(cache["clean_max_bytes_per_second"], 64 << 20);
+    assert_eq!((&cache["deferred_max"], &cache["writes_deferred"]), (&8192.into(), &0.into()));
+    tool("qemu-io", ["-f", "raw", "-c", "write -f -P 5 0 4k", "-c", "write -f -P 6 1M 64k", &attached.uri]);
+    assert_eq!(attached.cache_status()["writes_deferred"], 1, "the smaller one");
+    tool("qemu-io", ["-f", "raw", "-c", "read -P 5 0 4k", "-c", "read -P 6 1M 64k", &attached.uri]);
+    attached.world.run(["set", "disk", "cache.deferred=off"]).success();
+    assert_eq!(attached.cache_status()["deferred_max"], 0);
     attached.world.run(["set", "disk", "cache.cutoff=off"]).success();
     attached.world.run(["set", "disk", "cache.clean-max=off"]).success();
     attached.world.run(["set", "disk", "cache.dirty-max=most"]).failure(2, &["most"]);

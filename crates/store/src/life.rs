@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | open | it is opened, until it closes | requests are taken |
 //! | stopped | the origin has all that it is to get | background work ends, and nothing is sent to the origin any more |
-//! | ended | all content is stored, or the store has another owner | nothing is done with the devices any more |
+//! | ended | all content is stored, or another cache has taken it over | nothing is done with the devices any more |
 //!
 //! All flags are sequentially consistent. The caller that sets a flag looks afterwards for work
 //! under way; work announces itself first and then reads the flag. So at least one of the two sees
@@ -20,7 +20,7 @@ pub struct Life {
     /// What users call it, as in "the cache".
     name: &'static str,
     is_open: AtomicBool,
-    /// Count of closes under way or done; more than one where callers close different parts of it.
+    /// Count of closes under way or done: one that keeps dirty data may overtake one that cleans.
     closing_count: AtomicU64,
     is_stopped: AtomicBool,
     /// Set by a caller that holds requests out.

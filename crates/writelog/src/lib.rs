@@ -8,14 +8,14 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`write_log`] | [`WriteLog`], what users hold |
-//! | [`options`] | what users choose: durability, destage order, the paper's profile |
+//! | [`write_log`] | [`WriteLog`], the device that users hold |
+//! | [`options`] | the options that users choose: durability, destage order, the paper's profile |
 //! | [`status`], [`reads`], [`mod@inspect`] | what a log says about itself, running and at rest; its reads by where their bytes were |
-//! | `verify` | whether what is dirty is as it was written |
+//! | `verify` | whether dirty data is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
-//! | `core` | what all operations share: locks, state |
-//! | `dispatch` | each request goes its way |
+//! | `core` | the parts that all operations share: locks, state |
+//! | `dispatch` | requests to the code that carries them out |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
 //! | `contents`, `map`, `place`, [`mod@unit`], [`numbers`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; which segment and which slot; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
 //! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
@@ -24,8 +24,8 @@
 //! | `line`, `entrance`, `pace`, `room` | who waits; who may change something now; how fast, for the rate at which room is made; whether there is any |
 //! | `checkpoint`, `checkpointed`, `checkpoint_bytes`, `recovery`, `open` | the life of a log |
 //! | `failure`, `failure_note` | whether its device failed; how that is noted |
-//! | `origin`, `events` | the origin; what follows from what it says |
-//! | `counters`, `report` | what is counted; how it becomes a status |
+//! | `origin`, `events` | the origin; its events |
+//! | `counters`, `report` | the counters; the status |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or

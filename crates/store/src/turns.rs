@@ -2,7 +2,7 @@
 //! record may start ([`Gathering`](crate::Gathering)).
 //!
 //! ```text
-//!    none ──(a driver is polled, and a record may start)──► starter ──(polled again, turn after turn)──► starts it
+//!     none ──(polled, and a record may start)──► starter ──(polled again, turn after turn)──► starts it
 //!      ▲                                            │
 //!      └─────(over or gone, or none may start)──────┘
 //! ```

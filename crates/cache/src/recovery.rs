@@ -9,15 +9,15 @@
 //! 2. Log entries are applied in order. Each carries a whole state, so it does not matter that some are in the table
 //!    already.
 //! 3. An entry whose data travelled with it is *unproven* until something later proves that its
-//! write was acknowledged: a later entry about the same line, or one that uses the frame it freed
-//! (both happen only after the acknowledgement), or a later record that calls it settled. Of
-//! entries that stay unproven, a handful, the data is read and compared with the checksum. If it
-//! did not land, the write was never acknowledged: the line is restored to its state before, in a
-//! frame that has not been written since.
+//!    write was acknowledged: a later entry about the same line, or one that uses the frame it freed
+//!    (both happen only after the acknowledgement), or a later record that calls it settled. Of
+//!    entries that stay unproven, a handful, the data is read and compared with the checksum. If it
+//!    did not land, the write was never acknowledged: the line is restored to its state before, in a
+//!    frame that has not been written since.
 //!
 //! 4. An entry with deferred data needs no such check: the record has all of the data. The sectors
-//! that are still dirty, and were not written later, belong into the frame, and may be missing
-//! there.
+//!    that are still dirty, and were not written later, belong into the frame, and may be missing
+//!    there.
 //!
 //! The table goes straight into the frames as it is read: for a large cache it is the larger part
 //! of all memory. The states from the log are kept beside it, and replace the table's at the end.

@@ -105,7 +105,7 @@ impl Application {
             if close_at == Some(number) {
                 under_way.push(self.close(Duration::ZERO, random.chance(0.5)));
                 if random.chance(0.3) {
-                    // The user who cannot wait until everything is clean.
+                    // The close of a user that cannot wait until everything is clean.
                     under_way.push(self.close(Duration::from_micros(random.below(CLOSE_MICROS_MAX)), true));
                 }
             }

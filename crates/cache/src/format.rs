@@ -175,7 +175,7 @@ pub struct Line {
     pub dirty: Sectors,
     /// Whether the dirty sectors are known to be unreadable.
     pub is_lost: bool,
-    /// Of the whole line's data; without meaning when not all of it is valid.
+    /// Checksum of the whole line's data; without meaning when not all of it is valid.
     pub checksum: LineChecksum,
 }
 

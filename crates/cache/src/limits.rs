@@ -80,7 +80,7 @@ pub const CLEAN_ROUND_BYTES_MAX: u64 = 16 << 20;
 /// measure their response times.
 pub const CLEAN_ROUND_MS: u64 = 100;
 
-/// Bytes per second that cleaning sends under any load unless told otherwise: a cache of 1 GiB is clean within 17
+/// Default bytes per second that cleaning sends under any load: a cache of 1 GiB is clean within 17
 /// minutes.
 pub const CLEAN_RATE_MIN_BYTES: u64 = 1 << 20;
 

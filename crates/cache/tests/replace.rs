@@ -495,7 +495,7 @@ fn a_successor_tells_of_a_flush_that_failed_before() {
 }
 
 /// Both use the LUN. What it drops while the successor flushes it may be a write of a client of the
-/// old cache, who does not know the successor.
+/// old cache, which does not know the successor.
 #[test]
 fn what_a_flush_of_a_successor_dropped_is_told_to_the_client_of_the_old_cache_and_not_served() {
     let mut executor = Executor::in_order();

@@ -237,7 +237,7 @@ impl RecordLog {
         self.shared.lock().batches.failure().cloned()
     }
 
-    /// Fails the log by order of its owner, who found its medium broken elsewhere.
+    /// Fails the log on behalf of its owner, which found its medium broken elsewhere.
     pub fn fail(&self, error: Error) {
         let mut told = Vec::new();
         {

@@ -128,7 +128,7 @@ mod tests {
         (OriginReports::new(device, origin.identity(), origin.subscribe(), Arc::new(losses)), forgotten)
     }
 
-    /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks whether
+    /// By hand: a thread that follows the origin has taken the event and stops, while another asks whether
     /// what it sent may be lost.
     #[test]
     fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {

@@ -78,13 +78,13 @@ pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
 /// A kind of store, as its superblock names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// On the device.
+    /// The kind on the device.
     pub code: [u8; 8],
     /// Version of the format that this program writes.
     pub version: u32,
     /// The oldest version that it reads.
     pub version_min: u32,
-    /// In messages, as in "a forebay cache".
+    /// The kind in messages, as in "a forebay cache".
     pub name: &'static str,
 }
 

@@ -2,7 +2,7 @@
 //! used again.
 //!
 //! ```text
-//!   1. under one lock: segments in use, where the last applied record ended, and which segments nobody needs any more; then, some at a time, dirty extents
+//!   1. under one lock: segments in use, end of the last applied record, segments to free; then extents, step by step
 //!   2. all of it to the older slot ─► 3. flush ─► 4. superblock, both copies ─► 5. those segments may be used again
 //! ```
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.

@@ -159,7 +159,7 @@ impl Layout {
         self.segments_offset + unit.0 * UNIT_BYTES
     }
 
-    /// Behind the last unit.
+    /// The unit behind the last one.
     pub fn end(&self) -> LogUnit {
         self.unit(SegmentNumber(self.segment_count), 0)
     }

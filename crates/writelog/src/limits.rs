@@ -26,7 +26,7 @@ pub const SEGMENT_BYTES_MAX: u32 = 4 << 20;
 /// Fewest segments: one open, one named as the next, and two that can be destaged while those fill.
 pub const SEGMENTS_MIN: u32 = 4;
 
-/// Most segments of the log in bytes of them: places have 31 bits.
+/// Most bytes of all segments: places have 31 bits.
 pub const LOG_BYTES_MAX: u64 = (1 << 31) * UNIT_BYTES;
 
 /// Bytes of checkpoints and segments that are written with zeroes when a log is made in a file: some ten seconds on a

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | below 2^31 | that unit of 512 bytes of the segments |
 //! | 2^31 and more | that unit of the RAM or NVRAM slots |
-//! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later, and how the origin is told ([`Zeroed`]) |
+//! | the last 2^25 | none: the bytes are zero. The number holds their record, and how they are sent ([`Zeroed`]) |
 //!
 //! No other file knows these numbers: [`Place::view`] tells the three apart.
 use store::Sequence;

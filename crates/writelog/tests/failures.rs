@@ -198,7 +198,7 @@ fn what_goes_past_a_failed_log_is_not_written_over_by_a_batch_under_way() {
     }
 }
 
-/// As a write that goes past it, zeroes do.
+/// Like a write that goes past it.
 #[test]
 fn zeroes_that_go_past_a_failed_log_are_durable() {
     let mut bench = Bench::new(only_when_asked);

@@ -4,8 +4,13 @@
 //! |---|---|---|---|
 //! | LRU (paper 002, 2.3) | one | becomes the newest | the oldest |
 //! | CLOCK | one | is marked | the oldest that is not marked; those that are lose the mark and become the newest |
-//! | 2Q | *in* (a quarter), *main* | in *main*: becomes the newest | the oldest of *in* when it has more than its share, else of *main*; who leaves *in* is remembered (half as many as frames) and comes back into *main* |
-//! | S3-FIFO | *small* (a tenth), *main* | is counted, to 3 | the oldest of *small* when *main* has no more than its share; with two hits it moves to *main* instead; who leaves *small* is remembered (nine tenths) and comes back into *main*, where the oldest goes unless it was hit |
+//! | 2Q | *in* (a quarter), *main* | in *main*: becomes newest | the oldest of *in* above its share, or of *main* |
+//! | S3-FIFO | *small* (a tenth), *main* | is counted, to 3 | the oldest of *main* above its share, else of *small* |
+//!
+//! In 2Q a victim of *in* leaves a ghost (half as many as frames); its block comes back into *main*.
+//! In S3-FIFO a line of *small* with two hits moves to *main* instead of being evicted. A victim of
+//! *small* leaves a ghost (nine tenths); its block comes back into *main*. There the oldest is evicted
+//! unless it was hit: then it loses a hit and becomes the newest.
 //!
 //! Sources: Johnson and Shasha, *2Q*, VLDB 1994; Yang et al., *FIFO queues are all you need for cache eviction*,
 //! SOSP 2023. On a real trace all four give the miss ratios published for them (`tests/replacement.rs`).

@@ -113,7 +113,6 @@ fn a_loss_that_is_told_while_the_mode_changes_to_write_back_is_told_to_clients()
 
 /// The flush was under way when the line became valid, so it may not have covered it. Everything
 /// else is flushed, and no client asks for another flush.
-/// client asks for another one.
 #[test]
 fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
     let mut executor = Executor::in_order();

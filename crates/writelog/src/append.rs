@@ -5,7 +5,6 @@
 //! queue theirs. [`store::Gathering`] decides when the next record may start. A device may carry
 //! out a write inside `submit` and so keep its thread; after each record the other tasks get their
 //! turn first.
-//! while it is asked to, and keep its thread; so after each record the others get their turn first.
 //!
 //! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only
 //!   when all before it are durable, as replay will see it.

@@ -222,7 +222,6 @@ fn what_is_sent_in_steps_is_all_there_however_often_that_is_cut_off() {
     let test = block::crash_test!();
     // Bits of the seed decide whether lives are closed, whether a batch is less than a segment, and
     // how far apart their ends are.
-    // apart.
     for seed in test.seeds(0, 4, 1) {
         test.crash_at_every(seed, WRITES_CUT + 1, |nth| {
             let (is_closed, step) = (seed % 2 == 1, 7 + seed / 4);

@@ -10,8 +10,8 @@ use block::{ErrorKind, Event, Geometry};
 
 use crate::refusal::{Refused, refuse};
 
-/// 4096-byte blocks of a LUN below lines of the usual size: a count that is no multiple of a line
-/// of any larger size.
+/// 4096-byte blocks of a LUN below lines of the usual size: an odd count, so the size is no
+/// multiple of a larger line.
 const BLOCKS_OF_4096: u64 = 49;
 /// Lines of a LUN below larger lines.
 const LINES: u64 = 20;

@@ -224,8 +224,8 @@ impl Cache {
 
     /// Ends a successor that does not take the place of the other cache: its device is worth
     /// nothing. Returns when no write of it is under way to the origin. Needed only where the
-    /// caller dropped [`Cache::hand_over`] before its end; a hand-over that failed has done this
-    /// itself.
+    /// caller dropped [`Cache::hand_over`] before its end; after one that failed nothing is under
+    /// way.
     pub async fn leave(&self) {
         self.core.leave().await;
     }

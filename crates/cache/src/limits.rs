@@ -73,7 +73,7 @@ pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
 /// and they stay short.
 pub const CLEAN_BATCH_BYTES_MAX: u64 = 2 << 20;
 
-/// Most bytes of a round beside a foreground, 160 MiB/s: on no LUN of today goes more unnoticed.
+/// Most bytes of a round beside a foreground, 160 MiB/s: more would be noticed on any LUN of today.
 pub const CLEAN_ROUND_BYTES_MAX: u64 = 16 << 20;
 
 /// Duration of a round of cleaning while clients use the devices, in milliseconds: long enough to

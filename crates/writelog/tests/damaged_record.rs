@@ -471,7 +471,7 @@ fn damage_below_a_slot_is_lost_once() {
     options.order = DestageOrder::Lba;
     options.record_cache_bytes = 0;
     options.level1.share_start = 1.0;
-    // Level 2 is always at work; level 1 is not.
+    // Level 2 is always at work; slots are not moved.
     (options.level2.share_start, options.level2.idle) = (0.0, Duration::from_secs(3600));
     options.level2.age_max = Duration::from_secs(3600);
     let log = executor.block_on(WriteLog::open(device, origin, options)).expect("nothing fails");

@@ -297,7 +297,7 @@ mod tests {
                 assert!(model.free >= log_cost(WRITE), "it is full: {rates:?}");
                 rates.push(came as f64 / window.as_secs_f64());
             }
-            // The rate falls at most by half from step to step, not at once.
+            // The rate falls in steps, none of them to less than 0.3 of the last, not at once.
             let steps = rates.windows(2).filter(|pair| pair[0] > 1.2 * out as f64).map(|pair| pair[1] / pair[0]);
             let steepest = steps.fold(1.0, f64::min);
             assert!(steepest > 0.3, "{steepest}: {rates:?}");

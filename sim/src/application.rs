@@ -1,4 +1,5 @@
-//! Who uses a stack in one life: requests of all kinds, beside them what a user may order, and a check of every answer.
+//! The application of a stack in one life: requests of all kinds, changes of settings beside them,
+//! and a check of every answer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,55 +19,57 @@ use crate::history::{History, SECTOR_BYTES};
 use crate::made::Made;
 use crate::running::Running;
 
-/// Most sectors of a request, where lines are no larger.
+/// Most sectors of a request, with lines of the usual size.
 const SECTORS_MAX: u64 = 20;
-/// Most sectors of most requests, where they are.
+/// Most sectors of most requests, with larger lines.
 const SMALL_SECTORS_MAX: u64 = 64;
 
-/// Most time between one who closes the stack and another, in microseconds.
+/// Most time between two closes of the stack, in microseconds.
 const CLOSE_MICROS_MAX: u64 = 6000;
 
-/// An application and a user in one life of a stack, and the model that its answers are checked against.
+/// The application and the user of a stack in one life, and the model against which answers are
+/// checked.
 #[derive(Clone)]
 pub struct Application {
-    /// What it uses.
+    /// The stack.
     pub running: Running,
-    /// What that was made with.
+    /// The parameters of its stores.
     pub made: Made,
-    /// What it knows of every sector.
+    /// The model: the history of every sector.
     pub history: Arc<Mutex<History>>,
-    /// With it gone nobody hears an answer any more.
+    /// Power; once it is lost no answer reaches the application any more.
     pub power: Option<Power>,
-    /// Turned by the executor.
+    /// A clock that the executor advances.
     pub clock: Arc<dyn Clock>,
-    /// What it says of itself.
+    /// Events of the stack.
     pub events: Arc<EventReceiver>,
-    /// Held by who flushes a LUN with nothing on it.
+    /// Held during a flush of a bare LUN.
     pub flush_turn: Arc<futures_util::lock::Mutex<()>>,
-    /// What fails, in messages.
+    /// The run, in messages about failures.
     pub context: Arc<str>,
 }
 
-/// A flush under way: what it makes durable, the loss that nobody was told of before it, and its answer.
+/// A flush under way: the changes that it covers, the loss that was not reported to the client
+/// before it, and its answer.
 struct Flushing {
     indices: Vec<usize>,
     untold: Option<u64>,
     answer: Completion,
 }
 
-/// The histories, whoever panicked with them.
+/// Locks the histories, also after a panic.
 pub fn lock(history: &Mutex<History>) -> MutexGuard<'_, History> {
     history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A part of a device, in whole blocks, outside of what belongs to others: mostly short, half of them in a small hot
-/// region.
+/// A part of a device, in whole blocks, outside of the part of other hosts: mostly short, half of
+/// them in a small hot region.
 pub fn draw_range(random: &mut Random, geometry: &Geometry, made: &Made) -> ByteRange {
     let block = u64::from(geometry.logical_block_bytes);
     let blocks = (geometry.size_bytes - made.others_bytes) / block;
     let sectors_max = SECTORS_MAX.max(made.line_bytes() / SECTOR_BYTES / 2 * 3);
-    // Where lines are large, most requests are of a part of one: they find as many faults as large ones, and take far
-    // less copying.
+    // Where lines are large, most requests are for a part of one: they find as many faults as large
+    // ones, with far less copying.
     let is_small = sectors_max > SMALL_SECTORS_MAX && random.chance(0.75);
     let sectors_max = if is_small { SMALL_SECTORS_MAX } else { sectors_max };
     let count = 1 + random.below((sectors_max * SECTOR_BYTES / block).max(3).min(blocks));
@@ -79,12 +82,13 @@ impl Application {
         lock(&self.history)
     }
 
-    /// Whether somebody hears that a request ended well.
+    /// Whether the application gets the answer that a request succeeded.
     fn is_heard(&self, response: &Response) -> bool {
         response.result.is_ok() && !self.power.as_ref().is_some_and(Power::is_lost)
     }
 
-    /// One life: requests, now and then an order, perhaps another cache or a close in the middle of them.
+    /// One life: requests, now and then a change of settings, perhaps a replaced cache or a close
+    /// in the middle of them.
     pub async fn live(self, seed: u64, requests: usize) {
         let mut random = Random::new(seed);
         let depth = 1 + (seed % 9) as usize;
@@ -101,7 +105,7 @@ impl Application {
             if close_at == Some(number) {
                 under_way.push(self.close(Duration::ZERO, random.chance(0.5)));
                 if random.chance(0.3) {
-                    // Who cannot wait until it is clean.
+                    // The close of a user that cannot wait until everything is clean.
                     under_way.push(self.close(Duration::from_micros(random.below(CLOSE_MICROS_MAX)), true));
                 }
             }
@@ -136,7 +140,7 @@ impl Application {
         let ByteRange { offset, length } = range;
         match random.below(100) {
             0..30 => {
-                // Reads go everywhere.
+                // Reads go everywhere, also into the part of other hosts.
                 range.offset -= if random.chance(0.3) { range.offset.min(self.made.others_bytes) } else { 0 };
                 self.read(range)
             }
@@ -180,7 +184,8 @@ impl Application {
         let changing = top.submit(request(submitted.buffer()));
         async move {
             let is_acknowledged = application.is_heard(&changing.await);
-            // A device that says before and after that its write cache is not volatile has promised something.
+            // A device that reports before and after that its write cache is not volatile has
+            // promised durability.
             let is_volatile = top.geometry().is_write_cache_volatile;
             let is_durable = fua || !(was_volatile || is_volatile);
             application.history().finish(&submitted, is_acknowledged, is_durable);
@@ -198,7 +203,8 @@ impl Application {
         let application = self.clone();
         if self.running.is_lun_alone() {
             return async move {
-                // One that fails may drop what another, answered well a moment later, seems to have made durable.
+                // Flushes take turns: one that fails may drop data that another, answered well a
+                // moment later, seems to have made durable.
                 let _turn = application.flush_turn.lock().await;
                 let flushing = application.submit_flush();
                 application.end_flush(flushing).await;
@@ -227,7 +233,7 @@ impl Application {
         }
     }
 
-    /// What the device has said of losses until now.
+    /// Takes the losses that the device has reported so far.
     fn hear_losses(&self) {
         while let Some(event) = self.events.try_receive() {
             if matches!(event, Event::WritesLost | Event::Missed) {
@@ -236,7 +242,7 @@ impl Application {
         }
     }
 
-    /// What a user may set while requests go on.
+    /// Changes settings as a user may do while requests go on.
     fn order(&self, random: &mut Random) -> BoxFuture<'static, ()> {
         if let Some(log) = self.running.log() {
             log.set_level2(draw_level2(log.level2(), random));
@@ -261,8 +267,8 @@ impl Application {
         async move {
             let is_set = cache.set_mode(mode).await.is_ok();
             let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
-            // Write-back promises durability, also of what was acknowledged before; of what is in a log above it the
-            // cache knows nothing.
+            // Write-back promises durability, also of writes acknowledged before; the cache does
+            // not know what is in a log above it.
             if is_heard && mode.delays_writes() && !application.running.has_log() {
                 application.hear_losses();
                 application.history().check_told(untold, &application.context);

@@ -1,4 +1,4 @@
-//! Stores that are away for some lives, and what changes meanwhile.
+//! Stores that are not part of the stack in some lives, and the changes meanwhile.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,17 +6,17 @@ use base::range::ByteRange;
 
 use crate::layers::Layers;
 
-/// Which stores are away, and what changed since.
+/// The stores that are away, and the changes since.
 #[derive(Default)]
 pub(crate) struct Away {
-    /// What changed on the LUN while there was no cache.
+    /// Changes of the LUN while there was no cache.
     pub(crate) unseen: Unseen,
-    /// Whether a cache, and a log, that are not there were closed when they went.
+    /// Whether the cache, and the log, were closed when they were taken away.
     is_cache_closed: bool,
     is_log_closed: bool,
 }
 
-/// What changes where no cache sees it.
+/// Changes that no cache sees.
 #[derive(Clone, Default)]
 pub(crate) struct Unseen(Arc<Mutex<Vec<ByteRange>>>);
 
@@ -31,15 +31,15 @@ impl Unseen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This changes now.
+    /// Notes a range that changes now.
     pub(crate) fn note(&self, range: ByteRange) {
         self.lock().push(range);
     }
 }
 
 impl Away {
-    /// One set of layers follows another. A store that went closed comes again as it was, unless others are wanted:
-    /// `renews`.
+    /// Changes the layers. A store that was closed when it was taken away comes back with its
+    /// content, unless it `renews`.
     pub(crate) fn follow(&mut self, before: Layers, layers: Layers, is_closed: bool, renews: bool) -> Wanting {
         let goes = |has: fn(Layers) -> bool| has(before) && !has(layers);
         let comes = |has: fn(Layers) -> bool| !has(before) && has(layers);

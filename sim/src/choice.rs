@@ -1,4 +1,4 @@
-//! What may differ between the lives of a stack.
+//! The options that differ between the lives of a stack.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,48 +16,48 @@ use crate::made::{Made, Slots};
 use crate::refusal::{Refusal, Refusing};
 use crate::store_fault::StoreFault;
 
-/// Bytes of RAM for slots that forget.
+/// Bytes of RAM for volatile slots.
 const VOLATILE_BYTES: usize = 32 << 10;
 
 /// The options of one life.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Of the cache, unless there is a difference.
+    /// Mode of the cache, unless there is a difference.
     pub mode: Mode,
-    /// Of the cache.
+    /// Crash mode of the cache.
     pub crash_mode: CrashMode,
-    /// Of the cache.
+    /// Replacement policy of the cache.
     pub replacement: Replacement,
-    /// Of the cache.
+    /// Tuning of the cache.
     pub tuning: Tuning,
-    /// Of the cache: bytes of the largest write that is deferred.
+    /// Bytes of the largest write that the cache defers.
     pub deferred_max: u64,
-    /// Of the log.
+    /// Destage order of the log.
     pub order: DestageOrder,
-    /// Of the log.
+    /// Durability of the log.
     pub durability: Durability,
-    /// Of the log: what it reads and writes again to send near pieces as one.
+    /// Gap that the log reads and writes again to send near pieces as one.
     pub seek_bytes: u64,
-    /// Of the log: whether it is destaged only when it fills, or when that is asked for.
+    /// Whether the log is destaged only when it fills, or on command.
     pub destages_late: bool,
-    /// Whether the host's devices have no durable writes of their own: those are plain ones that share flushes, as
-    /// files past the page cache.
+    /// Whether the host's devices lack FUA: durable writes are then plain writes that share
+    /// flushes, as with files past the page cache.
     pub shares_flushes: bool,
     /// Whether level 2 (cleaning, destaging, checkpoints) has a thread of its own.
     pub has_second_thread: bool,
-    /// What the LUN does wrong.
+    /// The fault of the LUN.
     pub lun_fault: Option<LunFault>,
-    /// What the device of the log does wrong.
+    /// The fault of the log's device.
     pub log_fault: Option<StoreFault>,
-    /// What the device of the cache does wrong.
+    /// The fault of the cache's device.
     pub cache_fault: Option<StoreFault>,
-    /// What the device of the difference does wrong.
+    /// The fault of the difference's device.
     pub difference_fault: Option<StoreFault>,
-    /// Which device refuses what for a while.
+    /// The device that refuses requests for a while, and which.
     pub refusal: Option<Refusal>,
-    /// Whether the host takes a note of a log that fails.
+    /// Whether the host keeps a note of a log that failed.
     pub notes_log_failure: bool,
-    /// What happens to the LUN and is told.
+    /// An event of the LUN that it reports.
     pub lun_event: Option<LunEvent>,
 }
 
@@ -66,7 +66,7 @@ fn one_of<T: Copy, const N: usize>(random: &mut Random, all: [T; N]) -> T {
 }
 
 impl Choice {
-    /// Anything that goes with what was made.
+    /// Draws options that fit the parameters of the stores.
     pub fn draw(made: &Made, random: &mut Random) -> Self {
         let crash_mode = one_of(random, [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous]);
         let slots = match made.slots {
@@ -74,7 +74,7 @@ impl Choice {
             Slots::Nvram => Durability::Nvram,
             Slots::Volatile => Durability::UnsafeVolatile,
         };
-        // Apart, so that what else is drawn from a seed stays as it was.
+        // From a copy, so that everything else drawn from a seed stays as it was.
         let deferred_max = one_of(&mut random.clone(), [0, 512, 2048, 4096, 16 << 10]);
         Self {
             deferred_max,
@@ -98,40 +98,40 @@ impl Choice {
         }
     }
 
-    /// The same, with one device that refuses something for a while, or with none.
+    /// The same, with one device that refuses requests for a while, or with none.
     #[must_use]
     pub fn with_refusal(self, layers: Layers, random: &mut Random) -> Self {
         let refusal = Refusal::draw(layers, random);
         Self { refusal, notes_log_failure: random.chance(0.5), ..self }
     }
 
-    /// The same, with stores whose devices do nothing wrong.
+    /// The same, with stores whose devices have no faults.
     #[must_use]
     pub fn with_sound_stores(self) -> Self {
         let refusal = self.refusal.filter(|refusal| refusal.device == Refusing::Lun);
         Self { log_fault: None, cache_fault: None, difference_fault: None, refusal, ..self }
     }
 
-    /// The same, with a LUN that does nothing wrong.
+    /// The same, with a LUN without faults.
     #[must_use]
     pub fn with_sound_lun(self) -> Self {
         let refusal = self.refusal.filter(|refusal| refusal.device != Refusing::Lun);
         Self { lun_fault: None, refusal, ..self }
     }
 
-    /// Whether a flush of the LUN fails that may drop what was volatile.
+    /// Whether a flush of the LUN fails that may drop volatile data.
     pub fn drops_of_lun(&self) -> bool {
         let drops = |refusal: Refusal| refusal.device == Refusing::Lun && refusal.drops();
         self.lun_fault.is_some_and(LunFault::drops) || self.refusal.is_some_and(drops)
     }
 
-    /// Whether the device of a store does something wrong.
+    /// Whether the device of a store has a fault.
     pub fn has_store_fault(&self) -> bool {
         self.log_fault.or(self.cache_fault).or(self.difference_fault).is_some()
     }
 
-    /// Whether the device of a difference drops what it holds volatile: whoever reads before it has said so gets
-    /// anything.
+    /// Whether the device of a difference drops volatile data: reads before it has reported that
+    /// may return anything.
     pub fn drops_difference(&self) -> bool {
         let drops = |refusal: Refusal| refusal.device == Refusing::Difference && refusal.drops();
         matches!(self.difference_fault, Some(StoreFault::Flush(_, FlushEffect::Drops)))
@@ -141,7 +141,7 @@ impl Choice {
     pub(crate) fn cache_options(&self, executor: &Executor) -> cache::OpenOptions {
         cache::OpenOptions {
             crash_mode: Some(self.crash_mode),
-            // So often that even a short life has what is stored without hurry.
+            // Short, so that even a short life stores clean lines.
             lazy_interval: Duration::from_millis(1),
             replacement: self.replacement,
             tuning: self.tuning,
@@ -150,7 +150,7 @@ impl Choice {
         }
     }
 
-    /// So small that everything happens often.
+    /// Sizes so small that everything happens often.
     pub(crate) fn log_options(
         &self,
         executor: &Executor,
@@ -177,7 +177,7 @@ impl Choice {
     }
 }
 
-/// A mode that a cache can have from its opening on; mostly the one that promises most.
+/// A mode that the cache may have from its opening on; mostly the one with the strongest promise.
 pub fn draw_mode(made: &Made, random: &mut Random) -> Mode {
     match made.is_forgetful {
         true => one_of(random, [Mode::WriteThrough, Mode::WriteAround]),
@@ -185,7 +185,7 @@ pub fn draw_mode(made: &Made, random: &mut Random) -> Mode {
     }
 }
 
-/// When and how fast data leaves a log that has been told `level2` before. It never sends more at once than it was
+/// New level 2 options for a log that had `level2` before. It never sends more at once than it was
 /// opened with.
 pub(crate) fn draw_level2(level2: Level2, random: &mut Random) -> Level2 {
     let share_start = random.below(90) as f64 / 100.0;
@@ -203,7 +203,7 @@ pub(crate) fn draw_level2(level2: Level2, random: &mut Random) -> Level2 {
     }
 }
 
-/// Half of the time what is usual, else anything.
+/// Half of the time the usual tuning, else any.
 pub fn draw_tuning(random: &mut Random) -> Tuning {
     if random.chance(0.5) {
         return Tuning::default();

@@ -1,19 +1,22 @@
-//! A slow, obvious model of a disk that many lives of a program use: what each sector may hold.
+//! A slow, obvious model of a disk in many lives of a program: the possible contents of each
+//! sector.
 //!
-//! Overlapping changes are carried out in the order of their submission. So each sector has one history: the stamps
-//! that were written to it, in order. What a read may give follows from it alone:
+//! Overlapping changes are carried out in the order of their submission. So each sector has one
+//! history: the stamps that were written to it, in order. The possible results of a read follow
+//! from it:
 //!
-//! - While nothing crashes: the last one acknowledged before the read was submitted, or anything submitted later,
-//!   before the read was answered: a write that waits for room in a log keeps no read waiting, and a log whose clean
-//!   copy cannot be read looks once more for what is newest.
-//! - After a crash that takes nothing volatile: the last acknowledged, or anything submitted later.
-//! - After one that does: what was last known to be durable, or anything submitted later.
+//! - Without a crash: the last change acknowledged before the read was submitted, or any submitted
+//!   later, before the read was answered: a write that waits for room in a log keeps no read
+//!   waiting, and a log whose clean copy cannot be read looks once more for the newest data.
+//! - After a crash that loses nothing volatile: the last acknowledged, or any submitted later.
+//! - After a crash that does: the last one known to be durable, or any submitted later.
 //!
-//! - While a LUN may drop what it holds volatile ([`History::doubt_volatile`]): as after such a crash.
+//! - While a LUN may drop volatile data ([`History::doubt_volatile`]): as after such a crash.
 //!
-//! What is found after a crash stays: a later crash may not bring back something else, unless that was volatile still.
-//! A flush that succeeds makes durable what was acknowledged before it, unless one that failed was told meanwhile: then
-//! whoever wrote knows, and what was volatile may be there or not.
+//! The content found after a crash stays: a later crash may not bring back another one, unless it
+//! was still volatile. A flush that succeeds makes durable what was acknowledged before it, unless
+//! a failed one was reported meanwhile: then the client knows, and volatile data may be there or
+//! not.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -26,7 +29,7 @@ enum Fate {
     InFlight,
     Acknowledged,
     Failed,
-    /// It may be dropped already, though it is still shown: nothing makes it durable any more.
+    /// It may be dropped already, though it is still shown: no flush makes it durable any more.
     Doubtful,
 }
 
@@ -34,11 +37,12 @@ enum Fate {
 struct Change {
     stamp: u64,
     fate: Fate,
-    /// The how many-th acknowledgement it had: 0 for what was there at the start, and for what has none.
+    /// Number of its acknowledgement, counted over all changes: 0 for the initial content, and
+    /// without an acknowledgement.
     number: u64,
-    /// Whether it is durable past a log that had failed.
+    /// Whether it went past a failed log, durably.
     is_past_log: bool,
-    /// Whether the device said before it and after it that it may lose it.
+    /// Whether the device reported before it and after it that its write cache is volatile.
     is_volatile: bool,
 }
 
@@ -48,12 +52,13 @@ impl Change {
     }
 }
 
-/// The first change is what it held at the start.
+/// The history of a sector. The first change is its initial content.
 struct Sector {
     changes: Vec<Change>,
-    /// Index of the last change that survives whatever fails.
+    /// Index of the last change that survives any failure.
     durable: usize,
-    /// Stamps of changes that a crash took: below a log that is given up they may be there all the same.
+    /// Stamps of changes lost in a crash: below a log that is given up they may be there all the
+    /// same.
     taken: Vec<u64>,
 }
 
@@ -73,20 +78,20 @@ impl Sector {
     }
 }
 
-/// What a crash may have taken.
+/// The data that a crash may have lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// What was not acknowledged.
+    /// Unacknowledged writes.
     Unacknowledged,
-    /// Also what was acknowledged and is volatile until a flush.
+    /// Also acknowledged ones that are volatile until a flush.
     Volatile,
-    /// The same, by a LUN that may go on to show what it has dropped, until it loses its power: no later flush makes
-    /// that durable.
+    /// The same, on a LUN that may still show data that it has dropped, until it loses its power:
+    /// no later flush makes that durable.
     VolatileUnseen,
 }
 
 impl Lost {
-    /// What two crashes took, one after the other, between which nobody looked.
+    /// The data lost in two crashes, one after the other, without a look in between.
     #[must_use]
     pub fn and(self, next: Self) -> Self {
         match (self, next) {
@@ -116,7 +121,7 @@ impl Submitted {
     }
 }
 
-/// A read under way: of each sector the last change that was acknowledged when it was submitted.
+/// A read under way: for each sector the last change acknowledged before its submission.
 pub struct SubmittedRead(Vec<usize>);
 
 /// The histories of all sectors.
@@ -124,20 +129,21 @@ pub struct History {
     sectors: Vec<Sector>,
     stamp_next: u64,
     acknowledged_count: u64,
-    /// Whether reads may give less than what was acknowledged, as long as it is volatile.
+    /// Whether reads may return less than was acknowledged, while it is volatile.
     doubts_volatile: bool,
-    /// Whether reads may give anything.
+    /// Whether reads may return anything.
     doubts_reads: bool,
-    /// Changes with an older stamp were submitted before a flush failed: no acknowledgement counts for them any more.
+    /// Changes with an older stamp were submitted before a flush failed: their acknowledgements do
+    /// not count any more.
     told_lost_below: u64,
-    /// Losses of what was acknowledged that happened without a request that failed.
+    /// Count of losses of acknowledged data without a failed request.
     loss_count: u64,
-    /// The last of them, if nobody was told of it yet.
+    /// The last of them, if it was not reported to the client yet.
     untold: Option<u64>,
 }
 
 impl History {
-    /// Of a device of zeroes.
+    /// The histories of a device of zeroes.
     pub fn new(size_bytes: u64) -> Self {
         let zero = || Sector { changes: vec![Change::new(0, Fate::Acknowledged)], durable: 0, taken: Vec::new() };
         Self {
@@ -156,7 +162,7 @@ impl History {
         (range.offset / SECTOR_BYTES) as usize..(range.end() / SECTOR_BYTES) as usize
     }
 
-    /// A change of `range` is submitted: by new stamps, or to zeroes.
+    /// Submits a change of `range`: to new stamps, or to zeroes.
     pub fn submit(&mut self, range: ByteRange, is_zero: bool) -> Submitted {
         let first_stamp = self.stamp_next;
         let mut indices = Vec::new();
@@ -169,7 +175,7 @@ impl History {
         Submitted { range, first_stamp, indices }
     }
 
-    /// A change is over.
+    /// Ends a change.
     pub fn finish(&mut self, submitted: &Submitted, is_acknowledged: bool, is_durable: bool) {
         let counts = is_acknowledged && (is_durable || submitted.first_stamp >= self.told_lost_below);
         self.acknowledged_count += u64::from(counts);
@@ -183,7 +189,7 @@ impl History {
         }
     }
 
-    /// A change that is over may be lost before a flush.
+    /// Notes that an ended change may be lost before a flush.
     pub fn note_volatile(&mut self, submitted: &Submitted) {
         let sectors = &mut self.sectors[Self::indices(submitted.range)];
         for (sector, &index) in sectors.iter_mut().zip(&submitted.indices) {
@@ -191,7 +197,7 @@ impl History {
         }
     }
 
-    /// A change that is over went past a log that had failed.
+    /// Notes that an ended change went past a failed log.
     pub fn note_past_log(&mut self, submitted: &Submitted) {
         let sectors = &mut self.sectors[Self::indices(submitted.range)];
         for (sector, &index) in sectors.iter_mut().zip(&submitted.indices) {
@@ -199,8 +205,8 @@ impl History {
         }
     }
 
-    /// The user gives up a log that must be discarded. What went past it is there, and before that whatever there ever
-    /// was: what only the log had is gone.
+    /// The user gives up a log that must be discarded. Writes that went past it are there; sectors
+    /// of which only the log had data may have any older content.
     pub fn give_up_log(&mut self) {
         for sector in &mut self.sectors {
             let past_log = sector.changes.iter().rposition(|change| change.is_past_log);
@@ -215,13 +221,13 @@ impl History {
         }
     }
 
-    /// What a read submitted now may give of the sectors of `range`.
+    /// Submits a read of `range`.
     pub fn submit_read(&self, range: ByteRange) -> SubmittedRead {
         let sectors = &self.sectors[Self::indices(range)];
         SubmittedRead(sectors.iter().map(|sector| sector.acknowledged(sector.last())).collect())
     }
 
-    /// Holds what a read gave against the histories.
+    /// Checks the result of a read against the histories.
     pub fn check_read(&self, range: ByteRange, submitted: &SubmittedRead, bytes: &[u8], context: &str) {
         if self.doubts_reads {
             return;
@@ -230,7 +236,7 @@ impl History {
             self.sectors[Self::indices(range)].iter().zip(&submitted.0).zip(bytes.chunks(SECTOR_BYTES as usize));
         for (number, ((sector, &acknowledged), bytes)) in sectors.enumerate() {
             let (stamp, last) = (stamp_of(bytes, context), sector.last());
-            // Less, where a flush that failed meanwhile says so, or a loss.
+            // Less, where a flush that failed meanwhile, or a loss, was reported.
             let acknowledged = sector.acknowledged(acknowledged);
             let first = if self.doubts_volatile { sector.durable.min(acknowledged) } else { acknowledged };
             let number = range.offset / SECTOR_BYTES + number as u64;
@@ -242,12 +248,12 @@ impl History {
         }
     }
 
-    /// What a flush submitted now makes durable.
+    /// Submits a flush. Returns the changes that it covers.
     pub fn submit_flush(&self) -> Vec<usize> {
         self.sectors.iter().map(|sector| sector.acknowledged(sector.last())).collect()
     }
 
-    /// That flush is complete. What was told to be lost meanwhile it does not bring back.
+    /// Ends that flush with success. It does not bring back data reported lost meanwhile.
     pub fn finish_flush(&mut self, indices: &[usize]) {
         for (sector, &index) in self.sectors.iter_mut().zip(indices) {
             if sector.changes[index].fate == Fate::Acknowledged {
@@ -256,8 +262,8 @@ impl History {
         }
     }
 
-    /// What was acknowledged and is volatile is lost, and no request failed. The number of the loss, if there was
-    /// something to lose.
+    /// Notes that acknowledged volatile data is lost, without a failed request. Returns the number
+    /// of the loss, if there was any such data.
     pub fn lose_volatile(&mut self) -> Option<u64> {
         let is_volatile = |sector: &Sector| {
             let mut behind = sector.changes[sector.durable + 1..].iter();
@@ -269,25 +275,25 @@ impl History {
         is_at_stake.then_some(self.loss_count)
     }
 
-    /// The medium says that it had this loss: who uses it has to be told.
+    /// The medium has reported this loss: the client has to get the event.
     pub fn announce(&mut self, loss: Option<u64>) {
         self.untold = loss.or(self.untold);
     }
 
-    /// Whoever uses the device was told that something is lost.
+    /// Notes that the client has got the event of a loss.
     pub fn note_told(&mut self) {
         self.untold = None;
     }
 
-    /// The loss that nobody was told of yet.
+    /// The loss that was not reported to the client yet.
     pub fn untold(&self) -> Option<u64> {
         self.untold
     }
 
-    /// A flush ended well, which was submitted when `untold` was the loss that nobody was told of.
+    /// Checks a flush that succeeded; `untold` was the unreported loss when it was submitted.
     ///
     /// # Panics
-    /// When nobody was told of it since: the flush promised what is lost.
+    /// When the loss was not reported since: the flush would have promised data that is lost.
     pub fn check_told(&self, untold: Option<u64>, context: &str) {
         assert!(
             untold.is_none() || untold != self.untold,
@@ -295,7 +301,7 @@ impl History {
         );
     }
 
-    /// A flush failed, and its caller was told: what was volatile may be lost.
+    /// Notes a flush that failed, with an error to the client: volatile data may be lost.
     pub fn fail_flush(&mut self) {
         self.note_told();
         self.told_lost_below = self.stamp_next;
@@ -307,8 +313,8 @@ impl History {
         }
     }
 
-    /// The device ended at `end`, and what lay beyond was gone: it is zero when there is such a place again, but for
-    /// what somebody `keeps` of it or, with an answer of `None`, may keep.
+    /// The device ended at `end`, and data beyond was lost: it reads as zero when the device is
+    /// larger again, except where a store `keeps` it or, with the answer `None`, may keep it.
     pub fn cut(&mut self, end: u64, keeps: impl Fn(u64) -> Option<bool>) {
         let first = (end / SECTOR_BYTES) as usize;
         for (number, sector) in self.sectors.iter_mut().enumerate().skip(first) {
@@ -324,17 +330,18 @@ impl History {
         }
     }
 
-    /// From now on the LUN may drop what it holds volatile, or does not any more.
+    /// Sets whether the LUN may drop volatile data.
     pub fn doubt_volatile(&mut self, doubts: bool) {
         self.doubts_volatile = doubts;
     }
 
-    /// From now on reads may give anything, or do not any more: what is durable stays so.
+    /// Sets whether reads may return anything; durable data stays durable.
     pub fn doubt_reads(&mut self, doubts: bool) {
         self.doubts_reads = doubts;
     }
 
-    /// Holds what the next life of the program finds against the histories, and goes on from there.
+    /// Checks the content found by the next life of the program against the histories, and goes on
+    /// from there.
     pub fn check_after(&mut self, lost: Lost, bytes: &[u8], context: &str) {
         for (number, (sector, bytes)) in self.sectors.iter_mut().zip(bytes.chunks(SECTOR_BYTES as usize)).enumerate() {
             let stamp = stamp_of(bytes, context);
@@ -351,7 +358,7 @@ impl History {
             };
             sector.taken.extend(sector.changes.drain(found + 1..).map(|change| change.stamp));
             match lost {
-                // What was volatile may still be lost.
+                // Volatile data may still be lost.
                 Lost::Unacknowledged => sector.durable = sector.durable.min(found),
                 Lost::Volatile => sector.durable = found,
                 Lost::VolatileUnseen => {
@@ -361,7 +368,7 @@ impl History {
             let change = &mut sector.changes[found];
             if change.fate != Fate::Doubtful || sector.durable == found {
                 if change.fate != Fate::Acknowledged {
-                    // It was under way when all else had been acknowledged.
+                    // It was under way when all other changes had been acknowledged.
                     change.number = self.acknowledged_count;
                 }
                 change.fate = Fate::Acknowledged;
@@ -369,15 +376,15 @@ impl History {
         }
     }
 
-    /// How many sectors of `bytes` hold what was acknowledged after something that is missing there. Whoever keeps the
-    /// order of acknowledgements has few, since he sends little at once. Up to `concurrent` changes may have been
-    /// acknowledged in another order than they were carried out.
+    /// Count of sectors of `bytes` with a change acknowledged after one that is missing there. A
+    /// log that keeps the order has few of these, since it sends little at once. Up to `concurrent`
+    /// changes may have been acknowledged in another order than they were carried out.
     pub fn count_ahead(&self, bytes: &[u8], concurrent: u64, context: &str) -> usize {
         let mut first_missing = u64::MAX;
         let mut held = Vec::new();
         for (number, (sector, bytes)) in self.sectors.iter().zip(bytes.chunks(SECTOR_BYTES as usize)).enumerate() {
             let stamp = stamp_of(bytes, context);
-            // Zeroes may be of any change to zeroes: the one that is least of a fault.
+            // Zeroes may be of any change to zeroes: assume the one that is least of a fault.
             let latest = sector.find(stamp, 0, sector.last());
             let latest =
                 latest.unwrap_or_else(|| panic!("{context}: sector {number} holds {stamp}, which is not its own"));

@@ -1,5 +1,5 @@
-//! A LUN that loses what it holds volatile while nobody looks, and says so with the answer to a flush: what an
-//! initiator hears of a target that was away for a moment.
+//! A LUN that loses volatile data unnoticed, and reports it with the answer to a flush: as an
+//! initiator sees a target that was away for a moment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,31 +7,31 @@ use block::completion::Workers;
 use block::layer::crash::CrashLayer;
 use block::{Completion, Device, Event, EventReceiver, Geometry, Identity, OperationKind, Request, SharedDevice};
 
-/// What is to be done when it is said.
+/// Called when the LUN reports the loss.
 type Announce = Box<dyn FnOnce() + Send>;
 
 type Lose = Box<dyn FnOnce(&dyn Fn()) -> Announce + Send>;
 
-/// When it happens, and what happens with it.
+/// When the loss comes, and what it does.
 struct Ordered {
-    /// Flushes that are answered before as ever.
+    /// Flushes that are answered normally before.
     flushes: u64,
-    /// Called to lose it, with what does so.
+    /// Called with a function that loses the data.
     lose: Lose,
 }
 
-/// What is to happen to a LUN, if anything is.
+/// The loss ordered for a LUN, if there is one.
 #[derive(Default)]
 pub(crate) struct LateLoss(Mutex<Option<Ordered>>);
 
 impl LateLoss {
-    /// It happens at the flush behind so many others, when `lose` calls what it is given; what that returns is called
-    /// when it is said.
+    /// Orders a loss at the flush after `flushes` others: `lose` is called with a function that
+    /// loses the data, and what it returns is called when the loss is reported.
     pub(crate) fn order(&self, flushes: u64, lose: impl FnOnce(&dyn Fn()) -> Announce + Send + 'static) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ordered { flushes, lose: Box::new(lose) });
     }
 
-    /// Counts a flush; whether it is the one.
+    /// Counts a flush. Returns the loss if this is its flush.
     fn see_flush(&self) -> Option<Lose> {
         let mut ordered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let flushes = &mut ordered.as_mut()?.flushes;
@@ -45,7 +45,7 @@ impl LateLoss {
     }
 }
 
-/// The LUN as a stack sees it.
+/// The LUN below a stack.
 pub(crate) struct LateLossLayer {
     pub(crate) inner: SharedDevice,
     pub(crate) medium: CrashLayer,

@@ -1,8 +1,8 @@
-//! Which layers stand between an application and a LUN.
+//! The layers between an application and a LUN.
 
 use base::random::Random;
 
-/// Which layers a stack has.
+/// The layers of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layers {
     /// The LUN alone.
@@ -13,14 +13,14 @@ pub enum Layers {
     Log,
     /// A write log that destages into a cache.
     LogOverCache,
-    /// A difference from a LUN that stays as it is.
+    /// A difference from a LUN that is only read.
     Difference,
     /// The same, with a cache of the LUN.
     DifferenceOverCache,
 }
 
 impl Layers {
-    /// Any of those under which the LUN is written to.
+    /// Any layers with which the LUN is written to.
     pub fn draw(random: &mut Random) -> Self {
         Self::of(random.chance(0.5), random.chance(0.5))
     }
@@ -34,7 +34,7 @@ impl Layers {
         }
     }
 
-    /// These and those of `others`, where the LUN is written to under both.
+    /// The layers of both, where the LUN is written to with either.
     #[must_use]
     pub fn and(self, others: Self) -> Self {
         Self::of(self.has_cache() || others.has_cache(), self.has_log() || others.has_log())
@@ -50,7 +50,7 @@ impl Layers {
         matches!(self, Self::Log | Self::LogOverCache)
     }
 
-    /// Whether the LUN stays as it is.
+    /// Whether the LUN is only read.
     pub fn has_difference(self) -> bool {
         matches!(self, Self::Difference | Self::DifferenceOverCache)
     }

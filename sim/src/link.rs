@@ -1,9 +1,10 @@
-//! A link between two ends in virtual time: delay, rate, loss, and an end at the border of a PDU.
+//! A link between two ends in virtual time, with delay, rate, loss, and a cut at the border of a
+//! PDU.
 //!
-//! What it models is TCP as its users see it: bytes come in order or not at all, and a lost segment shows as a *stall*
-//! of everything behind it. Links are independent of each other, so that bytes of two connections overtake each other.
-//! A cut link is as bad as links are: what was sent before the cut still arrives, possibly after the near end has begun
-//! anew over another link.
+//! It models TCP as its users see it: bytes come in order or not at all, and a lost segment is seen
+//! as a *stall* of everything behind it. Links are independent of each other, so bytes of two
+//! connections overtake each other. A cut is the worst case: bytes sent before the cut still
+//! arrive, possibly after the near end has begun anew over another link.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,54 +23,54 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// Bytes that are lost together.
 const SEGMENT_BYTES: usize = 1460;
 
-/// What a link is like, both ways.
+/// Parameters of a link, for both directions.
 #[derive(Clone, Debug)]
 pub struct FaultyLinkModel {
-    /// One way.
+    /// Delay in one direction.
     pub delay: Duration,
-    /// Of the line.
+    /// Rate of the line.
     pub bytes_per_second: u64,
     /// Probability that a segment is lost.
     pub loss: f64,
-    /// How long a loss holds up everything behind it: a retransmission timeout, or a round trip.
+    /// Delay of everything behind a lost segment: a retransmission timeout, or a round trip.
     pub stall: Duration,
-    /// Whether headers are followed by digests once a login is over, so that the borders of PDUs are where they are.
+    /// Whether headers have digests after a login, which moves the borders of PDUs.
     pub header_digest: bool,
-    /// The same for data.
+    /// Whether data segments have digests.
     pub data_digest: bool,
-    /// When it ends.
+    /// The cut, if there is one.
     pub cut: Option<Cut>,
 }
 
-/// The end of a link.
+/// When and how a link is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// Whose PDUs are counted.
+    /// Whether the PDUs of the far end are counted.
     pub by_far_end: bool,
-    /// After so many PDUs of that end...
+    /// After this many PDUs of that end...
     pub pdus: u64,
-    /// ...and so many bytes of the next one.
+    /// ...and this many bytes of the next one.
     pub bytes: u64,
-    /// How the ends hear of it.
+    /// How the ends notice it.
     pub kind: CutKind,
 }
 
-/// How the ends of a link hear that it is cut.
+/// How the ends of a link notice that it is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutKind {
-    /// The near end at once; what is on the way to it is lost.
+    /// The near end at once; bytes on the way to it are lost.
     Reset,
-    /// Both after what is on its way to them.
+    /// Both, after the bytes on the way to them.
     Closed,
-    /// Nobody: bytes are taken and never arrive.
+    /// Neither: bytes are accepted and never arrive.
     Silent,
 }
 
-/// One end.
+/// One end of a link.
 pub struct LinkEnd {
     shared: Arc<Mutex<Link>>,
     clock: Arc<dyn Clock>,
-    /// The direction it writes to: 0 from the near end to the far one.
+    /// The direction in which it sends: 0 from the near end to the far one.
     outgoing: usize,
     alarm: Option<(Instant, Sleep)>,
 }
@@ -83,14 +84,14 @@ struct Link {
 
 #[derive(Default)]
 struct Direction {
-    /// What is on its way, with the time of its arrival.
+    /// Bytes under way, with the time of their arrival.
     pieces: VecDeque<(Instant, VecDeque<u8>)>,
     bytes: usize,
     line_free: Instant,
     last_arrival: Instant,
-    /// Nothing more is sent.
+    /// No more bytes are sent.
     is_closed: bool,
-    /// Nobody reads any more.
+    /// The reader has gone.
     is_abandoned: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -134,7 +135,7 @@ impl PduCounter {
     }
 }
 
-/// A link and its ends, the near one first.
+/// Makes a link. Returns its ends, the near one first.
 pub fn link(clock: &Arc<dyn Clock>, model: FaultyLinkModel, seed: u64) -> (LinkEnd, LinkEnd) {
     let direction = || {
         let FaultyLinkModel { header_digest, data_digest, .. } = model;
@@ -193,7 +194,7 @@ impl Link {
     }
 }
 
-/// Looks at a link from outside, and cuts it by hand.
+/// Counts the PDUs of a link from outside, and cuts it by hand.
 pub struct Breaker(Arc<Mutex<Link>>);
 
 impl Breaker {
@@ -216,7 +217,7 @@ impl Breaker {
 }
 
 impl LinkEnd {
-    /// What cuts its link.
+    /// A breaker for its link.
     pub fn breaker(&self) -> Breaker {
         Breaker(Arc::clone(&self.shared))
     }
@@ -294,7 +295,7 @@ impl AsyncWrite for LinkEnd {
 
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut link = lock(&self.shared);
-        // On a silent link, nobody hears of that either.
+        // On a silent link the other end does not notice that either.
         if link.cut != Some(CutKind::Silent) {
             link.directions[self.outgoing].is_closed = true;
         }

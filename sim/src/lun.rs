@@ -1,4 +1,4 @@
-//! The LUN under a stack, and what it does wrong.
+//! The LUN below a stack, and its faults.
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use block::{ErrorKind, Event, Geometry};
 
 use crate::refusal::{Refused, refuse};
 
-/// 4096-byte blocks of a LUN under lines of the usual size: no multiple of anything larger than its block.
+/// 4096-byte blocks of a LUN below lines of the usual size: an odd count, so the size is no
+/// multiple of a larger line.
 const BLOCKS_OF_4096: u64 = 49;
-/// Lines of a LUN under larger ones.
+/// Lines of a LUN below larger lines.
 const LINES: u64 = 20;
 
-/// What the LUN is.
+/// The parameters of a LUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lun {
     /// Bytes of a logical block.
@@ -27,7 +28,7 @@ pub struct Lun {
 }
 
 impl Lun {
-    /// Any.
+    /// Draws any parameters.
     pub fn draw(random: &mut Random) -> Self {
         Self {
             block_bytes: if random.chance(0.3) { 4096 } else { 512 },
@@ -36,7 +37,7 @@ impl Lun {
         }
     }
 
-    /// Under lines of so many bytes.
+    /// The geometry below lines of `line_bytes`.
     pub(crate) fn geometry(self, line_bytes: u64) -> Geometry {
         let plain = Geometry::plain((BLOCKS_OF_4096 * 4096).max(LINES * line_bytes));
         Geometry {
@@ -51,21 +52,21 @@ impl Lun {
     }
 }
 
-/// What a LUN does wrong in a life.
+/// A fault of a LUN in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LunFault {
-    /// The flush of this number fails, and drops what it should have made durable.
+    /// The flush of this number fails, and drops the data that it covers.
     Flush(u64, FlushEffect),
-    /// The write of this number fails, and is carried out, or in part, or not.
+    /// The write of this number fails; it is carried out, wholly or in part, or not.
     Write(u64),
-    /// From this write on some fail here and there, and a flush; nothing is changed by them.
+    /// From this write on some writes and a flush fail, and change nothing.
     Several(u64),
-    /// Nothing reaches it, from a moment on and for so long.
+    /// No request reaches it: from the first time on, for the second.
     Away(Duration, Duration),
 }
 
 impl LunFault {
-    /// Some, or none.
+    /// Draws a fault, or none.
     pub fn draw(random: &mut Random) -> Option<Self> {
         match random.below(10) {
             0 => Some(Self::Flush(random.below(6), FlushEffect::Drops)),
@@ -80,7 +81,7 @@ impl LunFault {
         }
     }
 
-    /// Lets `lun` do it from now on, as long as `executor` runs.
+    /// Makes `lun` have the fault from now on, as long as `executor` runs.
     pub fn strike(self, lun: &CrashLayer, executor: &mut Executor) {
         let (writes, flushes) = (lun.writes_seen(), lun.flushes_seen());
         match self {
@@ -106,7 +107,7 @@ impl LunFault {
         }
     }
 
-    /// Whether a flush fails that may drop what was volatile.
+    /// Whether a flush fails that may drop volatile data.
     pub fn drops(self) -> bool {
         matches!(self, Self::Flush(..))
     }

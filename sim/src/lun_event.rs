@@ -1,4 +1,4 @@
-//! What happens to the LUN in a life without being wrong, and is told by an event.
+//! Events of the LUN in a life that are no faults, and that it reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,38 +15,39 @@ use crate::application::lock;
 use crate::history::History;
 use crate::late_loss::LateLoss;
 
-/// Bytes by which a LUN may be larger in the end.
+/// Bytes by which a LUN may grow.
 pub const GROWTH_BYTES: u64 = 64 << 10;
-/// Most changes by others in a life, and most time before each, in microseconds.
+/// Most changes by other hosts in a life; below, the most time before each, in microseconds.
 const CHANGES_MAX: u64 = 12;
 const PAUSE_MICROS_MAX: u64 = 6000;
 /// Most losses in a life.
 const LOSSES_MAX: u64 = 3;
-/// The moment of what happens once, in microseconds.
+/// Latest time of an event that comes once, in microseconds.
 const MOMENT_MICROS_MAX: u64 = 30_000;
 
-/// What happens to a LUN in one life.
+/// An event of a LUN in one life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LunEvent {
-    /// Others write to the part of the LUN that is theirs, as drawn from this.
+    /// Other hosts write to their part of the LUN, as drawn from this seed.
     ChangedByOthers(u64),
-    /// It has [`GROWTH_BYTES`] more from a moment on.
+    /// It grows by [`GROWTH_BYTES`] at this time.
     Grows(Duration),
-    /// It loses what it holds volatile, and goes on: so many times, each so long after the one before.
+    /// It loses volatile data, and goes on: this many times, each so long after the one before.
     LosesCache(Duration, u32),
-    /// The same when the stack flushes it behind so many other times, and it says so with the answer to that.
+    /// The same once, after this many flushes of the stack, and reported with the answer to the
+    /// next one.
     LosesCacheUntold(u64),
 }
 
 impl LunEvent {
-    /// One, or none.
+    /// Draws an event, or none.
     pub fn draw(random: &mut Random) -> Option<Self> {
         let moment = Duration::from_micros(random.below(MOMENT_MICROS_MAX));
         match random.below(10) {
             0..3 => Some(Self::ChangedByOthers(random.bits())),
             3 => Some(Self::Grows(moment)),
             4 => {
-                // Apart, so that what else is drawn from a seed stays as it was.
+                // From a copy, so that everything else drawn from a seed stays as it was.
                 let times = 1 + random.clone().below(LOSSES_MAX) as u32;
                 Some(Self::LosesCache(moment / times, times))
             }
@@ -56,22 +57,23 @@ impl LunEvent {
     }
 }
 
-/// Who is told beside those that follow the LUN.
+/// What else has to know of an event, besides the subscribers of the LUN.
 pub(crate) struct Told {
-    /// What every sector may hold.
+    /// The model: the history of every sector.
     pub(crate) history: Arc<Mutex<History>>,
-    /// Whether the stack keeps also what was acknowledged and is volatile on the LUN.
+    /// Whether the stack keeps acknowledged data, too, that is volatile on the LUN.
     pub(crate) keeps_volatile: bool,
-    /// Whether there is no log, which has copies of what is volatile on the LUN.
+    /// Whether losses have to be reported to clients: a log has copies of data that is volatile on
+    /// the LUN.
     pub(crate) is_told: bool,
-    /// What others changed, for the next life.
+    /// Changes by other hosts, for the next life.
     pub(crate) changed: Arc<Mutex<Vec<ByteRange>>>,
-    /// The part of others, from the start of the LUN.
+    /// Bytes of the part of other hosts, from the start of the LUN.
     pub(crate) others_bytes: u64,
 }
 
 impl LunEvent {
-    /// Lets it happen to `lun`, as long as `executor` runs.
+    /// Makes the event happen to `lun`, as long as `executor` runs.
     pub(crate) fn happen(self, lun: &CrashLayer, late_loss: &LateLoss, executor: &mut Executor, told: Told) {
         let (lun, clock) = (lun.clone(), executor.clock());
         match self {
@@ -94,8 +96,8 @@ impl LunEvent {
 }
 
 impl Told {
-    /// What was volatile on the LUN is lost, by `lose`: nobody acknowledges anything meanwhile. Gives what to do when
-    /// the LUN says so.
+    /// Loses volatile data of the LUN by `lose`, while no write is acknowledged. Returns a function
+    /// to be called when the LUN reports it.
     fn lose(&self, lose: &dyn Fn()) -> Box<dyn FnOnce() + Send> {
         let mut history = lock(&self.history);
         let loss = if self.keeps_volatile { None } else { history.lose_volatile() }.filter(|_| self.is_told);
@@ -104,7 +106,8 @@ impl Told {
         Box::new(move || lock(&history).announce(loss))
     }
 
-    /// Others write here and there. Who follows the LUN hears of each before whoever wrote has his answer.
+    /// Other hosts write here and there. The subscribers of the LUN get each event before the
+    /// writer has its answer.
     async fn change(&self, lun: &CrashLayer, clock: &dyn Clock, seed: u64) {
         let mut random = Random::new(seed);
         let block = u64::from(lun.geometry().logical_block_bytes);
@@ -114,7 +117,7 @@ impl Told {
             let count = 1 + random.below(blocks);
             let range = ByteRange { offset: random.below(blocks - count + 1) * block, length: count * block };
             let submitted = lock(&self.history).submit(range, false);
-            // A mark has it as soon as it may be there.
+            // A mark covers the range as soon as the data may be there.
             self.changed.lock().expect("nobody panics with it").push(range);
             let is_written = lun.write(range.offset, submitted.buffer(), true).await.is_ok();
             lun.publish(&Event::Invalidated(range));

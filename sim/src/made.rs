@@ -1,4 +1,4 @@
-//! What the stores of a stack are made with.
+//! The parameters with which the stores of a stack are made.
 
 use base::random::Random;
 use cache::{Alignment, Associativity, CrashMode, LineSize};
@@ -7,46 +7,47 @@ use uuid::Uuid;
 
 use crate::lun::Lun;
 
-/// Where the slots of a write log are.
+/// The place of a write log's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// It has none: writes are acknowledged from records.
+    /// No slots: writes are acknowledged from records.
     None,
     /// In persistent memory.
     Nvram,
-    /// In RAM, which forgets what was not flushed.
+    /// In RAM, which loses data that was not flushed.
     Volatile,
 }
 
-/// What the stores of a stack are made with. It is the same in all lives.
+/// The parameters of a stack's stores. They are the same in all lives.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     /// Lines of the cache.
     pub line_size: LineSize,
     /// Sets of the cache.
     pub associativity: Associativity,
-    /// Few make writes wait for them; many make a table page long enough to tear.
+    /// Frames of the cache. Few make writes wait for them; many make a table page long enough to
+    /// tear.
     pub frames: u64,
     /// Where lines begin, in bytes.
     pub lines_at: u64,
-    /// Of the log of the cache. A quarter is what a record may take.
+    /// Bytes of the cache's log. A record may take a quarter of it.
     pub cache_log_bytes: u64,
     /// Whether whole lines have checksums.
     pub has_checksums: bool,
-    /// Whether a crash costs all of the cache, which then never has anything dirty.
+    /// Whether the cache is lost in a crash, so that it never has dirty data.
     pub is_forgetful: bool,
-    /// Of the log.
+    /// The slots of the log.
     pub slots: Slots,
-    /// Bytes from the start of the LUN that only others write to.
+    /// Bytes from the start of the LUN that only other hosts write to.
     pub others_bytes: u64,
 }
 
 impl Made {
-    /// Any, for lines of this size.
+    /// Draws any parameters, for lines of this size.
     pub fn draw(line_size: LineSize, lun: Lun, random: &mut Random) -> Self {
         let one_of = |random: &mut Random, count: usize| random.below(count as u64) as usize;
         let is_small = line_size == LineSize::default();
-        // Apart, so that what else is drawn from a seed stays as it was.
+        // From a copy, so that everything else drawn from a seed stays as it was.
         let cache_log_bytes = [16 << 10, 48 << 10][one_of(&mut random.clone(), 2)];
         Self {
             line_size,
@@ -57,17 +58,17 @@ impl Made {
             has_checksums: is_small && random.chance(0.3),
             is_forgetful: random.chance(0.1),
             slots: [Slots::None, Slots::None, Slots::Nvram, Slots::Volatile][one_of(random, 4)],
-            // It ends in the middle of a line.
+            // The part ends in the middle of a line.
             others_bytes: if random.chance(0.4) { 4096 + u64::from(lun.block_bytes) * random.below(20) } else { 0 },
         }
     }
 
-    /// Bytes of the LUN's lines, as far as they make it larger.
+    /// Bytes of a line, where larger lines need a larger LUN; see `Lun::geometry`.
     pub(crate) fn line_bytes(&self) -> u64 {
         self.line_size.bytes()
     }
 
-    /// The first cache has number 0; those that take its place have other lines and sets.
+    /// The first cache has number 0; its successors have other lines and sets.
     pub(crate) fn cache_options(&self, number: u8) -> cache::FormatOptions {
         let other_ways = [Associativity::Ways(6), Associativity::Full][usize::from(number) % 2];
         let other_line_bytes = [4 << 10, 4 << 10, 32 << 10][usize::from(number) % 3];

@@ -1,4 +1,4 @@
-//! What a stack stands on: media that outlive the program and lose power.
+//! The media below a stack, which outlive the program and lose power.
 //!
 //! ```text
 //!   application ─► difference? ─► write log? ─► cache? ─► LUN
@@ -6,7 +6,8 @@
 //!                 its device  its device NVRAM   its device, and that of its successor
 //!                 all of them on the host's power; the LUN may have its own
 //! ```
-//! Everything else begins anew in each life, with options of its own ([`Choice`](crate::choice::Choice)).
+//! Everything else is new in each life, with options of its own
+//! ([`Choice`](crate::choice::Choice)).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,24 +34,25 @@ use crate::refusal::Refusing;
 use crate::region::CrashRegion;
 
 const CACHE_BYTES: u64 = 1 << 20;
-/// A successor's device has this much more.
+/// Additional bytes of a successor's device.
 const CACHE_MORE_BYTES: u64 = 256 << 10;
-/// Lines for which a cache has room at least.
+/// Least lines of a cache.
 const CACHE_LINES: u64 = 18;
 const LOG_BYTES: u64 = 400 << 10;
-/// A log that is made anew has this much more.
+/// Additional bytes of a log that is made anew.
 const LOG_MORE_BYTES: u64 = 192 << 10;
 const NVRAM_BYTES: usize = 24 << 10;
 const DIFFERENCE_BYTES: u64 = 512 << 10;
 
-/// What ends a life.
+/// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fails {
     /// The program is killed; all devices keep their power.
     Program,
     /// The host loses its power.
     Host,
-    /// The host's devices lose their power and are gone; the program goes on for a while with the LUN.
+    /// The host's devices lose their power and are gone; the program goes on for a while with the
+    /// LUN.
     Devices,
     /// The LUN loses its power, and the program ends; the host's devices keep theirs.
     Lun,
@@ -59,12 +61,12 @@ pub enum Fails {
 }
 
 impl Fails {
-    /// Whether the host's devices lose what is volatile.
+    /// Whether the host's devices lose volatile data.
     fn takes_host(self) -> bool {
         matches!(self, Self::Host | Self::Devices | Self::Both)
     }
 
-    /// Whether the LUN loses what is volatile.
+    /// Whether the LUN loses volatile data.
     fn takes_lun(self) -> bool {
         matches!(self, Self::Lun | Self::Both)
     }
@@ -75,34 +77,35 @@ pub struct Media {
     pub(crate) layers: Layers,
     pub(crate) made: Made,
     pub(crate) lun: CrashLayer,
-    /// A cache, and the one that may take its place.
+    /// The devices of a cache and of its successor.
     pub(crate) caches: [CrashLayer; 2],
-    /// Which of them the next start finds.
+    /// Index of the one that the next start finds.
     pub(crate) cache_index: Arc<AtomicUsize>,
     pub(crate) log: CrashLayer,
     pub(crate) nvram: Arc<CrashRegion>,
     pub(crate) difference: CrashLayer,
-    /// What others changed on the LUN since a stack was open on it.
+    /// Changes of the LUN by other hosts since a stack was open on it.
     pub(crate) changed: Vec<ByteRange>,
-    /// What they changed while one was.
+    /// Such changes while a stack was open.
     changed_in_life: Arc<Mutex<Vec<ByteRange>>>,
-    /// What the LUN of this life is to lose.
+    /// The loss ordered for the LUN of this life.
     pub(crate) late_loss: Arc<LateLoss>,
-    /// Whether a store had some of that dirty, and an opening that failed was told to overwrite it.
+    /// Whether a store had dirty data there, and an opening with a conflict was repeated to
+    /// overwrite the changes.
     pub(crate) is_conflicting: bool,
-    /// How many stores were made.
+    /// Count of stores made so far.
     made_count: u8,
-    /// What is not among its layers now.
+    /// The stores that are not among the layers now.
     pub(crate) away: Away,
-    /// Whether the host noted that the log failed and must be discarded.
+    /// Whether the host has noted that the log failed and must be discarded.
     pub(crate) is_log_noted: Arc<AtomicBool>,
 }
 
 impl Media {
-    /// New ones, formatted, each store empty.
+    /// New media, formatted, each store empty.
     ///
     /// # Panics
-    /// When formatting fails, which nothing makes it do.
+    /// When formatting fails; nothing makes it fail.
     pub fn new(layers: Layers, lun: Lun, made: Made, fails: Fails, seed: u64) -> Self {
         let host = Power::new();
         let lun_power = if fails == Fails::Both { host.clone() } else { Power::new() };
@@ -132,7 +135,7 @@ impl Media {
         media
     }
 
-    /// A number that no store of these media has.
+    /// A number that no other store of these media has.
     pub(crate) fn next_number(&mut self) -> u8 {
         self.made_count += 1;
         self.made_count - 1
@@ -158,7 +161,7 @@ impl Media {
             return;
         }
         let options = Made::log_options(self.next_number());
-        // What was in slots belongs to another log.
+        // The slots belong to another log.
         self.nvram = CrashRegion::new(self.log.power(), NVRAM_BYTES);
         let (device, lun): (SharedDevice, _) = (Arc::new(self.log.clone()), self.shared_lun());
         let formatting = async move { WriteLog::format(&device, &lun, options).await };
@@ -174,7 +177,7 @@ impl Media {
         Executor::in_order().block_on(formatting).expect("nothing fails");
     }
 
-    /// Makes stores of other sizes in the place of those there are, which have nothing dirty and are closed.
+    /// Replaces the stores, which have nothing dirty and are closed, by new ones of other sizes.
     pub fn make_anew(&mut self, seed: u64) {
         self.renew_cache();
         self.renew_log(seed);
@@ -206,8 +209,8 @@ impl Media {
         self.layers
     }
 
-    /// The next opening finds other layers. A store that goes has nothing dirty; was it closed, too, and nothing
-    /// `renews` it, then it is what comes again; else a new one.
+    /// Changes the layers for the next opening. A store that goes has nothing dirty. If it is
+    /// closed as well, it comes back with its content, unless it `renews`; else a new one is made.
     pub fn change_layers(&mut self, layers: Layers, is_closed: bool, renews: bool, seed: u64) {
         let before = std::mem::replace(&mut self.layers, layers);
         let wanting = self.away.follow(before, layers, is_closed, renews);
@@ -219,17 +222,17 @@ impl Media {
         }
     }
 
-    /// Where a stack without a cache notes what it changes.
+    /// Where a stack without a cache notes its changes.
     pub(crate) fn unseen_by_cache(&self) -> Option<Unseen> {
         (!self.layers.has_cache()).then(|| self.away.unseen.clone())
     }
 
-    /// What a cache is told that is opened now.
+    /// The changes to be passed to a cache that is opened now.
     pub(crate) fn told_to_cache(&self) -> Vec<ByteRange> {
         [self.changed.as_slice(), self.away.unseen.lock().as_slice()].concat()
     }
 
-    /// A stack was opened, and told of all that had changed.
+    /// Forgets the changes: a stack was opened with all of them.
     pub(crate) fn forget_changed(&mut self) {
         let changed = std::mem::take(&mut self.changed);
         let mut unseen = self.away.unseen.lock();
@@ -239,12 +242,12 @@ impl Media {
         }
     }
 
-    /// Whether the log failed in a way that the host noted: it must be discarded.
+    /// Whether the host has noted that the log failed: it must be discarded.
     pub fn is_log_noted(&self) -> bool {
         self.layers.has_log() && self.is_log_noted.load(Ordering::Relaxed)
     }
 
-    /// The user gives up the log, with what only it has: a new one takes its place.
+    /// The user gives up the log, with data that only it has: a new one replaces it.
     pub fn discard_log(&mut self, seed: u64) {
         self.is_log_noted.store(false, Ordering::Relaxed);
         self.renew_log(seed);
@@ -256,22 +259,23 @@ impl Media {
 
     /// The power whose loss ends this life.
     pub fn power(&self, fails: Fails) -> &Power {
-        // A LUN alone is all that is written to: whatever ends then, it ends at a write of that.
+        // A bare LUN is the only device that is written to: a life on it ends at one of its writes.
         let is_lun = fails == Fails::Lun || self.layers == Layers::None;
         if is_lun { self.lun.power() } else { self.log.power() }
     }
 
-    /// Of the LUN.
+    /// The geometry of the LUN.
     pub fn geometry(&self) -> Geometry {
         self.lun.geometry()
     }
 
-    /// What is on the LUN, as reads see it.
+    /// The content of the LUN, as reads see it.
     pub fn read_lun(&self) -> Vec<u8> {
         read_all(&mut Executor::in_order(), self.shared_lun())
     }
 
-    /// Somebody else writes to the LUN, durably, while no stack is open on it. The next stack is told.
+    /// Another host writes to the LUN, durably, while no stack is open on it. The next stack is
+    /// opened with the change.
     pub fn change_lun(&mut self, range: ByteRange, bytes: Buffer) {
         let lun = self.shared_lun();
         let writing = async move { lun.write(range.offset, bytes, true).await };
@@ -279,7 +283,7 @@ impl Media {
         self.changed.push(range);
     }
 
-    /// Lets LUN and stores do wrong from now on what was chosen, in the life that `executor` runs.
+    /// Applies the chosen faults to LUN and stores, in the life that `executor` runs.
     pub fn spoil(&self, choice: &Choice, executor: &mut Executor) {
         if let Some(fault) = choice.lun_fault {
             fault.strike(&self.lun, executor);
@@ -296,7 +300,8 @@ impl Media {
         }
     }
 
-    /// Lets the device that was chosen to refuse requests for a while do so, now that the stack is open.
+    /// Makes the device chosen for refusals refuse requests for a while, now that the stack is
+    /// open.
     pub fn refuse(&self, choice: &Choice, executor: &mut Executor) {
         let Some(refusal) = choice.refusal else { return };
         let device = match refusal.device {
@@ -308,7 +313,7 @@ impl Media {
         refusal.strike(device, executor);
     }
 
-    /// Lets something happen to the LUN, in the life that `executor` runs.
+    /// Makes the chosen event happen to the LUN, in the life that `executor` runs.
     pub fn let_happen(
         &self,
         event: LunEvent,
@@ -322,7 +327,8 @@ impl Media {
         event.happen(&self.lun, &self.late_loss, executor, told);
     }
 
-    /// What is no LUN of these stores: another one of the same size, or this one in blocks of another size.
+    /// Another LUN than that of these stores: of the same size, or the same one in blocks of
+    /// another size.
     pub(crate) fn other_lun(&self, has_other_blocks: bool) -> CrashLayer {
         let (geometry, identity) = (self.geometry(), self.lun.identity());
         let (geometry, identity) = match has_other_blocks {
@@ -332,7 +338,7 @@ impl Media {
         CrashLayer::new(geometry.size_bytes, 0).with_geometry(geometry).with_identity(identity)
     }
 
-    /// The LUN has another size when it is found the next time.
+    /// Changes the size of the LUN for the next opening.
     pub fn resize_lun(&mut self, size_bytes: u64) {
         let old_bytes = self.geometry().size_bytes;
         if let Some(unseen) = self.unseen_by_cache().filter(|_| size_bytes < old_bytes) {
@@ -341,12 +347,12 @@ impl Media {
         self.lun.resize(size_bytes);
     }
 
-    /// The media as the next life finds them.
+    /// The media for the next life.
     #[must_use]
     pub fn after(mut self, fails: Fails, next_fails: Fails, seed: u64) -> Self {
         self.changed.append(&mut self.changed_in_life.lock().expect("nobody panics with it"));
         let loss = Loss::Seeded(seed);
-        // What keeps its power keeps what is volatile, and may lose it in a later life.
+        // A medium that keeps its power keeps volatile data, and may lose it in a later life.
         let next = |medium: &CrashLayer, has_lost_power: bool, power: &Power| match has_lost_power {
             true => medium.after_power_loss_as(loss, power),
             false => medium.after_restart_as(loss, power),
@@ -380,7 +386,7 @@ fn in_other_blocks(geometry: Geometry) -> Geometry {
     }
 }
 
-/// All that `device` holds.
+/// Reads the whole content of `device`.
 ///
 /// # Panics
 /// When a read fails.

@@ -1,5 +1,5 @@
-//! One device of a stack that refuses requests for a while, once or again and again, and works in between, while the
-//! others are sound.
+//! Refusals: one device of a stack refuses requests for a while, once or several times, and works
+//! in between, while the others have no faults.
 
 use std::time::Duration;
 
@@ -12,42 +12,42 @@ use block::{Device, ErrorKind};
 
 use crate::layers::Layers;
 
-/// Most time before it begins, and most that it takes, in microseconds.
+/// Latest begin; below, the longest duration, both in microseconds.
 const FROM_MICROS_MAX: u64 = 20_000;
 const TIME_MICROS_MAX: u64 = 20_000;
-/// Most times that it comes.
+/// Most times that it happens.
 const TIMES_MAX: u64 = 3;
 
-/// Which device.
+/// The device that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusing {
     /// The LUN.
     Lun,
-    /// That of the log.
+    /// The log's device.
     Log,
-    /// That of the cache.
+    /// The cache's device.
     Cache,
-    /// That of the difference.
+    /// The difference's device.
     Difference,
 }
 
-/// Which requests.
+/// The requests that it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Reads.
     Reads,
-    /// Writes, with this effect all the same.
+    /// Writes, with this effect.
     Writes(WriteEffect),
-    /// Flushes, with this effect all the same.
+    /// Flushes, with this effect.
     Flushes(FlushEffect),
     /// All of them.
     All,
 }
 
-/// Calls of one device that fail for a while.
+/// Requests to one device that fail for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Which device.
+    /// The device.
     pub device: Refusing,
     refused: Refused,
     from: Duration,
@@ -56,7 +56,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// One of a device of these layers, or none.
+    /// Draws a refusal by a device of these layers, or none.
     pub fn draw(layers: Layers, random: &mut Random) -> Option<Self> {
         let there = [
             (!layers.has_difference()).then_some(Refusing::Lun),
@@ -85,12 +85,12 @@ impl Refusal {
         random.chance(0.3).then_some(refusal)
     }
 
-    /// Whether flushes that fail may drop what was volatile.
+    /// Whether flushes fail that may drop volatile data.
     pub fn drops(&self) -> bool {
         self.refused == Refused::Flushes(FlushEffect::Drops)
     }
 
-    /// Lets `device` do it, as long as `executor` runs.
+    /// Makes `device` refuse, as long as `executor` runs.
     pub(crate) fn strike(self, device: &CrashLayer, executor: &mut Executor) {
         let (device, clock) = (device.clone(), executor.clock());
         executor.spawn(async move {
@@ -104,7 +104,7 @@ impl Refusal {
     }
 }
 
-/// Lets `device` refuse these until it is healed.
+/// Makes `device` refuse these requests until it is healed.
 pub(crate) fn refuse(device: &CrashLayer, refused: Refused, kind: ErrorKind) {
     let (write, flush) = match refused {
         Refused::Reads => (None, None),

@@ -1,6 +1,8 @@
-//! Persistent memory that loses power: what was not persisted lands in part, 8 bytes at a time.
+//! Persistent memory that loses power: stores that were not persisted land in part, 8 bytes at a
+//! time.
 //!
-//! Each persist counts as a write on its power, so that the power fails there as it fails at the writes of a disk.
+//! Each persist counts as a write on its power, so that the power may fail there as at the writes
+//! of a disk.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +10,7 @@ use base::random::Random;
 use block::layer::crash::Power;
 use writelog::PersistentRegion;
 
-/// What a processor writes back at once, in bytes.
+/// Bytes that a processor writes back at once.
 const ATOMIC_BYTES: usize = 8;
 
 /// Persistent memory that loses power.
@@ -20,12 +22,12 @@ pub struct CrashRegion {
 struct State {
     visible: Vec<u8>,
     durable: Vec<u8>,
-    /// Offset and length of what was stored since it was persisted.
+    /// Offset and length of stores that are not persisted yet.
     unpersisted: Vec<(usize, usize)>,
 }
 
 impl CrashRegion {
-    /// Of so many zero bytes.
+    /// A region of `size_bytes` zeroes.
     pub fn new(power: &Power, size_bytes: usize) -> Arc<Self> {
         Self::of(power, vec![0; size_bytes])
     }
@@ -35,7 +37,7 @@ impl CrashRegion {
         Arc::new(Self { state: Mutex::new(state), power: power.clone() })
     }
 
-    /// What the next start finds when the power was lost.
+    /// The region that the next start finds after a loss of power.
     #[must_use]
     pub fn after_power_loss(&self, power: &Power, seed: u64) -> Arc<Self> {
         let state = self.lock();
@@ -51,7 +53,8 @@ impl CrashRegion {
         Self::of(power, bytes)
     }
 
-    /// What the next start finds when only the program ended: the processor's caches are still there.
+    /// The region that the next start finds when only the program ended: the processor's caches are
+    /// still there.
     #[must_use]
     pub fn after_restart(&self, power: &Power) -> Arc<Self> {
         Self::of(power, self.lock().visible.clone())

@@ -26,45 +26,46 @@ use crate::made::Slots;
 use crate::media::Media;
 use crate::second_thread::SecondThread;
 
-/// Between the copying of what is clean and the hand-over.
+/// Pause between the copying of clean lines and the hand-over.
 const REPLACE_PAUSE: Duration = Duration::from_millis(3);
 
-/// A stack that is open, and its layers.
+/// An open stack, and its layers.
 #[derive(Clone)]
 pub struct Running {
-    /// Where the application's requests go.
+    /// The top layer, for the application's requests.
     pub top: SharedDevice,
-    /// Whether others changed on the LUN what a store has dirty, so that their change may be gone.
+    /// Whether other hosts changed data that a store has dirty, so that the store may have
+    /// overwritten their change.
     pub is_conflicting: bool,
     cache: Option<Arc<CachePart>>,
     log: Option<Arc<WriteLog>>,
     difference: Option<Arc<Difference>>,
-    /// Where level 2 is at work, when that is a thread of its own.
+    /// The thread of level 2, if it has its own.
     level2: Option<Arc<SecondThread>>,
-    /// What changes while there is no cache.
+    /// The changes noted while there is no cache.
     unseen_by_cache: Option<Unseen>,
 }
 
 /// A cache that may be replaced while requests go on.
 struct CachePart {
-    /// The one that has the requests. Short sections, never across an await.
+    /// The cache with the requests. Short sections, never across an await.
     current: Mutex<Arc<Cache>>,
-    /// Held by who replaces or closes it.
+    /// Held by a replacement or a close.
     changing: futures_util::lock::Mutex<()>,
     switch: Arc<SwitchLayer>,
     successor: Successor,
 }
 
-/// What a successor is made of.
+/// The devices and options of a successor.
 struct Successor {
     device: SharedDevice,
     lun: SharedDevice,
     format: cache::FormatOptions,
     open: cache::OpenOptions,
     workers: Workers,
-    /// Of the host.
+    /// The power of the host.
     power: Power,
-    /// Which cache the next start finds, and which that is with the successor in place.
+    /// Index of the cache that the next start finds; `index` is that of the successor.
     cache_index: Arc<AtomicUsize>,
     index: usize,
 }
@@ -74,7 +75,7 @@ impl CachePart {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Another cache in the place of this one, once in a life. It fails when the power does.
+    /// Replaces the cache, once in a life. Fails when the power is lost.
     async fn replace(&self, clock: &dyn Clock) -> Result<(), Error> {
         let _changing = self.changing.lock().await;
         let Successor { device, lun, format, open, workers, power, cache_index, index } = &self.successor;
@@ -87,11 +88,11 @@ impl CachePart {
         let new = old.open_successor(Arc::clone(device), Arc::clone(lun), open).await?;
         workers.spawn(new.run());
         old.copy_to(&new, |_| {}).await?;
-        // What is written now the successor must not go on to have as it was.
+        // Time for writes, whose old data the successor must not keep.
         clock.sleep(REPLACE_PAUSE).await;
         self.switch.hold();
         let handed = old.hand_over(&new).await;
-        // What is put in place is a name on the host's devices: that takes one that is there.
+        // The replacement writes a name on the host's devices: not possible without their power.
         let is_possible = !power.is_lost();
         match handed {
             Ok(hand_over) if is_possible => {
@@ -112,15 +113,16 @@ impl CachePart {
 }
 
 impl Media {
-    /// Begins a life. Others' changes of the LUN are told to the stores, and are over with when it has begun.
+    /// Begins a life. The stores are opened with the changes by other hosts, which are forgotten
+    /// once it has begun.
     ///
     /// # Errors
-    /// What opening meets; only power that fails, or a LUN that does something wrong, makes it.
+    /// The error of an opening; only a loss of power or faults cause one.
     pub fn open(&mut self, executor: &mut Executor, choice: &Choice) -> Result<Running, Error> {
         let number = self.next_number();
         let mut is_conflicting = self.is_conflicting;
         let opened = self.open_over(executor, &self.lun, choice, number, &mut is_conflicting);
-        // An opening that failed may have overwritten already what it was told to.
+        // An opening that failed may have overwritten changes already.
         self.is_conflicting = is_conflicting && opened.is_err();
         if opened.is_ok() {
             self.forget_changed();
@@ -128,14 +130,14 @@ impl Media {
         opened
     }
 
-    /// Whether a stack refuses another LUN in the place of its own, or its own in blocks of another size, and leaves
-    /// that as it is.
+    /// Whether a stack refuses another LUN in place of its own, or its own in blocks of another
+    /// size, and leaves that unchanged.
     pub fn refuses_other_lun(&self, executor: &mut Executor, choice: &Choice, has_other_blocks: bool) -> bool {
         let other = self.other_lun(has_other_blocks);
         self.open_over(executor, &other, choice, 0, &mut false).is_err() && other.writes_seen() == 0
     }
 
-    /// `number` is that of a cache which may take the place of the one there is.
+    /// Opens a stack over `lun`. `number` is that of the cache that may become the successor.
     fn open_over(
         &self,
         executor: &mut Executor,
@@ -157,7 +159,7 @@ impl Media {
             let mut options = choice.log_options(executor, nvram);
             let (note, power) = (Arc::clone(&self.is_log_noted), self.log.power().clone());
             options.failure_note = choice.notes_log_failure.then_some(Arc::new(move || {
-                // A host without power notes nothing.
+                // A host without power keeps no note.
                 let is_on = !power.is_lost();
                 note.fetch_or(is_on, Ordering::Relaxed);
                 is_on
@@ -168,7 +170,8 @@ impl Media {
                 let options = writelog::OpenOptions { kept_changes, ..options.clone() };
                 executor.block_on(WriteLog::open(Arc::clone(&device), Arc::clone(&below), options))
             })?;
-            // Two tasks: on one thread the executor's seed mixes their steps, and lets none begin inside another.
+            // Two tasks: on one thread the executor's seed mixes their steps, and neither begins
+            // inside the other.
             executor.spawn(log.run_requests());
             running.spawn_level2(executor, log.run_destaging());
             running.top = log.clone();
@@ -185,7 +188,7 @@ impl Media {
         Ok(running)
     }
 
-    /// The LUN, timed, with what it is to lose and to tell late.
+    /// The LUN with latencies, and with its ordered loss.
     fn told_late(&self, executor: &mut Executor, medium: &CrashLayer) -> SharedDevice {
         let (inner, workers) = (timed(executor, medium, 700), Workers::new());
         let (medium, loss, others) = (medium.clone(), Arc::clone(&self.late_loss), workers.clone());
@@ -235,7 +238,8 @@ impl Media {
     }
 }
 
-/// Opens a store, and once more when others changed what it has dirty: the user says then that the store's data counts.
+/// Opens a store, and once more on a conflict with changes by other hosts: the user then decides
+/// for the store's data.
 fn unless_conflicting<T>(
     is_conflicting: &mut bool,
     mut open: impl FnMut(bool) -> Result<T, Error>,
@@ -249,7 +253,7 @@ fn unless_conflicting<T>(
     }
 }
 
-/// A device whose requests take their time.
+/// A device whose requests take time.
 fn timed(executor: &mut Executor, medium: &CrashLayer, micros_max: u64) -> SharedDevice {
     let workers = Workers::new();
     let latency = Latency::Between(Duration::ZERO, Duration::from_micros(micros_max));
@@ -258,7 +262,7 @@ fn timed(executor: &mut Executor, medium: &CrashLayer, micros_max: u64) -> Share
     Arc::new(timed)
 }
 
-/// A device of the host, as this life uses it.
+/// A device of the host, with the options of this life.
 fn of_host(executor: &mut Executor, medium: &CrashLayer, choice: &Choice) -> SharedDevice {
     let device = timed(executor, medium, 100);
     if !choice.shares_flushes {
@@ -271,7 +275,7 @@ fn of_host(executor: &mut Executor, medium: &CrashLayer, choice: &Choice) -> Sha
 }
 
 impl Running {
-    /// A LUN with nothing on it.
+    /// A bare LUN.
     fn of(lun: &SharedDevice, level2: Option<Arc<SecondThread>>) -> Self {
         Self {
             top: Arc::clone(lun),
@@ -291,29 +295,29 @@ impl Running {
         }
     }
 
-    /// The cache that has the requests now, if there is one that may change what is on the LUN.
+    /// The cache with the requests, if there is one that may change the LUN.
     pub fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.as_ref().filter(|_| self.difference.is_none()).map(|part| part.current())
     }
 
-    /// Something may change from now on: a cache that is away and comes again is told.
+    /// Notes a range that may change from now on, for a cache that is away and comes back.
     pub(crate) fn note_change(&self, range: ByteRange) {
         if let Some(unseen) = &self.unseen_by_cache {
             unseen.note(range);
         }
     }
 
-    /// Whether nothing stands on the LUN.
+    /// Whether there are no layers over the LUN.
     pub(crate) fn is_lun_alone(&self) -> bool {
         self.cache.is_none() && self.log.is_none() && self.difference.is_none()
     }
 
-    /// Whether a log has failed: what is changed now goes past it.
+    /// Whether a log has failed: changes now go past it.
     pub(crate) fn has_failed_log(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.status().failure.is_some())
     }
 
-    /// What a cache has dirty beyond the end of the LUN.
+    /// The stranded data of the cache, beyond the end of the LUN.
     pub fn stranded(&self) -> Stranded {
         self.cache().map(|cache| cache.status().stranded).unwrap_or_default()
     }
@@ -328,7 +332,7 @@ impl Running {
         self.log.is_some()
     }
 
-    /// Puts another cache in the place of the one there is.
+    /// Replaces the cache.
     ///
     /// # Errors
     /// The devices' own. The cache then goes on.
@@ -339,7 +343,7 @@ impl Running {
         }
     }
 
-    /// Brings down what is dirty.
+    /// Cleans and destages all dirty data.
     ///
     /// # Errors
     /// The devices' own.
@@ -353,13 +357,13 @@ impl Running {
         Ok(())
     }
 
-    /// Ends in order, from the top down.
+    /// Closes in order, from the top down.
     ///
     /// # Errors
     /// The devices' own.
     pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
         if self.difference.is_some() || self.is_lun_alone() {
-            // There is nothing to close: what is flushed is there.
+            // There is nothing to close: flushed data is on the LUN.
             self.top.flush().await?;
         }
         if let Some(log) = &self.log {
@@ -372,10 +376,10 @@ impl Running {
         Ok(())
     }
 
-    /// Holds what the stores say of themselves against what must be so after any crash.
+    /// Checks the status of the stores for what must hold after any crash.
     ///
     /// # Panics
-    /// When a cache has lost lines, or has some that do not match their checksums.
+    /// When a cache has lost lines, or lines that do not match their checksums.
     pub fn check_stores(&self, context: &str) {
         if let Some(part) = &self.cache {
             let status = part.current().status();

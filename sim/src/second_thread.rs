@@ -1,15 +1,16 @@
-//! A thread of its own for level 2, as in the program: by the same clock, which does not go on before both threads have
-//! nothing to do.
+//! A thread of its own for level 2, as in the program. Both threads share one clock, which does not
+//! advance before both are idle.
 //!
-//! What the two do in one moment is as the machine has it, and another time another: the command that repeats a run
-//! repeats all else.
+//! The order of what the two do at one moment depends on the machine, and differs from run to run:
+//! the command that repeats a run repeats everything else.
 //!
-//! It finds what goes wrong when the two are at work in one moment, in whatever order. A fault of some instructions, as
-//! a lock that is given up between a look and what follows from it, it finds by luck only: the two meet where both have
-//! something to do at one moment of virtual time, and for microseconds. To draw it, every lock and every atomic of the
-//! stores would have to be one that the executor knows, to switch threads there: another executor, and other types in
-//! all crates. What looks for such faults is tests in which threads meet all the time: `crates/cache/tests/threads.rs`
-//! (clients, cleaning, checkpoints and replacement), and those of the program, where level 2 has a thread of its own,
+//! It finds faults of the two at work at one moment, in any order. A fault within some
+//! instructions, such as a lock released between a check and its use, it finds only by luck: the
+//! two meet where both have work at one moment of virtual time, and for microseconds. To draw such
+//! orders the executor would have to know every lock and every atomic of the stores, to switch
+//! threads there: another executor, and other types in all crates. Such faults are sought by tests
+//! in which threads meet all the time: `crates/cache/tests/threads.rs` (clients, cleaning,
+//! checkpoints and replacement), and those of the program, where level 2 has a thread of its own,
 //! under load and SIGKILL (`tests/tests/kill.rs`, `cache_parts.rs`).
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-/// A thread with tasks. Dropped, it ends with what it does in that moment.
+/// A thread with tasks. When dropped, it ends after what it does at that moment.
 pub(crate) struct SecondThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -28,7 +29,7 @@ pub(crate) struct SecondThread {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified with every change of the state.
+    /// Notified at every change of the state.
     changed: Condvar,
 }
 
@@ -50,7 +51,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for something to do: new tasks, or old ones; `None` at the end.
+    /// Waits for work: new tasks, or wake-ups of old ones; `None` at the end.
     fn wait_for_work(&self) -> Option<Vec<BoxFuture<'static, ()>>> {
         self.change(|state| state.is_busy = false);
         let waiting = |state: &mut State| !state.is_woken && !state.has_ended;
@@ -67,7 +68,8 @@ impl Wake for Shared {
     }
 }
 
-/// Nobody waits for a thread that is gone, by a panic, too.
+/// Marks the thread as ended when it is dropped, also by a panic, so that no other thread waits for
+/// it.
 struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
@@ -87,7 +89,7 @@ fn work(shared: Arc<Shared>) {
 }
 
 impl SecondThread {
-    /// One without tasks.
+    /// A thread without tasks.
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
@@ -102,7 +104,8 @@ impl SecondThread {
         });
     }
 
-    /// What waits until it has nothing to do: see [`Executor::beside`](base::executor::Executor::beside).
+    /// A function that waits until it is idle: see
+    /// [`Executor::beside`](base::executor::Executor::beside).
     pub(crate) fn idle(&self) -> impl Fn() + 'static {
         let shared = Arc::clone(&self.shared);
         move || {

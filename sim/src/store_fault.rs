@@ -1,22 +1,23 @@
-//! What the device of a store does wrong in a life: one request fails, once.
+//! Faults of a store's device in a life: one request fails, once.
 
 use base::random::Random;
 use block::ErrorKind;
 use block::layer::crash::{CrashLayer, FlushEffect, Reported, WriteEffect};
 
-/// What fails, and what happens all the same. Requests count from the moment at which the fault begins.
+/// The request that fails, and its effect all the same. Requests are counted from the begin of the
+/// fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreFault {
     /// The read of this number fails.
     Read(u64),
-    /// The write of this number fails, and is carried out, or in part, or not.
+    /// The write of this number fails; it is carried out, wholly or in part, or not.
     Write(u64),
-    /// The flush of this number fails, and drops what it should have made durable, or leaves it as it is.
+    /// The flush of this number fails, and drops the data that it covers, or leaves it volatile.
     Flush(u64, FlushEffect),
 }
 
 impl StoreFault {
-    /// Some, or none.
+    /// Draws a fault, or none.
     pub fn draw(random: &mut Random) -> Option<Self> {
         match random.below(10) {
             0 => Some(Self::Read(random.below(40))),
@@ -27,7 +28,7 @@ impl StoreFault {
         }
     }
 
-    /// Lets `device` do it from now on.
+    /// Makes `device` have the fault from now on.
     pub fn strike(self, device: &CrashLayer) {
         match self {
             Self::Read(nth) => device.fail_read_once(device.reads_seen() + nth, ErrorKind::Media),

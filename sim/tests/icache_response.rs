@@ -1,10 +1,11 @@
 //! Paper 000, figures 5a, 5b and 6 in virtual time (the model is `lab::icache_model`): 230,370 requests of 2 KiB, 89 %
 //! writes, against a 7200 rpm disk behind a link; 4 MiB of NVRAM and a log disk of 20 MiB.
 //!
-//! Ours must answer 99 % of the writes within 1 ms and the slowest within 10 ms, with one client and with eight. The
-//! paper's profile must stall where the log is full, and there it differs from the paper: its peaks of 120 ms come from
-//! level 1 (3.3.2), after idle periods that these clients, who never pause, do not leave; here the stalls are behind
-//! level 2, and last for seconds. `FOREBAY_RESPONSES=1` prints the table.
+//! Ours must answer 99 % of the writes within 1 ms and the slowest within 10 ms, with one client
+//! and with eight. The paper's profile must stall where the log is full, and there it differs from
+//! the paper. Its peaks of 120 ms come from level 1 (3.3.2), after idle periods, which these
+//! clients without pauses do not leave; here the stalls come from level 2, and last for seconds.
+//! `FOREBAY_RESPONSES=1` prints the table.
 
 use std::time::Duration;
 
@@ -65,9 +66,9 @@ fn no_write_of_eight_clients_waits_for_destaging() {
     check_no_write_waits(8);
 }
 
-/// Without reading what lies between blocks the disk takes them one by one, at 13 ms each. Eight clients bring more:
-/// the log fills, and writes to slots come at the pace at which these empty: each waits a little, instead of some for
-/// seconds.
+/// Without reading the gaps between blocks the disk writes them one by one, at 13 ms each. Eight
+/// clients bring more: the log fills, and writes to slots come at the pace at which these empty:
+/// each waits a little, instead of some for seconds.
 #[test]
 fn where_the_disk_is_too_slow_writes_slow_down_evenly() {
     let responses = responses(System::OursApart, 8, REQUESTS);

@@ -1,22 +1,31 @@
-//! Whatever stands on a LUN, and whenever the power fails: every acknowledged write is there, whole, in every later
-//! life.
+//! Power losses of all stacks at any moment: every acknowledged write is there, whole, in every
+//! later life.
 //!
-//! A run is a seed: it draws the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not), what the stores are
-//! made with (lines, sets, where the slots of a log are), what fails, and for each life the options, what the LUN does
-//! wrong meanwhile (a flush that fails and drops, a write that fails and lands, a time in which nothing reaches it),
-//! what the devices of the stores do wrong, which device of several refuses reads, writes, flushes or all of them for a
-//! while, again and again, what happens to it and is told (others write to a part that is theirs, it grows, it loses
-//! what it holds volatile and goes on, several times), what users order (another mode, another cache), and the moment
-//! of its end, which may be in the middle of an opening, of a change of caches, or of a close (or of two at once) while
-//! cleaning and requests go on. What keeps its power keeps what is volatile, and may lose it in a later life. An
-//! opening after a crash may be cut off as well, in whatever it does to recover or a little later, and the next one,
-//! too, before one is let come to its end. That one is closed, or killed, too; behind it host and LUN may lose their
-//! power, and the LUN may have another size the next time. Where a log keeps the order of what it is given, the LUN is
-//! read after each life, too: it has all up to some moment. Between lives others may write to the LUN, and stores be
-//! made anew in other sizes. In some runs a cache and a log come and go between lives: added whatever was left, taken
-//! away when they are closed or clean, brought back as they were or new, and the LUN is used without any in between. A
-//! log that failed and must be discarded is, and what went past it is there. Everything is read and held against the
-//! history, and no flush may end well behind a loss that nobody tells. A failure prints the command that repeats it.
+//! A run is a seed. It draws
+//!
+//! - the LUN (blocks of 512 or 4096 bytes, thin or thick, volatile or not) and the parameters of the stores (lines,
+//!   sets, the slots of a log);
+//! - what fails, and for each life the options;
+//! - faults of the LUN (a flush that fails and drops, a write that fails and lands, a time in which no request reaches
+//!   it), faults of the stores' devices, and a device of several that refuses reads, writes, flushes or all of them for
+//!   a while, again and again;
+//! - events of the LUN (other hosts write to their part, it grows, it loses volatile data and goes on, several times);
+//! - commands of users (another mode, another cache);
+//! - the moment of each end, which may be in an opening, in a replacement of a cache, or in a close (or two at once)
+//!   while cleaning and requests go on.
+//!
+//! A medium that keeps its power keeps volatile data, and may lose it in a later life. An opening
+//! after a crash may be cut off as well, in its recovery or a little later, and the next one, too,
+//! before one is let come to its end. That one is closed, or killed, too; after it host and LUN may
+//! lose their power, and the LUN may have another size the next time. Where a log keeps its order,
+//! the LUN is read after each life, too: it has all changes up to some moment.
+//!
+//! Between lives other hosts may write to the LUN, and stores be made anew in other sizes. In some
+//! runs a cache and a log come and go between lives: added to any LUN, taken away when they are
+//! closed or clean, brought back with their content or new; the LUN is used without them in
+//! between. A log that failed and must be discarded is discarded, and writes that went past it are
+//! there. All content is checked against the history, and no flush may succeed after a loss that
+//! was not reported. A failure prints the command that repeats it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,24 +50,26 @@ use writelog::{DestageOrder, Durability};
 
 /// Crashes in a run, one after the other.
 const LIVES: usize = 3;
-/// Later crashes come at a write below one of these, if the life makes so many: in the opening, or anywhere.
+/// Later crashes come at a write below one of these, if the life makes that many: in the opening,
+/// or anywhere.
 const WRITES_DRAWN: [u64; 2] = [12, 120];
 /// Most openings after a crash that are cut off, one after the other, before one is not.
 const CUTS_MAX: u64 = 3;
-/// They are at a write below this, if there are so many.
+/// They come at a write below this, if there are that many.
 const CUT_BELOW: u64 = 16;
-/// Time that an opening has for what it goes on with by itself, if nothing cuts it off before, in microseconds.
+/// Time for the background work of an opening, if nothing cuts it off before, in microseconds.
 const CUT_MICROS_MAX: u64 = 5000;
 /// Requests of a life.
 const REQUESTS: usize = 120;
 /// Changes under way at once.
 const DEPTH_MAX: u64 = 9;
-/// Sectors of what a log sends at once: a segment's or a batch's, which have 128, and zeroes, of which a record takes
-/// little room. With another order than that of the log some lives leave 300.
+/// Most sectors that a log sends at once: those of a segment or a batch, which have 128, and
+/// zeroes, of which a record takes little room. In another order than that of the log some lives
+/// leave 300.
 const AHEAD_MAX: usize = 240;
-/// First crashes of a run are this far apart.
+/// Distance between the first crashes tried, in writes.
 const CRASH_STEP: u64 = 3;
-/// More of them than any first life has.
+/// More writes than any first life has.
 const CRASHES_MAX: u64 = 2000;
 
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +79,7 @@ struct Scenario {
     lun: Lun,
     made: Made,
     fails: [Fails; LIVES],
-    /// Whether a log is there that keeps the order of what it is given, in all lives, over a LUN that does nothing
-    /// wrong.
+    /// Whether all lives have a log that keeps its order, over a LUN without faults.
     keeps_order: bool,
     /// Whether a cache and a log come and go between lives.
     changes_layers: bool,
@@ -86,13 +96,13 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// The order of a log whose device is gone is not kept: what follows goes past it.
+    /// The order of a log whose device is gone is not kept: later writes go past it.
     fn draw_in_order(seed: u64) -> Self {
         let scenario = Self::draw(Layers::Log, LineSize::default(), seed);
         Self { fails: scenario.fails.map(without_devices), keeps_order: true, ..scenario }
     }
 
-    /// It begins with any.
+    /// A scenario in which layers come and go; it begins with any.
     fn draw_changing(seed: u64) -> Self {
         let layers = Layers::draw(&mut Random::new(seed ^ 0x1a7e_2b17));
         let scenario = Self::draw(layers, LineSize::default(), seed);
@@ -108,10 +118,10 @@ fn without_devices(fails: Fails) -> Fails {
 
 fn draw_fails(layers: Layers, made: &Made, random: &mut Random) -> Fails {
     let all = [Fails::Program, Fails::Host, Fails::Devices, Fails::Lun, Fails::Both];
-    // Nobody writes to the LUN below a difference, so it would never fail at a write.
+    // A LUN below a difference is never written, so it would never fail at a write.
     let kinds = if layers.has_difference() { 3 } else { all.len() as u64 };
     match all[random.below(kinds) as usize] {
-        // Persistent memory is not gone while its program goes on.
+        // Persistent memory does not fail while its program goes on.
         Fails::Devices if layers.has_log() && made.slots == Slots::Nvram => Fails::Host,
         fails => fails,
     }
@@ -120,17 +130,17 @@ fn draw_fails(layers: Layers, made: &Made, random: &mut Random) -> Fails {
 /// A LUN that became smaller between two lives.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// Where it ended then.
+    /// Its end then.
     end: u64,
-    /// What it had before.
+    /// Its size before.
     size_bytes: u64,
 }
 
-/// How stores were left that have nothing dirty.
+/// How the stores were left, when they have nothing dirty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Settled {
     Closed,
-    /// The program was killed behind it.
+    /// The program was killed after that.
     Cleaned,
 }
 
@@ -138,19 +148,19 @@ enum Settled {
 struct Run<'a> {
     scenario: &'a Scenario,
     random: Random,
-    /// Taken out while one life becomes the next.
+    /// `None` only while one life becomes the next.
     media: Option<Media>,
     history: Arc<Mutex<History>>,
-    /// What others wrote to the LUN, and no stack was told of.
+    /// Writes of other hosts to the LUN that no stack was opened with yet.
     foreign: Vec<Submitted>,
     lun_before: Vec<u8>,
-    /// The LUN has been smaller since a stack was opened on it.
+    /// Whether the LUN has been smaller since a stack was opened on it.
     cut: Option<Cut>,
-    /// Whether the stores have nothing that is needed, and if so, whether they were closed.
+    /// Whether the stores have nothing dirty, and if so, whether they were closed.
     settled: Option<Settled>,
-    /// The last opening was refused, since the log must be discarded.
+    /// Whether the last opening was refused, because the log must be discarded.
     must_discard: bool,
-    /// Of the life under way, or the last one.
+    /// The options of the life under way, or of the last one.
     choice: Option<Choice>,
     context: String,
 }
@@ -183,7 +193,7 @@ impl<'a> Run<'a> {
         self.media.as_ref().expect("it is there between lives").layers()
     }
 
-    /// Before an opening: a store may come, and go where nothing that it has is needed.
+    /// Changes the layers before an opening: a store may come, and go when it has nothing dirty.
     fn change_layers(&mut self) {
         if !self.scenario.changes_layers || self.random.chance(0.5) {
             return;
@@ -195,8 +205,9 @@ impl<'a> Run<'a> {
         self.media().change_layers(layers, is_closed, renews, seed);
     }
 
-    /// Opens a stack. A log that failed and says that it must be discarded is, before the next opening, and what only
-    /// it had is gone: what this one has opened below it ends with its program first, or two would write there.
+    /// Opens a stack. A failed log that must be discarded is discarded before the next opening, and
+    /// data that only it had is lost. Layers that this opening opened below the log end with its
+    /// program first: else two programs would write there.
     fn open(&mut self, executor: &mut Executor, choice: &Choice) -> Result<Running, Error> {
         self.settled = None;
         if self.must_discard || self.media().is_log_noted() {
@@ -213,7 +224,7 @@ impl<'a> Run<'a> {
         self.scenario.fails.get(life).copied().unwrap_or(Fails::Program)
     }
 
-    /// Others write to the LUN.
+    /// Other hosts write to the LUN.
     fn change_by_others(&mut self) {
         let keeps_order = self.scenario.keeps_order;
         if self.layers().has_difference() || keeps_order || !self.random.chance(0.3) {
@@ -228,7 +239,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Between two lives the LUN gets another size.
+    /// Changes the size of the LUN between two lives.
     fn resize_lun(&mut self) {
         let keeps_order = self.scenario.keeps_order;
         if self.layers().has_difference() || keeps_order || !self.random.chance(0.25) {
@@ -245,7 +256,8 @@ impl<'a> Run<'a> {
         self.media().resize_lun(end);
     }
 
-    /// A stack is open: what the LUN lost by being smaller is gone, but for what a cache has dirty of it.
+    /// A stack is open: data beyond a smaller end of the LUN is gone, except what a cache has dirty
+    /// of it.
     fn settle_cut(&mut self, running: &Running) {
         let Some(Cut { end, .. }) = self.cut.take() else { return };
         let stranded = running.stranded();
@@ -257,7 +269,7 @@ impl<'a> Run<'a> {
         lock(&self.history).cut(end, |offset| is_all_named.then(|| is_stranded(offset)));
     }
 
-    /// A log is not opened on a LUN that ends before what it has to bring there: the LUN is as large again.
+    /// A log refuses a LUN that ends before its dirty data: makes the LUN as large again.
     fn undo_cut(&mut self, error: &Error) -> bool {
         let Some(Cut { end, size_bytes }) = self.cut.filter(|_| error.to_string().contains("lies beyond")) else {
             return false;
@@ -268,21 +280,21 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// An opening was refused for what the user does something about before the next one.
+    /// Whether the user mends the cause of a refused opening before the next one.
     fn is_to_be_undone(&mut self, error: &Error) -> bool {
         self.must_discard || self.undo_cut(error)
     }
 
-    /// The stores have been told. Where one of them has dirty what others changed, either may be there: the user said
-    /// that the store's counts.
+    /// The stores were opened with the changes by other hosts. Where a store had dirty data of the
+    /// same range, either content is possible: the user has decided for the store's.
     fn settle_foreign(&mut self, running: &Running) {
         for submitted in self.foreign.drain(..) {
             lock(&self.history).finish(&submitted, !running.is_conflicting, true);
         }
     }
 
-    /// A cache in write-back and a log promise durability from their opening on, also of what was acknowledged before
-    /// it.
+    /// From its opening on, a cache in write-back or a log promises durability, also of writes
+    /// acknowledged before.
     fn settle_promises(&self, running: &Running) {
         let is_write_back = running.cache().is_some_and(|cache| cache.mode() == Mode::WriteBack);
         if is_write_back || running.has_log() {
@@ -294,7 +306,7 @@ impl<'a> Run<'a> {
 
     fn draw_any(&mut self) -> Choice {
         let mut choice = Choice::draw(&self.scenario.made, &mut self.random);
-        // Apart, so that what else is drawn from a seed stays as it was.
+        // From a generator of its own, so that everything else drawn from a seed stays as it was.
         let mut apart = Random::new(!self.random.clone().bits());
         choice = choice.with_refusal(self.layers(), &mut apart);
         if self.scenario.keeps_order {
@@ -308,11 +320,11 @@ impl<'a> Run<'a> {
     fn draw_choice(&mut self, life: usize) -> Choice {
         let mut choice = self.draw_any();
         if life == 0 {
-            // It is ended at one write after the other, and a store that has failed makes none: no later end would be
-            // tried.
+            // The first life is ended at each write in turn. A store that has failed makes no
+            // writes, so later ends would not be tried.
             choice = choice.with_sound_stores();
         }
-        // Nobody is told twice of a loss, and nothing happens to what a difference stands on.
+        // A loss is not reported twice, and the LUN below a difference has no events.
         let is_loss = matches!(choice.lun_event, Some(LunEvent::LosesCache(..) | LunEvent::LosesCacheUntold(_)));
         let is_told_anyway = choice.lun_fault.is_some() && is_loss;
         if is_told_anyway || self.layers().has_difference() {
@@ -322,14 +334,15 @@ impl<'a> Run<'a> {
             && (self.layers().has_cache() || self.scenario.changes_layers)
             && life + 1 < LIVES
         {
-            // A LUN that goes on to show what it has dropped deceives every later life of a cache, which cannot know of
-            // it.
+            // A LUN that shows dropped data deceives every later life of a cache, which cannot know
+            // of the loss.
             *effect = FlushEffect::Drops;
         }
         choice
     }
 
-    /// One life and its end: what is lost then, or nothing when it came to its end by itself.
+    /// One life and its end. Returns the data lost then, or `None` when it came to its end by
+    /// itself.
     fn live(&mut self, life: usize, crash_at: u64) -> Option<Lost> {
         let (fails, is_first) = (self.fails(life), life == 0);
         if !is_first {
@@ -346,7 +359,8 @@ impl<'a> Run<'a> {
             self.media().spoil(&choice, &mut executor);
         }
         let has_difference = self.layers().has_difference();
-        // Whoever was to be told of a loss in the life before ended with it, and knows what he had not flushed.
+        // A client that was to get a loss reported ended with the life before, and knows what it
+        // had not flushed.
         lock(&self.history).note_told();
         lock(&self.history).doubt_volatile(choice.drops_of_lun());
         lock(&self.history).doubt_reads(has_difference && choice.drops_difference());
@@ -374,12 +388,12 @@ impl<'a> Run<'a> {
                     clock: Arc::new(executor.clock()),
                     context: format!("{}, in life {life}: {:?}, {choice:?}", self.context, self.layers()).into(),
                 };
-                // Most of what a store takes never comes to the LUN.
+                // Most writes to a store never reach the LUN.
                 let requests = if fails == Fails::Lun { 3 * REQUESTS } else { REQUESTS };
                 executor.block_on(application.live(self.random.bits(), requests));
             }
             Err(error) => {
-                // A device that does something wrong may keep a store from being opened.
+                // A device with a fault may keep a store from being opened.
                 let is_faulty = choice.lun_fault.is_some() || choice.has_store_fault();
                 let is_excused = self.is_to_be_undone(&error) || power.is_lost() || is_faulty;
                 assert!(is_excused, "{}, life {life}: {error}", self.context);
@@ -389,7 +403,7 @@ impl<'a> Run<'a> {
         if is_first && !power.is_lost() {
             return None;
         }
-        // A life that makes fewer writes than were drawn ends as if its program were killed.
+        // A life with fewer writes than were drawn ends as if its program were killed.
         let fails = if power.is_lost() { fails } else { Fails::Program };
         self.end(fails, life + 1);
         if self.scenario.keeps_order {
@@ -398,25 +412,25 @@ impl<'a> Run<'a> {
         let forgets = has_difference || (self.layers().has_log() && choice.durability == Durability::UnsafeVolatile);
         Some(match fails {
             Fails::Lun | Fails::Both => Lost::Volatile,
-            // These are volatile until they are flushed, whatever ends.
+            // These are volatile until they are flushed, whatever ends the life.
             Fails::Program | Fails::Host | Fails::Devices if forgets => Lost::Volatile,
             Fails::Program | Fails::Host | Fails::Devices if choice.drops_of_lun() => Lost::VolatileUnseen,
             Fails::Program | Fails::Host | Fails::Devices => Lost::Unacknowledged,
         })
     }
 
-    /// What a life left on the LUN is all that was acknowledged up to some moment, and of later things no more than a
-    /// log sends at once.
+    /// Checks that a life left on the LUN all writes acknowledged up to some moment, and of later
+    /// ones no more than a log sends at once.
     fn check_order(&mut self, life: usize) {
         let (bytes, context) = (self.media().read_lun(), format!("{}, the LUN after life {life}", self.context));
         let ahead = lock(&self.history).count_ahead(&bytes, DEPTH_MAX, &context);
         assert!(ahead <= AHEAD_MAX, "{context}: {ahead} sectors are ahead of something that is missing");
     }
 
-    /// Openings of a crashed stack that crash themselves. What is lost by all of it.
+    /// Openings of a crashed stack that crash themselves. Returns the data lost in all of them.
     fn cut_recoveries(&mut self, life: usize, lost: Lost) -> Lost {
         let fault = self.choice.and_then(|choice| choice.lun_fault);
-        // Nothing that is opened later can know of what a LUN still shows and has dropped.
+        // No later opening can know of data that a LUN still shows and has dropped.
         if matches!(fault, Some(LunFault::Flush(_, FlushEffect::DropsUnseen))) {
             return lost;
         }
@@ -458,7 +472,7 @@ impl<'a> Run<'a> {
         self.media = self.media.take().map(|media| media.after(fails, next_fails, seed));
     }
 
-    /// Opens a stack where nothing fails.
+    /// Opens a stack without any failure.
     fn open_at_last(&mut self, choice: &Choice, context: &str) -> (Executor, Running) {
         loop {
             let mut executor = Executor::new(self.random.bits());
@@ -471,12 +485,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What loses its power while no stack is open.
+    /// Draws which power is lost while no stack is open.
     fn draw_lost(&mut self) -> Fails {
         [Fails::Program, Fails::Program, Fails::Host, Fails::Lun, Fails::Both][self.random.below(5) as usize]
     }
 
-    /// The program is killed, and nobody looks what is left: what is volatile stays so in the next life, unless its
+    /// The program is killed without a check: volatile data stays so in the next life, unless its
     /// device loses its power before.
     fn leave_open(&mut self, life: usize) {
         let lost = self.draw_lost();
@@ -486,7 +500,7 @@ impl<'a> Run<'a> {
         self.end(lost, life + 1);
     }
 
-    /// Opens once more, with nothing that fails, and holds everything against the history.
+    /// Opens once more, without failures, and checks everything against the history.
     fn check(&mut self, life: usize, lost: Lost) {
         let layers_before = self.layers();
         self.change_layers();
@@ -519,12 +533,13 @@ impl<'a> Run<'a> {
             drop((running, executor));
             return self.leave_open(life);
         }
-        // What lies beyond the end of the LUN has nowhere to go.
+        // Dirty data beyond the end of the LUN has no place.
         let keep_dirty = running.stranded().bytes > 0 || (life + 1 < LIVES && self.random.chance(0.5));
         let closing = running.clone();
         executor.block_on(async move { closing.close(keep_dirty).await.expect("nothing fails") });
         drop((running, executor));
-        // Behind a close all is durable: host and LUN may lose their power before the next life.
+        // After a close everything is durable: host and LUN may lose their power before the next
+        // life.
         let indices = lock(&self.history).submit_flush();
         lock(&self.history).finish_flush(&indices);
         let lost = self.draw_lost();
@@ -542,7 +557,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What is on the LUN is all there is.
+    /// Checks the content of the bare LUN.
     fn check_lun(&mut self, context: &str) {
         let bytes = self.media().read_lun();
         let whole = ByteRange { offset: 0, length: bytes.len() as u64 };
@@ -551,7 +566,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A whole run, whose first life ends at that write. Whether it came so far.
+/// A whole run, whose first life ends at that write. Returns whether the life came that far.
 fn run(scenario: &Scenario, crash_at: u64) -> bool {
     let mut run = Run::new(scenario, crash_at);
     for life in 0..LIVES {
@@ -576,7 +591,7 @@ fn crash_each(first_seed: u64, count: u64, draw: impl Fn(u64) -> Scenario) {
     let test = block::crash_test!();
     for seed in test.seeds(first_seed, count, 1000) {
         let scenario = draw(seed);
-        // Every third write, others with each seed; a LUN gets few.
+        // Every third write, with another start for each seed; a LUN gets few writes.
         let step = if scenario.fails[0] == Fails::Lun { 1 } else { CRASH_STEP };
         test.crash_at_every(seed, CRASHES_MAX, |index| run(&scenario, seed % step + index * step));
     }

@@ -1,6 +1,6 @@
-//! A write-back cache on a local medium in front of a 7200 rpm disk behind a link, in virtual time: the whole of it is
-//! repeatable from one seed, it is faster than the disk alone, and what was acknowledged survives a power loss in the
-//! middle.
+//! A write-back cache on a local medium in front of a 7200 rpm disk behind a link, in virtual time:
+//! the run is repeatable from its seed, it is faster than the disk alone, and acknowledged writes
+//! survive a power loss in the middle.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -58,7 +58,8 @@ impl Media {
     }
 }
 
-/// What the clients know: by slot of `REQUEST_BYTES`, the last stamp acknowledged and the last submitted.
+/// The knowledge of the clients: for each slot of `REQUEST_BYTES` the last stamp acknowledged and
+/// the last submitted.
 type Known = Arc<Mutex<Vec<(u64, u64)>>>;
 
 struct Results {
@@ -110,7 +111,7 @@ fn stamp_of(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(words[0])
 }
 
-/// Runs the clients for a time; `None` for ever, until the device fails.
+/// Runs the clients for a time; with `None` until the device fails.
 fn run_clients(executor: &mut Executor, device: &Arc<dyn Device>, known: &Known, seed: u64, time: Duration) -> Results {
     let results = Arc::new(Mutex::new(Results { latencies: LatencyHistogram::new(), requests: 0 }));
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
@@ -141,7 +142,7 @@ fn open(executor: &mut Executor, media: &Media) -> Arc<Cache> {
     cache
 }
 
-/// Everything a run shows: time, requests, latency and the cache's own account.
+/// All visible results of a run: time, requests, latency and the cache's status.
 fn fingerprint(seed: u64) -> (u64, u64, Option<Duration>, String) {
     let mut executor = Executor::new(seed);
     let media = Media::new(seed);
@@ -179,7 +180,7 @@ fn a_remote_disk_becomes_nearly_as_fast_as_a_local_one() {
         let cache = open(&mut executor, &media);
         let device: Arc<dyn Device> = cache.clone();
         let cached = run_clients(&mut executor, &device, &no_one_knows(), seed, time);
-        // What is left is the disk's: reads of what nobody has read or written before.
+        // The rest are reads by the disk, of data that was not read or written before.
         assert!(cached.requests > 10 * plain.requests, "seed {seed}: {} against {}", cached.requests, plain.requests);
         let share = cached.latencies.share_within(Duration::from_millis(1)).unwrap();
         assert!(share > 0.8, "seed {seed}: only {share:.3} under 1 ms");
@@ -211,7 +212,7 @@ fn what_was_acknowledged_survives_a_power_loss_in_the_middle() {
     }
 }
 
-/// Every slot holds what was acknowledged last, or a mixture with what was on its way.
+/// Checks that every slot has its last acknowledged content, or a mixture with writes under way.
 fn check(executor: &mut Executor, media: &Media, known: &Known, seed: u64) {
     let cache = open(executor, media);
     let used: Vec<usize> = {
@@ -229,7 +230,7 @@ fn check(executor: &mut Executor, media: &Media, known: &Known, seed: u64) {
                 "seed {seed}: slot {slot} holds {stamp}, acknowledged {acknowledged}, submitted {submitted}"
             );
         }
-        // Whole again, so that the next round can compare.
+        // Writes it whole again, so that the next round can compare.
         let writing = cache.write((slot * REQUEST_BYTES) as u64, Buffer::copy_of(&whole(submitted)), false);
         executor.block_on(writing).expect("nothing fails");
         known.lock().unwrap()[slot] = (submitted, submitted);

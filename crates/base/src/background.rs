@@ -1,9 +1,11 @@
-//! Background work by name, so that a test can end any piece of it with a panic and see what becomes of the process.
+//! Background work by name, so that a test can end any piece of it with a panic and check what
+//! happens to the process.
 //!
-//! A panic in background work must end the process: what is acknowledged is safe and is recovered by the next start,
-//! while a process that goes on without a piece of itself hangs in silence. The program sees to that. Whoever starts
-//! background work gives it a name here, and the program may have an observer called at each turn that the work has;
-//! without one a turn costs one load.
+//! A panic in background work must end the process: acknowledged data is safe and is recovered by
+//! the next start, while a process without a part of its work would hang without an error. The
+//! program installs a hook for that. Code that starts background work names it here. The program
+//! may register an observer, which is called at each turn of the work; without one a turn costs one
+//! load.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,14 +18,14 @@ pub fn observe(observer: fn(&'static str)) {
     let _ = OBSERVER.set(observer);
 }
 
-/// The work of this name has a turn.
+/// Reports a turn of the work `name` to the observer.
 pub fn turn(name: &'static str) {
     if let Some(observer) = OBSERVER.get() {
         observer(name);
     }
 }
 
-/// `work`, under this name.
+/// Runs `work` under this name.
 pub async fn named<F: Future>(name: &'static str, work: F) -> F::Output {
     let mut work = pin!(work);
     poll_fn(|context| {

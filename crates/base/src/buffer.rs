@@ -1,18 +1,19 @@
 //! Owned I/O buffers.
 //!
-//! A [`Buffer`] is a contiguous run of bytes that starts on a 4 KiB boundary (so `O_DIRECT` accepts it) and belongs to
-//! whoever holds it. Requests carry it down a stack of devices and completions carry it back up; nobody borrows it
-//! across an `await`. When it is dropped its memory returns to the [`BufferPool`] it came from.
+//! A [`Buffer`] is a contiguous run of bytes that starts on a 4 KiB boundary (so `O_DIRECT` accepts
+//! it) and has one owner. Requests carry it down a stack of devices and completions carry it back
+//! up; it is never borrowed across an `await`. When it is dropped its memory returns to the
+//! [`BufferPool`] it came from.
 //!
-//! A pool bounds the bytes that are *out* at any time. [`BufferPool::try_acquire`] says no when the bound is reached;
-//! [`BufferPool::acquire`] waits its turn, first come first served. What comes back is kept, by size class, for the
-//! next one.
+//! A pool bounds the bytes that are *out* at any time. [`BufferPool::try_acquire`] returns `None`
+//! when the bound is reached; [`BufferPool::acquire`] waits its turn, first come first served.
+//! Returned memory is kept, by size class, for the next buffer.
 //!
 //! New memory is zeroed; recycled memory holds what was there before, so a consumer that does not fill a buffer must
 //! clear it. [`Buffer::zeroed`] always is zero.
 //!
-//! A large buffer may be filled piece by piece: its memory is made, which takes about as long as filling it, when a
-//! piece first comes into its window ([`Buffer::set_window`]).
+//! A large buffer may be filled piece by piece: its memory is made when a piece first comes into
+//! its window ([`Buffer::set_window`]). Making memory takes about as long as filling it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,7 +40,7 @@ const _: () = assert!(align_of::<Page>() == BUFFER_ALIGNMENT);
 /// Dereferences to `[u8]`: to its first bytes, or to the window that was set. The length can shrink and grow inside the
 /// capacity.
 pub struct Buffer {
-    /// The memory that was made so far, from the front; there is room for the rest.
+    /// The memory made so far, from the front; the capacity is reserved.
     pages: Vec<Page>,
     /// First byte of the window.
     start: usize,
@@ -96,7 +97,7 @@ impl Buffer {
         }
     }
 
-    /// Whether it goes back to a pool.
+    /// Whether its memory belongs to a pool.
     pub fn is_lent(&self) -> bool {
         self.pool.is_some()
     }
@@ -109,8 +110,8 @@ impl Buffer {
         self.set_window(self.start, length);
     }
 
-    /// From now on the buffer is the `length` bytes from `start`, which begins a page. Bytes that were not in a window
-    /// before are zero, or what recycled memory held.
+    /// Sets the window to the `length` bytes from `start`, which must begin a page. Bytes that were
+    /// not in a window before are zero, or what recycled memory held.
     ///
     /// # Panics
     /// When `start` does not begin a page, or the window's end exceeds the capacity.
@@ -193,14 +194,15 @@ impl BufferPool {
         Self { shared: Arc::new(PoolShared { bytes_max, state: Mutex::new(state) }) }
     }
 
-    /// Another bound from now on. Buffers that are out stay out; with a smaller one none is lent until enough came
-    /// back.
+    /// Changes the bound. Buffers that are out stay out; with a smaller bound none is lent until
+    /// enough came back.
     pub fn set_bytes_max(&self, bytes_max: usize) {
         self.shared.bytes_max.store(bytes_max.max(BUFFER_ALIGNMENT), Ordering::Relaxed);
         wake_first(&self.shared.lock());
     }
 
-    /// A buffer of `length` bytes now, or `None` when the pool has lent all it may or others wait in line.
+    /// A buffer of `length` bytes now; `None` when the bound is reached or other callers wait in
+    /// line.
     pub fn try_acquire(&self, length: usize) -> Option<Buffer> {
         let capacity = class_capacity(length)?;
         let mut state = self.shared.lock();
@@ -212,9 +214,9 @@ impl BufferPool {
         Some(self.lend(pages, length))
     }
 
-    /// Room for `capacity` bytes with an empty window, for one of several who hold much and must leave something to
-    /// each other: once the others have more than half of the bound, who has `own_bytes` out gets no more than is then
-    /// left.
+    /// Room for `capacity` bytes with an empty window, for one of several owners of many buffers,
+    /// each of which must leave some to the others. Once the others have more than half of the
+    /// bound, an owner with `own_bytes` out gets no more than is then left.
     pub fn try_acquire_beside_others(&self, capacity: usize, own_bytes: usize) -> Option<Buffer> {
         let capacity = class_capacity(capacity)?;
         let mut state = self.shared.lock();
@@ -229,7 +231,7 @@ impl BufferPool {
         Some(self.lend(pages, 0))
     }
 
-    /// Bytes that a buffer of `length` bytes from a pool takes; `None` above the largest buffer.
+    /// Bytes of the pool that a buffer of `length` bytes takes; `None` above the largest buffer.
     pub fn capacity_of(length: usize) -> Option<usize> {
         class_capacity(length)
     }
@@ -244,8 +246,8 @@ impl BufferPool {
         Acquire { pool: self.clone(), length, capacity, ticket: None }
     }
 
-    /// As [`acquire`](Self::acquire), with room for `capacity` bytes and an empty window: for who fills it piece by
-    /// piece.
+    /// Like [`acquire`](Self::acquire), with room for `capacity` bytes and an empty window: for a
+    /// buffer that is filled piece by piece.
     ///
     /// # Panics
     /// When `capacity` exceeds [`BUFFER_BYTES_MAX`].
@@ -260,7 +262,7 @@ impl BufferPool {
         self.shared.lock().bytes_out
     }
 
-    /// Makes what is missing of the memory: without the lock, since it may be much.
+    /// Makes the missing memory; without the lock, since it may be much.
     fn lend(&self, pages: Vec<Page>, length: usize) -> Buffer {
         let mut buffer = Buffer { pages, start: 0, length: 0, pool: Some(Arc::clone(&self.shared)) };
         buffer.set_length(length);
@@ -299,7 +301,8 @@ impl PoolShared {
     }
 }
 
-/// Wakes whoever is first in line if the pool may now serve it; it takes its buffer when it is polled.
+/// Wakes the first waiter in line if the pool may now serve it; it takes its buffer when it is
+/// polled.
 fn wake_first(state: &PoolState) {
     if let Some(first) = state.waiting.front()
         && let Some(waker) = first.waker.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -419,7 +422,7 @@ mod tests {
         assert_eq!(pool.bytes_out(), 0);
     }
 
-    /// However many ask for all they can get, the next one still gets something.
+    /// However many owners ask for all they can get, the next one still gets some.
     #[test]
     fn who_has_much_leaves_some_to_others() {
         const PAGES: usize = 64;

@@ -1,18 +1,20 @@
-//! Whether someone who waits for a peer keeps looking for a moment, instead of sleeping at once: adaptive busy polling.
+//! Adaptive busy polling: whether a task that waits for a peer polls for a moment, or sleeps at
+//! once.
 //!
-//! Waking a sleeping thread takes longer than answering from RAM. Who has few things under way pays that for each of
-//! them; who has many does not, since more comes while it wakes, and looking at once would only take apart what can be
-//! handled in one go. So one looks again only
+//! Waking a sleeping thread takes longer than answering from RAM. With few operations under way
+//! each one pays for that; with many it does not matter, since more arrive while the thread wakes,
+//! and polling at once would only split what can be handled together. So a task polls only
 //!
-//! - after traffic, for about as long as a wake-up takes: a silent connection costs nothing;
-//! - while little is under way, and was of late: of a batch that is half answered the other half comes soon;
-//! - while that pays. Each time that ends with traffic adds confidence, each in vain takes more away. Without any, as
-//!   when the peer needs the very processor we would look on, one pause in 64 is tried, and then ever fewer. What the
-//!   first look finds was there already, whether one looks on or not, and says nothing: on one processor that is when
-//!   the peer went before;
-//! - while no other thread wants the processor: when two looks are far apart, another thread had its turn in between,
-//!   and confidence is gone. A shorter gap is the kernel's work, an interrupt of a network card or a disk: it ends the
-//!   look, which counts as one in vain.
+//! - after traffic, for about as long as a wake-up takes: an idle connection costs nothing;
+//! - while little is under way, now and lately: when half of a batch is answered the other half
+//!   comes soon;
+//! - while it pays. Each pause that polling ends with traffic adds confidence, each in vain takes
+//!   more away. Without confidence, as when the peer needs the same processor, one pause in 64 is
+//!   tried, and then ever fewer. Traffic that the first poll finds was there already and says
+//!   nothing about polling: on one processor the peer then ran before;
+//! - while no other thread wants the processor: when two polls are far apart, another thread ran in
+//!   between, and all confidence is lost. A shorter gap is the kernel's work, an interrupt of a
+//!   network card or a disk: it ends the polling, as one in vain.
 //!
 //! ```text
 //!            traffic                    quiet, may look                    time over, or interrupted
@@ -25,40 +27,40 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// Operations under way up to which it is the latency that the one at the other end waits for. Beyond, it has work to
-/// do while we wake.
+/// Most operations under way for which latency matters to the peer. With more it has work to do
+/// while this thread wakes.
 const DEPTH_MAX: usize = 16;
 
-/// Bytes that keep the one at the other end as busy as one more operation.
+/// Bytes that keep the peer as busy as one more operation.
 const BYTES_PER_OPERATION: usize = 16 << 10;
 
-/// How many operations are under way, bytes included.
+/// Operations under way, with bytes counted as operations.
 pub fn depth_of(operations: usize, bytes: usize) -> usize {
     operations + bytes / BYTES_PER_OPERATION
 }
 
-/// Most confidence that looking pays; each hit adds one.
+/// Most confidence in polling; each hit adds one.
 const CONFIDENCE_MAX: u32 = 16;
 
-/// Confidence that a look in vain takes: it must be right in four cases of five to go on.
+/// Confidence that a poll in vain takes: polling must pay in four cases of five to go on.
 const IN_VAIN_COST: u32 = 4;
 
-/// Longest looks that two looks are apart when another thread had its turn in between: the scheduler's turns are longer
-/// (from 700 us on), the kernel's interrupts shorter.
+/// Longest times of polling between two polls from which on another thread ran in between: the scheduler's turns are
+/// longer (from 700 us on), the kernel's interrupts shorter.
 const TURN_OF_ANOTHER: u32 = 4;
 
-/// Pauses of which one is tried without confidence: at first, and after trials in vain, each of which doubles it.
+/// Without confidence one pause of this many is tried, at first; each trial in vain doubles it.
 const TRIAL_INTERVAL_MIN: u32 = 64;
 const TRIAL_INTERVAL_MAX: u32 = 4096;
 
-/// What looking came to.
+/// Counts and times of polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPollCounts {
-    /// Pauses in which it looked again.
+    /// Pauses in which it polled.
     pub begun: u64,
     /// Of these, those that ended with traffic.
     pub paid: u64,
-    /// Time spent looking.
+    /// Time spent polling.
     pub time: Duration,
     /// Of this, in pauses that did not end with traffic.
     pub time_in_vain: Duration,
@@ -73,25 +75,25 @@ impl std::ops::AddAssign for BusyPollCounts {
     }
 }
 
-/// The looking of one who waits.
+/// The polling of one task.
 #[derive(Debug)]
 pub struct BusyPoll {
-    /// How long it looks at most.
+    /// Longest time of polling in one pause.
     longest: Duration,
     state: State,
     confidence: u32,
     /// Pauses without confidence since the last one that was tried.
     untried: u32,
-    /// How many there are to be.
+    /// Pauses between two trials.
     trial_interval: u32,
-    /// The most that was under way in a pause; it fades.
+    /// The largest depth in recent pauses; it decays.
     depth: usize,
     counts: BusyPollCounts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Something moved since the last pause.
+    /// There was traffic since the last pause.
     Busy,
     Looking {
         since: Instant,
@@ -101,8 +103,8 @@ enum State {
 }
 
 impl BusyPoll {
-    /// Of one who waited for nothing so far, and looks for `longest` at most; zero for never. It has half the
-    /// confidence it can have.
+    /// Polling for at most `longest` in a pause; zero for never. It begins with half of the largest
+    /// confidence.
     pub fn new(longest: Duration) -> Self {
         Self {
             longest,
@@ -115,7 +117,7 @@ impl BusyPoll {
         }
     }
 
-    /// Something came or went.
+    /// Notes traffic in either direction.
     pub fn note_traffic(&mut self) {
         if let State::Looking { since, last } = self.state
             && last > since
@@ -128,8 +130,8 @@ impl BusyPoll {
         self.state = State::Busy;
     }
 
-    /// Nothing moves, and `depth` operations are under way ([`depth_of`]); none where nothing can come or be looked at.
-    /// Whether to look again at once; `now` is asked for only where that depends on it.
+    /// In a pause, with `depth` operations under way ([`depth_of`]; zero where no traffic can
+    /// come): whether to poll again at once. `now` is called only where that depends on it.
     pub fn goes_on(&mut self, depth: usize, now: impl FnOnce() -> Instant) -> bool {
         match self.state {
             State::Busy => {
@@ -164,12 +166,12 @@ impl BusyPoll {
         self.state = State::Sleeping;
     }
 
-    /// Whether it is under way.
+    /// Whether it is polling.
     pub fn is_under_way(&self) -> bool {
         matches!(self.state, State::Looking { .. })
     }
 
-    /// What it came to since the last time this was asked, if it came to anything.
+    /// Counts and times since the last call, if there are any.
     pub fn take_counts(&mut self) -> Option<BusyPollCounts> {
         (self.counts.begun > 0).then(|| std::mem::take(&mut self.counts))
     }
@@ -201,7 +203,7 @@ mod tests {
         move || Instant::from_nanoseconds(microseconds * 1000)
     }
 
-    /// Whether it began.
+    /// Polls a whole pause in vain. Returns whether it began to poll.
     fn look_in_vain(poll: &mut BusyPoll) -> bool {
         poll.note_traffic();
         let began = poll.goes_on(1, at(0));

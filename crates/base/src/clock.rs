@@ -1,8 +1,8 @@
 //! Time as a value.
 //!
-//! State machines take [`Instant`]s as arguments. What must wait takes a [`Clock`]: in production one over the
-//! operating system's timers, in tests and experiments a [`VirtualClock`] whose hands the
-//! [`Executor`](crate::executor::Executor) turns to the next deadline when nothing else can run.
+//! State machines take [`Instant`]s as arguments. Code that waits takes a [`Clock`]: in production
+//! one over the operating system's timers; in tests and experiments a [`VirtualClock`], which the
+//! [`Executor`](crate::executor::Executor) advances to the next deadline when no task can run.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A point in time: nanoseconds since its clock began. Instants of different clocks must not meet.
+/// A point in time: nanoseconds since its clock began. Instants of different clocks must not be
+/// compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant {
     nanoseconds: u64,
@@ -56,7 +57,7 @@ impl Sub for Instant {
 /// The future of [`Clock::sleep_until`].
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Something that tells the time and can wait for it.
+/// A source of time that can wait.
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Instant;
@@ -70,7 +71,7 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// A clock that moves only when told to. Clones show the same time.
+/// A clock that is advanced by hand. Clones show the same time.
 #[derive(Clone, Default)]
 pub struct VirtualClock {
     state: Arc<Mutex<VirtualState>>,
@@ -90,12 +91,13 @@ impl VirtualClock {
         Self::default()
     }
 
-    /// The earliest moment anyone waits for.
+    /// The earliest deadline of a sleeper.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.lock().sleepers.keys().next().map(|(deadline, _)| *deadline)
     }
 
-    /// Moves to `instant` (never backwards) and wakes, in order, who waited for a moment up to then.
+    /// Advances to `instant` (never backwards), and wakes, in order, the sleepers with deadlines up
+    /// to then.
     pub fn advance_to(&self, instant: Instant) {
         let mut due = Vec::new();
         {
@@ -112,7 +114,7 @@ impl VirtualClock {
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// Moves forward by `duration`.
+    /// Advances by `duration`.
     pub fn advance(&self, duration: Duration) {
         self.advance_to(self.now() + duration);
     }

@@ -22,7 +22,7 @@ pub struct Executor {
     tasks: HashMap<u64, TaskFuture>,
     task_next: u64,
     ready: Arc<Mutex<Vec<u64>>>,
-    /// Each waits until what runs beside this has nothing to do.
+    /// Each waits until a thread that runs beside this executor has nothing to do.
     beside: Vec<Box<dyn Fn()>>,
 }
 
@@ -62,13 +62,14 @@ impl Executor {
         }
     }
 
-    /// The clock this executor turns.
+    /// The clock that this executor advances.
     pub fn clock(&self) -> VirtualClock {
         self.clock.clone()
     }
 
-    /// Lets time pass only when something that runs on another thread, by the same clock, has nothing to do: `idle`
-    /// waits for that. Only a task of this executor, or time, may give it more to do then.
+    /// Lets time pass only when another thread with the same clock has nothing to do: `idle` waits
+    /// for that. From then on only a task of this executor, or time, may give that thread more to
+    /// do.
     pub fn beside(&mut self, idle: impl Fn() + 'static) {
         self.beside.push(Box::new(idle));
     }
@@ -86,7 +87,8 @@ impl Executor {
         while self.run_one() {}
     }
 
-    /// Runs, letting time pass, until every task is done or waits for something that no time can bring.
+    /// Runs, letting time pass, until every task is done or waits for an event that time does not
+    /// bring.
     pub fn run(&mut self) {
         loop {
             self.run_until_stalled();
@@ -100,7 +102,7 @@ impl Executor {
     /// Runs `future` to its end together with the other tasks, letting time pass.
     ///
     /// # Panics
-    /// When `future` waits for something that no task and no time can bring.
+    /// When `future` waits for an event that neither a task nor time brings.
     pub fn block_on<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
         let result = Arc::new(Mutex::new(None));
         let result_of_task = Arc::clone(&result);
@@ -120,7 +122,7 @@ impl Executor {
         }
     }
 
-    /// Runs a task that is ready, or becomes so by what runs beside it; whether there was one.
+    /// Runs a task that is ready, now or by the threads beside this. Returns whether there was one.
     fn run_one(&mut self) -> bool {
         self.run_ready() || {
             self.beside.iter().for_each(|idle| idle());

@@ -1,10 +1,10 @@
 //! Latency histograms.
 //!
-//! A percentile is given only where there are samples enough for it to mean something: at least ten beyond it.
+//! A percentile is given only where it has enough samples: at least ten beyond it.
 
 use std::time::Duration;
 
-/// Latencies from 1 ns to an hour, to three significant digits unless it was made otherwise.
+/// Latencies from 1 ns to an hour, to three significant digits unless it is compact.
 #[derive(Clone)]
 pub struct LatencyHistogram(hdrhistogram::Histogram<u64>);
 
@@ -62,8 +62,8 @@ impl LatencyHistogram {
         (beyond >= 10.0 - 1e-6).then(|| Duration::from_nanos(self.0.value_at_quantile(quantile)))
     }
 
-    /// Samples in classes that double from one microsecond: the largest latency of each class that has some, and how
-    /// many.
+    /// Samples in classes that double from one microsecond: the largest latency of each class that
+    /// is not empty, and its count.
     pub fn classes(&self) -> Vec<(Duration, u64)> {
         let steps = self.0.iter_log(1000, 2.0);
         let classes =

@@ -1,17 +1,17 @@
-//! What every forebay crate shares, and nothing that touches the operating system.
+//! The parts that all forebay crates share; none of them touches the operating system.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`background`] | background work by name, so that a test can end it with a panic |
 //! | [`buffer`] | owned, page-aligned I/O buffers and the bounded pool they come from |
-//! | [`busy_poll`] | whether who waits for a peer looks again or sleeps |
+//! | [`busy_poll`] | whether a task that waits for a peer polls or sleeps |
 //! | [`checksum`] | CRC32C, one call and running |
 //! | [`clock`] | [`Instant`](clock::Instant), the [`Clock`](clock::Clock) trait, the hand-turned [`VirtualClock`](clock::VirtualClock) |
 //! | [`executor`] | a deterministic single-threaded executor over a virtual clock |
-//! | [`histogram`] | latency histograms with percentiles that refuse to guess |
+//! | [`histogram`] | latency histograms with percentiles only where there are enough samples |
 //! | [`random`] | one seeded generator, the same sequence everywhere |
 //! | [`range`] | [`ByteRange`](range::ByteRange) |
-//! | [`refusals`] | how often the log tells of what is refused |
+//! | [`refusals`] | a limit on log messages about refusals |
 //! | [`serial`] | RFC 1982 serial numbers (CmdSN, StatSN, DataSN) |
 //! | [`signal`] | a counter that tasks wait for to change |
 //! | [`sizes`] | histograms of sizes in bytes |

@@ -1,19 +1,20 @@
 //! The bounds of this crate.
 
-/// Bytes a [`BufferPool`](crate::buffer::BufferPool) keeps for reuse per size class before it frees them: enough for 64
-/// requests of 64 KiB in flight without going back to the allocator.
+/// Bytes that a [`BufferPool`](crate::buffer::BufferPool) keeps for reuse per size class before it
+/// frees them: enough for 64 requests of 64 KiB in flight without new allocations.
 pub const POOL_IDLE_BYTES_PER_CLASS_MAX: usize = 4 << 20;
 
-/// Largest single buffer. Equal to the largest transfer a logical unit announces (VPD B0h) times two, so that a
-/// request can always be held in one buffer.
+/// Largest buffer: twice the largest transfer that a logical unit announces (VPD B0h), so that a
+/// request always fits in one buffer.
 pub const BUFFER_BYTES_MAX: usize = 64 << 20;
 
-/// Alignment of every buffer, and its unit of allocation: what O_DIRECT asks on every disk we know.
+/// Alignment of every buffer, and its unit of allocation: what O_DIRECT requires on every known
+/// disk.
 pub const BUFFER_ALIGNMENT: usize = 4096;
 
-/// Time in which the log tells of [`REFUSALS_LOGGED_MAX`] refusals of one kind.
+/// Interval in which the log reports [`REFUSALS_LOGGED_MAX`] refusals of one kind.
 pub const REFUSAL_LOG_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Refusals that the log tells of one by one in that time: who looks for the reason sees it, and a flood does not fill
-/// the disk.
+/// Refusals reported one by one in that interval: enough to find the reason, and too few to fill
+/// the disk with log.
 pub const REFUSALS_LOGGED_MAX: u32 = 10;

@@ -1,13 +1,13 @@
-//! How often the log tells of what is refused again and again: whoever may connect may do so ten thousand times, and a
-//! full disk refuses each write.
+//! A limit on log messages about repeated refusals: a peer may try to connect ten thousand times,
+//! and a full disk refuses each write.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::clock::Instant;
 use crate::limits::{REFUSAL_LOG_INTERVAL, REFUSALS_LOGGED_MAX};
 
-/// Counts refusals, and says which of them the log tells of: the first few of each interval. The next one after it
-/// tells how many it left out.
+/// Counts refusals, and chooses those to be logged: the first few of each interval. The next one
+/// logged gives the count of those left out.
 #[derive(Default)]
 pub struct Refusals(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl Refusals {
-    /// Notes a refusal: when the log is to tell of it, how many others were left out before.
+    /// Notes a refusal. `Some` if it is to be logged, with the count of refusals left out before.
     pub fn note(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.interval_begin.is_none_or(|begin| now >= begin + REFUSAL_LOG_INTERVAL) {

@@ -1,12 +1,13 @@
-//! A level that tasks wait for to change: "room was made", "a frame came free", "stop".
+//! A signal: an event that tasks wait for, as "room was made", "a frame came free", "stop".
 //!
-//! A signal is a counter. Whoever may have to wait reads [`Signal::count`] first, then looks at what it is interested
-//! in, and only then awaits [`Signal::changed_since`] that count: a notification in between is never lost.
-//! Notifications wake everybody; each looks again.
+//! A signal is a counter. A task that may have to wait reads [`Signal::count`] first, then looks at
+//! the state it is interested in, and only then awaits [`Signal::changed_since`] that count: so a
+//! notification in between is never lost. A notification wakes all waiting tasks; each looks again.
 //!
-//! A notification that nobody waits for is two atomic operations: signals sit in paths that every request takes.
-//! Whoever waits says so before it looks at the count once more, and whoever notifies counts before it looks whether
-//! anybody waits, all in one order (SeqCst): one of the two sees the other.
+//! A notification without waiting tasks is two atomic operations: signals are in the path of every
+//! request. A waiting task registers itself before it reads the count once more; a notifier counts
+//! before it looks for waiting tasks. All of it is in one order (SeqCst), so one of the two sees
+//! the other.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,7 +25,7 @@ pub struct Signal {
 #[derive(Default)]
 struct Shared {
     count: AtomicU64,
-    /// How many are in `waiting`. Changed with it.
+    /// Length of `waiting`; changed together with it.
     waiter_count: AtomicU64,
     /// Short sections that never await.
     waiting: Mutex<Waiting>,
@@ -33,7 +34,7 @@ struct Shared {
 #[derive(Default)]
 struct Waiting {
     waiter_next: u64,
-    /// In the order in which they came, so that a run with one seed wakes them in one order.
+    /// In the order of registration, so that a run with one seed wakes them in one order.
     waiters: BTreeMap<u64, Waker>,
 }
 
@@ -48,7 +49,7 @@ impl Signal {
         self.shared.count.load(Ordering::SeqCst)
     }
 
-    /// Wakes everybody who waits.
+    /// Counts a notification, and wakes all waiting tasks.
     pub fn notify(&self) {
         self.shared.count.fetch_add(1, Ordering::SeqCst);
         if self.shared.waiter_count.load(Ordering::SeqCst) == 0 {
@@ -95,7 +96,7 @@ impl Future for Changed {
         });
         waiting.waiters.insert(waiter, context.waker().clone());
         this.signal.shared.waiter_count.store(waiting.waiters.len() as u64, Ordering::SeqCst);
-        // A notification that came before this one said that it waits.
+        // A notification may have come before the registration.
         if this.signal.count() != this.count { Poll::Ready(()) } else { Poll::Pending }
     }
 }

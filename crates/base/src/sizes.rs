@@ -1,7 +1,7 @@
 //! Histograms of sizes in bytes.
 //!
-//! Classes end at one below a power of two, so that "below 128 bytes" is one of them: what papers say of small packets
-//! is said in that way.
+//! Classes end at one below a power of two, so that "below 128 bytes" is one of them: papers
+//! describe small packets in this way.
 
 /// Sizes up to 32 MiB, to one significant digit; three KiB of memory.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ impl SizeHistogram {
         self.0.count_between(0, bytes.saturating_sub(1).min(SIZE_BYTES_MAX))
     }
 
-    /// Classes that end at 63, 127, 255 ... bytes, as far as there are samples: the largest size of each, and how many
-    /// samples are not larger.
+    /// Classes that end at 63, 127, 255 ... bytes, up to the largest sample: the largest size of
+    /// each, and the count of samples up to it.
     pub fn classes(&self) -> Vec<(u64, u64)> {
         let mut classes = Vec::new();
         for exponent in 6..=25 {

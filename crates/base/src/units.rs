@@ -8,7 +8,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// Why a size was not understood.
+/// The error for a text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a size: write a number and a unit, like 512, 64KiB or 10GiB")]
 pub struct ParseSizeError(String);
@@ -44,7 +44,7 @@ impl FromStr for ByteSize {
     }
 }
 
-/// `GiB` may be written `G`, as fio, qemu and truncate do.
+/// The short form of a unit: `GiB` may be written `G`, as for fio, qemu and truncate.
 fn short_form(name: &str) -> &str {
     if name.ends_with("iB") { &name[..1] } else { name }
 }

@@ -1,21 +1,21 @@
-//! The one future that every `submit` returns.
+//! The completion of a request: the future that every `submit` returns.
 //!
 //! The operation is under way when `submit` returns: a [`Completion`] only waits for it. Dropping it *detaches*: the
 //! operation goes on to its end, keeping its buffer and its range. There are three ways to make one:
 //!
-//! | constructor | for | who carries it on |
+//! | constructor | for | carried on by |
 //! |---|---|---|
-//! | [`Completion::ready`] | answers known at once (RAM, page cache, errors) | nothing is left to do |
+//! | [`Completion::ready`] | answers known at once (RAM, page cache, errors) | nothing: it is over |
 //! | [`Completion::slot`] | drivers that complete from elsewhere (a ring, a connection) | that driver |
-//! | [`Completion::task`] | layers, whose operations are futures over other devices | whoever awaits the completion; until somebody does, or when it is dropped, the layer's [`Workers`] |
+//! | [`Completion::task`] | layers: futures over devices | the awaiting task, else the layer's [`Workers`] |
 //!
-//! A layer that has next to nothing to do when another device is done adds a step to its completion
-//! ([`Completion::then`]), which needs no task of its own where a driver carries the operation on.
+//! A layer with little to do after the request to another device adds a step to its completion
+//! ([`Completion::then`]). Where a driver carries the operation on, this needs no task.
 //!
-//! A task is polled once when it is made, so that it has reached its first wait. From then on whoever awaits the
-//! completion polls it in place: no hop to another task. One that nobody awaits yet must go on, too, or it would hold
-//! its range, and whoever waits for that range, for as long as its owner looks elsewhere; so when it could go on it
-//! moves to the workers.
+//! A task is polled once when it is made, so that it has reached its first wait. From then on the
+//! task that awaits the completion polls it in place, without a hop to another task. An operation
+//! that is not awaited yet must go on, too: it holds its range, and other requests wait for that.
+//! So when it can make progress the workers take it over.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -48,14 +48,14 @@ impl Completion {
         Self(State::Ready(Some(response)))
     }
 
-    /// An operation that somebody else completes through the returned sender.
+    /// An operation that another task completes through the returned sender.
     pub fn slot() -> (Self, SlotSender) {
         let shared = Arc::new(SlotShared { state: Mutex::new(SlotState::Waiting { waker: None, step: None }) });
         (Self(State::Slot(Arc::clone(&shared))), SlotSender { shared: Some(shared) })
     }
 
-    /// An operation that is a future of a layer. It is polled once here; until somebody awaits it, and when it is
-    /// dropped unfinished, `workers` carry it on.
+    /// An operation that is a future of a layer. It is polled once here; while it is not awaited,
+    /// and when it is dropped unfinished, `workers` carry it on.
     pub fn task(workers: &Workers, future: impl Future<Output = Response> + Send + 'static) -> Self {
         let task = Task::new(workers, Box::pin(future));
         match task.poll_future() {
@@ -67,9 +67,10 @@ impl Completion {
         }
     }
 
-    /// The same operation with a step behind it, whose completion this one's becomes. The step is taken wherever the
-    /// operation ends, also when nobody awaits it: on whichever thread, by whoever submits to the same device or drives
-    /// it. So it must not wait, and no lock that it takes may be held over a submit.
+    /// The same operation with a step after it, whose completion becomes this one's. The step is
+    /// taken where the operation ends, also when it is not awaited: on any thread, in a submit to
+    /// the same device or in its driver. So it must not wait, and no lock that it takes may be held
+    /// over a submit.
     pub fn then(mut self, workers: &Workers, step: impl FnOnce(Response) -> Self + Send + 'static) -> Self {
         let shared = match &mut self.0 {
             State::Ready(response) => return step(response.take().expect("a completion completes once")),
@@ -83,7 +84,7 @@ impl Completion {
         }
     }
 
-    /// The response, if it is there without waiting and was not taken before.
+    /// The response, if the operation has ended and it was not taken before.
     pub fn try_take(&mut self) -> Option<Response> {
         match &mut self.0 {
             State::Ready(response) => response.take(),
@@ -127,10 +128,11 @@ impl Drop for Completion {
     }
 }
 
-/// A layer's operation that had to wait, shared by the completion and, where they carry it on, the workers.
+/// A layer's operation that had to wait, shared by the completion and, if they carry it on, the
+/// workers.
 struct Task {
     workers: Workers,
-    /// Taken while it is polled. Never locked together with `state` except in this order.
+    /// Locked during a poll. Never locked together with `state` except in this order.
     future: Mutex<Option<TaskFuture>>,
     state: Mutex<TaskState>,
 }
@@ -138,9 +140,9 @@ struct Task {
 /// Short sections, never across a poll.
 #[derive(Default)]
 struct TaskState {
-    /// Who awaits the completion. With an owner the workers stay out of it.
+    /// Waker of the task that awaits the completion. While it is set the workers do not poll.
     owner: Option<Waker>,
-    /// The workers' place for it, once they have it.
+    /// Waker of the workers, once they have the task.
     worker: Option<Waker>,
     is_with_workers: bool,
     outcome: TaskOutcome,
@@ -164,7 +166,7 @@ impl Task {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls the future; what wakes it wakes this task.
+    /// Polls the future, with this task as its waker.
     fn poll_future(self: &Arc<Self>) -> Poll<Response> {
         let mut future = self.future.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(running) = future.as_mut() else { return Poll::Pending };
@@ -200,7 +202,8 @@ impl Task {
         Poll::Ready(response)
     }
 
-    /// The owner has the response. The workers look once more if they had it, see that it is over, and forget it.
+    /// Ends the task: the owner has the response. Workers that had it are woken once more, and drop
+    /// it.
     fn finish(&self) {
         let worker = {
             let mut state = self.lock();
@@ -212,7 +215,7 @@ impl Task {
         }
     }
 
-    /// Polls it for the workers, until it is over or has an owner who does.
+    /// Polls the task for the workers, until it is over or an owner awaits it.
     fn poll_worker(self: &Arc<Self>, context: &mut Context<'_>) -> Poll<()> {
         {
             let mut state = self.lock();
@@ -238,7 +241,7 @@ impl Task {
         Poll::Ready(())
     }
 
-    /// The completion is gone: nobody awaits it any more.
+    /// The completion was dropped: hands the task to the workers.
     fn detach(self: &Arc<Self>) {
         let worker = {
             let mut state = self.lock();
@@ -264,8 +267,9 @@ impl Task {
     }
 }
 
-/// A task that the workers carry. When they are dropped with it, its future ends there and then: otherwise the last
-/// waker of it would drop it, in the middle of waking, under the locks of whoever wakes.
+/// A task in the hands of the workers. When they are dropped with it, its future is dropped here:
+/// otherwise the last waker would drop it in the middle of a wake-up, under the locks of the waking
+/// code.
 struct Carried(Arc<Task>);
 
 impl Drop for Carried {
@@ -285,7 +289,7 @@ impl Wake for Task {
     fn wake(self: Arc<Self>) {
         let waker = {
             let mut state = self.lock();
-            // Wakers outlive what they were made for; a task that is over needs nobody.
+            // Wakers may outlive their purpose; a task that is over is not woken.
             if !matches!(state.outcome, TaskOutcome::Running) {
                 return;
             }
@@ -294,7 +298,7 @@ impl Wake for Task {
                 drop(state);
                 return self.give_to_workers();
             }
-            // The workers may not have looked at it yet; then they will, and need no waking.
+            // Workers that have not polled it yet will do so without being woken.
             state.owner.as_ref().or(state.worker.as_ref()).cloned()
         };
         if let Some(waker) = waker {
@@ -312,7 +316,7 @@ enum SlotState {
         waker: Option<Waker>,
         step: Option<Step>,
     },
-    /// The driver has answered and is in the step behind it. Nothing can be put behind that here.
+    /// The driver has answered, and the step after it runs. No further step can be added now.
     Stepping {
         waker: Option<Waker>,
     },
@@ -323,17 +327,17 @@ enum SlotState {
 /// How an operation ended.
 enum Outcome {
     Done(Response),
-    /// With a step that is not over.
+    /// The completion of a step that is not over.
     Forwarded(Completion),
 }
 
-/// What became of a step.
+/// Outcome of adding a step.
 enum PutBehind<F> {
-    /// The driver takes it.
+    /// The driver will take it.
     Put,
-    /// There is nothing to wait for.
+    /// The operation is over: the step is to be taken at once, with this response.
     Done(F, Response),
-    /// There is one already, or the outcome is not a response.
+    /// It cannot be added: there is a step already, or the outcome is not a response.
     Taken(F),
 }
 
@@ -385,7 +389,7 @@ impl SlotShared {
         }
     }
 
-    /// The operation is over but for its step.
+    /// Ends the operation and takes its step, if there is one.
     fn finish(&self, response: Response) {
         let mut state = self.lock();
         let (step, waker) = match &mut *state {
@@ -396,13 +400,13 @@ impl SlotShared {
         let waker = waker.take();
         *state = SlotState::Stepping { waker };
         drop(state);
-        // Outside of the lock: it may do anything.
+        // Without the lock: the step may do anything.
         let mut completion = step(response);
         let outcome = completion.try_take().map_or_else(|| Outcome::Forwarded(completion), Outcome::Done);
         Self::end(self.lock(), outcome);
     }
 
-    /// Wakes whoever awaits it, outside of the lock.
+    /// Sets the outcome and wakes the task that awaits it, after releasing the lock.
     fn end(mut state: MutexGuard<'_, SlotState>, outcome: Outcome) {
         let previous = std::mem::replace(&mut *state, SlotState::Over(outcome));
         drop(state);
@@ -432,7 +436,7 @@ impl SlotSender {
 
 impl Drop for SlotSender {
     fn drop(&mut self) {
-        // Nearly always it has answered, and no error is to be made up.
+        // Normally it was used; then no error is needed.
         if self.shared.is_none() {
             return;
         }
@@ -441,7 +445,8 @@ impl Drop for SlotSender {
     }
 }
 
-/// Where a layer's detached operations and background work are polled. Clones share one place.
+/// The tasks of a layer: its detached operations and background work are polled here. Clones are
+/// the same workers.
 #[derive(Clone, Default)]
 pub struct Workers {
     shared: Arc<Mutex<WorkersState>>,
@@ -451,18 +456,18 @@ pub struct Workers {
 struct WorkersState {
     incoming: VecDeque<BackgroundFuture>,
     waker: Option<Waker>,
-    /// Woken when [`Workers::run`] is polled the next time.
+    /// Wakers to be woken at the next poll of [`Workers::run`].
     deferred: Vec<Waker>,
     is_stopped: bool,
 }
 
 impl Workers {
-    /// A place without work.
+    /// Workers without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives a future to be polled by [`Workers::run`].
+    /// Adds a future, which [`Workers::run`] polls.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let waker = {
             let mut state = self.lock();
@@ -477,7 +482,8 @@ impl Workers {
         }
     }
 
-    /// Asks [`Workers::run`] to return once all it was given is done. Work given later is dropped.
+    /// Asks [`Workers::run`] to return once all its futures are done. Futures added later are
+    /// dropped.
     pub fn stop(&self) {
         let waker = {
             let mut state = self.lock();
@@ -489,8 +495,8 @@ impl Workers {
         }
     }
 
-    /// Waits until [`Workers::run`] has returned to its executor once, so that tasks elsewhere that are ready now have
-    /// had their turn. For work given to these workers.
+    /// Waits until [`Workers::run`] has returned to its executor once, so that other tasks that are
+    /// ready now have had their turn. For use inside these workers.
     pub fn yield_now(&self) -> impl Future<Output = ()> + Send + 'static {
         let (workers, mut is_deferred) = (self.clone(), false);
         poll_fn(move |context| {
@@ -510,7 +516,8 @@ impl Workers {
         })
     }
 
-    /// Polls all it was given, until [`Workers::stop`]. Whoever assembles a stack polls this once.
+    /// Polls all futures that were added, until [`Workers::stop`]. The program that assembles a
+    /// stack polls this once.
     pub async fn run(&self) {
         let mut running = FuturesUnordered::new();
         poll_fn(|context| {
@@ -575,7 +582,8 @@ mod tests {
         }
     }
 
-    /// `Shared` wakes under a lock that it takes again when it is dropped, so the waking must not be what drops it.
+    /// `Shared` wakes under a lock that it takes again on its drop, so it must not be dropped by
+    /// the wake-up.
     #[test]
     fn a_task_ends_with_its_workers_and_not_with_its_last_waker() {
         let mut executor = Executor::new(1);
@@ -621,7 +629,7 @@ mod tests {
         }
     }
 
-    /// Behind each kind of completion, and behind another step.
+    /// After each kind of completion, and after another step.
     #[test]
     fn a_step_that_is_not_over_at_once_is_waited_for() {
         for kind in ["ready", "slot", "slot that is over", "task", "step"] {
@@ -656,7 +664,7 @@ mod tests {
         }
     }
 
-    /// As another thread would while the driver is in the first step.
+    /// As another thread would do while the driver takes the first step.
     #[test]
     fn a_step_put_behind_one_that_is_being_taken_is_taken_too() {
         let workers = Workers::new();
@@ -704,7 +712,8 @@ mod tests {
         assert!(is_finished.load(Ordering::Relaxed));
     }
 
-    /// Two operations on one range, awaited in the wrong order: the second must not wait for the first's owner to look.
+    /// Two operations on one range, awaited in the wrong order: the second must not wait until the
+    /// first one is awaited.
     #[test]
     fn a_task_nobody_awaits_yet_goes_on() {
         let mut executor = Executor::new(1);
@@ -745,7 +754,7 @@ mod tests {
         assert!(completion.try_take().is_some());
         waker.lock().unwrap().take().expect("the task left its waker").wake();
         workers.stop();
-        // It would never end with a task that can never end.
+        // It would not end with a task that never ends.
         executor.block_on(async move { workers.run().await });
     }
 
@@ -762,7 +771,8 @@ mod tests {
         assert!(executor.block_on(completion).result.is_ok());
     }
 
-    /// Whether the workers or the owner come first, and whether the owner leaves in between, is up to the seed.
+    /// The seed decides whether the workers or the owner come first, and whether the owner leaves
+    /// in between.
     #[test]
     fn owners_and_workers_do_not_lose_a_task_between_them() {
         let test = crate::crash_test!();
@@ -791,7 +801,7 @@ mod tests {
                         _ => {
                             let mut completion = completion;
                             let pause = clock.sleep(Duration::from_micros(2));
-                            // Polled a while, then dropped or finished.
+                            // Polled for a while, then dropped or finished.
                             let _ = futures_util::future::select(&mut completion, pause).await;
                         }
                     }

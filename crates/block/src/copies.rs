@@ -1,16 +1,21 @@
-//! Copies of what several hosts change: until when they may be used, and how who keeps some is asked to drop them.
+//! Copies of data that several hosts change: until when they may be used, and how their keepers are
+//! asked to drop them.
 //!
-//! A device that is shared and told of changes *before* they happen has [`Copies`]
-//! ([`Device::copies`](crate::Device::copies)). A layer above that keeps what it read
-//! - is a [`Keeper`] there, and drops what it is asked to drop: what it has, and what of it is on its way to it, which
-//!   goes to whoever waits for it and is not kept. Whatever was submitted below before the call counts as on its way;
-//! - answers that for itself, and never by waiting for a request below: that one may wait for this answer;
-//! - uses a copy only while [`Copies::may_use`] says so, asked after the request for it came;
-//! - keeps only what it read, not what it wrote: a write does not tell the device below that there is a copy. But
-//!   what it wrote under a grant it may keep as long as that lasts ([`grants`](crate::grants)).
+//! A shared device that hears of changes *before* they happen has [`Copies`]
+//! ([`Device::copies`](crate::Device::copies)). A layer above that keeps data it read
+//! - is a [`Keeper`] there, and drops what it is asked to drop: its copies, and data under way to
+//!   it, which is returned to the waiting request and not kept. Every request submitted below
+//!   before the call counts as under way;
+//! - answers that by itself, and never by waiting for a request below: that one may wait for this
+//!   answer;
+//! - uses a copy only while [`Copies::may_use`] allows it, asked after the client's request came;
+//! - keeps only data that it read, not data that it wrote: a write registers no copy at the device
+//!   below. But data written under a grant it may keep as long as the grant lasts
+//!   ([`grants`](crate::grants)).
 //!
-//! A layer that neither keeps copies nor changes their places passes these on as they are. One that does not know of
-//! them says that there are none: a shared device must not be below it, which is for whoever stacks them to see to.
+//! A layer that neither keeps copies nor changes their offsets passes these on as they are. A layer
+//! that does not support them returns `None`: the code that stacks layers must not put it above a
+//! shared device.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,16 +28,18 @@ use futures_util::future::join_all;
 
 use crate::grants::Grants;
 
-/// Ends when copies are dropped.
+/// Completes when the copies are dropped.
 pub type Dropped = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Who keeps copies.
+/// A layer that keeps copies.
 pub trait Keeper: Send + Sync + 'static {
-    /// Drops every copy of these bytes, those on their way included. What the call has not done the future does.
+    /// Drops every copy of these bytes, those under way included. What the call itself does not do,
+    /// the future does.
     fn revoke(&self, range: ByteRange) -> Dropped;
 
-    /// Brings what is dirty of these bytes to the device, durably, as long as it takes, and tells of its progress
-    /// ([`Grants::note_progress`]). What was written before the call has ended; nothing is made dirty there meanwhile.
+    /// Cleans these bytes: writes what is dirty to the device, durably, as long as it takes, and
+    /// reports its progress ([`Grants::note_progress`]). All writes submitted before the call have
+    /// ended; nothing becomes dirty there meanwhile.
     fn clean(&self, _range: ByteRange) -> Dropped {
         Box::pin(async {})
     }
@@ -43,7 +50,7 @@ pub trait Keeper: Send + Sync + 'static {
     }
 }
 
-/// The copies of one device's data that are kept above it.
+/// The keepers of copies of one device, and until when copies may be used.
 #[derive(Clone)]
 pub struct Copies(Arc<Shared>);
 
@@ -51,18 +58,18 @@ struct Shared {
     clock: Arc<dyn Clock>,
     /// Nanoseconds of the clock until which copies may be used.
     until: AtomicU64,
-    /// None where nobody may delay writes.
+    /// `None` where no host may delay writes.
     grants: Option<Grants>,
     keepers: Mutex<Vec<Weak<dyn Keeper>>>,
 }
 
 impl Copies {
-    /// Nobody keeps any yet, and none may be used before the device says so.
+    /// Without keepers; no copy may be used before the device allows it.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self::of(clock, None)
     }
 
-    /// The same of a device of which this host may hold ranges of so many bytes alone.
+    /// Likewise, for a device on which this host may hold ranges alone, in parts of `part_bytes`.
     pub fn with_grants(clock: Arc<dyn Clock>, part_bytes: u64) -> Self {
         let grants = Grants::new(Arc::clone(&clock), part_bytes);
         Self::of(clock, Some(grants))
@@ -72,7 +79,7 @@ impl Copies {
         Self(Arc::new(Shared { clock, until: AtomicU64::new(0), grants, keepers: Mutex::new(Vec::new()) }))
     }
 
-    /// What this host holds alone; none where nobody may delay writes.
+    /// The ranges that this host holds alone; `None` where no host may delay writes.
     pub fn grants(&self) -> Option<&Grants> {
         self.0.grants.as_ref()
     }
@@ -82,12 +89,13 @@ impl Copies {
         self.0.clock.now().as_nanoseconds() < self.0.until.load(Ordering::Acquire)
     }
 
-    /// Copies may be used until then, where the device is not asked again; `None` for not at all. The device's to say.
+    /// Allows the use of copies until then, unless the device extends it; `None` forbids it. Called
+    /// by the device.
     pub fn allow_until(&self, until: Option<Instant>) {
         self.0.until.store(until.map_or(0, Instant::as_nanoseconds), Ordering::Release);
     }
 
-    /// `keeper` keeps copies, as long as it lives.
+    /// Registers `keeper`, as long as it lives.
     pub fn add_keeper(&self, keeper: Weak<dyn Keeper>) {
         let mut keepers = self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner);
         keepers.retain(|keeper| keeper.strong_count() > 0);
@@ -99,7 +107,7 @@ impl Copies {
         keepers.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Asks all keepers to drop these bytes. What it returns ends when they have.
+    /// Asks all keepers to drop these bytes. Completes when they have.
     pub fn revoke(&self, range: ByteRange) -> Dropped {
         let dropped: Vec<Dropped> = self.keepers().iter().map(|keeper| keeper.revoke(range)).collect();
         Box::pin(async move {
@@ -107,8 +115,9 @@ impl Copies {
         })
     }
 
-    /// Lets all keepers clean these bytes, which nobody uses any more by then, and drop them. For what is held alone
-    /// and called back, which stands as [`Leaving`](crate::grants::Standing::Leaving).
+    /// Lets all keepers clean and drop these bytes, which no request uses any more. For a range
+    /// held alone that was called back, and has the standing
+    /// [`Leaving`](crate::grants::Standing::Leaving).
     pub fn release(&self, range: ByteRange) -> Dropped {
         let copies = self.clone();
         Box::pin(async move {
@@ -121,7 +130,7 @@ impl Copies {
         })
     }
 
-    /// Whether any keeper has something dirty of these bytes.
+    /// Whether any keeper has dirty data of these bytes.
     pub fn are_dirty(&self, range: ByteRange) -> bool {
         self.keepers().iter().any(|keeper| keeper.is_dirty(range))
     }

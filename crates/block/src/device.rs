@@ -1,9 +1,9 @@
 //! The device contract.
 //!
-//! - Requests may run in parallel. A layer that could reorder overlapping ones serialises them with the shared
-//!   [`RangeLock`](crate::range_lock::RangeLock): changes take effect in the order they were submitted, and a read sees
-//!   all that were submitted before it. One that is submitted while the read is under way it may see or not, sector by
-//!   sector.
+//! - Requests may run in parallel. A layer that could reorder overlapping ones serialises them with
+//!   the shared [`RangeLock`](crate::range_lock::RangeLock): changes take effect in the order they
+//!   were submitted, and a read sees all that were submitted before it. A change that is submitted
+//!   while the read is under way may be seen or not, sector by sector.
 //! - The operation is under way when [`Device::submit`] returns, whether or not the completion is awaited.
 //! - A completed flush makes durable every write completed before the flush was submitted; a completed write with `fua`
 //!   is durable.
@@ -26,30 +26,33 @@ use crate::request::{Extent, Request};
 
 /// A block device.
 pub trait Device: Send + Sync + 'static {
-    /// Size, blocks and abilities now. They may change; an [`Event::Resized`](crate::Event::Resized) says so.
+    /// Size, blocks and abilities now. They may change; then
+    /// [`Event::Resized`](crate::Event::Resized) is published.
     fn geometry(&self) -> Geometry;
 
-    /// Who this device is, for as long as it holds the same data.
+    /// The identity of this device, for as long as it holds the same data.
     fn identity(&self) -> Identity;
 
     /// Starts `request`.
     fn submit(&self, request: Request) -> Completion;
 
-    /// Events from now on. A device to which nothing ever happens returns [`EventReceiver::silent`].
+    /// Subscribes to events from now on. A device without events returns [`EventReceiver::silent`].
     fn subscribe(&self) -> EventReceiver {
         EventReceiver::silent()
     }
 
-    /// Where copies of its data are asked back before others change it; none where nobody else does, or nobody tells.
+    /// The copies of its data, which it revokes before another host changes it; `None` where no
+    /// other host does, or the device does not support it.
     fn copies(&self) -> Option<Copies> {
         None
     }
 }
 
-/// A device as layers hold it.
+/// A device as layers share it.
 pub type SharedDevice = Arc<dyn Device>;
 
-/// The contract in the words callers use. Every method starts the operation at once and returns what waits for it.
+/// The contract as methods for callers. Every method starts the operation at once and returns its
+/// future.
 pub trait DeviceExt: Device {
     /// Reads `buffer.len()` bytes at `offset`.
     fn read(&self, offset: u64, buffer: Buffer) -> impl Future<Output = Result<Buffer, Error>> + Send + use<Self> {

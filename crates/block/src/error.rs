@@ -6,7 +6,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
-/// What went wrong, as far as a caller acts on it.
+/// The kind of an error, as far as callers act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The medium failed to store or return these bytes.
@@ -31,7 +31,7 @@ pub enum ErrorKind {
     ReadOnly,
     /// Credentials were refused or access is not allowed.
     AccessDenied,
-    /// Somebody else is using it.
+    /// Another program or host uses it.
     Busy,
     /// What is stored is not what should be there: wrong identity, version or checksum.
     Corrupt,
@@ -74,7 +74,7 @@ struct Detail {
 }
 
 impl Error {
-    /// An error with a context: what was done, to what, and what to do about it.
+    /// An error with a context: which action failed, on what, and what to do about it.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self { kind, detail: Some(Arc::new(Detail { context: context.into(), source: None })) }
     }
@@ -88,7 +88,7 @@ impl Error {
         Self { kind, detail: Some(Arc::new(Detail { context: context.into(), source: Some(source.into()) })) }
     }
 
-    /// What callers match.
+    /// The kind, which callers match.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

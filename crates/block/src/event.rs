@@ -1,7 +1,7 @@
-//! What devices tell upwards.
+//! Events of devices, for the layers above.
 //!
-//! Events are about states, not about steps: a receiver that missed some reads the state anew. Each subscriber has a
-//! bounded queue of its own; nobody waits for a slow one.
+//! Events are about states, not about steps: a receiver that missed some reads the state anew. Each
+//! subscriber has a bounded queue of its own; a slow one delays no other.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,10 +25,10 @@ pub enum Event {
     Back,
     /// It answers, but is another device now: everything known about it is void.
     IdentityChanged,
-    /// It lost what was written and not flushed (power-on, new session without continuity); everything since the last
-    /// completed flush must be written again.
+    /// It lost data that was written and not flushed (power-on, new session without continuity);
+    /// all writes since the last completed flush must be repeated.
     WritesLost,
-    /// Somebody else is about to change or has changed these bytes; copies of them are void.
+    /// Another host is about to change or has changed these bytes; copies of them are void.
     Invalidated(ByteRange),
     /// This receiver was too slow and lost events.
     Missed,
@@ -42,8 +42,8 @@ pub struct EventHub {
 
 #[derive(Default)]
 struct Mailbox {
-    /// Whether there are events, or the last one was taken and nobody has looked again since: looking costs those who
-    /// look before every request next to nothing.
+    /// Whether there may be events: cleared when a receiver looks and finds none. Makes a look
+    /// before every request nearly free.
     is_filled: AtomicBool,
     queue: Mutex<Queue>,
 }
@@ -52,11 +52,11 @@ struct Mailbox {
 struct Queue {
     events: VecDeque<Event>,
     waker: Option<Waker>,
-    /// Where events go instead: see [`EventRelay`].
+    /// The mailbox to which events are forwarded instead: see [`EventRelay`].
     forwards_to: Option<Weak<Mailbox>>,
 }
 
-/// One subscriber's end.
+/// The receiving end of one subscriber.
 pub struct EventReceiver {
     mailbox: Option<Arc<Mailbox>>,
 }
@@ -71,14 +71,14 @@ impl EventHub {
         Self::default()
     }
 
-    /// A new subscriber, who sees events from now on.
+    /// A new subscriber, which receives events from now on.
     pub fn subscribe(&self) -> EventReceiver {
         let mailbox = Arc::new(Mailbox::default());
         lock(&self.subscribers).push(Arc::downgrade(&mailbox));
         EventReceiver { mailbox: Some(mailbox) }
     }
 
-    /// Tells every subscriber.
+    /// Sends the event to every subscriber.
     pub fn publish(&self, event: &Event) {
         let mut wakers = Vec::new();
         lock(&self.subscribers).retain(|subscriber| {
@@ -91,12 +91,13 @@ impl EventHub {
 }
 
 impl Mailbox {
-    /// Puts an event in it, or where its events go instead; who waits for one there.
+    /// Puts an event into this mailbox, or into the one it forwards to. Returns the waker of the
+    /// receiver there.
     fn push(&self, event: &Event) -> Option<Waker> {
         let mut queue = lock(&self.queue);
         if let Some(next) = &queue.forwards_to {
             let next = next.upgrade();
-            // One lock at a time: who forwards to this one may be on its way here.
+            // One lock at a time: the forwarding mailbox may be about to lock this one.
             drop(queue);
             return next?.push(event);
         }
@@ -109,7 +110,7 @@ impl Mailbox {
         queue.waker.take()
     }
 
-    /// The oldest event of `queue`, which is its own.
+    /// Takes the oldest event of `queue`, the queue of this mailbox.
     fn pop(&self, queue: &mut Queue) -> Option<Event> {
         let event = queue.events.pop_front();
         if event.is_none() {
@@ -119,31 +120,33 @@ impl Mailbox {
     }
 }
 
-/// The other end of a receiver that hears one device after another. What a device publishes is there before publishing
-/// returns, as in a mailbox of the device's own: no task carries it.
+/// The sending end of a receiver that follows one device after another. An event of the device is
+/// in the receiver's mailbox before `publish` returns, as if it had subscribed itself: no task
+/// carries it.
 pub struct EventRelay {
     to: Weak<Mailbox>,
-    /// Of the device that is heard.
+    /// The receiver of the device that is followed.
     from: EventReceiver,
 }
 
 impl EventRelay {
-    /// A receiver that hears nothing yet, and who has it hear devices.
+    /// A receiver without a device yet, and the relay that chooses its devices.
     pub fn new() -> (EventReceiver, Self) {
         let mailbox = Arc::new(Mailbox::default());
         let relay = Self { to: Arc::downgrade(&mailbox), from: EventReceiver::silent() };
         (EventReceiver { mailbox: Some(mailbox) }, relay)
     }
 
-    /// Whether somebody still has the receiver.
+    /// Whether the receiver still exists.
     pub fn has_receiver(&self) -> bool {
         self.to.strong_count() > 0
     }
 
-    /// The receiver hears what `from` would from now on, and what it has not read; the device before that no more.
+    /// Makes the receiver follow `from`: it gets the unread and the later events of `from`, and
+    /// none of the device before.
     pub fn follow(&mut self, from: EventReceiver) {
         if let Some(mailbox) = &from.mailbox {
-            // Locked until the old events are there, so that no new one comes before them.
+            // Locked until the old events are forwarded, so that no new one overtakes them.
             let mut queue = lock(&mailbox.queue);
             queue.forwards_to = Some(Weak::clone(&self.to));
             std::mem::take(&mut queue.events).iter().for_each(|event| self.tell(event));
@@ -151,7 +154,7 @@ impl EventRelay {
         self.from = from;
     }
 
-    /// Tells the receiver something that no device says.
+    /// Sends the receiver an event that comes from no device.
     pub fn tell(&self, event: &Event) {
         if let Some(waker) = self.to.upgrade().and_then(|mailbox| mailbox.push(event)) {
             waker.wake();
@@ -165,30 +168,30 @@ impl EventReceiver {
         Self { mailbox: None }
     }
 
-    /// Whether there may be an event. False is said only after somebody asked for one and there was none: whoever
-    /// handles each event before asking for the next knows then that all are handled.
+    /// Whether there may be an event. `false` only after a receive found none: so a receiver that
+    /// handles each event before it receives the next knows that all are handled.
     pub fn may_have_event(&self) -> bool {
         self.mailbox.as_ref().is_some_and(|mailbox| mailbox.is_filled.load(Ordering::Acquire))
     }
 
-    /// Whether an event that nobody has received yet is one of these.
+    /// Whether any unread event satisfies `is_one`.
     pub fn has_unread(&self, is_one: impl Fn(&Event) -> bool) -> bool {
         let mailbox = self.mailbox.as_ref().filter(|_| self.may_have_event());
         mailbox.is_some_and(|mailbox| lock(&mailbox.queue).events.iter().any(is_one))
     }
 
-    /// The next event, if there is one now.
+    /// Takes the next event, if there is one.
     pub fn try_receive(&self) -> Option<Event> {
         let mailbox = self.mailbox.as_ref().filter(|_| self.may_have_event())?;
         mailbox.pop(&mut lock(&mailbox.queue))
     }
 
-    /// The next event.
+    /// Waits for the next event.
     pub async fn receive(&self) -> Event {
         poll_fn(|context| self.poll_receive(context)).await
     }
 
-    /// As [`EventReceiver::receive`], for whoever waits for several.
+    /// Like [`EventReceiver::receive`], for a task that waits for several things.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<Event> {
         let Some(mailbox) = &self.mailbox else { return Poll::Pending };
         let mut queue = lock(&mailbox.queue);

@@ -1,26 +1,28 @@
-//! Who goes next of those who wait: submitters get equal shares of what is let through, in bytes.
+//! A fair queue: which of the waiting requests is served next, so that submitters get equal shares,
+//! in bytes.
 //!
-//! Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996). What one submitter has waiting stands in the order in
-//! which it came. Each entry has a start tag: where the one before it of the same submitter ended, or the tag of what
-//! goes now, whichever is later. The entry with the least tag goes next. So one who sends little goes at once, before
-//! all that others have heaped up, and one who sends much gets what is left and no less than his share.
+//! Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996). The requests of one submitter keep
+//! their order. Each entry has a start tag: the end of the entry before it of the same submitter,
+//! or the tag of the entry served last, whichever is later. The entry with the least tag is served
+//! next. So a submitter of few requests is served at once, before those that others have queued,
+//! and a submitter of many gets the rest, but no less than its share.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::submitter::Submitter;
 
-/// What one submitter has waiting.
+/// The waiting entries of one submitter.
 struct Line<T> {
     /// Start tag of the first entry, or of the next one to come.
     start: u64,
-    /// With their costs.
+    /// Costs and entries.
     waiting: VecDeque<(u64, T)>,
 }
 
-/// Entries that wait, by submitter; the one with the least start tag goes next.
+/// The waiting entries by submitter; the one with the least start tag is served next.
 pub struct FairQueue<T> {
     lines: BTreeMap<Submitter, Line<T>>,
-    /// Start tag of what went last.
+    /// Start tag of the entry served last.
     tag: u64,
     count: usize,
 }
@@ -32,22 +34,22 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Nobody waits.
+    /// An empty queue.
     pub fn new() -> Self {
         Self { lines: BTreeMap::new(), tag: 0, count: 0 }
     }
 
-    /// Entries that wait.
+    /// Count of waiting entries.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether nobody waits.
+    /// Whether no entry waits.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Puts an entry that costs `cost` bytes behind all that `submitter` has waiting.
+    /// Adds an entry that costs `cost` bytes behind all others of `submitter`.
     pub fn push(&mut self, submitter: Submitter, cost: u64, entry: T) {
         let start = self.tag;
         let line = self.lines.entry(submitter).or_insert_with(|| Line { start, waiting: VecDeque::new() });
@@ -56,13 +58,13 @@ impl<T> FairQueue<T> {
         self.count += 1;
     }
 
-    /// The entry that goes next, to be looked at.
+    /// The entry that is served next.
     pub fn peek(&self) -> Option<&T> {
         let line = self.lines.get(&self.next()?)?;
         line.waiting.front().map(|(_, entry)| entry)
     }
 
-    /// Takes the entry that goes next.
+    /// Takes the entry that is served next.
     pub fn pop(&mut self) -> Option<T> {
         let submitter = self.next()?;
         let line = self.lines.get_mut(&submitter)?;
@@ -72,7 +74,7 @@ impl<T> FairQueue<T> {
         self.count -= 1;
         let tag = self.tag;
         if self.count == 0 {
-            // Nobody waits: whoever comes next begins anew.
+            // The queue is empty: tags begin anew.
             *self = Self::new();
         } else {
             self.lines.retain(|_, line| !line.waiting.is_empty() || line.start > tag);
@@ -107,7 +109,8 @@ mod tests {
         assert!(next.contains(&10), "and it is the other one's turn again: {next:?}");
     }
 
-    /// One entry at a time, put in anew as soon as it went: it goes no more often than its bytes allow.
+    /// A submitter with one entry at a time, added again as soon as it was served, gets no more
+    /// than its share of bytes.
     #[test]
     fn one_who_comes_back_at_once_gets_no_more_than_his_share() {
         let (mut queue, ids) = (FairQueue::new(), submitters(2));
@@ -125,8 +128,8 @@ mod tests {
     }
 
     proptest! {
-        /// Among those who always have more waiting nobody gets ahead by more than two of the largest entries; and each
-        /// one's entries stay in order.
+        /// Of submitters that always have entries waiting none gets ahead by more than two of the
+        /// largest entries; and the entries of each stay in order.
         #[test]
         fn shares_are_equal_and_orders_kept(
             costs in proptest::collection::vec(1..9000u64, 2..6),

@@ -24,12 +24,12 @@ pub struct Geometry {
     pub discard_reads_zeroes: bool,
     /// Largest read or write it takes at once, in bytes.
     pub transfer_bytes_max: u32,
-    /// What it likes.
+    /// Preferred sizes and alignments.
     pub hints: Hints,
 }
 
-/// What a device likes: requests that do otherwise are carried out just as well, more slowly. All zero where nothing is
-/// known.
+/// Preferences of a device: other requests are carried out just as well, but more slowly. All zero
+/// where nothing is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// Requests are best multiples of this, in bytes; zero where nothing is known.
@@ -40,7 +40,7 @@ pub struct Hints {
     pub physical_alignment_bytes: u32,
     /// Offset of the first discard granule that begins on the device, in bytes.
     pub discard_alignment_bytes: u32,
-    /// Whether places far from each other cost more than near ones: the medium turns.
+    /// Whether distant places cost more than near ones: the medium turns.
     pub is_rotational: bool,
 }
 
@@ -60,7 +60,7 @@ impl Geometry {
         }
     }
 
-    /// The request's range, if the device can do it.
+    /// Checks a request. Returns its range.
     ///
     /// # Errors
     /// `InvalidRange` outside the device, off its blocks or above its largest transfer; `ReadOnly` for a mutation of a

@@ -1,4 +1,5 @@
-//! Ranges of a device that several hosts share, which this host holds alone: it may delay its writes there.
+//! Grants: ranges of a shared device that this host holds alone, and in which it may delay its
+//! writes.
 //!
 //! ```text
 //!  nothing ──want──► Asked ──granted──► Held ──called back──► Leaving: unused, clean, forgotten ──► nothing for now
@@ -7,13 +8,14 @@
 //!                                        └─ the lease is over ─► Lost
 //! ```
 //! A layer above that delays writes
-//! - makes something dirty only while it has a [`Use`] of its range, and asks behind it whether that still counted;
-//! - writes what is dirty to the device only while it has one by [`Grants::use_to_clean`];
-//! - writes through where it has none. It never waits for one: [`Grants::want`] only asks.
+//! - makes data dirty only with a [`Use`] of its range, and asks afterwards whether that was still
+//!   valid;
+//! - sends dirty data to the device only with a use from [`Grants::use_to_clean`];
+//! - writes through where it has no use. It never waits for one: [`Grants::want`] only asks.
 //!
-//! The device says what is held; it takes nothing back before the uses of a range have ended and who delays writes
-//! there has cleaned it ([`Copies::release`](crate::Copies::release)). Where what it held is lost, what is dirty
-//! there conflicts with what others may have written since.
+//! The device decides what is held. It gives a range up only after all uses of it have ended and
+//! the layer that delays writes has cleaned it ([`Copies::release`](crate::Copies::release)). If a
+//! held range is lost, its dirty data conflicts with what other hosts may have written since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,14 +30,14 @@ use futures_util::future::select;
 
 use crate::limits::{GRANT_REST_TIME, GRANTS_MAX};
 
-/// How a range stands.
+/// The state of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is asked for.
+    /// It is requested.
     Asked,
-    /// It may be used.
+    /// It is held, and may be used.
     Held,
-    /// It is called back: cleaned, and not used anew.
+    /// It is called back: it is cleaned, and there are no new uses.
     Leaving,
     /// It was held, and is claimed back. Nothing is sent there meanwhile.
     Claimed,
@@ -52,9 +54,9 @@ struct Part {
 #[derive(Default)]
 struct State {
     parts: BTreeMap<u64, Part>,
-    /// Parts that somebody wants, and are not asked for yet.
+    /// Parts that are wanted and not requested yet.
     wanted: BTreeSet<u64>,
-    /// Parts that were called back, and from when on they are asked for again.
+    /// Parts that were called back, and the time before which they are not requested again.
     resting: BTreeMap<u64, Instant>,
     device: Option<Waker>,
 }
@@ -67,20 +69,20 @@ struct Shared {
     clock: Arc<dyn Clock>,
     part_bytes: u64,
     state: Mutex<State>,
-    /// Notified when something is held, or no longer, or not used any more.
+    /// Notified when a part becomes held, stops being held, or loses its last use.
     changed: Signal,
-    /// Counts what was cleaned because it is called back.
+    /// Count of cleaned pieces in ranges that are called back.
     progress: AtomicU64,
 }
 
-/// While it is there, its range is not given up.
+/// A use of a range, which is not given up as long as this lives.
 pub struct Use {
     grants: Grants,
     parts: Range<u64>,
 }
 
 impl Grants {
-    /// Nothing is held. Parts are of `part_bytes`.
+    /// No range is held. `part_bytes`: bytes of a part.
     pub fn new(clock: Arc<dyn Clock>, part_bytes: u64) -> Self {
         let (state, changed, progress) = (Mutex::default(), Signal::new(), AtomicU64::new(0));
         Self(Arc::new(Shared { clock, part_bytes: part_bytes.max(1), state, changed, progress }))
@@ -116,17 +118,19 @@ impl Grants {
         Some(Use { grants: self.clone(), parts })
     }
 
-    /// The right to make something in `range` dirty; none where it is not held, or about to be given up.
+    /// The right to make data in `range` dirty; `None` unless all of it is held and not called
+    /// back.
     pub fn use_to_write(&self, range: ByteRange) -> Option<Use> {
         self.use_where(range, |standing| standing == Standing::Held)
     }
 
-    /// The right to send to the device what is dirty in `range`.
+    /// The right to send dirty data of `range` to the device.
     pub fn use_to_clean(&self, range: ByteRange) -> Option<Use> {
         self.use_where(range, |standing| matches!(standing, Standing::Held | Standing::Leaving))
     }
 
-    /// Asks for what of `range` is not held. What was called back a moment ago is left to others for a while.
+    /// Asks for the parts of `range` that are not held. Parts that were called back a moment ago
+    /// are left to other hosts for a while.
     pub fn want(&self, range: ByteRange) {
         let now = self.0.clock.now();
         let state = &mut *self.state();
@@ -144,7 +148,7 @@ impl Grants {
         }
     }
 
-    /// Returns when all of `range` is held, and asks for it as long as it is not. Whoever waits bounds the time.
+    /// Returns when all of `range` is held; asks for it until then. The caller bounds the time.
     pub async fn acquire(&self, range: ByteRange) {
         loop {
             let count = self.0.changed.count();
@@ -152,12 +156,12 @@ impl Grants {
                 return;
             }
             self.want(range);
-            // What rests now is asked for then.
+            // Parts that rest now are asked for after that time.
             select(self.0.changed.changed_since(count), self.0.clock.sleep(GRANT_REST_TIME)).await;
         }
     }
 
-    /// Returns when nothing of `range` is used.
+    /// Returns when no part of `range` has a use.
     pub async fn unused(&self, range: ByteRange) {
         loop {
             let count = self.0.changed.count();
@@ -169,18 +173,18 @@ impl Grants {
         }
     }
 
-    /// Something that is called back was cleaned.
+    /// Notes that something in a range that is called back was cleaned.
     pub fn note_progress(&self) {
         self.0.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often that was.
+    /// Count of such notes.
     pub fn progress(&self) -> u64 {
         self.0.progress.load(Ordering::Relaxed)
     }
 
-    /// For the device: what is wanted, at most so many parts, which count as asked for. `waker` is woken when there is
-    /// more.
+    /// For the device: takes at most `count_max` wanted parts, which count as requested. `waker` is
+    /// woken when more are wanted.
     pub fn take_wanted(&self, count_max: usize, waker: &Waker) -> Vec<u64> {
         let state = &mut *self.state();
         let mut taken = Vec::new();
@@ -194,12 +198,12 @@ impl Grants {
         taken
     }
 
-    /// For the device: how a part stands.
+    /// For the device: the state of a part.
     pub fn standing(&self, part: u64) -> Option<Standing> {
         self.state().parts.get(&part).map(|held| held.standing)
     }
 
-    /// For the device: a part stands so from now on. One that is nothing becomes nothing else.
+    /// For the device: changes the state of a part; a part without one stays without.
     pub fn set(&self, part: u64, standing: Standing) {
         if let Some(held) = self.state().parts.get_mut(&part) {
             held.standing = standing;
@@ -207,7 +211,8 @@ impl Grants {
         self.0.changed.notify();
     }
 
-    /// For the device: all parts that stand in one way stand in another from now on, or are nothing any more.
+    /// For the device: changes the state of all parts in one of the states `from` to `to`; `None`
+    /// removes them.
     pub fn turn(&self, from: &[Standing], to: Option<Standing>) {
         let state = &mut *self.state();
         match to {
@@ -220,7 +225,8 @@ impl Grants {
         self.0.changed.notify();
     }
 
-    /// For the device: a part is nothing any more. One that `rests` is not asked for at once.
+    /// For the device: removes the state of a part. One that `rests` is not requested again at
+    /// once.
     pub fn remove(&self, part: u64, rests: bool) {
         let now = self.0.clock.now();
         let state = &mut *self.state();
@@ -232,13 +238,13 @@ impl Grants {
         self.0.changed.notify();
     }
 
-    /// Parts that stand in one of these ways.
+    /// The parts in one of these states.
     pub fn all(&self, standings: &[Standing]) -> Vec<u64> {
         let state = self.state();
         state.parts.iter().filter(|(_, held)| standings.contains(&held.standing)).map(|(part, _)| *part).collect()
     }
 
-    /// Whether all of `range` is held: what is sent there goes before whatever others ask of it.
+    /// Whether all of `range` is held: data sent there precedes all that other hosts request.
     pub fn is_held(&self, range: ByteRange) -> bool {
         let state = self.state();
         self.parts_of(range).all(|part| {
@@ -247,7 +253,8 @@ impl Grants {
         })
     }
 
-    /// What keeps everything from being sent to `range`: something of it is lost, or else claimed back.
+    /// The state that keeps data from being sent to `range`: some of it is lost, or else claimed
+    /// back.
     pub fn obstacle(&self, range: ByteRange) -> Option<Standing> {
         let state = self.state();
         let parts = state.parts.range(self.parts_of(range)).map(|(_, held)| held.standing);
@@ -257,7 +264,7 @@ impl Grants {
 }
 
 impl Use {
-    /// Whether the range is still held: what was done under it counts.
+    /// Whether the range is still held, so that what was done under this use counts.
     pub fn is_good(&self) -> bool {
         self.grants.is_held(ByteRange {
             offset: self.parts.start * self.grants.0.part_bytes,

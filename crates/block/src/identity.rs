@@ -1,11 +1,11 @@
-//! Who a device is.
+//! The identity of a device.
 
 use std::fmt;
 
-/// Who a device is: three names that together never name two different contents.
+/// The identity of a device: three names that together never name two different contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Where it comes from: the iSCSI target name, or `file` / `memory` for local devices.
+    /// Its source: the iSCSI target name, or `file` / `memory` for local devices.
     pub target: String,
     /// The logical unit's designator (VPD 83h), or a path.
     pub unit: String,

@@ -1,19 +1,20 @@
-//! The block device contract that every piece of forebay's data path implements, and the small pieces that go with it.
+//! The block device contract that every part of forebay's data path implements, and the parts that
+//! go with it.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`device`] | the [`Device`] trait, [`Geometry`], [`Hints`], [`Identity`] |
 //! | [`request`] | [`Request`], [`Operation`], [`Response`], [`Extent`] |
-//! | [`copies`] | [`Copies`]: what is kept of a device that several hosts change, and how it is asked back |
-//! | [`grants`] | [`Grants`]: ranges of it that this host holds alone, and may delay writes of |
-//! | [`completion`] | [`Completion`]: the one future that every `submit` returns, and [`Workers`](completion::Workers), where dropped ones finish |
+//! | [`copies`] | [`Copies`]: copies of a shared device's data, and how they are revoked |
+//! | [`grants`] | [`Grants`]: ranges of a shared device that this host holds alone, and may delay writes in |
+//! | [`completion`] | [`Completion`]: a request's future; [`Workers`](completion::Workers), where dropped ones end |
 //! | [`error`] | [`Error`] = kind + context + source |
-//! | [`event`] | what devices tell upwards: resized, offline, back ... |
+//! | [`event`] | events of devices for the layers above: resized, offline, back ... |
 //! | [`range_lock`] | the one lock that keeps overlapping requests in order |
 //! | [`shared_sync`] | which writes and flushes wait for which sync, where they share one |
 //! | [`pieces`] | how much of a long request is done at a time |
-//! | [`submitter`] | [`Submitter`]: whose a request is |
-//! | [`fair_queue`] | [`FairQueue`]: whose turn it is where there is too little for all |
+//! | [`submitter`] | [`Submitter`]: the submitter of a request |
+//! | [`fair_queue`] | [`FairQueue`]: fair turns for submitters where there is too little for all |
 //! | [`memory`] | a sparse device in RAM |
 //! | [`layer`] | devices over devices: delay, disk, error, stats, read-only; and the medium that loses power, crash |
 //!

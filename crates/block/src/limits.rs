@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Events a subscriber may leave unread. Events are about states, so a subscriber that falls behind loses the oldest,
-/// is told so by [`Event::Missed`](crate::Event::Missed), and reads the states anew.
+/// Events that a subscriber may leave unread. Events are about states, so a subscriber that falls
+/// behind loses the oldest, gets [`Event::Missed`](crate::Event::Missed), and reads the states
+/// anew.
 pub const EVENTS_UNREAD_MAX: usize = 64;
 
 /// Bytes of one chunk of a memory device: the unit in which RAM is taken, given back and locked. Large enough that most
@@ -17,9 +18,9 @@ pub const MEMORY_CHUNKS_PER_GROUP: usize = 4096;
 /// Extents returned for one `extents` request; the caller asks again from where they end.
 pub const EXTENTS_PER_RESPONSE_MAX: usize = 1024;
 
-/// Bytes of completed and not flushed writes that the medium of the crash layer keeps apart; beyond it the oldest
-/// become durable, as a disk whose cache is full writes them. More than any test leaves unflushed, and a bound on what
-/// a forgetful one takes.
+/// Bytes of completed and not flushed writes that the medium of the crash layer keeps apart; beyond
+/// it the oldest become durable, as in a disk whose cache is full. More than any test leaves
+/// unflushed, and a bound for one that forgets to flush.
 pub const CRASH_VOLATILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Rules an error layer holds at once: they are tried one after the other for each request.
@@ -41,22 +42,22 @@ pub const STRIPE_EXTENT_PIECES_MAX: u64 = 1 << 16;
 /// Paths of one unit: portals of its target. Each is a session, and a request looks at all of them.
 pub const PATHS_MAX: usize = 16;
 
-/// How long a request is tried again when every path refuses it for its access state: what Linux allows a change of
-/// states that says no time of its own.
+/// Time for which a request is tried again while every path refuses it for its access state: what
+/// Linux allows for a change of states without a time of its own.
 pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Time between two rounds over all paths then: short against a change of states, which takes tenths of seconds and
-/// more.
+/// Pause between two such rounds over all paths: short against a change of states, which takes
+/// tenths of seconds and more.
 pub const ACCESS_WAIT: Duration = Duration::from_millis(100);
 
-/// Times a sync is made again after an answer that says so, before it counts as failed: such answers come while threads
-/// end or memory is short, and not for ever.
+/// Most repetitions of a sync that the kernel asks to repeat, before it counts as failed: it does
+/// so while threads end or memory is short, and not for ever.
 pub const SYNC_REPEATS_MAX: u32 = 1000;
 
-/// Ranges that one host holds alone of a device that several share, those asked for included. The target has as many
-/// for all that a client holds, four times over.
+/// Ranges of a shared device that one host holds alone, with those it has asked for. The target's
+/// bound for all that a client holds is four times this.
 pub const GRANTS_MAX: usize = 16 << 10;
 
-/// How long a range that was called back is not asked for again: where several hosts write, each asks for it so often
-/// at most.
+/// Time for which a range that was called back is not asked for again: where several hosts write,
+/// each asks for it at most so often.
 pub const GRANT_REST_TIME: Duration = Duration::from_secs(1);

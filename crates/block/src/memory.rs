@@ -1,10 +1,11 @@
 //! A sparse device in RAM.
 //!
-//! Memory is taken a chunk at a time when it is first written and given back when the last byte of a chunk that is not
-//! zero was discarded. A chunk is a mapping of its own, because an allocator keeps what was freed in the middle of its
-//! heap. The table of chunks grows as well, so that a device of many TiB costs nothing until it is written. Everything
-//! completes at once. Requests inside one chunk are atomic; across chunks, overlapping requests in flight at the same
-//! time are only as ordered as their callers made them.
+//! Memory is taken a chunk at a time when it is first written, and given back when the last byte of
+//! a chunk that is not zero was discarded. A chunk is a mapping of its own, because an allocator
+//! keeps memory freed in the middle of its heap. The table of chunks grows as well, so that a
+//! device of many TiB costs nothing until it is written. Every request completes at once. Requests
+//! inside one chunk are atomic; across chunks, overlapping requests in flight at the same time are
+//! only as ordered as their callers made them.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -27,17 +28,18 @@ pub struct MemoryDevice {
     groups: Vec<OnceLock<Group>>,
 }
 
-/// Made when the first of its chunks is written.
+/// A part of the table, made when the first of its chunks is written.
 type Group = Box<[RwLock<Chunk>]>;
 
-/// `None` reads as zeroes.
+/// A chunk; `None` reads as zeroes.
 type Chunk = Option<Memory>;
 
 /// The bytes of a chunk.
 enum Memory {
-    /// The system has them back as soon as this is dropped.
+    /// A mapping, which the system gets back as soon as it is dropped.
     Mapped(MmapMut),
-    /// Where a process has as many mappings as it may (`vm.max_map_count`). Neighbours count as one, so that is rare.
+    /// From the allocator, when the process has its most mappings (`vm.max_map_count`). Neighbours
+    /// count as one, so that is rare.
     Allocated(Box<[u8]>),
 }
 
@@ -87,7 +89,7 @@ impl MemoryDevice {
         Some(&self.groups[index / MEMORY_CHUNKS_PER_GROUP].get()?[index % MEMORY_CHUNKS_PER_GROUP])
     }
 
-    /// The chunk with this number, to be written.
+    /// The chunk with this number, for a write; its group is made if it is missing.
     fn chunk_for_writing(&self, index: usize) -> &RwLock<Chunk> {
         let group = &self.groups[index / MEMORY_CHUNKS_PER_GROUP];
         let chunks = group.get_or_init(|| (0..MEMORY_CHUNKS_PER_GROUP).map(|_| RwLock::new(None)).collect());
@@ -114,8 +116,8 @@ impl MemoryDevice {
         }
     }
 
-    /// `gives_back` looks for the whole chunk being zero, which is worth its time where space is what the caller is
-    /// after.
+    /// Makes a range zero. `gives_back`: also looks whether whole chunks are zero now, and frees
+    /// them; worth its time only where the caller wants space back.
     fn clear(&self, range: ByteRange, gives_back: bool) {
         for (index, at, piece) in pieces(range) {
             let Some(chunk) = self.chunk(index) else { continue };
@@ -150,7 +152,7 @@ impl MemoryDevice {
     }
 }
 
-/// In words of a size that the compiler compares many bytes at a time.
+/// In pieces without an early end, so that the compiler handles many bytes at a time.
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|words| words.iter().fold(0, |any, byte| any | byte) == 0)
 }
@@ -253,7 +255,7 @@ mod tests {
         assert!(is_hole());
     }
 
-    /// Memory at the border of what the process may map is memory all the same.
+    /// Memory from both sources behaves the same.
     #[test]
     fn both_kinds_of_memory_are_zeroes_that_can_be_written() {
         for mut memory in [Memory::new(), Memory::Allocated(vec![0; MEMORY_CHUNK_BYTES].into_boxed_slice())] {
@@ -264,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Its table alone would be hundreds of MiB if it were there at once.
+    /// Its table alone would be hundreds of MiB if it were made at once.
     #[test]
     fn a_device_of_many_tebibytes_costs_nothing_until_it_is_written() {
         const SIZE: u64 = 64 << 40;

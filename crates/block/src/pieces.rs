@@ -1,7 +1,8 @@
-//! How much of a long request is done at a time.
+//! The pieces in which a long request is carried out.
 //!
-//! Where a device answers on the spot, the work is done by the thread that serves others, and a piece holds them up: it
-//! is small. Where a device takes its time, others go on meanwhile, and large pieces cost it less.
+//! Where a device answers on the spot, the work is done by a thread that serves other requests,
+//! too, and each piece delays them: it is small. Where a device takes time, others are served
+//! meanwhile, and large pieces cost less.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,13 +13,13 @@ use futures_util::FutureExt;
 pub struct Pieces {
     small_bytes: u64,
     large_bytes: u64,
-    /// Nothing of the last piece was waited for.
+    /// Whether the last piece was answered on the spot.
     was_immediate: bool,
 }
 
 impl Pieces {
-    /// Pieces of whole blocks of `block_bytes`, where a device answers on the spot at most `small_bytes_max` each, else
-    /// `large_bytes_max`; a block at least.
+    /// Pieces in whole blocks of `block_bytes`: of at most `small_bytes_max` while the device
+    /// answers on the spot, else of `large_bytes_max`; at least a block.
     pub fn new(block_bytes: u64, small_bytes_max: u64, large_bytes_max: u64) -> Self {
         let whole = |bytes: u64| (bytes / block_bytes).max(1) * block_bytes;
         Self {
@@ -28,25 +29,25 @@ impl Pieces {
         }
     }
 
-    /// Bytes of the next piece, where so many are left.
+    /// Bytes of the next piece, when `left` bytes are left.
     pub fn next(&mut self, left: u64) -> u64 {
         let bytes = if self.was_immediate { self.small_bytes } else { self.large_bytes };
         self.was_immediate = true;
         bytes.min(left)
     }
 
-    /// As [`next`](Self::next), a small one whatever the device did: others work beside.
+    /// Like [`next`](Self::next), but always a small one: other requests are carried out beside it.
     pub fn next_small(&mut self, left: u64) -> u64 {
         self.was_immediate = true;
         self.next(left)
     }
 
-    /// Nothing of the last piece was waited for.
+    /// Whether the last piece was answered on the spot.
     pub fn was_immediate(&self) -> bool {
         self.was_immediate
     }
 
-    /// Carries out something of a piece.
+    /// Awaits a part of a piece, and notes whether it was answered on the spot.
     pub async fn wait_for<T>(&mut self, part: impl Future<Output = T>) -> T {
         let mut part = pin!(part);
         if let Some(done) = part.as_mut().now_or_never() {

@@ -1,17 +1,17 @@
-//! The one lock that keeps overlapping requests in order.
+//! The range lock: it keeps overlapping requests in order.
 //!
-//! Whoever asks for a range gets a place in line at the call. It is granted as soon as nobody who came earlier and is
-//! still there (holding or waiting) asked for an overlapping range in a conflicting mode. That one sentence is the
-//! whole rule: the order of overlapping requests is the order of the calls, nobody starves, and requests that do not
-//! meet never wait for each other.
+//! A request for a range gets its place in line in the call. It is granted as soon as no earlier
+//! request that still holds or waits has an overlapping range in a conflicting mode. This is the
+//! whole rule: overlapping requests are granted in the order of the calls, none starves, and
+//! requests that do not overlap never wait for each other.
 //!
 //! | earlier \ later | shared | exclusive |
 //! |---|---|---|
 //! | shared | both at once | later waits |
 //! | exclusive | later waits | later waits |
 //!
-//! An empty range meets nobody. A guard releases its range when it is dropped; a waiter that is dropped leaves the
-//! line.
+//! An empty range overlaps none. A guard releases its range when it is dropped; a waiter that is
+//! dropped leaves the line.
 //!
 //! Holders and waiters are few (no more than there are requests in flight, which every caller bounds), so both are
 //! plain vectors that are scanned: this is faster than a tree up to some hundreds, and once the vectors have grown
@@ -64,27 +64,28 @@ impl Claim {
 }
 
 impl RangeLock {
-    /// A lock that nobody holds.
+    /// A lock without holders.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The range for this caller alone, or `None` when that would take waiting.
+    /// The range, exclusively; `None` when that would have to wait.
     pub fn try_exclusive(&self, range: ByteRange) -> Option<RangeGuard> {
         self.try_claim(range, true)
     }
 
-    /// The range together with others who share it, or `None` when that would take waiting.
+    /// The range, shared; `None` when that would have to wait.
     pub fn try_shared(&self, range: ByteRange) -> Option<RangeGuard> {
         self.try_claim(range, false)
     }
 
-    /// Waits for the range for this caller alone. The place in line is taken by the call, not by the first poll.
+    /// Waits for the range, exclusively. The place in line is taken by the call, not by the first
+    /// poll.
     pub fn exclusive(&self, range: ByteRange) -> Acquire {
         self.claim(range, true)
     }
 
-    /// Waits for the range together with others who share it. The place in line is taken by the call.
+    /// Waits for the range, shared. The place in line is taken by the call.
     pub fn shared(&self, range: ByteRange) -> Acquire {
         self.claim(range, false)
     }
@@ -137,7 +138,7 @@ impl RangeLock {
         wakers.wake();
     }
 
-    /// Takes a waiter out of the line, or releases what it was granted and never saw.
+    /// Removes a waiter from the line, or releases a range that it was granted and never took.
     fn cancel(&self, claim: &Claim) {
         let mut state = self.lock();
         match state.waiter_index(claim.place) {
@@ -161,7 +162,7 @@ impl State {
         Claim { place: self.place_next, range, is_exclusive }
     }
 
-    /// Whether nobody earlier is in the way of `claim`.
+    /// Whether no earlier claim conflicts with `claim`.
     fn is_free(&self, claim: &Claim) -> bool {
         !self.holders.iter().any(|holder| holder.conflicts(claim))
             && !self
@@ -175,8 +176,8 @@ impl State {
         self.waiters.binary_search_by_key(&place, |waiter| waiter.claim.place).ok()
     }
 
-    /// Grants whoever waited only for `gone`, which left. Nobody else can have become free: a waiter that is granted
-    /// goes on standing in the way of those behind it.
+    /// Grants the waiters that waited only for `gone`, which left. No other waiter can have become
+    /// free: one that is granted still conflicts with those behind it.
     fn grant_after(&mut self, gone: &Claim) -> Wakers {
         let mut wakers = Wakers::default();
         let mut index = 0;
@@ -194,7 +195,8 @@ impl State {
     }
 }
 
-/// Wakers to wake once the lock is open. Nearly always there is one at most, which costs no allocation.
+/// Wakers to be woken after the lock is released. Nearly always there is at most one, which costs
+/// no allocation.
 #[derive(Default)]
 struct Wakers {
     first: Option<Waker>,
@@ -249,7 +251,7 @@ enum Place {
 }
 
 impl Acquire {
-    /// The guard, if it was granted at the call or since, and not taken before.
+    /// The guard, if the range was granted by now and the guard was not taken before.
     pub fn try_take(&mut self) -> Option<RangeGuard> {
         self.take_or_wait(None)
     }
@@ -269,7 +271,7 @@ impl Acquire {
                 lock.guard(claim)
             }
         };
-        // From here on the guard carries the claim, and dropping this future gives nothing up.
+        // From here on the guard holds the claim, and dropping this future releases nothing.
         self.0 = Place::Granted(None);
         Some(guard)
     }
@@ -374,7 +376,7 @@ mod tests {
         let _guard = block_on(lock.exclusive(range(0, 8)));
     }
 
-    /// The naive twin: everybody who is there, in the order they came; who is granted follows from the one rule.
+    /// The naive model: all claims in the order of the calls; those granted follow from the rule.
     #[derive(Default)]
     struct Twin {
         claims: Vec<Claim>,
@@ -443,7 +445,8 @@ mod tests {
         }
     }
 
-    /// Bytes each held by how many readers and writers: what the lock promises, checked at every moment.
+    /// Counts of readers and writers that hold each byte: the promise of the lock, checked at every
+    /// moment.
     type Census = Arc<Mutex<[(u32, u32); 32]>>;
 
     fn enter(census: &Census, range: ByteRange, is_exclusive: bool) {

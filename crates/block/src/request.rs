@@ -1,4 +1,4 @@
-//! What is asked of a device, and what comes back.
+//! Requests to a device, and their responses.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -11,13 +11,13 @@ use crate::submitter::Submitter;
 pub struct Request {
     /// First byte; ignored by `Flush`.
     pub offset: u64,
-    /// What to do.
+    /// The operation on the range.
     pub operation: Operation,
-    /// Whose it is. Layers that make requests of others keep it where it matters to them.
+    /// The submitter. Layers that make requests on behalf of others keep it where it matters below.
     pub submitter: Submitter,
 }
 
-/// What to do with the range.
+/// An operation on the range of a request.
 #[derive(Debug)]
 pub enum Operation {
     /// Fills the buffer from the device.
@@ -34,7 +34,8 @@ pub enum Operation {
     },
     /// Makes durable every write that completed before this was submitted.
     Flush,
-    /// The bytes are not needed any more; what a later read finds there is unspecified unless the geometry says zeroes.
+    /// The client does not need the bytes any more; a later read returns zeroes only if the
+    /// geometry says so.
     Discard {
         /// Bytes from `offset`.
         length: u64,
@@ -43,19 +44,19 @@ pub enum Operation {
     WriteZeroes {
         /// Bytes from `offset`.
         length: u64,
-        /// Complete only when that is durable.
+        /// Complete only when the zeroes are durable.
         fua: bool,
         /// Whether the device may give the space back.
         may_discard: bool,
     },
-    /// Which parts of the range are stored at all.
+    /// Lists which parts of the range are stored at all.
     Extents {
         /// Bytes from `offset`.
         length: u64,
     },
 }
 
-/// The operations by name, to count or choose by.
+/// The operations without their parameters, to count or choose by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationKind {
     /// [`Operation::Read`].
@@ -73,7 +74,7 @@ pub enum OperationKind {
 }
 
 impl OperationKind {
-    /// All of them; each stands at its own [`index`](Self::index).
+    /// All operations, each at its own [`index`](Self::index).
     pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes, Self::Extents];
 
     /// Place in [`OperationKind::ALL`].
@@ -138,7 +139,7 @@ impl Request {
         Self::new(offset, Operation::WriteZeroes { length, fua, may_discard })
     }
 
-    /// A question for extents.
+    /// A request for extents.
     pub fn extents(offset: u64, length: u64) -> Self {
         Self::new(offset, Operation::Extents { length })
     }
@@ -160,7 +161,7 @@ impl Request {
         matches!(self.operation, Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. })
     }
 
-    /// The answer `error`, with this request's buffer handed back.
+    /// The response with `error`, and this request's buffer.
     pub fn fail(self, error: impl Into<Error>) -> Response {
         let buffer = match self.operation {
             Operation::Read { buffer } | Operation::Write { buffer, .. } => buffer,
@@ -170,10 +171,10 @@ impl Request {
     }
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Response {
-    /// Whether it was carried out, whole.
+    /// Success only if all of it was carried out.
     pub result: Result<(), Error>,
     /// The request's buffer: filled after a successful read, unspecified content otherwise.
     pub buffer: Buffer,

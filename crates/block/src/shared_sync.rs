@@ -1,31 +1,33 @@
-//! Which writes and flushes wait for which sync, where they share one.
+//! The choice of which sync covers which writes and flushes, where they share one.
 //!
 //! ```text
 //!   writing ─► written ──(more than half of them are, and no sync is under way)──► syncing ──(well or not)──► over
 //!      └─(failed)─► over                      ▲                                       │
 //!                                             └───────────(to be made again)──────────┘
 //! ```
-//! A sync makes durable what was written before it began, so what is written while one is under way is for the next. It
-//! begins when more than half of what is on its way is written: as soon as a lone write is, and not for the first of
-//! many, for whose sake the others would wait for two. A flush has nothing to write and joins what is written.
+//! A sync makes durable what was written before it began, so a write that ends while one is under
+//! way is left for the next. A sync begins when more than half of the writes under way are written:
+//! at once for a lone write, and not for the first of many, since the others would then wait for
+//! two. A flush has nothing to write and counts as written.
 //!
-//! A sync that fails fails all that is written, not only what waited for this one: what was written while it was under
-//! way may have been dropped with the rest, and the next sync would not say so.
+//! A failed sync fails everything that is written, not only what waited for this sync: a write that
+//! ended while it was under way may have been dropped, too, and the next sync would not report
+//! that.
 //!
 //! A state machine without I/O: `file` drives it in its ring, and the layer
 //! [`shared_flush`](crate::layer::shared_flush) over a modelled medium.
 
 use crate::limits::SYNC_REPEATS_MAX;
 
-/// Writes and flushes; `T` is what their driver knows them by.
+/// Writes and flushes that share syncs; `T` is their driver's name for one.
 #[derive(Debug)]
 pub struct SharedSync<T> {
-    /// How many are not written yet.
+    /// Count of writes that are not written yet.
     writing: usize,
     written: Vec<T>,
-    /// What the sync under way makes durable.
+    /// Those that the sync under way makes durable.
     syncing: Vec<T>,
-    /// How often the present sync was made again.
+    /// How often the present sync was repeated.
     repeat_count: u32,
 }
 
@@ -36,28 +38,29 @@ impl<T> Default for SharedSync<T> {
 }
 
 impl<T> SharedSync<T> {
-    /// A write is on its way.
+    /// Notes a write that was submitted.
     pub fn begin_write(&mut self) {
         self.writing += 1;
     }
 
-    /// This write is written, and over after a sync.
+    /// Notes that a write is written: a sync will end it.
     pub fn written(&mut self, one: T) {
         self.writing -= 1;
         self.written.push(one);
     }
 
-    /// This one never was on its way: a flush, or zeroes that are there already. It is over after a sync.
+    /// Adds one that has nothing to write: a flush, or zeroes that are there already. A sync will
+    /// end it.
     pub fn join(&mut self, one: T) {
         self.written.push(one);
     }
 
-    /// A write failed before it was written.
+    /// Notes a write that failed before it was written.
     pub fn write_failed(&mut self) {
         self.writing -= 1;
     }
 
-    /// Whether a sync begins now.
+    /// Begins a sync, if it is due. Returns whether it is.
     pub fn begin_sync(&mut self) -> bool {
         let begins = self.syncing.is_empty() && self.written.len() > self.writing;
         if begins {
@@ -66,7 +69,8 @@ impl<T> SharedSync<T> {
         begins
     }
 
-    /// The sync is to be made again, for what has been written since, too. Whether it is: not for ever.
+    /// Asks to repeat the sync, for what has been written since, too. Returns whether to do so; not
+    /// for ever.
     pub fn again(&mut self) -> bool {
         if self.repeat_count == SYNC_REPEATS_MAX {
             return false;
@@ -76,13 +80,13 @@ impl<T> SharedSync<T> {
         true
     }
 
-    /// The sync made these durable.
+    /// The sync has succeeded. Returns those that it made durable.
     pub fn synced(&mut self) -> Vec<T> {
         self.repeat_count = 0;
         std::mem::take(&mut self.syncing)
     }
 
-    /// The sync failed, and with it these.
+    /// The sync has failed. Returns those that fail with it.
     pub fn sync_failed(&mut self) -> Vec<T> {
         let mut failed = self.synced();
         failed.append(&mut self.written);

@@ -1,10 +1,11 @@
-//! What is worth a frame: sequential cut-off, second use, and reading ahead.
+//! Decides what is worth a frame: sequential cut-off, second use, and reading ahead.
 //!
-//! Streams are requests of one kind that follow each other without a gap. A stream longer than the cut-off would push
-//! out what is used again, so the rest of it goes past the cache. With admission on second use a block gets a frame
-//! when it misses for the second time within a while; who was seen is kept in a table of one number a slot, where a
-//! newer block takes the place of an older one. A read stream may be read ahead: its next bytes are fetched before they
-//! are asked for. Where lines are large, the rest of a line may be fetched with the first part of it that is read
+//! Streams are requests of one kind that follow each other without a gap. A stream longer than the
+//! cut-off would evict what is used again, so the rest of it goes past the cache. With admission on
+//! second use a block gets a frame when it misses for the second time within a while. A table of
+//! one number a slot remembers blocks that missed; a newer block overwrites an older one in its
+//! slot. A read stream may be read ahead: its next bytes are fetched before a client asks for them.
+//! Where lines are large, the rest of a line may be fetched with the first part of it that is read
 //! (paper 2.3: larger blocks read ahead more).
 
 use base::range::ByteRange;
@@ -72,10 +73,10 @@ struct Stream {
     ahead: u64,
 }
 
-/// What is to be done about a request.
+/// What to do about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// It goes past the cache, as far as that is possible.
+    /// Whether it goes past the cache, as far as that is possible.
     pub(crate) is_past: bool,
     /// What to fetch ahead.
     pub(crate) ahead: Option<ByteRange>,
@@ -83,15 +84,15 @@ pub(crate) struct Advice {
     pub(crate) lines: Option<ByteRange>,
 }
 
-/// How many blocks are remembered for a second use, in a cache of so many frames.
+/// How many blocks are remembered for a second use, in a cache of `frame_count` frames.
 pub(crate) fn seen_slots(frame_count: u32) -> usize {
     frame_count as usize / LINES_PER_SEEN_SLOT
 }
 
-/// Streams and blocks seen.
+/// The streams that are followed, and the blocks that missed once.
 pub(crate) struct Admissions {
     tuning: Tuning,
-    /// The one that moved last is the last.
+    /// Least recently moved first.
     streams: Vec<Stream>,
     seen: Vec<u32>,
 }
@@ -124,7 +125,7 @@ impl Admissions {
         self.tuning.cutoff_bytes.is_some() || self.tuning.prefetch_bytes > 0
     }
 
-    /// A request came. `size_bytes` is the device's.
+    /// Notes a request and says what to do about it. `size_bytes` is the device's size.
     pub(crate) fn advise(&mut self, kind: RequestKind, range: ByteRange, size_bytes: u64) -> Advice {
         if !self.follows_streams() {
             return Advice::default();
@@ -163,14 +164,14 @@ impl Admissions {
         Some(ByteRange { offset: from, length: to - from })
     }
 
-    /// A block missed. Whether it gets a frame.
+    /// Notes a miss of a block. Returns whether it gets a frame.
     pub(crate) fn admits(&mut self, block: BlockNumber) -> bool {
         let count = self.seen.len() as u64;
         if count == 0 {
             return true;
         }
         let mixed = block.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // Never zero, which means *nobody*.
+        // Never zero, which means an empty slot.
         let name = (mixed >> 32) as u32 | 1;
         let Some(slot) = self.seen.get_mut(((mixed ^ mixed >> 29) % count) as usize) else { return true };
         std::mem::replace(slot, name) == name
@@ -195,7 +196,7 @@ mod tests {
         let mut past = Vec::new();
         for step in 0..8 {
             past.push(admissions.advise(RequestKind::Read, range(step * 64 * KIB, 64 * KIB), SIZE).is_past);
-            // Somebody else in between, and a write where the stream stands.
+            // Requests of another stream in between, and a write where the stream stands.
             assert!(!admissions.advise(RequestKind::Read, range(SIZE / 2 + step * KIB * 512, KIB), SIZE).is_past);
             assert!(!admissions.advise(RequestKind::Write, range((step + 1) * 64 * KIB, KIB), SIZE).is_past);
         }

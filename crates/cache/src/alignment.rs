@@ -1,4 +1,4 @@
-//! Lines that begin where the blocks of whoever uses the origin begin.
+//! Lines that begin where the blocks of the origin's user begin, as a file system's.
 //!
 //! A file system on a partition that does not begin at a multiple of 4 KiB reads and writes blocks that lie across two
 //! lines each. So lines can begin at another place:
@@ -8,8 +8,9 @@
 //!   lines     |..........|             |             |             the first line has only its end
 //!             └ padding ─┘
 //! ```
-//! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); nothing ever asks for those.
-//! Requests are moved by as much when they come in, and answers and events when they go out or come in: see `dispatch`.
+//! Inside the cache the origin is one that begins `padding` bytes earlier ([`Padded`]); no request
+//! reaches the padding. `dispatch` moves the ranges of requests by `padding` as they come in, and
+//! those of answers and events as they are passed on.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -31,8 +32,9 @@ pub enum Alignment {
 }
 
 impl Alignment {
-    /// What a cache of lines of `line_size` that begin at `at` was made with, as far as can be told: where lines of
-    /// another size should begin may be more than `at` says, which is below the size of these.
+    /// The alignment of an existing cache whose lines of `line_size` begin at `at`. For lines of
+    /// another size this is a guess: `at` is below `line_size`, so it may be less than where those
+    /// should begin.
     pub async fn made_with(at: u64, line_size: LineSize, origin: &SharedDevice) -> Self {
         match Self::Found.resolve(line_size, origin).await {
             Ok(found) if found == at => Self::Found,
@@ -64,8 +66,8 @@ impl Alignment {
     }
 }
 
-/// Where the first partition of an MBR begins; `None` without one, and where a GPT takes its place (whose partitions
-/// are aligned by all who make them). What cannot be read has none.
+/// Where the first partition of an MBR begins; `None` without one, where it cannot be read, and on
+/// a disk with a GPT (its partitions are aligned by every tool).
 async fn first_partition(origin: &SharedDevice) -> Option<u64> {
     let geometry = origin.geometry();
     if u64::from(geometry.logical_block_bytes) != SECTOR_BYTES || geometry.size_bytes < SECTOR_BYTES {
@@ -75,7 +77,8 @@ async fn first_partition(origin: &SharedDevice) -> Option<u64> {
     partition_start(&sector)
 }
 
-/// See [`first_partition`]. The four entries of 16 bytes begin at byte 446: type at 4, first sector at 8.
+/// The start in bytes of the first partition of an MBR sector. The four entries of 16 bytes begin
+/// at byte 446: type at 4, first sector at 8.
 fn partition_start(sector: &[u8]) -> Option<u64> {
     const GPT: u8 = 0xee;
     if sector.get(510..512)? != [0x55, 0xaa] {
@@ -92,7 +95,7 @@ pub(crate) fn padding_of(line_size: LineSize, alignment: u64) -> u64 {
     (line_size.bytes() - alignment % line_size.bytes()) % line_size.bytes()
 }
 
-/// A device with so many bytes before its first that nobody asks for.
+/// A device with some bytes of padding before the first byte of `inner`; no request reaches them.
 pub(crate) struct Padded {
     inner: SharedDevice,
     padding: u64,
@@ -128,25 +131,25 @@ impl Device for Padded {
         }
     }
 
-    /// As they are: whoever receives them moves their ranges.
+    /// Events are passed on as they are: the receiver moves their ranges.
     fn subscribe(&self) -> EventReceiver {
         self.inner.subscribe()
     }
 
-    /// Likewise.
+    /// Passed on as it is, likewise.
     fn copies(&self) -> Option<Copies> {
         self.inner.copies()
     }
 }
 
-/// `range` as a cache with this padding knows it.
+/// `range` of the origin, in the cache's own offsets.
 pub(crate) fn inside(range: ByteRange, padding: u64) -> ByteRange {
     let offset = range.offset.saturating_add(padding);
-    // All that lies behind some byte goes on to the last that there could be.
+    // A range up to the end of everything ends at the largest offset.
     ByteRange { offset, length: range.length.min(u64::MAX - offset) }
 }
 
-/// `range` as everybody else knows it.
+/// `range` in the cache's own offsets, as a range of the origin.
 pub(crate) fn outside(range: ByteRange, padding: u64) -> ByteRange {
     ByteRange { offset: range.offset.saturating_sub(padding), ..range }
 }

@@ -1,4 +1,5 @@
-//! A batch of lines that are cleaned together: picked, sent, flushed, and clean by one record.
+//! A batch of lines that are cleaned together: picked, sent to the origin, flushed there, and
+//! marked clean by one record.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -24,22 +25,23 @@ use crate::sectors::Sectors;
 /// Lines picked for one batch, ascending.
 pub(crate) struct Batch {
     pub(crate) picks: Vec<Pick>,
-    /// Keeps others from writing these lines to the origin until this batch has.
+    /// Places in the origin's write order: no other write of these lines reaches the origin before
+    /// this batch's.
     orders: Vec<RangeGuard>,
-    /// Keep the grants that it is sent under.
+    /// Uses of the grants under which the batch is sent.
     uses: Vec<Use>,
     pins: Pins,
     /// Whether a candidate was passed over that can be cleaned later.
     pub(crate) has_deferred: bool,
-    /// Whether a candidate was passed over that this host does not hold alone now.
+    /// Whether a candidate was passed over for whose range this host holds no grant now.
     pub(crate) lacks_right: bool,
     /// Whether a candidate is not dirty any more.
     pub(crate) has_clean: bool,
 }
 
 impl Core {
-    /// The next dirty blocks of which something can be sent, ascending, from the frame where the last batch ended,
-    /// around.
+    /// The next dirty blocks that can be sent at least in part, ascending, from the frame where the
+    /// last batch ended, around.
     pub(crate) fn next_dirty_blocks(&self, count: usize) -> Vec<BlockNumber> {
         let (end, run_max) = (self.origin.end(), self.run_lines_max());
         let state = self.lines.state();
@@ -96,7 +98,7 @@ impl Core {
                     continue;
                 }
             };
-            // What is deferred is not on the device to be read yet.
+            // Deferred data is not in its frame yet, so it cannot be read from there.
             let is_taken =
                 state.cleaning.contains_key(&block) || state.frames.is_busy(frame) || state.deferred.contains(frame);
             let order =
@@ -126,9 +128,9 @@ impl Core {
         mask.hull().map_or(line, |run| ByteRange { offset: line.offset + run.offset(), length: run.length() })
     }
 
-    /// Refuses to send anything to an origin that became another disk, or that a successor is about to write to, or to
-    /// go on behind the end of this cache. Sequentially consistent with the count of batches: a batch that begins now
-    /// either is waited for, or sees this.
+    /// Refuses a batch when the origin became another disk, when a successor is about to write to
+    /// it, or when this cache has ended. Sequentially consistent with the count of batches: a batch
+    /// that begins now either is waited for, or sees this.
     pub(crate) fn check_may_clean(&self) -> Result<(), Error> {
         if self.life.is_stopped() {
             return Err(self.life.closed());
@@ -142,9 +144,9 @@ impl Core {
         self.cleaner.check_not_handing_over()
     }
 
-    /// Cleans picked lines. A batch that has begun goes on to its end, also when whoever asked for it does not wait any
-    /// more: its lines are nobody else's until then. Gives the first error of those lines that stay dirty while others
-    /// became clean.
+    /// Cleans picked lines. A batch that has begun goes on to its end, also when the caller waits
+    /// no more: no other batch takes its lines until then. Returns the first error of the lines
+    /// that stay dirty while others became clean.
     pub(crate) async fn clean_batch(self: &Arc<Self>, batch: Batch, force: Force) -> Result<Option<Error>, Error> {
         if batch.picks.is_empty() {
             return Ok(None);
@@ -178,7 +180,8 @@ impl Core {
             _ => Ok(()),
         };
         if result.is_ok() {
-            // When it lost something, what was sent may be gone. The lines stay dirty and are sent again later.
+            // When the origin lost something, what was sent may be gone. The lines stay dirty and
+            // are sent again later.
             result = self.flush_origin_since(losses).await;
         }
         drop(batch.uses);
@@ -190,7 +193,8 @@ impl Core {
         self.finish_batch(&sent.blocks, result).await.map(|()| sent.refusal)
     }
 
-    /// Compares what is to be sent with its checksum, where that is known. What is damaged is lost, and not to be sent.
+    /// Compares the lines to be sent with their checksums, where known. Returns the damaged ones:
+    /// their data is lost, and not sent.
     async fn find_damaged(&self, picks: &[Pick]) -> Vec<BlockNumber> {
         let checked = picks.iter().filter(|pick| pick.checksum.is_known());
         let lines: Vec<_> = checked.map(|pick| (pick.block, pick.frame, pick.checksum)).collect();
@@ -203,7 +207,7 @@ impl Core {
         damaged.into_iter().map(|(block, _)| block).collect()
     }
 
-    /// Makes the lines of a batch clean that were sent and not written meanwhile.
+    /// Marks the lines of a batch clean that were sent and not written meanwhile.
     async fn finish_batch(&self, blocks: &[BlockNumber], result: Result<(), Error>) -> Result<(), Error> {
         let entries = self.plan_clean(blocks, result.is_ok());
         self.lines.changed.notify();

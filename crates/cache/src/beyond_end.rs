@@ -14,9 +14,9 @@ use crate::format::{KIND, ParametersRaw};
 use crate::mode::Mode;
 use crate::options::{DirtyLimits, OpenOptions, Percent};
 
-/// Gives up what is dirty beyond the end of the origin, as large as that was when the cache was opened last: nobody has
-/// it open. The bytes given up. What else is dirty stays so. From then on the cache has one of `tokens`, unless there
-/// was nothing to open it for.
+/// Gives up what is dirty beyond the end of the origin, which has the size it had when the cache
+/// was opened last. The cache must not be open. Returns the bytes given up; other dirty data stays.
+/// Afterwards the store has one of `tokens`, unless nothing had to be given up.
 ///
 /// # Errors
 /// See [`Cache::open`].
@@ -31,7 +31,7 @@ pub async fn discard_beyond_end(
         return Ok(0);
     }
     let origin: SharedDevice = Arc::new(AbsentOrigin { binding });
-    // Everything is clean enough, so nothing is sent.
+    // Limits at which no background cleaning begins, so nothing is sent.
     let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
     let options = OpenOptions { dirty, tokens, ..OpenOptions::new(Mode::WriteBack, clock) };
     let cache = Cache::open(Arc::clone(cache_device), origin, options).await?;
@@ -49,7 +49,7 @@ pub async fn discard_beyond_end(
     }
 }
 
-/// Stands for an origin that nobody asks anything.
+/// Stand-in for the origin: it has a geometry and an identity, and fails every read and write.
 struct AbsentOrigin {
     binding: Binding,
 }
@@ -66,7 +66,7 @@ impl Device for AbsentOrigin {
 
     fn submit(&self, request: Request) -> Completion {
         Completion::ready(match request.operation {
-            // Nothing was written to it.
+            // No write ever reached it.
             Operation::Flush => Response::done(base::buffer::Buffer::empty()),
             _ => request.fail(Error::new(ErrorKind::Gone, "the disk of this cache is not there")),
         })

@@ -27,8 +27,8 @@ impl Bitmaps {
         sectors.to_bytes(&mut self.bytes[place]);
     }
 
-    /// Sets the bitmap of a frame to these bytes, the first and the others, as many as one has; gives the count of its
-    /// bits.
+    /// Sets the bitmap of a frame to `first` and `rest`, which are as long as one bitmap. Returns
+    /// the count of its bits.
     #[inline]
     pub(crate) fn set_bytes(&mut self, frame: FrameNumber, first: u8, rest: &[u8]) -> u32 {
         let place = self.place(frame);
@@ -41,7 +41,7 @@ impl Bitmaps {
         Sectors::from_bytes(bytes).count()
     }
 
-    /// Whether a bit of a frame is set here that is not set in `other`.
+    /// Whether a bit of the frame is set here and not in `other`.
     #[inline]
     pub(crate) fn has_beyond(&self, frame: FrameNumber, other: &Self) -> bool {
         let place = self.place(frame);

@@ -1,4 +1,4 @@
-//! The cache as its users hold it.
+//! The cache as a device: the type that its users hold.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -57,8 +57,9 @@ impl Cache {
         Ok(Arc::new(Self { core }))
     }
 
-    /// Opens another cache of the same origin, just formatted, that is to take the place of this one
-    /// ([`Cache::copy_to`]). What the origin loses in a flush of either is told to the clients of this one.
+    /// Opens another cache of the same origin, just formatted, that is to take the place of this
+    /// one ([`Cache::copy_to`]). When a flush of either loses data of the origin, clients of this
+    /// one get the error.
     ///
     /// # Errors
     /// Those of [`Cache::open`].
@@ -102,13 +103,13 @@ impl Cache {
         self.core.lines.mode()
     }
 
-    /// Nothing is cleaned in the background from now on, until [`begin_cleaning`](Self::begin_cleaning): for who has
-    /// yet to find out what others write.
+    /// Stops background cleaning until [`begin_cleaning`](Self::begin_cleaning): for a caller that
+    /// has yet to find out what other hosts wrote.
     pub fn hold_cleaning(&self) {
         self.core.cleaner.hold();
     }
 
-    /// What is dirty may be cleaned.
+    /// Allows background cleaning again.
     pub fn begin_cleaning(&self) {
         self.core.cleaner.begin();
     }
@@ -143,12 +144,13 @@ impl Cache {
         self.core.lines.wake_all();
     }
 
-    /// Bytes of the largest write whose data goes into the log, and only later to its frames; 0 for none.
+    /// Bytes of the largest write that is deferred: its data goes into the log, and later to its
+    /// frames. 0 for none.
     pub fn deferred_max(&self) -> u64 {
         self.core.lines.state().deferred.write_bytes_max()
     }
 
-    /// Changes that, while requests go on.
+    /// Changes the bytes of the largest write that is deferred, while requests go on.
     pub fn set_deferred_max(&self, bytes: u64) {
         self.core.lines.state().deferred.set_write_bytes_max(bytes);
     }
@@ -168,8 +170,8 @@ impl Cache {
         self.core.lines.state().frames.set_replacement(replacement);
     }
 
-    /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is told after each
-    /// batch.
+    /// Writes everything to the origin that is dirty now, and makes it durable there. `progress` is
+    /// called after each batch.
     ///
     /// # Errors
     /// The devices' own. What could not be cleaned stays dirty, and nothing is lost.
@@ -177,9 +179,10 @@ impl Cache {
         self.core.clean_all(progress).await
     }
 
-    /// Others changed these bytes of the origin, and what is clean here of them is old: it is gone durably when this
-    /// returns, as behind an open that was told of them. Dirty data of before that is refused, unless it
-    /// `is_overwritten`, and so is what was written here since: the two look the same.
+    /// Drops what is clean of these bytes of the origin, which other hosts changed. It is gone
+    /// durably when this returns, as after an open with this [`Freshness`](crate::Freshness). Dirty
+    /// data there is refused, unless it `is_overwritten`: the cache cannot tell whether it was
+    /// written before the change or since.
     ///
     /// # Errors
     /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then.
@@ -188,20 +191,20 @@ impl Cache {
         self.core.invalidate(changed, is_overwritten).await
     }
 
-    /// What is clean here, as at most `count_max` ranges of the origin (at least one), ascending and apart. They may
-    /// have more than that between them.
+    /// The clean content as at most `count_max` ranges of the origin (at least one), ascending and
+    /// disjoint. A range may cover more than what is clean.
     pub fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange> {
         self.core.clean_ranges(count_max)
     }
 
-    /// What is dirty here, as ranges of the origin, ascending and apart.
+    /// The dirty content as ranges of the origin, ascending and disjoint.
     pub fn dirty_ranges(&self) -> Vec<ByteRange> {
         self.core.all_dirty_ranges()
     }
 
-    /// Copies what is clean to another cache of the same origin that is to take the place of this one, while requests
-    /// go on. `successor` was opened by [`Cache::open_successor`] and runs, and nobody else uses it. From the call on
-    /// it is told of what is written here.
+    /// Copies what is clean to another cache of the same origin that is to take the place of this
+    /// one, while requests go on. `successor` was opened by [`Cache::open_successor`], runs, and
+    /// has no other user. From the call on this cache makes it forget what clients write here.
     ///
     /// # Errors
     /// The successor's; `Unsupported` when it was not opened so. This cache goes on.
@@ -209,9 +212,9 @@ impl Cache {
         self.core.copy_to(&successor.core, progress).await
     }
 
-    /// Lets requests wait and hands what is dirty to a successor that [`Cache::copy_to`] has filled, with all that was
-    /// set. Then the caller makes it the one that the next start finds, sends requests there, and finishes the
-    /// hand-over.
+    /// Holds requests back and hands what is dirty, and all settings, to a successor that
+    /// [`Cache::copy_to`] has filled. The caller then makes the successor the cache that the next
+    /// start finds, sends requests there, and finishes the hand-over.
     ///
     /// # Errors
     /// Either device's. This cache goes on, and has lost nothing.
@@ -219,15 +222,16 @@ impl Cache {
         self.core.hand_over(&successor.core).await
     }
 
-    /// Ends a cache that was to take the place of another and does not: its device is worth nothing. Returns when
-    /// nothing of it is on its way to the origin. For one whose [`Cache::hand_over`] nobody waits for any more; where
-    /// that has failed, nothing is.
+    /// Ends a successor that does not take the place of the other cache: its device is worth
+    /// nothing. Returns when no write of it is under way to the origin. Needed only where the
+    /// caller dropped [`Cache::hand_over`] before its end; after one that failed nothing is under
+    /// way.
     pub async fn leave(&self) {
         self.core.leave().await;
     }
 
-    /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open
-    /// finds all lines warm. Requests from now on fail with `Gone`.
+    /// Waits for all requests, cleans unless `keep_dirty` (dirty data then stays here, durably),
+    /// and closes: the next open finds all lines warm. Requests from now on fail with `Gone`.
     ///
     /// # Errors
     /// When cleaning failed the cache goes on as before; close again with `keep_dirty`. When the cache device failed it

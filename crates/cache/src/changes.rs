@@ -1,4 +1,4 @@
-//! Ranges of the origin that others changed, and what of the frames goes because of them: see
+//! Ranges of the origin that other hosts changed, and how they are dropped from the frames: see
 //! [`freshness`](crate::freshness).
 
 use base::range::ByteRange;
@@ -12,13 +12,13 @@ use crate::line_size::LineSize;
 use crate::numbers::{BlockNumber, FrameNumber};
 use crate::sectors::Sectors;
 
-/// Ranges of the origin that others changed: ascending, apart, in whole sectors.
+/// Ranges of the origin that other hosts changed: ascending, disjoint, in whole sectors.
 pub(crate) struct Changes {
     pub(crate) ranges: Vec<ByteRange>,
 }
 
 impl Changes {
-    /// Ranges as the origin's users name them, for a cache with this padding.
+    /// From ranges of the origin, for a cache with this padding.
     pub(crate) fn new(ranges: &[ByteRange], padding: u64) -> Self {
         let mut ranges: Vec<ByteRange> = ranges
             .iter()
@@ -36,7 +36,7 @@ impl Changes {
         Self { ranges: merged }
     }
 
-    /// All that an origin can have.
+    /// The range of everything that an origin can have.
     pub(crate) fn of_everything() -> Self {
         Self::new(&[ByteRange { offset: 0, length: u64::MAX }], 0)
     }
@@ -49,7 +49,7 @@ impl Changes {
         touching.fold(Sectors::NONE, |all, &range| all | line_size.part_of(block, range).0)
     }
 
-    /// The lines of which something was changed: their frames, what they are, and the sectors that were.
+    /// The lines of which something was changed: frame, line, and the changed sectors.
     fn lines_in<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = (FrameNumber, Line, Sectors)> + 'a {
         let line_size = frames.layout().line_size;
         let count = if self.ranges.is_empty() { 0 } else { frames.layout().frame_count() };
@@ -59,7 +59,7 @@ impl Changes {
         })
     }
 
-    /// Refuses dirty sectors that were changed as well, unless they are to be written over that.
+    /// Refuses changes to dirty sectors, unless the dirty data `is_overwritten`.
     pub(crate) fn check_apart_from_dirty(
         &self,
         frames: &Frames,
@@ -74,8 +74,8 @@ impl Changes {
         }
     }
 
-    /// Takes what is clean and was changed out of the frames, and has its pages written with the next checkpoint; how
-    /// many lines it concerned.
+    /// Drops the changed clean sectors from the frames; their pages are written with the next
+    /// checkpoint. Returns how many lines it concerned.
     ///
     /// # Errors
     /// [`ConflictingChanges`] where something dirty was changed as well, unless that `is_overwritten`. Nothing has
@@ -87,7 +87,8 @@ impl Changes {
             self.lines_in(frames).map(going).filter(|(_, going)| !going.is_empty()).collect();
         for &(frame, going) in &stale {
             let line = frames.line(frame);
-            // The device says otherwise until the next checkpoint, and nobody is answered before that.
+            // The table on the device still has them until the next checkpoint; the caller returns
+            // only after that.
             frames.set_mapped(frame, false);
             frames.set_sectors(frame, line.valid & !going, line.dirty);
             if line.valid == going {
@@ -98,7 +99,7 @@ impl Changes {
     }
 }
 
-/// `range` and the rest of the sectors it touches.
+/// `range` widened to whole sectors.
 fn whole_sectors(range: ByteRange) -> ByteRange {
     let offset = range.offset - range.offset % SECTOR_BYTES;
     let end = range.offset.saturating_add(range.length);

@@ -4,11 +4,13 @@
 //!   pick lines ─► read them from the cache device ─► write to the origin ─► flush the origin ─► log record ─► clean
 //!        └ a later write takes its sectors out of `cleaning`: they stay dirty, whatever was sent ┘
 //! ```
-//! - A line is clean only when the origin's *flush* has returned, and no event said in between that the origin lost
-//!   unflushed writes. Until the record is durable its frame is not given to anybody.
-//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in: see
-//!   [`dirty_runs`](crate::dirty_runs) for who leaves together and [`origin_write`](crate::origin_write) for the
-//!   writes. A round goes on where the last one ended (an elevator).
+//! - A line is clean only when the origin's *flush* has returned, and no event in between reported
+//!   that the origin lost unflushed writes. Until the record is durable its frame is not given to
+//!   another block.
+//! - Lines are sent in ascending order and adjacent ones as one write, whichever sets they are in:
+//!   [`dirty_runs`](crate::dirty_runs) chooses the lines of a write,
+//!   [`origin_write`](crate::origin_write) sends the writes. A round goes on where the last one
+//!   ended (an elevator).
 //! - Lines that the origin refuses stay dirty and are tried again later; those sent beside them become clean.
 //! - Cleaning takes no range lock, so reads and writes of the same lines go on meanwhile; see the table in `core`.
 //! - Rounds are as large and as frequent as the foreground bears: see [`pace`](crate::pace). A write that waits for
@@ -28,7 +30,7 @@ use crate::dirty_runs::batch_length;
 use crate::limits::{CLEAN_RETRY_MS, GRANT_PAUSE_MS};
 use crate::numbers::BlockNumber;
 
-/// The progress of a cleaning that somebody waits for. Dropped, nobody does any more.
+/// The progress of a cleaning whose caller waits, shown in the status until this is dropped.
 struct ProgressShown<'a>(&'a Core);
 
 impl Drop for ProgressShown<'_> {
@@ -38,7 +40,7 @@ impl Drop for ProgressShown<'_> {
 }
 
 impl Core {
-    /// Cleans all lines that are dirty now. `progress` is told after each batch.
+    /// Cleans all lines that are dirty now. `progress` is called after each batch.
     pub(crate) async fn clean_all(self: &Arc<Self>, progress: impl FnMut(CleanProgress)) -> Result<(), Error> {
         let _over = ProgressShown(self);
         self.clean_all_lines(progress).await
@@ -73,7 +75,7 @@ impl Core {
                 self.lines.changed.changed_since(count).await;
             }
             let force = self.cleaner.pace().force();
-            // Lines elsewhere are none the worse for a bad place.
+            // A place that the origin refuses does not keep lines elsewhere from being cleaned.
             let refusal = match self.clean_batch(batch, force).await {
                 Err(error) if error.kind() == ErrorKind::Media => Some(error),
                 refusal => refusal?,
@@ -125,7 +127,8 @@ impl Core {
                     Ok(())
                 }
                 Ok(batch) if batch.picks.is_empty() => {
-                    // Others are at these lines; when they are done there is more to pick.
+                    // Requests or another batch use these lines; when they are done there is more
+                    // to pick.
                     self.lines.changed.changed_since(changed_count).await;
                     Ok(())
                 }
@@ -139,7 +142,7 @@ impl Core {
                 Err(error) => Err(error),
             };
             if result.is_err() && self.life.is_stopped() {
-                // It was closed while this picked, which is no failure.
+                // The cache was closed while this picked, which is no failure.
                 return;
             }
             self.cleaner.note_result(&result);

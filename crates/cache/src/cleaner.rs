@@ -1,4 +1,4 @@
-//! What those who clean share: how fast, from where on, whether at all, and how far.
+//! The state that all cleaning of one cache shares: pace, position, holds and progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::numbers::FrameNumber;
 use crate::pace::Pace;
 
-/// How far a cleaning is.
+/// Progress of a cleaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CleanProgress {
     /// Lines that were dirty when it began.
@@ -21,20 +21,22 @@ pub struct CleanProgress {
 
 /// Pace, place and progress of cleaning, and whether it is held.
 pub(crate) struct Cleaner {
-    /// Short sections, never across an await or together with another lock. So is each of those below.
+    /// Short sections, never across an await or together with another lock; so for each mutex
+    /// below.
     pace: Mutex<Pace>,
-    /// How far the cleaning is that somebody asked for.
+    /// Progress of the cleaning that a caller asked for, while it runs.
     progress: Mutex<Option<CleanProgress>>,
-    /// Why cleaning did not succeed, when it was tried last.
+    /// The error of the last attempt to clean, if it failed.
     failure: Mutex<Option<String>>,
     /// The frame where the next batch begins.
     cursor: AtomicU32,
     /// Batches under way.
     batches: AtomicU64,
-    /// Whether this is a successor, and the other cache may still go on, or nobody knows yet what others write. Nothing
-    /// is cleaned but what makes room.
+    /// Whether background cleaning is held: this is a successor whose predecessor may still go on,
+    /// or the caller has yet to find out what other hosts wrote. Only what makes room for a write
+    /// is cleaned.
     is_held: AtomicBool,
-    /// Whether a successor is getting what is dirty. Nothing is cleaned meanwhile.
+    /// Whether dirty data is being handed to a successor. Nothing is cleaned meanwhile.
     is_handing_over: AtomicBool,
     /// Notified when a batch has ended.
     changed: Signal,
@@ -74,12 +76,12 @@ impl Cleaner {
         self.cursor.store(frame.0, Ordering::Relaxed);
     }
 
-    /// Nothing is cleaned in the background from now on.
+    /// Stops background cleaning.
     pub(crate) fn hold(&self) {
         self.is_held.store(true, Ordering::Release);
     }
 
-    /// What is dirty may be cleaned.
+    /// Allows background cleaning again.
     pub(crate) fn begin(&self) {
         self.is_held.store(false, Ordering::Release);
         self.background.notify();
@@ -90,13 +92,13 @@ impl Cleaner {
         self.is_held.load(Ordering::Acquire)
     }
 
-    /// Says whether a successor is getting what is dirty. Sequentially consistent with the count of batches: a batch
-    /// that begins now either is waited for, or sees this.
+    /// Sets whether dirty data is being handed to a successor. Sequentially consistent with the
+    /// count of batches: a batch that begins now either is waited for, or sees this.
     pub(crate) fn set_handing_over(&self, is_handing_over: bool) {
         self.is_handing_over.store(is_handing_over, Ordering::SeqCst);
     }
 
-    /// Refuses a batch while a successor is getting what is dirty.
+    /// Refuses a batch while dirty data is being handed to a successor.
     ///
     /// # Errors
     /// `Gone`.
@@ -107,7 +109,7 @@ impl Cleaner {
         Err(Error::new(ErrorKind::Gone, "nothing can be cleaned: another cache takes the place of this one"))
     }
 
-    /// A batch begins, and looks behind this whether it may.
+    /// Counts a batch that begins; the caller checks afterwards whether it may.
     pub(crate) fn begin_batch(&self) {
         self.batches.fetch_add(1, Ordering::SeqCst);
     }
@@ -118,7 +120,7 @@ impl Cleaner {
         self.changed.notify();
     }
 
-    /// Whether a batch is under way, more or less.
+    /// Whether a batch is under way; may be out of date when it returns.
     pub(crate) fn is_cleaning(&self) -> bool {
         self.batches.load(Ordering::Relaxed) > 0
     }
@@ -134,7 +136,7 @@ impl Cleaner {
         }
     }
 
-    /// How far the cleaning is that somebody asked for; `None` when nobody has.
+    /// Progress of the cleaning that a caller asked for; `None` when none runs.
     pub(crate) fn progress(&self) -> Option<CleanProgress> {
         *lock(&self.progress)
     }
@@ -143,7 +145,7 @@ impl Cleaner {
         *lock(&self.progress) = progress;
     }
 
-    /// Why cleaning did not succeed, when it was tried last.
+    /// The error of the last attempt to clean, if it failed.
     pub(crate) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }

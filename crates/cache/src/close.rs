@@ -1,4 +1,5 @@
-//! Closing: waits for all requests, writes the whole table and says *closed*; then the next open finds everything warm.
+//! Closing: waits for all requests, writes the whole table and marks the store *closed*; the next
+//! open then finds everything warm.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::core::Core;
 use crate::journal::Extent;
 
 impl Core {
-    /// See [`Cache::close`](crate::Cache::close).
+    /// Cleans or keeps what is dirty, and closes: see [`Cache::close`](crate::Cache::close).
     pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
         self.life.begin_close();
         if self.life.is_stopped() {
@@ -25,7 +26,7 @@ impl Core {
             }
         };
         if let Err(error) = prepared.await {
-            // Nothing is lost: it goes on, and can be closed with what is dirty.
+            // Nothing is lost: the cache goes on, and can be closed with `keep_dirty`.
             self.life.give_up_close();
             return Err(error);
         }
@@ -37,14 +38,15 @@ impl Core {
         result
     }
 
-    /// Makes all that is here durable as that of a closed cache. No request is taken any more, and nothing cleaned.
+    /// Stores the whole table as that of a closed cache. No request is taken any more, and nothing
+    /// cleaned.
     async fn end(self: &Arc<Self>) -> Result<(), Error> {
         self.handle_origin_events();
         loop {
-            // Behind those who act on what the origin has said.
+            // After the tasks that handle events of the origin.
             let _guard = self.exclude_requests().await;
             if self.life.has_ended() {
-                // Somebody else has closed it, or another cache has taken its place.
+                // Another close has ended it, or a successor has taken its place.
                 return Ok(());
             }
             let result = match self.journal.failure() {
@@ -52,7 +54,7 @@ impl Core {
                 None => self.journal.checkpoint(Extent::Complete).await,
             };
             if result.is_ok() && self.handle_origin_events() > 0 {
-                // Something of what was just stored may be void.
+                // An event may have made part of what was just stored void.
                 continue;
             }
             self.life.end();

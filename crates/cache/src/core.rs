@@ -1,26 +1,26 @@
-//! One open cache: what all operations share. It holds the parts, and knows no operation.
+//! One open cache: the parts that all operations share. It holds the parts, and knows no operation.
 //!
 //! | part | keeps |
 //! |---|---|
 //! | [`Lines`] | what is where, behind a mutex |
-//! | [`Journal`] | what the cache device says about it, and how that becomes durable |
-//! | [`Origin`] | the origin, what it has said, and what it has not flushed |
-//! | [`Revocations`] | what an origin that several hosts share has asked back |
+//! | [`Journal`] | the log and the table on the cache device, and how entries become durable there |
+//! | [`Origin`] | the origin, its events, and what it has not flushed |
+//! | [`Revocations`] | the ranges that a shared origin has revoked |
 //! | [`Cleaner`] | how fast lines are cleaned, and whether |
-//! | [`Succession`] | the cache that is to take the place of this one |
-//! | [`Life`] | whether requests are taken, and whether anything is done at all |
+//! | [`Succession`] | the successor of this cache, while there is one |
+//! | [`Life`] | whether requests are taken, and whether the devices are still used |
 //!
 //! Four locks, taken in this order and released in any:
 //!
 //! | lock | held by | keeps |
 //! |---|---|---|
-//! | `ranges`, by whole lines | every request until it and what follows from it is done (reads share) | requests of one line in their order |
+//! | `ranges`, by whole lines | each request and what follows from it (reads share) | requests of a line in order |
 //! | `fetches` | a read that misses, until what it fetched is inserted | two misses of one block from reading it twice |
-//! | `Origin::order` | whoever writes to the origin, until that write is done; cleaning takes *only* this one | an old dirty line from overtaking newer data on the origin |
-//! | `Lines::state`, a mutex | nobody across an await | the maps |
+//! | `Origin::order` | a write to the origin; cleaning takes *only* this | a dirty line from overtaking newer data |
+//! | `Lines::state`, a mutex | never held across an await | the maps |
 //!
 //! A request that waits for cleaning holds its `ranges` and nothing that cleaning needs, so cleaning always gets on.
-//! Nobody waits while holding a reserved frame that others wait for.
+//! No request waits while it holds a reserved frame for which others wait.
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -49,7 +49,7 @@ use crate::succession::Succession;
 
 /// The parts of one open cache, its locks, and what it was opened with.
 pub(crate) struct Core {
-    /// For what goes on when the caller does not wait for it.
+    /// This core, for tasks that go on after their caller has stopped waiting.
     pub(crate) itself: Weak<Self>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) journal: Arc<Journal>,
@@ -60,9 +60,9 @@ pub(crate) struct Core {
     pub(crate) life: Arc<Life>,
     pub(crate) cache_device: SharedDevice,
     pub(crate) layout: Layout,
-    /// What counts after a crash, as of open.
+    /// The crash mode since open.
     pub(crate) crash_mode: CrashMode,
-    /// Of the origin's content; 0 when nobody has said.
+    /// Generation of the origin's content; 0 when the user set none.
     pub(crate) generation: u64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) opened_at: Instant,
@@ -70,27 +70,28 @@ pub(crate) struct Core {
     pub(crate) lazy_interval: Duration,
     pub(crate) ranges: RangeLock,
     pub(crate) fetches: RangeLock,
-    /// Of what is copied to be inserted.
+    /// Buffers for copies of data that is to be inserted.
     pub(crate) insert_pool: BufferPool,
     pub(crate) workers: Workers,
-    /// What is passed on of what the origin says.
+    /// The origin's events that are passed on to subscribers of the cache.
     pub(crate) events: EventHub,
     pub(crate) counters: Counters,
     pub(crate) refused_writes: RefusedWrites,
     pub(crate) recovery: RecoveryReport,
 }
 
-/// What had happened before something was asked of the origin that is to be taken in.
+/// The counts of losses and revocations before the origin was asked for data that is to be
+/// inserted.
 #[derive(Clone, Copy)]
 pub(crate) struct Since {
-    /// How often it had lost writes.
+    /// How often the origin had lost writes.
     pub(crate) losses: u64,
-    /// How often it had asked for copies back.
+    /// How often the origin had revoked copies.
     pub(crate) revocations: u64,
 }
 
 impl Core {
-    /// From now on. To be called before the origin is asked.
+    /// The counts now. To be called before the origin is asked.
     pub(crate) fn since(&self) -> Since {
         Since { losses: self.origin.losses.count(), revocations: self.revocations.count() }
     }
@@ -100,7 +101,7 @@ impl Core {
         self.layout.line_size
     }
 
-    /// Starts a future now; whatever it leaves undone is done by the workers.
+    /// Polls a future once now; the workers carry it on if it is not done.
     pub(crate) fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(Completion::task(&self.workers, async move {
             future.await;
@@ -114,7 +115,7 @@ impl Core {
         Geometry { is_write_cache_volatile, ..shape }
     }
 
-    /// The geometry but for what depends on the mode: all that a request is checked against.
+    /// The geometry without what depends on the mode: enough to check requests against.
     pub(crate) fn shape(&self) -> Geometry {
         let origin = self.origin.geometry();
         let cache_transfer_max = self.cache_device.geometry().transfer_bytes_max;
@@ -130,7 +131,7 @@ impl Core {
         if self.life.has_ended() { Err(self.life.closed()) } else { Ok(guard) }
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guard is dropped.
+    /// Waits until no request is under way, and keeps new ones out until the guard is dropped.
     pub(crate) async fn exclude_requests(&self) -> RangeGuard {
         self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX }).await
     }

@@ -1,5 +1,4 @@
-//! What a cache counts while it runs. The order in which others see the counts is nobody's business: all of it is for
-//! statistics only.
+//! Counters of a running cache. They are relaxed: for statistics only, in no order with each other.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum RequestKind {
     Read,
     Write,
-    /// A read that nobody has asked for yet.
+    /// A read ahead, which no client has asked for yet.
     Ahead,
 }
 
@@ -111,7 +110,7 @@ impl Counters {
     }
 }
 
-/// What is counted until now.
+/// The value of a counter now.
 pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }

@@ -71,7 +71,7 @@ impl CrashMode {
         }
     }
 
-    /// Whether a mapping is durable before anybody uses it.
+    /// Whether a mapping is durable before a request uses it.
     pub(crate) fn maps_at_once(self) -> bool {
         match self {
             Self::AllSynchronous => true,
@@ -87,7 +87,7 @@ impl CrashMode {
         }
     }
 
-    /// Refuses to promise both: acknowledged writes that only the cache has, and to forget all at a crash.
+    /// Refuses write-back in a crash mode that drops dirty lines at a crash.
     ///
     /// # Errors
     /// `Unsupported`.

@@ -4,10 +4,10 @@
 //!   record with its data, durable ─► here, acknowledged ─► placed: written to its frame, and flushed ─► gone; the record is needed no more
 //! ```
 //! - What is here is newer than what the frame holds. All of it is dirty.
-//! - A line with deferred data is read, and written by further deferred writes. Whoever does anything else with its
-//!   bytes has them placed first.
-//! - Each part holds its record until it is placed, or until a later part replaces all of it: then a replay finds it
-//!   there.
+//! - A line with deferred data is read, and written by further deferred writes. Every other
+//!   operation on its bytes has them placed first.
+//! - Each part holds its record until it is placed, or until a later part replaces all of it: until
+//!   then a replay finds the data there.
 //! - Memory for it is bounded: writes that find no room take the other way, to the frame at once.
 
 use std::collections::BTreeMap;
@@ -24,42 +24,42 @@ pub(crate) struct Deferred {
     lines: BTreeMap<FrameNumber, DeferredLine>,
     /// Bytes of memory of all parts.
     held_bytes: usize,
-    /// Bytes for parts of writes whose records are on their way.
+    /// Bytes reserved for writes whose records are under way.
     reserved_bytes: usize,
     bytes_max: usize,
     /// Bytes of the largest write that is deferred.
     write_bytes_max: u64,
     next_number: u64,
-    /// Whether somebody waits until it is placed.
+    /// Whether a task waits until all is placed.
     is_wanted: bool,
 }
 
 struct DeferredLine {
     block: BlockNumber,
-    /// Oldest first; later ones go before earlier ones.
+    /// Oldest first: a later part overrides earlier ones.
     parts: Vec<Part>,
 }
 
-/// What one write wrote of a line.
+/// The data that one write has for one line.
 pub(crate) struct Part {
     number: u64,
     sectors: Sectors,
-    /// The bytes of these, lowest first.
+    /// The bytes of `sectors`, lowest first.
     data: Vec<u8>,
-    /// Of its record; `None` when a replay found it.
+    /// Hold of its record; `None` when a replay found it.
     _hold: Option<Hold>,
 }
 
-/// What is to be placed.
+/// The parts that one placing writes to their frames.
 pub(crate) struct Placing {
-    /// Ascending.
+    /// Frames with deferred data, ascending.
     pub(crate) frames: Vec<FrameNumber>,
-    /// Parts before this number are.
+    /// Number behind the last of these parts.
     end: u64,
 }
 
 impl Deferred {
-    /// None yet.
+    /// No deferred data yet.
     pub(crate) fn new() -> Self {
         Self {
             lines: BTreeMap::new(),
@@ -72,8 +72,8 @@ impl Deferred {
         }
     }
 
-    /// Takes writes of up to `write_bytes_max` bytes from now on, as long as all are no more than `bytes_max` in
-    /// memory.
+    /// From now on defers writes of up to `write_bytes_max` bytes, as long as all parts take at
+    /// most `bytes_max` of memory.
     pub(crate) fn bounded(self, write_bytes_max: u64, bytes_max: usize) -> Self {
         Self { write_bytes_max, bytes_max, ..self }
     }
@@ -83,12 +83,12 @@ impl Deferred {
         self.write_bytes_max
     }
 
-    /// Changes that.
+    /// Changes the bytes of the largest write that is deferred.
     pub(crate) fn set_write_bytes_max(&mut self, bytes: u64) {
         self.write_bytes_max = bytes;
     }
 
-    /// Bytes of memory of what is here.
+    /// Bytes of memory of all parts.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -98,17 +98,18 @@ impl Deferred {
         self.lines.len()
     }
 
-    /// Whether the line in `frame` has some.
+    /// Whether the line in `frame` has deferred data.
     pub(crate) fn contains(&self, frame: FrameNumber) -> bool {
         !self.lines.is_empty() && self.lines.contains_key(&frame)
     }
 
-    /// Whether one of `blocks` has some.
+    /// Whether one of `blocks` has deferred data.
     pub(crate) fn has_any_of(&self, blocks: &Range<BlockNumber>) -> bool {
         self.lines.values().any(|line| blocks.contains(&line.block))
     }
 
-    /// Takes memory for a write of this many bytes in this many lines; `None` when it is too large, or there is none.
+    /// Reserves memory for a write of this many bytes in this many lines; `None` when the write is
+    /// too large to defer, or memory is short.
     pub(crate) fn take_room(&mut self, write_bytes: u64, line_count: usize) -> Option<usize> {
         let bytes = usize::try_from(write_bytes).ok()?.checked_add(line_count * DEFERRED_PART_BYTES)?;
         let has_room = self.held_bytes + self.reserved_bytes + bytes <= self.bytes_max;
@@ -119,12 +120,12 @@ impl Deferred {
         Some(bytes)
     }
 
-    /// Gives back what [`Deferred::take_room`] gave.
+    /// Gives back a reservation of [`Deferred::take_room`].
     pub(crate) fn give_room_back(&mut self, bytes: usize) {
         self.reserved_bytes -= bytes;
     }
 
-    /// `data` is what the line of `block`, in `frame`, holds of `sectors` from now on.
+    /// Adds a part: from now on the line of `block`, in `frame`, holds `data` in `sectors`.
     pub(crate) fn add(
         &mut self,
         frame: FrameNumber,
@@ -151,15 +152,16 @@ impl Deferred {
         parts.fold(Sectors::NONE, |all, part| all | part.sectors)
     }
 
-    /// Visits what is here of the `wanted` sectors of the line in `frame`. What comes later is newer.
+    /// Visits the parts of the `wanted` sectors of the line in `frame`. A part visited later is
+    /// newer.
     pub(crate) fn visit(&self, frame: FrameNumber, wanted: Sectors, mut visit: impl FnMut(SectorRun, &[u8])) {
         for part in self.lines.get(&frame).into_iter().flat_map(|line| &line.parts) {
             part.visit(wanted, &mut visit);
         }
     }
 
-    /// Forgets what is here of `frame` but for these sectors of `block`: a replay found that something else became of
-    /// the others.
+    /// Drops the deferred data of `frame`, except these sectors of `block`: a replay found later
+    /// changes to the others.
     pub(crate) fn keep_only(&mut self, frame: FrameNumber, block: BlockNumber, sectors: Sectors) {
         let Some(mut line) = self.lines.remove(&frame) else { return };
         self.held_bytes -= line.parts.iter().map(Part::weight).sum::<usize>();
@@ -179,23 +181,24 @@ impl Deferred {
         self.lines.keys().copied().collect()
     }
 
-    /// Asks for it to be placed.
+    /// Asks for all deferred data to be placed.
     pub(crate) fn want(&mut self) {
         self.is_wanted = !self.lines.is_empty();
     }
 
-    /// Whether it is time to place it: somebody waits, or half of the memory is in use.
+    /// Whether to place it now: a task waits for it, or half of the memory is in use.
     pub(crate) fn is_due(&self) -> bool {
         !self.lines.is_empty() && (self.is_wanted || self.held_bytes * 2 > self.bytes_max)
     }
 
-    /// All that is here now, to be placed.
+    /// Begins to place all parts that are here now.
     pub(crate) fn begin_placing(&mut self) -> Placing {
         self.is_wanted = false;
         Placing { frames: self.frames(), end: self.next_number }
     }
 
-    /// It is in its frames, durably. Gives what is not needed any more, to be dropped without any lock.
+    /// Notes that these parts are in their frames, durably. Returns those to be dropped; the caller
+    /// does so without holding a lock.
     pub(crate) fn finish_placing(&mut self, placing: &Placing) -> Vec<Part> {
         let mut placed = Vec::new();
         for frame in &placing.frames {
@@ -211,7 +214,7 @@ impl Deferred {
 }
 
 impl Part {
-    /// Bytes of memory, up to some.
+    /// Bytes of memory of a part, approximately.
     fn weight(&self) -> usize {
         self.data.len() + DEFERRED_PART_BYTES
     }
@@ -292,7 +295,7 @@ mod tests {
         assert_eq!((deferred.held_bytes(), deferred.line_count()), (0, 0));
     }
 
-    /// Who places it in the background would look again and again.
+    /// Otherwise the task that places in the background would look again and again.
     #[test]
     fn what_somebody_waits_for_is_not_due_any_more_when_all_of_it_was_on_its_way_then() {
         let mut deferred = Deferred::new().bounded(4096, 1 << 20);

@@ -1,4 +1,4 @@
-//! Which dirty lines leave together: those that are neighbours in the LUN, in whichever sets they are.
+//! Which dirty lines are cleaned together: neighbours in the LUN, in whichever sets they are.
 //!
 //! An application writes a stretch of the LUN with one request; its lines stand in several sets, and come up for
 //! cleaning at different times. Sent as they come up they would be several writes. So a line that is to be cleaned
@@ -10,9 +10,9 @@
 //!   picked         ^                                     ^                   cut at multiples of its length,
 //!   one write  └─────────┘                   └───────────┘                   so that pieces fit together
 //! ```
-//! Neighbours are looked up by block, in the index that there is: a list of runs beside it would be more memory and one
-//! more thing to keep true at every write, to save some look-ups (each tens of nanoseconds) per line that is written to
-//! a LUN (each microseconds at least).
+//! Neighbours are looked up by block in the existing index. A separate list of runs would take more
+//! memory and be one more thing to keep true at every write. It would save some look-ups (each tens
+//! of nanoseconds) per line that is written to a LUN (each microseconds at least).
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Discards and writes of zeroes go to the origin, and what the cache holds of the range is forgotten.
+//! Discards and writes of zeroes: they go to the origin, and the cache forgets its copy of the
+//! range.
 //!
 //! The order is the origin first, durably where dirty data is concerned, then the record that the sectors are not dirty
 //! any more, then the acknowledgement. A crash in between shows the state before or the state after, and never what the

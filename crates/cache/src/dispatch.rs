@@ -1,4 +1,4 @@
-//! Requests on their way to what carries them out, in the order in which they were submitted.
+//! Dispatch of requests to the code that carries them out, in the order of submission.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,8 +40,8 @@ impl Core {
         };
         let lines = self.line_size().whole_lines(range);
         let place = if request.is_mutation() { self.ranges.exclusive(lines) } else { self.ranges.shared(lines) };
-        // Behind taking the place: who closes says so first and waits for all who have a place then, so nobody slips
-        // through.
+        // Checked after the place is taken. A close first refuses requests and then waits for all
+        // that have a place, so no request slips through.
         if !self.life.is_open() {
             return Completion::ready(request.fail(self.life.closed()));
         }
@@ -57,7 +57,7 @@ impl Core {
                     finish_timing(timed);
                     response
                 });
-                // Behind the request itself: who comes first gets what is asked for first.
+                // After the request itself, so that its own fetch comes first.
                 for ahead in advice.lines.into_iter().chain(advice.ahead) {
                     self.fetch_ahead(ahead);
                 }
@@ -95,7 +95,7 @@ impl Core {
                 RequestKind::Write => state.mode.caches_writes(),
             };
         if !may_insert {
-            // There is nowhere to put it.
+            // The mode takes nothing in, so there is no frame to fetch into.
             advice.ahead = None;
         }
         let mut evicted_count = 0;
@@ -137,7 +137,8 @@ impl Core {
             .then_some(ByteRange { offset: start, length: end - start })
     }
 
-    /// Reads into the cache what will be asked for next. Without memory for it now, nothing happens.
+    /// Reads into the cache what a client will probably ask for next. Does nothing when there is no
+    /// memory for it now.
     fn fetch_ahead(self: &Arc<Self>, range: ByteRange) {
         let Some(buffer) = self.insert_pool.try_acquire(range.length as usize) else { return };
         self.touch(range, RequestKind::Ahead);
@@ -176,9 +177,9 @@ async fn write(
             }
             Right::Lacking => write_past(core, range, buffer, true, guard).await,
         },
-        // What was promised for write-back holds without the cache device, too: acknowledged is durable.
+        // Acknowledged writes were promised to be durable, also without the cache device.
         Mode::WriteBack => write_past(core, range, buffer, true, guard).await,
-        // Of a shared origin only what was read may be kept: of what was written it does not know that there is a copy.
+        // A shared origin registers copies of reads only; it would not call back a copy of a write.
         Mode::WriteThrough if !is_past && !core.revocations.is_shared() => {
             write_through::write(core, range, buffer, fua, Copy::Keep, guard).await
         }
@@ -188,7 +189,7 @@ async fn write(
     }
 }
 
-/// Writes what the cache does not keep.
+/// Writes to the origin alone; the cache keeps no copy.
 async fn write_past(core: Arc<Core>, range: ByteRange, buffer: Buffer, fua: bool, guard: RangeGuard) -> Response {
     match core.clean_before_change(range).await {
         Ok(()) => write_through::write(core, range, buffer, fua, Copy::Drop, guard).await,

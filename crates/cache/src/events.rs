@@ -1,16 +1,17 @@
-//! What the origin says happened to it.
+//! Events of the origin, and how the cache handles them.
 //!
 //! | event | here | passed on |
 //! |---|---|---|
-//! | writes lost | what cleaning has sent and not flushed stays dirty | in write-through: who wrote must write again |
+//! | writes lost | what cleaning has sent and not flushed stays dirty | in write-through: the client must write again |
 //! | invalidated | clean copies of the range are forgotten, after the requests in flight | yes |
-//! | identity changed | nothing cached belongs to it: no request is taken any more, and nothing is cleaned | yes |
+//! | identity changed | the content is of another disk: requests are refused, and nothing is cleaned | yes |
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
 //! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new. What is dirty there is stranded (`stranded`) | yes |
 //! | offline, back | nothing | yes |
 //!
-//! What is asked *back*, before others change it, is forgotten at once, without waiting for any request: who waits
-//! there may wait for this. See [`revocations`](crate::revocations).
+//! A *revoked* range, which other hosts are about to change, is forgotten at once, without waiting
+//! for requests: the origin may hold those up until the copy is dropped. See
+//! [`revocations`](crate::revocations).
 
 use std::future::{Future, pending};
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::limits::GRANT_PAUSE_MS;
 impl Keeper for Core {
     fn revoke(&self, range: ByteRange) -> Dropped {
         let range = self.origin.inside(range);
-        // In this order: whoever takes lines in looks for revocations while it holds them, and either sees this one or
-        // is seen below.
+        // In this order: an insertion holds its lines and checks for revocations, so it either sees
+        // this one or its lines are forgotten below.
         self.revocations.note(range);
         self.lines.forget_clean(range);
         Box::pin(async {})
@@ -36,7 +37,8 @@ impl Keeper for Core {
         let range = self.origin.inside(range);
         let Some(core) = self.itself.upgrade() else { return Box::pin(async {}) };
         Box::pin(async move {
-            // Nobody knows yet whether others wrote where something is dirty from before.
+            // It is not known yet whether other hosts wrote over data that was dirty before this
+            // open.
             while core.cleaner.is_held() && !core.life.is_stopped() {
                 core.clock.sleep(Duration::from_millis(GRANT_PAUSE_MS)).await;
             }
@@ -46,8 +48,8 @@ impl Keeper for Core {
                     grants.note_progress();
                 }
             };
-            // Closed, it has on its device what is left, which is looked at when it is opened again; what others own by
-            // now is never given up in good order.
+            // After a close the rest is dirty on the cache device; the next open handles it. Until
+            // then the range is never given up: another host may own it by now.
             if core.clean_range(range, progress).await.is_err() && !core.life.has_ended() {
                 pending::<()>().await;
             }
@@ -66,7 +68,7 @@ impl Core {
         reports.follow(&self.life, &self.lines.background, |event| self.handle_origin_event(event)).await;
     }
 
-    /// Handles the events that have come until now; how many there were.
+    /// Handles the events received so far. Returns how many there were.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) -> usize {
         let mut handled_count = 0;
         while let Some(event) = self.origin.reports.take() {
@@ -104,7 +106,8 @@ impl Core {
         }
     }
 
-    /// Makes durable what the origin has taken since it had reported that many losses ([`Losses`](store::Losses)).
+    /// Flushes the origin. It makes durable what the origin took since its count of losses
+    /// ([`Losses`](store::Losses)) was `losses`.
     ///
     /// # Errors
     /// `OutcomeUnknown` when it lost something meanwhile: what it took may be gone.
@@ -117,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Nothing cached belongs to the origin.
+    /// Refuses everything: the cached content is of another disk.
     fn refuse(&self) {
         tracing::error!(
             "the origin is another disk now, or this host was fenced from it: the cache takes no requests any more; \
@@ -132,12 +135,12 @@ impl Core {
         self.start(self.forgetting(range));
     }
 
-    /// Forgets clean copies once the requests on them that are there now are done.
+    /// Forgets clean copies once the requests that are on them now are done.
     fn forgetting(self: &Arc<Self>, range: ByteRange) -> impl Future<Output = ()> + Send + use<> {
         let core = Arc::clone(self);
         let place = self.ranges.exclusive(self.line_size().whole_lines(range));
         async move {
-            // One that comes behind the end is for who opens the cache next to find out.
+            // After the end of the cache the next open drops such copies.
             let Ok(_guard) = core.enter(place).await else { return };
             core.lines.forget_clean(range);
             core.succession.tell(range, core.origin.padding).await;

@@ -1,4 +1,4 @@
-//! Extents: what the origin stores, and on top of it what is dirty here.
+//! Extents: those of the origin, overlaid with what is dirty here.
 
 use std::sync::Arc;
 
@@ -17,18 +17,19 @@ pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -
         Ok(guard) => guard,
         Err(error) => return Response::failed(error, Buffer::empty()),
     };
-    // Asked first: what is cleaned while the origin answers may be missing in its answer, and is not dirty afterwards.
+    // Before the origin is asked: a line cleaned meanwhile is dirty neither then nor surely in the
+    // answer.
     let dirty: Vec<ByteRange> =
         core.dirty_ranges(range).into_iter().map(|range| outside(range, core.origin.padding)).collect();
     match core.origin.device().extents(range.offset, range.length).await {
-        // The origin answers in its own terms, and so does the cache.
+        // The answer is in offsets of the origin, and so is the cache's answer.
         Ok(extents) => Response { extents: overlay(&extents, &dirty), ..Response::done(Buffer::empty()) },
         Err(error) => Response::failed(error, Buffer::empty()),
     }
 }
 
 impl Core {
-    /// All dirty bytes, as everybody else knows them, ascending and joined.
+    /// All dirty bytes as ranges of the origin, ascending and joined.
     pub(crate) fn all_dirty_ranges(&self) -> Vec<ByteRange> {
         let all = self.dirty_ranges(ByteRange { offset: 0, length: self.origin.end() });
         all.into_iter().map(|range| outside(range, self.origin.padding)).collect()

@@ -1,12 +1,14 @@
 //! Flush: the barrier.
 //!
-//! What write-back acknowledged is durable on the cache device already, so there is nothing to do for it. What was
-//! acknowledged by the origin (write-through) may sit in its volatile cache, so the flush goes on to the origin when
-//! there was such a write since the last one; and the first time after an open, since nobody knows what was
-//! acknowledged before.
+//! A write acknowledged in write-back is durable on the cache device already, so a flush has
+//! nothing to do for it. A write acknowledged by the origin (write-through) may sit in the origin's
+//! volatile cache. So the flush goes on to the origin when there was such a write since the last
+//! flush. So does the first flush after an open, since it is not known what was acknowledged
+//! before.
 //!
-//! A failure of a flush of the origin that no client has been told yet is told here, whoever asked for that flush: see
-//! [`flush_failures`](crate::flush_failures). How the origin is flushed is said in [`origin`](crate::origin).
+//! A failed flush of the origin that no client has been notified of is returned to this client,
+//! whatever caused that flush: see [`flush_failures`](crate::flush_failures). How the origin is
+//! flushed: [`origin`](crate::origin).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,7 +18,8 @@ use block::Response;
 
 use crate::core::Core;
 
-/// Answers a client's flush. It stands for what was acknowledged when it is called, so failures count from then on.
+/// Answers a client's flush. It covers what was acknowledged before this call, so failures count
+/// from the call on.
 pub(crate) fn flush(core: Arc<Core>) -> impl Future<Output = Response> + Send + use<> {
     let (reported_before, is_unreported) = core.origin.flushes.failures.begin();
     async move {

@@ -1,19 +1,20 @@
-//! Flushes of an origin that failed, until a client has been told.
+//! Failed flushes of an origin, kept until they are returned to a client.
 //!
-//! An origin may report only once that it lost what it had acknowledged, to whichever flush comes next. The cache
-//! flushes for its own purposes, too. So the failure of such a flush, with something of a client at stake, is kept
-//! until a client's flush has told it. It is told to all flushes that wait at that moment: each of them stands for what
-//! its client was told before.
+//! An origin may report only once that it lost acknowledged data: to the next flush. The cache also
+//! flushes for its own purposes. So when such a flush fails while acknowledged client data is
+//! unflushed, the error is kept until a client's flush returns it. All client flushes that wait at
+//! that moment return it: each covers what its client had acknowledged before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use block::Error;
 
-/// Failures of flushes of an origin that may have lost something then.
+/// Failed flushes in which an origin may have lost data.
 #[derive(Default)]
 pub(crate) struct FlushFailures {
-    /// How many there were. Changes only under `telling`; who writes to the origin reads it without.
+    /// How many there were. Changes only under `telling`; writes to the origin read it without the
+    /// lock.
     count: AtomicU64,
     telling: Mutex<Telling>,
 }
@@ -22,7 +23,7 @@ pub(crate) struct FlushFailures {
 struct Telling {
     /// The last failure.
     last: Option<Error>,
-    /// Whether something of a client was at stake, and no client's flush has told it yet.
+    /// Whether client data was at stake in a failure that no client's flush has returned yet.
     is_unreported: bool,
 }
 
@@ -36,9 +37,10 @@ impl FlushFailures {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// One more. `has_stake`: whether the origin has acknowledged something of a client that it has not flushed. Asked
-    /// when the failure counts: a change that is acknowledged meanwhile either is seen then, or sees the failure.
-    /// Sequentially consistent with the count of changes for that.
+    /// Counts a failure. `has_stake`: whether the origin has acknowledged client data that it has
+    /// not flushed. It is called after the failure is counted: a change acknowledged meanwhile
+    /// either is seen by it, or sees the failure. Sequentially consistent with the count of changes
+    /// for that.
     pub(crate) fn note(&self, error: &Error, has_stake: impl FnOnce() -> bool) {
         let mut telling = self.telling();
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -46,28 +48,29 @@ impl FlushFailures {
         telling.is_unreported |= has_stake();
     }
 
-    /// What no client's flush has told yet.
+    /// The last failure, if no client's flush has returned it yet.
     pub(crate) fn unreported(&self) -> Option<Error> {
         let telling = self.telling();
         telling.last.clone().filter(|_| telling.is_unreported)
     }
 
-    /// What a flush that begins now has to know: how many failures clients were told of, and whether there is one that
-    /// none was told of.
+    /// State that a client's flush takes at its start: how many failures were returned to clients
+    /// so far, and whether the last one was not.
     pub(crate) fn begin(&self) -> (u64, bool) {
         let telling = self.telling();
         (self.count() - u64::from(telling.is_unreported), telling.is_unreported)
     }
 
-    /// Something of a client is at stake that was sent when there had been `failures_before`: one that failed since may
-    /// have dropped it.
+    /// Notes an acknowledged client change that was sent when there had been `failures_before`: a
+    /// flush that failed since may have dropped it.
     pub(crate) fn note_stake(&self, failures_before: u64) {
         if self.count() != failures_before {
             self.telling().is_unreported = true;
         }
     }
 
-    /// Tells a flush of the failures that concern it: of those up to `reported_before` clients knew when it began.
+    /// The last failure, if it concerns a client's flush that began after `reported_before`
+    /// failures were returned to clients. It then counts as returned.
     pub(crate) fn tell(&self, reported_before: u64) -> Result<(), Error> {
         let mut telling = self.telling();
         let concerns = telling.is_unreported || self.count() != reported_before;

@@ -1,10 +1,10 @@
-//! The bytes on the cache device, format version 2. The page `docs/formats/cache.md` says why they are so.
+//! The bytes on the cache device, format version 2. `docs/formats/cache.md` gives the reasons.
 //!
 //! | structure | where | what |
 //! |---|---|---|
 //! | [`ParametersRaw`] | payload of the superblock | geometry, binding, and where the log and the table stand |
 //! | [`PageHeaderRaw`], [`EntryRaw`] | table | what each frame holds |
-//! | [`LogEntryRaw`] | payload of log records | what became of one line |
+//! | [`LogEntryRaw`] | payload of log records | the new state of one line |
 //!
 //! Entries have room for the bitmaps of a line of 4 KiB, one byte each. What larger lines need beyond that follows
 //! behind the entry, bitmap by bitmap.
@@ -82,13 +82,14 @@ pub struct ParametersRaw {
     pub dirty_lines: U64,
     /// Seconds since 1970 at which nothing was dirty: all that is has been written since. 0: not known. Only to inform.
     pub clean_at: U64,
-    /// Of the origin's content, as somebody says; clean lines of another one do not count. 0: nobody has said.
+    /// Generation of the origin's content, as its user gave it; clean lines of another one do not
+    /// count. 0: none given.
     pub generation: U64,
-    /// Most frames that somebody wanted, so that a cache that takes the place of this one has no more; 0 for as many as
-    /// fit.
+    /// Most frames, as the user limited them at formatting; a cache that takes the place of this
+    /// one has no more. 0: as many as fit.
     pub frames_max: U64,
-    /// Of a closed cache: which slot of each page of the table is the newest, as `Table::digest` says it. 0: not known,
-    /// as in a cache that is in use or was closed by an earlier version.
+    /// Of a closed cache: a digest of the newest slot of each table page, see `Table::digest`. 0:
+    /// not known, as in a cache that is in use or was closed by an earlier version.
     pub table_digest: U64,
     /// All records of the log before this sequence were durable when this superblock was written. 0: not known, as
     /// after an earlier version.
@@ -128,7 +129,7 @@ pub struct PageHeaderRaw {
     pub checksum: U32,
     /// [`PAGE_MAGIC`].
     pub magic: U32,
-    /// Which page.
+    /// Index of the page in the table.
     pub page_index: U64,
     /// Grows with every checkpoint; of two valid slots the larger counts.
     pub sequence: U64,
@@ -174,7 +175,7 @@ pub struct Line {
     pub dirty: Sectors,
     /// Whether the dirty sectors are known to be unreadable.
     pub is_lost: bool,
-    /// Of the whole line's data; without meaning when not all of it is valid.
+    /// Checksum of the whole line's data; without meaning when not all of it is valid.
     pub checksum: LineChecksum,
 }
 
@@ -228,8 +229,8 @@ fn emit_entry(line: &Line, line_size: LineSize, place: &mut [u8]) {
     head.copy_from_slice(raw.as_bytes());
 }
 
-/// A table entry as it stands in its page. Of a large, full cache every line is looked at before it can be used, so
-/// that the room that the bitmaps of the largest line need in a [`Line`] would be most of the work.
+/// A table entry as it stands in its page. An open of a large, full cache reads every entry, so it
+/// avoids a [`Line`], whose bitmaps have room for the largest line.
 #[derive(Clone, Copy)]
 pub struct StoredLine<'a> {
     raw: &'a EntryRaw,
@@ -238,7 +239,7 @@ pub struct StoredLine<'a> {
 }
 
 impl<'a> StoredLine<'a> {
-    /// The entry in `bytes`; `None` when they are shorter than one is.
+    /// The entry in `bytes`; `None` when they are too short.
     #[inline]
     fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (raw, rest) = EntryRaw::ref_from_prefix(bytes).ok()?;
@@ -265,7 +266,8 @@ impl<'a> StoredLine<'a> {
         self.raw.valid == 0 && !self.is_dirty() && is_zero(self.rest_valid)
     }
 
-    /// The bitmap of valid sectors, but for dirty ones that it leaves out: its first byte and the others.
+    /// The bitmap of valid sectors as stored, which may lack dirty ones: its first byte and the
+    /// others.
     #[inline]
     pub(crate) fn valid_bytes(&self) -> (u8, &'a [u8]) {
         (self.raw.valid, self.rest_valid)
@@ -277,7 +279,7 @@ impl<'a> StoredLine<'a> {
         LineChecksum::from_raw(self.raw.checksum.get())
     }
 
-    /// The line that it tells of. Bits that contradict each other are taken as the safe side: a dirty sector is a valid
+    /// The line of this entry. Contradicting bits are read the safe way: a dirty sector is a valid
     /// one.
     pub fn line(&self) -> Line {
         let dirty = parse_bitmap(self.raw.dirty, self.rest_dirty);
@@ -326,7 +328,7 @@ pub fn emit_page(
     bytes[..4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// What a slot of the table turned out to be.
+/// State of one slot of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
     /// All zero: never written.
@@ -337,7 +339,7 @@ pub enum Slot {
     Damaged(Option<u64>),
 }
 
-/// Looks at one slot.
+/// The state of the slot in `bytes`, for this cache and page.
 pub fn parse_slot(bytes: &[u8], uuid: Uuid, page_index: u64) -> Slot {
     if is_zero(bytes) {
         return Slot::Empty;
@@ -374,8 +376,8 @@ pub const ENTRY_CLEAN: u8 = 3;
 /// record's checksum covers it.
 pub const ENTRY_DEFERRED: u8 = 4;
 
-/// What became of one line, up to the first byte of each bitmap. The others of *valid* follow, then those of *dirty*,
-/// then those of *checked*.
+/// The new state of one line, up to the first byte of each bitmap. The others of *valid* follow,
+/// then those of *dirty*, then those of *checked*.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct LogEntryRaw {
@@ -399,7 +401,7 @@ pub struct LogEntryRaw {
     pub frame_freed: U32,
     /// crc32c of the checked sectors.
     pub checksum: U32,
-    /// Of the resulting line, as in [`EntryRaw::checksum`].
+    /// [`LineChecksum`] of the resulting line, as in [`EntryRaw::checksum`].
     pub line_checksum: U32,
 }
 const _: () = assert!(size_of::<LogEntryRaw>() == 32);
@@ -411,16 +413,16 @@ pub fn log_entry_bytes(line_size: LineSize) -> usize {
     size_of::<LogEntryRaw>() + 3 * (line_size.bitmap_bytes() - 1)
 }
 
-/// What became of one line. It carries the resulting state whole, never a difference, so that replaying it twice, or
-/// over a table that is newer than it, ends the same.
+/// The new state of one line. It carries the resulting state whole, never a difference, so that
+/// replaying it twice, or over a table that is newer than it, ends the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// [`ENTRY_WRITE`], [`ENTRY_STATE`], [`ENTRY_CLEAN`] or [`ENTRY_DEFERRED`].
     pub kind: u8,
     /// The resulting state.
     pub line: Line,
-    /// Sectors that `checksum` covers, lowest first: those written that must not change while the line stays as it is.
-    /// Of a deferred write those written.
+    /// Sectors that `checksum` covers, lowest first: the written ones that do not change while the
+    /// line stays as it is; for a deferred write all written ones.
     pub checked: Sectors,
     /// The frame that now holds the line.
     pub frame: FrameNumber,

@@ -1,4 +1,4 @@
-//! Makes a device a cache.
+//! Formats a device as a cache.
 //!
 //! The old superblocks are erased before anything else is touched and the new ones are written last, so a power loss in
 //! the middle leaves a device that is no cache, never half of one. The log and the table are made zeroes, not
@@ -48,7 +48,7 @@ pub(crate) async fn format(
     Ok(())
 }
 
-/// Refuses what no cache can be made of.
+/// Refuses devices that no cache can be made of.
 pub(crate) fn check_devices(cache_device: &SharedDevice, origin: &SharedDevice) -> Result<(), Error> {
     let (cache, origin) = (cache_device.geometry(), origin.geometry());
     if cache.is_read_only {

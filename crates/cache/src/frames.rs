@@ -1,13 +1,13 @@
-//! What every frame holds, which frame holds a block, and which frame goes next.
+//! The frames of a cache: what each holds, the index by block, and the choice of the next victim.
 //!
 //! What it keeps true:
 //! - A block is held by at most one frame, of its set.
-//! - A frame that is *pinned* (somebody reads or writes its bytes now) or *busy* (a record about its line is on its
-//!   way) is never given to another block; nor is one with a dirty line: it has to be cleaned first. Which of the
-//!   others goes is the replacement policy's affair.
-//! - The table pages that no longer agree with this are known, apart for changes that must reach the device with the
-//!   next checkpoint (*urgent*: dirty lines, and clean ones that the device must not have any more) and for those that
-//!   can wait.
+//! - A frame that is *pinned* (a request reads or writes its bytes now) or *busy* (a record about
+//!   its line is under way) is never given to another block; nor is one with a dirty line: it has
+//!   to be cleaned first. The replacement policy chooses among the others.
+//! - The table pages that no longer agree with the frames are known. *Urgent* ones must reach the
+//!   device with the next checkpoint (changes of dirty lines, and clean lines that the device must
+//!   not have any more); the others can wait.
 //! - Where clean lines count after a crash it is known which of them the device has: see [`Mappings`].
 //!
 //! Memory is what bounds a large cache, so a frame of 4 KiB of a set of up to 256 takes 11 bytes, and up to 4 more for
@@ -49,7 +49,7 @@ const MAPPED: u8 = 1 << 2;
 const PIN: u8 = 1 << 3;
 const PINS: u8 = !(LOST | BUSY | MAPPED);
 
-/// Counts that a user may see.
+/// Counts for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames that hold a block, whether or not any sector is valid yet.
@@ -69,23 +69,23 @@ pub struct Frames {
     valid: Bitmaps,
     dirty: Bitmaps,
     states: Vec<u8>,
-    /// Frames with more pins than their state counts.
+    /// Pin counts of frames with more pins than their state can count.
     many_pins: BTreeMap<FrameNumber, u32>,
     order: Order,
     index: Index,
     lost_count: usize,
-    /// [`LineChecksum::to_raw`] of each frame, so that memory which is zero has them all; empty in a cache without
-    /// checksums.
+    /// [`LineChecksum::to_raw`] of each frame, so that zeroed memory means unknown; empty in a
+    /// cache without checksums.
     checksums: Vec<u32>,
     counts: Counts,
     changed: PageSet,
     urgent: PageSet,
-    /// Frames of a set whose medium failed, of sets that have any.
+    /// Count of frames given up because their medium failed, for sets that have any.
     failed: BTreeMap<SetNumber, u32>,
-    /// Where the next of the changed pages are looked for that are stored without hurry.
+    /// Where the next search for changed pages to be stored lazily begins.
     lazy_cursor: u64,
     pub(crate) mappings: Mappings,
-    /// Blocks with something dirty beyond the end of the origin. See `stranded`.
+    /// Blocks with dirty data beyond the end of the origin. See `stranded`.
     pub(crate) stranded: BTreeSet<BlockNumber>,
 }
 
@@ -118,7 +118,7 @@ impl Frames {
         }
     }
 
-    /// With checksums of whole lines from now on.
+    /// Keeps checksums of whole lines from now on.
     pub(crate) fn with_checksums(mut self) -> Self {
         self.checksums = vec![0; self.layout.frame_count() as usize];
         self
@@ -129,7 +129,7 @@ impl Frames {
         !self.checksums.is_empty()
     }
 
-    /// The checksum of the data in `frame`, where all of it is valid.
+    /// Sets the checksum of the data in `frame`; ignored where not all of it is valid.
     pub(crate) fn set_checksum(&mut self, frame: FrameNumber, checksum: LineChecksum) {
         if let Some(place) = self.checksums.get_mut(frame.index())
             && self.valid.get(frame) == self.layout.line_size.all_sectors()
@@ -138,7 +138,7 @@ impl Frames {
         }
     }
 
-    /// The dirty sectors of the line in `frame` are not what they were.
+    /// Marks the line in `frame` lost: its dirty sectors can no longer be read as written.
     pub(crate) fn set_lost(&mut self, frame: FrameNumber) {
         let state = &mut self.states[frame.index()];
         if *state & LOST == 0 && !self.dirty.is_empty(frame) {
@@ -148,7 +148,7 @@ impl Frames {
         }
     }
 
-    /// Where they lie.
+    /// The layout of the cache device.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -158,7 +158,7 @@ impl Frames {
         self.order.policy()
     }
 
-    /// Another replacement policy from now on.
+    /// Sets the replacement policy.
     pub fn set_replacement(&mut self, policy: Replacement) {
         if policy != self.order.policy() {
             self.order.set_policy(policy);
@@ -215,7 +215,7 @@ impl Frames {
         self.order.dirty(set).filter_map(|frame| self.block(frame))
     }
 
-    /// Blocks of a set: clean ones, the first to go first, then dirty ones.
+    /// Blocks of a set: clean ones, the next victim first, then dirty ones.
     pub(crate) fn blocks_of(&self, set: SetNumber) -> Vec<BlockNumber> {
         self.order.clean(set).chain(self.order.dirty(set)).filter_map(|frame| self.block(frame)).collect()
     }
@@ -234,7 +234,7 @@ impl Frames {
         all.filter(|block| blocks.contains(block)).collect()
     }
 
-    /// The line of `frame` was used.
+    /// Notes a use of the line in `frame`.
     pub fn touch(&mut self, frame: FrameNumber) {
         self.order.hit(frame);
     }
@@ -245,7 +245,8 @@ impl Frames {
     pub fn reserve(&mut self, block: BlockNumber) -> Option<Reserved> {
         let (set, tag) = (self.layout.set_of(block), self.layout.tag_of(block));
         let held = self.lookup(block);
-        // So that consecutive blocks stand in consecutive frames.
+        // Beside the frame of the block before, so that consecutive blocks stand in consecutive
+        // frames.
         let beside = block.checked_sub(1).and_then(|before| self.lookup(before)).map(FrameNumber::next);
         let states = &self.states;
         let can_spare = |frame: FrameNumber| states[frame.index()] & !(LOST | MAPPED) == 0;
@@ -262,7 +263,7 @@ impl Frames {
         Some(reserved)
     }
 
-    /// Lets a reserved frame hold `line`, as one that was used now.
+    /// Lets a reserved frame hold `line`, which counts as used now.
     pub fn attach(&mut self, frame: FrameNumber, line: Line) {
         debug_assert!(line.valid.contains(line.dirty));
         assert!(self.lookup(line.block).is_none(), "a block is held by at most one frame");
@@ -301,7 +302,8 @@ impl Frames {
         *self.failed.entry(self.layout.set_of_frame(frame)).or_insert(0) += 1;
     }
 
-    /// Whether a set has frames whose medium has not failed: else nobody need wait for one.
+    /// Whether a set has frames whose medium has not failed: otherwise waiting for one is of no
+    /// use.
     pub(crate) fn has_frames(&self, set: SetNumber) -> bool {
         self.failed.get(&set).is_none_or(|&failed| failed < self.layout.ways)
     }
@@ -325,7 +327,7 @@ impl Frames {
         }
     }
 
-    /// Nothing that is clean is valid any more.
+    /// Forgets all clean sectors.
     pub fn forget_clean(&mut self) {
         for frame in self.layout.frames() {
             if self.has_clean(frame) {
@@ -335,7 +337,7 @@ impl Frames {
         }
     }
 
-    /// Keeps the frame's bytes from being given to another block.
+    /// Keeps the frame from being given to another block.
     pub fn pin(&mut self, frame: FrameNumber) {
         let state = &mut self.states[frame.index()];
         if *state & PINS == PINS {
@@ -375,8 +377,8 @@ impl Frames {
         self.states[frame.index()] & MAPPED != 0
     }
 
-    /// Says whether the device may say so. When it must not any more its page is urgent, and a record goes before the
-    /// page.
+    /// Sets whether the device may say so. When it must not any more, the page becomes urgent, and
+    /// a record has to be durable before.
     pub(crate) fn set_mapped(&mut self, frame: FrameNumber, is_mapped: bool) {
         let page = self.layout.page_of(frame);
         let state = &mut self.states[frame.index()];
@@ -389,7 +391,7 @@ impl Frames {
         }
     }
 
-    /// Clean lines do not count after a crash any more.
+    /// From now on clean lines do not count after a crash.
     pub(crate) fn void_mappings(&mut self) {
         self.states.iter_mut().for_each(|state| *state &= !MAPPED);
         self.mappings.void();
@@ -399,8 +401,8 @@ impl Frames {
         self.valid.has_beyond(frame, &self.dirty)
     }
 
-    /// The table pages that have to be written: only the urgent ones, or all that changed. They count as written from
-    /// now on.
+    /// Takes the table pages that have to be written: the urgent ones, or all that changed. They
+    /// count as written from now on.
     pub fn take_pages(&mut self, is_complete: bool) -> Vec<u64> {
         let mut pages = self.urgent.take();
         if is_complete {
@@ -411,7 +413,8 @@ impl Frames {
         pages
     }
 
-    /// The urgent pages and about `count` of the changed ones, which count as written from now on.
+    /// Takes the urgent pages and about `count` of the changed ones; they count as written from now
+    /// on.
     pub(crate) fn take_pages_lazily(&mut self, count: usize) -> Vec<u64> {
         let mut pages = self.changed.take_from(self.lazy_cursor, count);
         self.lazy_cursor = pages.last().map_or(0, |page| page + 1);
@@ -421,7 +424,7 @@ impl Frames {
         pages
     }
 
-    /// Whether a page could be stored that is not urgent.
+    /// Whether a changed page waits that is not urgent.
     pub(crate) fn has_changed_pages(&self) -> bool {
         !self.changed.is_empty()
     }
@@ -434,8 +437,8 @@ impl Frames {
         }
     }
 
-    /// The lines of a table page, to be stored. Where clean lines count after a crash those that could prove untrue are
-    /// left out for now, and the page stays one that changed.
+    /// The lines of a table page as it is to be stored. Where clean lines count after a crash,
+    /// those that might prove untrue then are left out; the page stays a changed one.
     pub fn page_to_store(&mut self, page: u64) -> Vec<Line> {
         self.layout.frames_of_page(page).map(|frame| self.line_to_store(frame)).collect()
     }
@@ -477,7 +480,7 @@ impl Frames {
         self.counts.resident_lines -= 1;
     }
 
-    /// Changes sectors, counts and pages; gives the dirty sectors there were.
+    /// Changes sectors, counts and pages. Returns the dirty sectors of before.
     fn store_sectors(&mut self, frame: FrameNumber, valid: Sectors, dirty: Sectors) -> Sectors {
         assert!(valid.contains(dirty), "a dirty sector is a valid one");
         let at = frame.index();
@@ -505,10 +508,10 @@ impl Frames {
     }
 }
 
-/// What [`Frames::reserve`] found.
+/// A frame taken by [`Frames::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Which frame.
+    /// The reserved frame.
     pub frame: FrameNumber,
     /// Whether a clean line had to leave.
     pub has_evicted: bool,
@@ -561,7 +564,7 @@ mod tests {
         assert_eq!(frames.dirty_blocks_of(SetNumber::FIRST).take(3).collect::<Vec<_>>(), [0, 1, 2].map(BlockNumber));
     }
 
-    /// The naive twin: vectors, scanned.
+    /// The naive model: vectors, scanned.
     #[derive(Default)]
     struct Twin {
         /// Per set, most recently used last.

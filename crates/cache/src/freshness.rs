@@ -1,24 +1,26 @@
-//! Whether what the cache holds is still what the origin has, after a time in which nobody looked on.
+//! Whether the content of a cache is still that of the origin after a time in which the cache was
+//! not open.
 //!
 //! | the origin | clean sectors | dirty sectors |
 //! |---|---|---|
 //! | is unchanged | stay | stay |
-//! | was changed in some ranges | go, in these ranges | in these ranges: both were changed, and open fails unless told otherwise |
-//! | may have changed anywhere | go | stay: nobody says that others wrote there |
+//! | was changed in some ranges | are dropped, in these ranges | open fails, unless `overwrites_changes` |
+//! | may have changed anywhere | are dropped | stay: it is not known that others wrote there |
 //!
-//! What goes is gone *durably* before an open returns: from then on the caller may forget what has changed. Until then
-//! it says it again. What others change while that goes on is said to the cache that is open, which does the same then.
+//! The drop is *durable* before an open returns: from then on the caller may forget the list of
+//! changes. Until then the caller passes it again. Changes by other hosts during the open are
+//! reported to the cache once it is open, which drops them in the same way.
 
 use base::range::ByteRange;
 
-/// What others did to the origin since the cache was open last.
+/// Changes by other hosts to the origin since the cache was open last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Freshness {
-    /// Nothing: it is used by this host alone.
+    /// None: only this host uses the origin.
     #[default]
     Unchanged,
-    /// They changed these bytes at most; in any order, they may overlap and lie beyond the end.
+    /// At most in these ranges; in any order, they may overlap and lie beyond the end.
     Changed(Vec<ByteRange>),
-    /// Nobody can tell.
+    /// Not known.
     Unknown,
 }

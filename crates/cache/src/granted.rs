@@ -1,15 +1,16 @@
-//! Writes that are delayed of an origin that several hosts share: only under a grant of their range, and nothing of
-//! them is sent without one. See [`block::grants`].
+//! Delayed writes to an origin that several hosts share: a write is delayed, and sent later, only
+//! under a grant of its range. See [`block::grants`].
 //!
 //! | what is written | happens |
 //! |---|---|
-//! | under a grant | it is delayed, and acknowledged if the grant and the lease still stood behind it |
-//! | elsewhere | it goes to the origin, and the range is asked for; nobody waits for that |
+//! | under a grant | it is delayed; it is acknowledged if grant and lease were still valid at its end |
+//! | elsewhere | it goes to the origin, and the cache asks for a grant of the range without waiting for it |
 //!
-//! A range that is called back is cleaned, flushed and forgotten before it is given up. So that this never waits for
-//! what itself waits for another host, whatever goes through to the origin has nothing dirty below it, and reads of the
-//! origin are cut where ranges begin: one that waits for another's range keeps nobody from sending what lies in this
-//! host's.
+//! A range that is called back is cleaned, flushed and forgotten before it is given up. Cleaning
+//! must never wait for a request that itself waits for another host. So a request that goes through
+//! to the origin has no dirty data below it. Reads of the origin are cut at the bounds of granted
+//! ranges: a read that waits for another host's range does not keep this host from sending what
+//! lies in its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +26,9 @@ use crate::limits::{CLEAN_BATCH_BYTES, GRANT_PAUSE_MS};
 use crate::numbers::BlockNumber;
 use crate::pace::Force;
 
-/// Whether something may be delayed, or sent.
+/// Whether a write may be delayed, or dirty data be sent.
 pub(crate) enum Right {
-    /// Nobody else uses the origin.
+    /// Only this host uses the origin.
     Unshared,
     Granted(Use),
     Lacking,
@@ -36,14 +37,14 @@ pub(crate) enum Right {
 /// What is left to clean of a range.
 enum Rest {
     Nothing,
-    /// These can be picked, perhaps.
+    /// Dirty blocks that may be picked now.
     Blocks(Vec<BlockNumber>),
-    /// Others are at it.
+    /// All that is dirty is being cleaned.
     OnItsWay,
 }
 
 impl Core {
-    /// Whether a write of `range` may stay here for now. If not, the range is asked for.
+    /// Whether a write of `range` may be delayed. If not, asks for a grant of the range.
     pub(crate) fn right_to_delay(&self, range: ByteRange) -> Right {
         let Some(copies) = self.revocations.copies() else { return Right::Unshared };
         let Some(grants) = copies.grants().filter(|_| copies.may_use()) else { return Right::Lacking };
@@ -64,8 +65,8 @@ impl Core {
         used.map_or(Right::Lacking, Right::Granted)
     }
 
-    /// What a delayed write ends with. One that was done when the lease was over already is not acknowledged: others
-    /// may have the range.
+    /// The final response of a delayed write. One that ended when the lease was over is not
+    /// acknowledged: another host may have the range.
     pub(crate) fn confirm(&self, response: Response, used: &Use) -> Response {
         let is_good = used.is_good() && self.revocations.may_use_copies();
         match response.result.is_ok() && !is_good {
@@ -74,10 +75,10 @@ impl Core {
         }
     }
 
-    /// Waits while nobody can say whether what is dirty in `range` is still this host's alone.
+    /// Waits while the lease is in doubt: another host may have what is dirty in `range`.
     ///
     /// # Errors
-    /// `Gone` when it is not any more, or the cache is closed.
+    /// `Gone` when this host was fenced from the origin, or the cache is closed.
     pub(crate) async fn wait_for_lease(&self, range: ByteRange) -> Result<(), Error> {
         while !self.revocations.may_use_copies() && self.lines.has_dirty(range) {
             if self.origin.reports.is_refused() {
@@ -91,10 +92,11 @@ impl Core {
         Ok(())
     }
 
-    /// Cleans what is dirty of lines that are about to be changed at the origin itself. The caller has the lines.
+    /// Cleans the whole lines of a range that a request is about to change at the origin. The
+    /// caller holds the lines.
     ///
     /// # Errors
-    /// `Gone` when that is not to be any more.
+    /// `Gone` when nothing is cleaned any more.
     pub(crate) async fn clean_before_change(self: &Arc<Self>, range: ByteRange) -> Result<(), Error> {
         if self.revocations.is_shared() && !self.lines.has_failed() {
             self.clean_range(self.line_size().whole_lines(range), || {}).await?;
@@ -102,10 +104,12 @@ impl Core {
         Ok(())
     }
 
-    /// Cleans all that is dirty in `range`, where nothing becomes dirty meanwhile, however often it takes.
+    /// Cleans all that is dirty in `range`, in as many attempts as it takes. The caller keeps new
+    /// dirty data out.
     ///
     /// # Errors
-    /// When nothing is cleaned any more: the origin is no longer this cache's, or it is closed.
+    /// When nothing can be cleaned any more: the origin is another disk or this host is fenced, or
+    /// the cache is closed.
     pub(crate) async fn clean_range(
         self: &Arc<Self>,
         range: ByteRange,

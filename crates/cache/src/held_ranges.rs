@@ -1,7 +1,8 @@
-//! Where a cache has something clean, in few ranges: for who has to register that at a shared origin.
+//! The ranges in which a cache has something clean, joined to few: for the caller that registers
+//! them at a shared origin.
 //!
-//! The origin is taken in parts, of a line or more. What is between two ranges that are near each other counts with
-//! them where there would be too many.
+//! The origin is divided into parts of a line or more. Where there would be too many ranges, near
+//! ones are joined, with what lies between.
 
 use base::range::ByteRange;
 
@@ -9,7 +10,7 @@ use crate::core::Core;
 use crate::limits::HELD_PARTS_MAX;
 
 impl Core {
-    /// See [`Cache::clean_ranges`](crate::Cache::clean_ranges).
+    /// The clean content as few ranges: see [`Cache::clean_ranges`](crate::Cache::clean_ranges).
     pub(crate) fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange> {
         let (start, end) = (self.origin.padding, self.origin.end());
         let line_size = self.line_size();
@@ -33,20 +34,20 @@ impl Core {
     }
 }
 
-/// Parts of one size, of which some have something.
+/// Parts of one size of an origin, with a bit each for those that hold something.
 struct Parts {
     bytes: u64,
     has_any: Vec<bool>,
 }
 
 impl Parts {
-    /// Those of a device of `size_bytes`, each of `least` bytes (a power of two) or more; none has anything.
+    /// The empty parts of a device of `size_bytes`, each of `least` bytes (a power of two) or more.
     fn new(size_bytes: u64, least: u64) -> Self {
         let bytes = least.max(size_bytes.div_ceil(HELD_PARTS_MAX).next_power_of_two());
         Self { bytes, has_any: vec![false; size_bytes.div_ceil(bytes) as usize] }
     }
 
-    /// A line is there, which is no longer than a part.
+    /// Marks the parts of a line, which is no longer than a part.
     fn add(&mut self, line: ByteRange) {
         if let Some(part) = self.has_any.get_mut((line.offset / self.bytes) as usize) {
             *part = true;
@@ -66,7 +67,7 @@ impl Parts {
     }
 }
 
-/// At most `count_max` ranges, which have all of `ranges` and what lies in the smallest gaps between them.
+/// `ranges` joined over their smallest gaps, until at most `count_max` are left.
 fn joined_to(ranges: Vec<ByteRange>, count_max: usize) -> Vec<ByteRange> {
     let Some(excess) = ranges.len().checked_sub(count_max.max(1)).filter(|excess| *excess > 0) else { return ranges };
     let mut gaps: Vec<u64> = ranges.windows(2).map(|pair| pair[1].offset - pair[0].end()).collect();
@@ -95,7 +96,7 @@ mod tests {
         let mut parts = Parts::new(64 << 10, 4096);
         [0, 4096, 12288].into_iter().for_each(|offset| parts.add(range(offset, 4096)));
         assert_eq!(parts.ranges(), [range(0, 8192), range(12288, 4096)]);
-        // Beyond the end, as it is by now.
+        // Beyond the present end of the origin.
         parts.add(range(64 << 10, 4096));
         assert_eq!(parts.ranges().len(), 2);
         let mut parts = Parts::new(1 << 40, 4096);

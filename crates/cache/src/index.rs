@@ -1,4 +1,4 @@
-//! Which frame holds a tag of a set.
+//! The index of a set: which frame holds a tag.
 //!
 //! Sets of up to 256 frames are searched by one byte a frame, a fingerprint of the tag: a few vector compares, and no
 //! table to keep. Larger sets have a hash table.
@@ -48,7 +48,7 @@ impl Index {
         self.insert_tag(tags, frame, tags.get(frame.index()).unwrap_or(Tag::NONE));
     }
 
-    /// [`Index::insert`] for one who knows the tag.
+    /// [`Index::insert`] for a caller that knows the tag.
     #[inline]
     pub(crate) fn insert_tag(&mut self, tags: &Tags, frame: FrameNumber, tag: Tag) {
         match self {

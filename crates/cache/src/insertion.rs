@@ -4,7 +4,8 @@
 //!   copied ─► what the device says of these frames and blocks is taken back (`unmap`) ─► written to the frames ─► valid, unless the origin lost writes since,
 //!   or asked for them back
 //! ```
-//! The copy is bounded: when the cache device cannot keep up, data is not inserted rather than anybody held up.
+//! The copy is bounded: when the cache device cannot keep up, data is not inserted, and no reader
+//! waits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,9 +25,9 @@ use crate::pins::Pins;
 /// Which sectors an insertion takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wanted {
-    /// Those not valid.
+    /// Those that are not valid.
     Missing,
-    /// All but dirty ones: the bytes are newer than what is there.
+    /// All but dirty ones: the new bytes are newer than the clean ones in the frame.
     All,
 }
 
@@ -95,9 +96,9 @@ impl Core {
         Some(insertion)
     }
 
-    /// Writes clean data to the cache device. Whether it took all.
+    /// Writes clean data to the cache device. Returns whether it took all of it.
     pub(crate) async fn write_clean(&self, parts: &[CleanPart], pins: &Pins, writes: Vec<(u64, Buffer)>) -> bool {
-        // What the device says about these frames and these blocks must not be believed any more.
+        // Mappings of these frames and blocks on the device must not count after a crash any more.
         let is_concerned = |mappings: &Mappings| {
             pins.frames().iter().any(|&frame| mappings.is_frame_unmapped(frame))
                 || parts.iter().any(|part| mappings.is_unmapped(part.block))
@@ -114,8 +115,8 @@ impl Core {
         false
     }
 
-    /// Says that the frames hold these clean sectors, unless the origin has lost writes `since` or asked for them back:
-    /// what was read or written may be what it lost, or what others changed.
+    /// Marks these clean sectors of the frames valid, unless the origin has lost writes `since` or
+    /// has revoked them: what was read or written may be what it lost, or what other hosts changed.
     pub(crate) async fn admit(&self, parts: &[CleanPart], since: Since) {
         let is_safe = || {
             let flushes = &self.origin.flushes;
@@ -130,7 +131,8 @@ impl Core {
     fn make_valid(&self, parts: &[CleanPart], since: Since) {
         {
             let state = &mut *self.lines.state();
-            // Whoever counts a loss looks at the lines afterwards: a loss that is not seen here finds them.
+            // A loss is counted first, then lines are forgotten: one that is not seen here finds
+            // these lines.
             if self.origin.losses.count() != since.losses || state.failure.is_some() {
                 return;
             }

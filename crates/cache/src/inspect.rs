@@ -1,4 +1,4 @@
-//! Looks at a cache without opening it, and makes a cache a plain device again.
+//! Inspection of a cache without opening it, and its removal from a device.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -44,19 +44,19 @@ pub struct Inspection {
     pub line_bytes: u64,
     /// Frames.
     pub lines: u64,
-    /// Most frames that somebody wanted; `None` for as many as fit.
+    /// Most frames, as the user limited them; `None` for as many as fit.
     pub lines_max: Option<u64>,
     /// Frames of a set.
     pub ways: u64,
-    /// What a crash leaves.
+    /// The crash mode.
     pub crash_mode: CrashMode,
-    /// Of the origin's content, as somebody said; `None` when nobody did.
+    /// Generation of the origin's content, as the user gave it; `None` when none was given.
     pub generation: Option<u64>,
     /// First byte of the origin at which a line begins.
     pub alignment_bytes: u64,
     /// Whether whole lines have checksums.
     pub has_checksums: bool,
-    /// How the two copies of its superblock are.
+    /// State of the two copies of the superblock.
     pub superblock: Copies,
     /// Whether it was closed in order.
     pub was_closed: bool,
@@ -66,15 +66,17 @@ pub struct Inspection {
     pub dirty_lines: u64,
     /// Bytes that the origin does not have yet.
     pub dirty_bytes: u64,
-    /// What of that lies beyond the end of the origin, as large as it was when the cache was last opened.
+    /// The part of that beyond the end of the origin, which has the size it had when the cache was
+    /// last opened.
     #[serde(flatten)]
     pub stranded: Stranded,
-    /// When nothing was dirty last, as far as the device says, in seconds since 1970: all that is has been written
-    /// since.
+    /// When nothing was dirty last, in seconds since 1970, if the device records it: all dirty data
+    /// has been written since.
     pub clean_at: Option<u64>,
-    /// Dirty lines that could not be read when [`check`] tried, or were not what was written; 0 without it.
+    /// Dirty lines that [`check`] could not read, or whose data was not what was written; 0 without
+    /// it.
     pub unreadable_lines: u64,
-    /// What opening it would do.
+    /// The result of a recovery as the next open would do it.
     pub recovery: RecoveryReport,
 }
 
@@ -106,12 +108,13 @@ pub async fn check(cache_device: &SharedDevice) -> Result<Inspection, Error> {
     Ok(inspection)
 }
 
-/// Whether the device calls itself a cache, in whatever version and however damaged.
+/// Whether the superblock names the device a cache, in whatever version and however damaged.
 pub async fn is_cache(cache_device: &SharedDevice) -> bool {
     superblock::is_named(cache_device, KIND).await
 }
 
-/// Makes a cache a plain device again. What was dirty in it is gone: the caller asks first.
+/// Erases a cache, so that its device is a plain one again. Dirty data in it is gone: the caller
+/// asks first.
 ///
 /// # Errors
 /// The device's own.
@@ -123,11 +126,12 @@ pub async fn discard(cache_device: &SharedDevice) -> Result<(), Error> {
 struct DirtyLine {
     ranges: Vec<ByteRange>,
     checksum: LineChecksum,
-    /// What the log has of them that may not stand there: offsets on the device, and bytes; what comes later is newer.
+    /// Deferred data of the line from the log: offsets on the device, and bytes; what comes later
+    /// is newer.
     deferred: Vec<(u64, Vec<u8>)>,
 }
 
-/// What was read from `offset` on, and of this what is deferred.
+/// `data`, read from `offset` on, with the deferred data laid over it.
 fn with_deferred(mut data: Buffer, offset: u64, deferred: &[(u64, Vec<u8>)]) -> Buffer {
     for (part_offset, bytes) in deferred {
         let start = part_offset.checked_sub(offset).and_then(|start| usize::try_from(start).ok());

@@ -1,5 +1,5 @@
-//! Others changed the origin while the cache is open: what is clean here of these ranges goes, durably. See
-//! [`freshness`](crate::freshness).
+//! Other hosts changed the origin while the cache is open: clean content of these ranges is
+//! dropped, durably. See [`freshness`](crate::freshness).
 
 use base::range::ByteRange;
 use block::Error;
@@ -9,9 +9,10 @@ use crate::core::Core;
 use crate::journal::Extent;
 
 impl Core {
-    /// See [`Cache::invalidate`](crate::Cache::invalidate).
+    /// Drops clean content that others changed: see
+    /// [`Cache::invalidate`](crate::Cache::invalidate).
     pub(crate) async fn invalidate(&self, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
-        // Whoever closes the cache waits, and does not store as clean what is about to go.
+        // A close waits meanwhile, so it does not store as clean what is about to be dropped.
         let _guard = self.enter(self.ranges.exclusive(ByteRange { offset: 0, length: u64::MAX })).await?;
         let changes = Changes::new(ranges, self.origin.padding);
         changes.check_apart_from_dirty(&self.lines.state().frames, is_overwritten)?;
@@ -20,8 +21,8 @@ impl Core {
             self.succession.tell(range, self.origin.padding).await;
             self.journal.unmap(range).await?;
         }
-        // What was cleaned meanwhile is still dirty on the device: after a crash it would be sent again, over what
-        // others wrote.
+        // Lines cleaned meanwhile may still be dirty on the device: after a crash they would be
+        // sent again, over the data of other hosts.
         self.journal.checkpoint(Extent::Dirty).await
     }
 }

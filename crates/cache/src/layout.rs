@@ -1,4 +1,4 @@
-//! Where things lie on the cache device.
+//! The layout of a cache device.
 //!
 //! ```text
 //! | superblock A 4 KiB | log | frames, one line each | table: two slots of 4 KiB per page | superblock B 4 KiB |
@@ -21,7 +21,7 @@ use crate::line_size::LineSize;
 use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
 use crate::options::{Associativity, FormatOptions};
 
-/// The places of everything.
+/// The offsets and sizes of all structures on a cache device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of a line, and of a frame.
@@ -40,7 +40,7 @@ pub struct Layout {
     pub table_offset: u64,
     /// Count of table pages.
     pub page_count: u64,
-    /// Most frames that somebody wanted; `None` for as many as fit.
+    /// Most frames, as the user limited them; `None` for as many as fit.
     pub frames_max: Option<u64>,
 }
 
@@ -157,17 +157,17 @@ impl Layout {
         self.frames_offset + u64::from(frame.0) * self.line_size.bytes()
     }
 
-    /// Frames that one table page tells of.
+    /// Count of frames whose entries are in one table page.
     pub fn entries_per_page(&self) -> u32 {
         entries_per_page(self.line_size)
     }
 
-    /// The table page that tells of a frame.
+    /// The table page with the entry of a frame.
     pub fn page_of(&self, frame: FrameNumber) -> u64 {
         u64::from(frame.0 / self.entries_per_page())
     }
 
-    /// The frames that a table page tells of.
+    /// The frames whose entries are in a table page.
     pub fn frames_of_page(&self, page_index: u64) -> impl Iterator<Item = FrameNumber> + use<> {
         let entries = u64::from(self.entries_per_page());
         let first = page_index * entries;
@@ -185,13 +185,14 @@ impl Layout {
         SetNumber(((block.0 / u64::from(self.run_lines)) % u64::from(self.set_count)) as u32)
     }
 
-    /// What tells a block from the others of its set.
+    /// The tag of a block: what distinguishes it from the others of its set.
     pub fn tag_of(&self, block: BlockNumber) -> Tag {
         let run_lines = u64::from(self.run_lines);
         Tag(block.0 / run_lines / u64::from(self.set_count) * run_lines + block.0 % run_lines)
     }
 
-    /// [`Layout::set_of`] and [`Layout::tag_of`], for one who needs both of many blocks: divisions are what they take.
+    /// [`Layout::set_of`] and [`Layout::tag_of`] in one, for callers that need both of many blocks:
+    /// the divisions dominate.
     pub(crate) fn place_of(&self, block: BlockNumber) -> (SetNumber, Tag) {
         let (run_lines, set_count) = (u64::from(self.run_lines), u64::from(self.set_count));
         let (run, rest) = (block.0 / run_lines, block.0 % run_lines);

@@ -1,4 +1,4 @@
-//! Clean lines are stored without hurry, where they count after a crash.
+//! Storing clean lines without hurry, in crash modes in which they count after a crash.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use crate::core::Core;
 use crate::journal::Extent;
 
 impl Core {
-    /// Stores clean lines without hurry, where they count after a crash. Ends when the cache closes.
+    /// Stores clean lines without hurry, where they count after a crash. Ends when the cache
+    /// closes.
     pub(crate) async fn store_lazily(self: Arc<Self>) {
         loop {
             let count = self.lines.background.count();
@@ -29,15 +30,16 @@ impl Core {
             }
             let is_flushed = self.settle_origin().await;
             if self.journal.checkpoint(Extent::Lazy).await.is_err() || !is_flushed {
-                // The pages wait for an origin that takes a flush; it is asked again when there is more to store.
+                // The pages wait until the origin takes a flush; the next attempt comes when there
+                // is more to store.
                 self.lines.set_lazy_idle(true);
                 self.lines.background.changed_since(count).await;
             }
         }
     }
 
-    /// Lets clean lines be stored that the origin could still lose. What it does not flush now is stored another time.
-    /// Whether it could.
+    /// Flushes the origin, so that clean lines that it could still lose can be stored. Returns
+    /// whether the flush succeeded.
     async fn settle_origin(&self) -> bool {
         let has_unflushed = self.lines.state().frames.mappings.has_unflushed();
         if has_unflushed && let Err(error) = self.origin.flush().await {

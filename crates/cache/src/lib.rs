@@ -6,41 +6,41 @@
 //! | module | holds |
 //! |---|---|
 //! | `beyond_end` | gives up what is stranded |
-//! | [`cache`] | [`Cache`], what users hold |
-//! | [`status`], [`mod@inspect`] | what a cache says about itself, running and at rest |
+//! | [`cache`] | [`Cache`], the device that users hold |
+//! | [`status`], [`mod@inspect`] | the status of a running cache; what a cache at rest holds |
 //! | `open`, `close`, `mode_change`, `invalidation`, `held_ranges` | opens a cache; closes it; another mode; others changed the origin meanwhile; where it has something clean |
 //! | [`replace`] | another cache in place of this one |
 //! | `dispatch` | requests, on their way to what carries them out |
 //! | `write_back`, `write_through`, `read`, `discard`, `extents`, `flush` | one kind of request each |
-//! | `room`, `clean`, `batch`, `origin_write` | dirty to clean: for a write that waits, for whoever asks, in which batches, in which writes |
+//! | `room`, `clean`, `batch`, `origin_write` | dirty to clean: for a write that waits, on command; batches; writes |
 //! | `granted` | writes of a shared origin that are delayed: under a grant, and cleaned when it is called back |
 //! | `lazy` | clean lines are stored, without hurry |
-//! | `events` | what the origin says |
-//! | `supersede` | the origin gets something newer than what is here |
+//! | `events` | events of the origin |
+//! | `supersede` | changes of the origin that replace what the cache holds |
 //! | `read_plan`, `line_write` | where each part of a read comes from; what becomes of one line of a write |
 //! | `insertion` | clean data gets into frames |
 //! | `line_check`, `timing` | data that is not what was written; how long requests take |
 //! | [`stranded`] | what is dirty beyond the end of an origin that shrank |
-//! | `core` | one open cache: it holds the parts below, and knows nothing of what is above |
-//! | `succession` | part: who is to take the place of this cache, and is told of changes |
+//! | `core` | one open cache: holds the parts below, and knows no operation |
+//! | `succession` | part: the successor of this cache, which forgets what changes here |
 //! | `cleaner` | part: whether lines are cleaned, how fast, and from where on |
-//! | `journal` | part: what the cache device says about lines, and how that becomes durable |
+//! | `journal` | part: the durable state of the lines on the cache device |
 //! | `origin`, `origin_flushes`, `flush_failures` | part: the origin, and what it could lose, or has lost |
 //! | `pins`, `lines` | part: the map of lines behind its mutex |
 //! | `recovery`, `table` | the table on the device, and what is found there and in the log after a crash |
 //! | `format_cache` | makes a device a cache |
-//! | [`memory`] | what a cache takes of memory |
-//! | `deferred` | what small writes wrote, durable in the log and not in its frames yet |
-//! | `changes`, `dirty_runs` | frames that others' changes concern; dirty neighbours |
+//! | [`memory`] | the memory that a cache takes |
+//! | `deferred` | data of small writes, durable in the log and not in its frames yet |
+//! | `changes`, `dirty_runs` | frames that changes of other hosts concern; dirty neighbours |
 //! | [`frames`] | which frame holds which block, and which goes next |
-//! | [`replacement`] | the policies that choose |
+//! | [`replacement`] | the policies that choose victims |
 //! | `mappings`, `index`, `tags`, `bitmaps`, `page_set` | what frames are made of, in few bytes; clean lines that count after a crash |
 //! | [`layout`], [`mod@format`] | where the bytes lie on the cache device, and what they are |
-//! | [`options`] | what users choose |
+//! | [`options`] | the options that users choose |
 //! | [`admission`], [`pace`], `counters`, `refused_writes`, `revocations` | what is worth a frame; how fast lines are cleaned; what is counted; what the cache device refused; what a shared origin asked back |
-//! | [`freshness`], [`crash_mode`], [`mode`] | what others have changed; what a crash leaves; who acknowledges writes |
+//! | [`freshness`], [`crash_mode`], [`mode`] | changes by others; what a crash leaves; when writes are acknowledged |
 //! | [`alignment`], [`line_size`], [`line_checksum`] | where lines begin, how large they are, and what shows that their data is whole |
-//! | [`load`], `recovery_report` | shapes of what a cache says about itself |
+//! | [`load`], `recovery_report` | parts of the status |
 //! | [`sectors`] | 512-byte sectors of a line as bits |
 //! | [`numbers`] | which frame, which set, which tag, which block of the origin |
 //! | [`limits`] | the bounds of this crate |

@@ -2,7 +2,7 @@
 
 /// Bytes of the smallest cache line, which is the usual one: what file systems read and write at once.
 pub const LINE_BYTES_MIN: u64 = 4096;
-/// See [`LINE_BYTES_MIN`].
+/// Bytes of a cache line by default; see [`LINE_BYTES_MIN`].
 pub const LINE_BYTES_DEFAULT: u64 = LINE_BYTES_MIN;
 
 /// Bytes of the largest cache line: the paper's, and what a disk reads in about the time that it takes to find it.
@@ -32,13 +32,13 @@ pub const WAYS_DEFAULT: u32 = 256;
 /// all sets.
 pub const RUN_BYTES: u64 = 64 << 10;
 
-/// The log takes this fraction of the cache device unless told otherwise.
+/// Default share of the log in the cache device: one part of this many.
 pub const LOG_SHARE: u64 = 64;
 
 /// Default bounds of the log in bytes. At depth one a write takes 512 bytes, so the smaller one holds 500 of them; the
 /// larger one is replayed in well under a second.
 pub const LOG_BYTES_DEFAULT_MIN: u64 = 256 << 10;
-/// See [`LOG_BYTES_DEFAULT_MIN`].
+/// Upper bound of the default log in bytes; see [`LOG_BYTES_DEFAULT_MIN`].
 pub const LOG_BYTES_DEFAULT_MAX: u64 = 32 << 20;
 
 /// Most lines one write-back record announces at once; a longer write is carried out in pieces of this many. 1 MiB at a
@@ -63,7 +63,7 @@ pub const DEFERRED_LOG_SHARE: u64 = 2;
 /// Bytes of consecutive frames that are written at once when deferred data is placed.
 pub const PLACED_BYTES_MAX: u64 = 256 << 10;
 
-/// Such writes in flight: enough for a disk to choose their order.
+/// Writes that place deferred data in flight: enough for a disk to choose their order.
 pub const PLACES_IN_FLIGHT: usize = 32;
 
 /// Bytes of the first round of cleaning: what throttles itself starts low.
@@ -73,13 +73,14 @@ pub const CLEAN_ROUND_BYTES_START: u64 = 256 << 10;
 /// and they stay short.
 pub const CLEAN_BATCH_BYTES_MAX: u64 = 2 << 20;
 
-/// Most bytes of a round beside a foreground, 160 MiB/s: what no LUN of today takes without anybody noticing.
+/// Most bytes of a round beside a foreground, 160 MiB/s: more would be noticed on any LUN of today.
 pub const CLEAN_ROUND_BYTES_MAX: u64 = 16 << 20;
 
-/// How long a round of cleaning takes while others use the devices, in milliseconds: long enough to see how they fare.
+/// Duration of a round of cleaning while clients use the devices, in milliseconds: long enough to
+/// measure their response times.
 pub const CLEAN_ROUND_MS: u64 = 100;
 
-/// Bytes per second that cleaning sends under any load unless told otherwise: a cache of 1 GiB is clean within 17
+/// Default bytes per second that cleaning sends under any load: a cache of 1 GiB is clean within 17
 /// minutes.
 pub const CLEAN_RATE_MIN_BYTES: u64 = 1 << 20;
 
@@ -91,11 +92,13 @@ pub const TIMED_ONE_OF: u32 = 16;
 /// foreground may wait.
 pub const CLEAN_WRITE_BYTES_MAX: u64 = 1 << 20;
 
-/// Writes to the origin that one batch of cleaning has in flight while nobody else asks for anything, or somebody waits
-/// for it: enough to let a disk choose its order and to hide a network's round trip.
+/// Writes to the origin that one batch of cleaning has in flight while no client sends requests, or
+/// while a caller waits for the cleaning: enough to let a disk choose its order and to hide a
+/// network's round trip.
 pub const CLEAN_WRITES_IN_FLIGHT: usize = 8;
 
-/// Lines on their way to a successor at once: enough for a disk to be busy, few enough that others get their turn.
+/// Lines being copied to a successor at once: enough to keep a disk busy, few enough that requests
+/// get their turn.
 pub const COPIES_IN_FLIGHT: usize = 32;
 
 /// Batches that a write that waits for room tries to clean when the origin refuses whole ones: bad places of a disk lie
@@ -128,7 +131,7 @@ pub const PAGES_PER_BATCH: usize = 1024;
 /// Pages with clean lines stored at once without hurry (crash mode warm), and how often, in milliseconds: at most 1
 /// MiB/s of the cache device, and all pages of a cache of 64 GiB within five minutes.
 pub const LAZY_PAGES: usize = 256;
-/// See [`LAZY_PAGES`].
+/// Interval in which clean lines are stored without hurry; see [`LAZY_PAGES`].
 pub const LAZY_INTERVAL_MS: u64 = 1000;
 
 /// Table pages in flight in a checkpoint.
@@ -149,10 +152,10 @@ pub const STRANDED_RANGES_MAX: usize = 8;
 /// One slot for this many lines, to remember blocks that missed once.
 pub const LINES_PER_SEEN_SLOT: usize = 4;
 
-/// Parts of an origin that are told apart when a cache says where it has something clean: a megabyte of memory while it
-/// does.
+/// Parts into which an origin is divided to list where a cache has something clean: a megabyte of
+/// memory while the list is made.
 pub const HELD_PARTS_MAX: u64 = 1 << 20;
 
-/// Revocations by a shared origin that are remembered, for what is on its way from there: some hundred milliseconds of
-/// them at the rate of a busy LUN.
+/// Revocations by a shared origin that are remembered, for data under way from there: some hundred
+/// milliseconds of them at the rate of a busy LUN.
 pub const REVOCATIONS_REMEMBERED_MAX: usize = 4096;

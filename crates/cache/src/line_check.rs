@@ -1,8 +1,9 @@
-//! Data that is not what was written: lines are compared with their checksums, in caches that keep these.
+//! The check for damaged data: lines are compared with their checksums, in caches that keep these.
 //!
-//! A checksum is known of a line that was written or inserted whole, as long as all of it stays valid; whatever changes
-//! part of it forgets the checksum until the line is whole again by one request. So a checksum on the device is true
-//! whenever the device's word that all of the line is valid is, and needs no records of its own.
+//! A checksum is known of a line that was written or inserted whole, as long as all of it stays
+//! valid; a change of part of it forgets the checksum until one request makes the line whole again.
+//! So a checksum on the device is true whenever it is true that all of the line is valid, and needs
+//! no records of its own.
 //!
 //! | the line is | damaged data |
 //! |---|---|
@@ -29,14 +30,15 @@ pub(crate) struct LineCheck {
     pub(crate) block: BlockNumber,
     pub(crate) frame: FrameNumber,
     pub(crate) checksum: LineChecksum,
-    /// Where in the buffer the whole line is; `None` when the read has only part of it.
+    /// Offset of the whole line in the buffer; `None` when the read has only part of it.
     pub(crate) at: Option<usize>,
     /// Whether something of what is read is dirty.
     pub(crate) is_dirty: bool,
 }
 
 impl Core {
-    /// Compares what was read of `range` with checksums. What is damaged and clean is read from the origin.
+    /// Compares the data read from `range` with checksums. A damaged clean line is read from the
+    /// origin instead.
     pub(crate) async fn check_lines(
         self: &Arc<Self>,
         checks: &[LineCheck],
@@ -70,11 +72,12 @@ impl Core {
         Response::done(buffer)
     }
 
-    /// Whether the data in the frame of a block has this checksum, if one is known. What cannot be read is found out by
-    /// who reads it.
+    /// Whether the data in the frame of a block matches its checksum; true if none is known, or if
+    /// the frame cannot be read: the caller's own read then finds that out.
     ///
-    /// Not everybody who asks keeps others from writing to clean sectors of the line meanwhile. Who does so forgets the
-    /// checksum first: what was read is damaged only if this is still the line's checksum.
+    /// Some callers do not keep writes to clean sectors of the line out meanwhile. Such a write
+    /// forgets the checksum first, so the data is damaged only if this is still the line's
+    /// checksum.
     pub(crate) async fn is_line_intact(&self, block: BlockNumber, frame: FrameNumber, checksum: LineChecksum) -> bool {
         if !checksum.is_known() {
             return true;
@@ -88,7 +91,7 @@ impl Core {
         now.is_none_or(|(held_in, line)| held_in != frame || line.checksum != checksum)
     }
 
-    /// Forgets what is clean of damaged lines, as (block, frame); what is dirty is lost.
+    /// Forgets the clean sectors of damaged lines (block, frame), and marks dirty ones lost.
     pub(crate) fn note_damage(&self, lines: &[(BlockNumber, FrameNumber)]) {
         for &(block, frame) in lines {
             let range = self.line_size().line_range(block);
@@ -105,7 +108,7 @@ impl Core {
     }
 }
 
-/// Dirty data that cannot be read back.
+/// The error for dirty data that cannot be read back.
 pub(crate) fn lost(line_size: LineSize, block: BlockNumber) -> Error {
     let range = line_size.line_range(block);
     Error::new(

@@ -4,16 +4,15 @@ use std::num::NonZeroU32;
 
 use base::checksum::crc32c;
 
-/// crc32c of a whole line's data, or that it is not known: then nobody notices whether the data is damaged.
+/// crc32c of a whole line's data, or unknown: damage of such data is not noticed.
 ///
-/// Four bytes, in memory and on the device. 0 says there that it is not known; so a line whose crc32c is 0 is said to
-/// have 1.
+/// Four bytes, in memory and on the device. 0 means unknown; a line whose crc32c is 0 gets 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineChecksum(Option<NonZeroU32>);
 const _: () = assert!(size_of::<LineChecksum>() == 4);
 
 impl LineChecksum {
-    /// Nothing is known of the data.
+    /// No checksum is known.
     pub const UNKNOWN: Self = Self(None);
 
     /// That of a line with this data.
@@ -21,12 +20,12 @@ impl LineChecksum {
         Self(Some(NonZeroU32::new(crc32c(data)).unwrap_or(NonZeroU32::MIN)))
     }
 
-    /// As it stands on the device.
+    /// From its form on the device.
     pub fn from_raw(raw: u32) -> Self {
         Self(NonZeroU32::new(raw))
     }
 
-    /// As it stands on the device.
+    /// Its form on the device.
     pub fn to_raw(self) -> u32 {
         self.0.map_or(0, NonZeroU32::get)
     }
@@ -36,7 +35,7 @@ impl LineChecksum {
         self.0.is_some()
     }
 
-    /// Whether this may be the data of the line: what is not known fits any.
+    /// Whether this may be the data of the line: an unknown checksum matches any data.
     pub fn matches(self, data: &[u8]) -> bool {
         !self.is_known() || self == Self::of(data)
     }

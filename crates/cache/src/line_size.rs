@@ -1,8 +1,8 @@
-//! How large the lines of a cache are, and which of them a range of bytes touches.
+//! The size of a cache's lines, and the lines that a range of bytes touches.
 //!
-//! A line is the unit in which frames are given away and found again: larger lines take less memory for the same bytes,
-//! and smaller ones waste less of the cache device on what nobody uses. What of a line is there, and what is dirty, is
-//! known by sectors of 512 bytes, whatever its size.
+//! A line is the unit in which frames are assigned and looked up. Larger lines take less memory for
+//! the same bytes; smaller ones waste less of the cache device on unused data. Valid and dirty are
+//! known by sectors of 512 bytes, whatever the size of a line.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -27,7 +27,7 @@ impl Default for LineSize {
 }
 
 impl LineSize {
-    /// Lines of so many bytes; `None` when there are no such lines.
+    /// Lines of `bytes`; `None` where no line has that size.
     pub fn new(bytes: u64) -> Option<Self> {
         let is_possible = bytes.is_power_of_two() && (LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&bytes);
         is_possible.then(|| Self { shift: bytes.ilog2() })
@@ -72,12 +72,13 @@ impl LineSize {
         ByteRange { offset, length }
     }
 
-    /// The first byte of a block that is within an origin.
+    /// Offset of a block that is within an origin.
     fn start_of(self, block: BlockNumber) -> u64 {
         block.0 * self.bytes()
     }
 
-    /// The first byte of a block that the device names, whether or not any origin reaches there; `None` where none can.
+    /// Offset of a block number from the device, which may be beyond the end; `None` where it does
+    /// not fit into 64 bits.
     pub(crate) fn checked_start_of(self, block: BlockNumber) -> Option<u64> {
         block.0.checked_mul(self.bytes())
     }

@@ -1,4 +1,4 @@
-//! One line of a write in write-back: where it goes, what goes along, and what the record says of it.
+//! One line of a write in write-back: target frame, sectors copied along, and the log entry.
 
 use std::ops::Range;
 
@@ -17,22 +17,22 @@ pub(crate) struct LineWrite {
     pub(crate) block: BlockNumber,
     /// Sectors to write.
     pub(crate) mask: Sectors,
-    /// Offset of their bytes in the request.
+    /// Offset of their bytes in the request's buffer.
     pub(crate) at: usize,
-    /// Where they go.
+    /// The frame to write to.
     pub(crate) frame: FrameNumber,
-    /// Whether that is the frame that holds the line already.
+    /// Whether `frame` is the one that holds the line already.
     pub(crate) is_in_place: bool,
-    /// The frame that holds the line now, when that is another one.
+    /// The frame that holds the line now, where that is another one.
     pub(crate) old_frame: Option<FrameNumber>,
-    /// What it holds.
+    /// The line before this write.
     pub(crate) before: Line,
-    /// Sectors of the old frame to write along.
+    /// Sectors of the old frame to copy along.
     pub(crate) copied: Sectors,
     /// A whole line with the old content of the copied sectors, and the new one of the others from [`LineWrite::merge`]
     /// on; empty when nothing is copied.
     pub(crate) merged: Buffer,
-    /// Of the line once this is durable, where this writes all of it.
+    /// Checksum of the line once this is durable, where this writes all of it.
     pub(crate) checksum: LineChecksum,
 }
 
@@ -52,12 +52,12 @@ impl LineWrite {
         }
     }
 
-    /// Sectors that this writes and that nobody changes while the line stays as it is.
+    /// Sectors that this writes and that stay unchanged as long as the line does.
     fn checked(&self) -> Sectors {
         self.mask | (self.copied & self.before.dirty)
     }
 
-    /// What the record says of it; from then on its checksum is known, where that can be.
+    /// The log entry of this write; sets the line's checksum, where it can be known.
     pub(crate) fn entry(&mut self, line_size: LineSize, buffer: &Buffer) -> LogEntry {
         if self.mask | self.copied == line_size.all_sectors() {
             self.checksum = LineChecksum::of(if self.copied.is_empty() { self.data(buffer) } else { &self.merged });
@@ -72,7 +72,7 @@ impl LineWrite {
         }
     }
 
-    /// What the record says of it that has its data, and the data.
+    /// The log entry of this write as a deferred one, and its data.
     pub(crate) fn deferred_entry<'a>(&mut self, line_size: LineSize, buffer: &'a Buffer) -> (LogEntry, &'a [u8]) {
         let data = self.data(buffer);
         if self.mask == line_size.all_sectors() {
@@ -98,7 +98,7 @@ impl LineWrite {
         }
     }
 
-    /// Where in the request its bytes are.
+    /// Range of its bytes in the request's buffer.
     pub(crate) fn part(&self) -> Range<usize> {
         self.at..self.at + self.mask.bytes() as usize
     }
@@ -108,7 +108,7 @@ impl LineWrite {
         (self.mask | self.copied).hull().expect("a write has sectors")
     }
 
-    /// Puts what is written on top of what is copied, where anything is.
+    /// Lays the written bytes over the copied ones, if there are any.
     pub(crate) fn merge(&mut self, buffer: &Buffer) {
         if self.copied.is_empty() {
             return;
@@ -118,7 +118,8 @@ impl LineWrite {
         self.merged[run.bytes()].copy_from_slice(&buffer[part]);
     }
 
-    /// The bytes of [`LineWrite::run`], to be written. They are copied only where they do not begin a page.
+    /// The bytes to write for [`LineWrite::run`]. They are copied only where they do not begin at a
+    /// page.
     pub(crate) fn take_merged(&mut self) -> Buffer {
         let run = self.run();
         let mut merged = std::mem::take(&mut self.merged);
@@ -173,7 +174,8 @@ mod tests {
         let entry = write.entry(LineSize::default(), &request);
         assert_eq!((entry.frame, entry.frame_freed), (FrameNumber(4), Some(FrameNumber(2))));
         assert_eq!((entry.line.valid, entry.line.dirty), (sectors(0x0f), sectors(0x0d)));
-        // What is clean and goes along may change while nobody looks; all else is held against the data.
+        // Clean sectors that are copied along may change meanwhile; all others are compared with
+        // the data.
         assert_eq!(entry.checked, sectors(0x0d));
         let mut line = [1; 2048];
         line[1024..].fill(2);

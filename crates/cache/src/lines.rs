@@ -1,7 +1,7 @@
-//! The map of lines: what is where, what of it is on its way somewhere, and what may take its place, behind one mutex.
+//! The map of lines behind one mutex: frames, work under way on them, and admission.
 //!
-//! Whoever finds a line at which others are at work waits for [`Lines::changed`] and looks again. Nothing here knows a
-//! device.
+//! A request that finds a line in use by another waits for [`Lines::changed`] and looks again.
+//! Nothing here knows a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +23,18 @@ use crate::numbers::{BlockNumber, each_of};
 use crate::options::{DirtyLimits, TimeOfDay};
 use crate::sectors::Sectors;
 
-/// The map of lines behind its mutex, and the signals that wake who waits for a change of it.
+/// The map of lines behind its mutex, and the signals that wake tasks when it changes.
 pub(crate) struct Lines {
     pub(crate) layout: Layout,
-    /// Notified when a line came to rest, a frame came free or room was made: whoever waits looks again.
+    /// Notified when a line came to rest, a frame came free or room was made: every waiting task
+    /// looks again.
     pub(crate) changed: Signal,
     /// Notified when background work may have become necessary. Apart from `changed`, so that it sleeps while there is
     /// none.
     pub(crate) background: Signal,
-    /// Whether the cache device failed: [`State::failure`], for who does not lock that.
+    /// Whether the cache device failed: a copy of [`State::failure`] that is read without the lock.
     has_failed: AtomicBool,
-    /// Whether nothing was to be stored without hurry when it was looked at last.
+    /// Whether the last look found nothing to store without hurry.
     is_lazy_idle: AtomicBool,
     state: Mutex<State>,
 }
@@ -46,11 +47,13 @@ pub(crate) struct State {
     /// Seconds since 1970 at which nothing was dirty; 0 when that is not known.
     pub(crate) clean_at: u64,
     pub(crate) admissions: Admissions,
-    /// What is durable in the log and not in its frame yet.
+    /// Data that is durable in the log and not in its frame yet.
     pub(crate) deferred: Deferred,
-    /// Sectors being cleaned, by block. A write to a sector takes it out: what was sent to the origin is then old.
+    /// Sectors being cleaned, by block. A write to a sector removes it: the data sent to the origin
+    /// is then old.
     pub(crate) cleaning: BTreeMap<BlockNumber, Sectors>,
-    /// The cache device refused a log record or a table page. From then on nothing new is cached.
+    /// The error with which the cache device refused a log record or a table page. From then on
+    /// nothing new is cached.
     pub(crate) failure: Option<Error>,
     /// Blocks of records that may or may not have landed when the log failed.
     pub(crate) uncertain: BTreeSet<BlockNumber>,
@@ -62,12 +65,12 @@ pub(crate) struct State {
 pub(crate) struct CleanPart {
     pub(crate) block: BlockNumber,
     pub(crate) mask: Sectors,
-    /// Of the line, where this is all of it.
+    /// Checksum of the line, where this is all of it.
     pub(crate) checksum: LineChecksum,
 }
 
 impl State {
-    /// At rest. `clean_at` as in the field.
+    /// The state without work under way. `clean_at` as in the field.
     pub(crate) fn new(
         frames: Frames,
         mode: Mode,
@@ -91,14 +94,14 @@ impl State {
         }
     }
 
-    /// Gives a block a frame of its own, if there is one; how many lines had to leave for it.
+    /// Gives a block a frame, if one can be had. Returns how many lines were evicted for it.
     pub(crate) fn give_frame(&mut self, block: BlockNumber) -> u64 {
         let Some(reserved) = self.frames.reserve(block) else { return 0 };
         self.frames.attach(reserved.frame, Line { block, ..Line::default() });
         u64::from(reserved.has_evicted)
     }
 
-    /// What is being sent to the origin of these sectors is old from now on.
+    /// Notes that these sectors were written: a cleaning under way does not make them clean.
     pub(crate) fn supersede_cleaning(&mut self, block: BlockNumber, mask: Sectors) {
         if let Some(cleaning) = self.cleaning.get_mut(&block) {
             *cleaning &= !mask;
@@ -114,7 +117,7 @@ impl State {
         }
     }
 
-    /// Forgets clean sectors: they are missing from now on. Dirty ones stay.
+    /// Makes the clean sectors of `range` invalid. Dirty ones stay.
     pub(crate) fn forget_clean(&mut self, range: ByteRange) {
         let line_size = self.frames.layout().line_size;
         for block in self.frames.resident_in(line_size.blocks_of(range)) {
@@ -125,8 +128,8 @@ impl State {
         }
     }
 
-    /// Whether background cleaning is due. In modes other than write-back nothing is to stay dirty: what is, is of an
-    /// earlier mode.
+    /// Whether background cleaning is due. In modes other than write-back all dirty data is due: it
+    /// is left from an earlier mode.
     pub(crate) fn is_much_dirty(&self) -> bool {
         let dirty_max = match self.mode.delays_writes() {
             true => self.dirty.clean_above.of(u64::from(self.frames.layout().frame_count())),
@@ -162,7 +165,7 @@ impl Lines {
         self.layout.line_size
     }
 
-    /// Wakes whoever waits for lines, and background work.
+    /// Wakes all tasks that wait for lines, and background work.
     pub(crate) fn wake_all(&self) {
         self.changed.notify();
         self.background.notify();
@@ -173,8 +176,8 @@ impl Lines {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// The cache device failed: nothing that is clean here counts any more. The first time `refuse_records` is called,
-    /// before anybody can see it.
+    /// Notes that the cache device failed: clean lines no longer count. The first call runs
+    /// `refuse_records`, before the failure can be seen.
     pub(crate) fn fail(&self, error: &Error, refuse_records: impl FnOnce()) {
         let mut state = self.state();
         if state.failure.is_none() {
@@ -190,12 +193,12 @@ impl Lines {
         self.wake_all();
     }
 
-    /// Says whether there is nothing to store without hurry.
+    /// Sets whether there is nothing to store without hurry.
     pub(crate) fn set_lazy_idle(&self, is_idle: bool) {
         self.is_lazy_idle.store(is_idle, Ordering::Release);
     }
 
-    /// Says that there may be something to store without hurry.
+    /// Notes that there may be something to store without hurry, and wakes the task for it.
     pub(crate) fn wake_lazy(&self) {
         if self.is_lazy_idle.swap(false, Ordering::AcqRel) {
             self.background.notify();
@@ -213,7 +216,8 @@ impl Lines {
         state.frames.dirty_in(line_size.blocks_of(range)).into_iter().any(is_touched)
     }
 
-    /// Gives blocks that are not resident a frame, whatever they are worth; how many lines had to leave for them.
+    /// Gives blocks that are not resident a frame, without asking admission. Returns how many lines
+    /// were evicted.
     pub(crate) fn give_frames(&self, range: ByteRange) -> u64 {
         let state = &mut *self.state();
         let blocks = self.line_size().blocks_of(range);
@@ -222,7 +226,8 @@ impl Lines {
             .sum()
     }
 
-    /// Gives the frames back of lines in `range` of which nothing is valid. The caller keeps others out of the range.
+    /// Releases the frames of lines in `range` without a valid sector. The caller keeps others out
+    /// of the range.
     pub(crate) fn release_empty(&self, range: ByteRange) {
         let state = &mut *self.state();
         for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
@@ -235,12 +240,13 @@ impl Lines {
         }
     }
 
-    /// See [`State::forget_clean`].
+    /// Makes the clean sectors of `range` invalid: see [`State::forget_clean`].
     pub(crate) fn forget_clean(&self, range: ByteRange) {
         self.state().forget_clean(range);
     }
 
-    /// Forgets the clean sectors of lines with something that the origin could lose: it may have lost that.
+    /// Forgets the clean sectors of lines with data that the origin has not flushed: it may have
+    /// lost it.
     pub(crate) fn forget_unflushed(&self) {
         let state = &mut *self.state();
         for frame in state.frames.mappings.unflushed_frames() {
@@ -268,14 +274,15 @@ pub(crate) mod tests {
         of(Frames::new(Layout::new(1 << 20, &options).expect("it fits"), Replacement::Lru))
     }
 
-    /// Lines as they are in these frames, in write-back.
+    /// Lines of these frames, in write-back.
     pub(crate) fn of(frames: Frames) -> Arc<Lines> {
         let admissions = Admissions::new(Tuning::default(), 0);
         let (dirty, deferred) = (DirtyLimits::default(), Deferred::new());
         Arc::new(Lines::new(State::new(frames, Mode::WriteBack, dirty, admissions, deferred, 0, None)))
     }
 
-    /// Lets a line be there, with these sectors: of each byte, the bits of eight. Its frame.
+    /// Puts a line with these sectors (each bit of a byte stands for as many) into a frame, and
+    /// returns the frame.
     pub(crate) fn put(lines: &Lines, block: u64, valid: u8, dirty: u8) -> FrameNumber {
         let block = BlockNumber(block);
         let state = &mut *lines.state();

@@ -1,7 +1,8 @@
-//! How much a cache has to do, for whoever shares room out among several (paper 002, 3: middleware).
+//! The load of a cache, for a program that divides memory or disk space among several (paper 002,
+//! 3: middleware).
 //!
-//! A cache counts from its opening on. Who wants to know its load takes the totals twice and asks for what lies
-//! between: the window is the caller's choice, and no cache keeps a clock running for nobody.
+//! The totals count from the opening on. A program that wants the load takes them twice and
+//! computes the difference: it chooses the window, and the cache needs no clock for it.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Clean lines that count after a crash: what the device says about them, and what it must not say any more.
+//! Mappings: which clean lines the device has in which frames and would bring back after a crash.
 //!
 //! ```text
 //!            page or record with it written                   block or bytes about to change, or frame wanted
@@ -6,15 +6,16 @@
 //!      ▲  └ not while the origin could still lose ┘                                          nothing changes until it is durable ┘
 //!      └ what made it so                                                                     (then the page, with the next checkpoint)
 //! ```
-//! - A line is *mapped* when a table page or a record on its way to the device, or there, says that a frame holds clean
-//!   sectors of it. A frame has one bit for that, which may be set without need, never the other way round.
-//! - A mapped line that leaves its frame is *unmapped*, by block, until a record about that is durable. Meanwhile
-//!   neither may its old frame be written nor its block be changed, mapped again or given to the log: who wants to do
-//!   so settles it first.
+//! - A line is *mapped* when a table page or a record, on the device or on its way there, has a
+//!   frame with clean sectors of it. Each frame has one bit for that, which may be set without
+//!   need, but never missing.
+//! - A mapped line that leaves its frame is *unmapped*, by block, until a record about that is
+//!   durable. Until then its old frame must not be written, and its block must not be changed,
+//!   mapped again or appended to the log: each such operation settles it first.
 //! - A line with what the origin has not flushed is not mapped: the origin could come back without it.
-//! - An origin that failed to flush may go on to show what it has dropped, and flush well from then on, as Linux does:
-//!   it comes back without it at its next power loss. What was read from it since is *doubtful*: it serves, but is
-//!   never stored as clean.
+//! - An origin that failed to flush may still show the data that it has dropped, and flush well
+//!   from then on, as Linux does: the data is gone after its next power loss. Data read from it
+//!   since is *doubtful*: it is served, but never stored as clean.
 //!
 //! Only crash modes that keep clean lines map any ([`CrashMode`](crate::CrashMode)). What the origin has not flushed is
 //! known in all of them: an origin that loses it, while this goes on, has something else than the cache.
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use crate::numbers::{BlockNumber, FrameNumber};
 use crate::page_set::PageSet;
 
-/// A line that left its frame while the device says that it is there.
+/// A line that left its frame while the device still has it mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unmapped {
     pub(crate) frame: FrameNumber,
@@ -32,7 +33,7 @@ pub(crate) struct Unmapped {
     is_on_its_way: bool,
 }
 
-/// Which clean lines the device says are in which frames, and which of that no longer holds.
+/// The mapped frames, and the lines whose mapping no longer holds.
 pub(crate) struct Mappings {
     /// Whether clean lines count after a crash.
     pub(crate) is_kept: bool,
@@ -42,7 +43,7 @@ pub(crate) struct Mappings {
     unflushed: PageSet,
     /// Those of them that a flush of the origin, under way, will make safe.
     flushing: PageSet,
-    /// Frames with data that the origin may have dropped, though it shows it.
+    /// Frames with data that the origin shows, though it may have dropped it.
     doubtful: PageSet,
     /// Flushes of the origin under way.
     flush_count: u32,
@@ -51,7 +52,7 @@ pub(crate) struct Mappings {
 }
 
 impl Mappings {
-    /// None, of that many frames.
+    /// No mapping, for `frame_count` frames.
     pub(crate) fn new(frame_count: u32, is_kept: bool) -> Self {
         let frames = || PageSet::new(u64::from(frame_count));
         Self {
@@ -65,13 +66,13 @@ impl Mappings {
         }
     }
 
-    /// Clean lines do not count after a crash any more.
+    /// From now on clean lines do not count after a crash.
     pub(crate) fn void(&mut self) {
         self.is_kept = false;
         self.unmapped.clear();
     }
 
-    /// `block` left `frame`, and the device does not know.
+    /// Notes that `block` left `frame`, and is still mapped on the device.
     pub(crate) fn unmap(&mut self, block: BlockNumber, frame: FrameNumber) {
         let before = self.unmapped.insert(block, Unmapped { frame, is_on_its_way: false });
         assert!(before.is_none(), "a block is mapped to one frame");
@@ -103,7 +104,7 @@ impl Mappings {
         waiting.take(count).map(take).collect()
     }
 
-    /// The records about these are durable.
+    /// Removes lines whose records are durable.
     pub(crate) fn forget_unmapped(&mut self, taken: &[(BlockNumber, FrameNumber)]) {
         for (block, _) in taken {
             self.unmapped.remove(block);
@@ -133,17 +134,18 @@ impl Mappings {
         }
     }
 
-    /// `frame` holds data that the origin may have dropped, though it shows it.
+    /// Notes that the origin may have dropped the data in `frame`, though it shows it.
     pub(crate) fn set_doubtful(&mut self, frame: FrameNumber) {
         self.doubtful.insert(u64::from(frame));
     }
 
-    /// Whether `frame` may hold data that the origin may have dropped, though it shows it.
+    /// Whether the origin may have dropped the data in `frame`, though it shows it.
     pub(crate) fn is_doubtful(&self, frame: FrameNumber) -> bool {
         self.doubtful.contains(u64::from(frame))
     }
 
-    /// What is clean in the frame `from` is in `to`, too.
+    /// Notes that the clean data of the frame `from` was copied to `to`: it is as safe, or as
+    /// doubtful.
     pub(crate) fn note_copied(&mut self, from: FrameNumber, to: FrameNumber) {
         if self.is_unflushed(from) {
             self.set_unflushed(to);
@@ -153,7 +155,7 @@ impl Mappings {
         }
     }
 
-    /// Whether the origin has all that is clean in `frame`, whatever loses its power.
+    /// Whether the origin has all clean data of `frame` durably.
     pub(crate) fn is_safe(&self, frame: FrameNumber) -> bool {
         !self.is_unflushed(frame) && !self.is_doubtful(frame)
     }

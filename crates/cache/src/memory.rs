@@ -1,8 +1,8 @@
-//! What a cache takes of memory, and the bound that somebody sets for it (paper 2.3).
+//! The memory that a cache takes, and the user's bound for it (paper 2.3).
 //!
 //! Nearly all of it belongs to frames, and is taken when the cache is opened: see the table in
-//! [`frames`](crate::frames). Deferred data has what that leaves of the bound, up to a bound of its own. What else
-//! comes and goes with requests is bounded elsewhere and counts for nothing here.
+//! [`frames`](crate::frames). Deferred data may use what the frames leave of the bound, up to a
+//! bound of its own. Memory of requests is bounded elsewhere and not counted here.
 
 use base::units::ByteSize;
 use block::{Error, ErrorKind};
@@ -14,7 +14,7 @@ use crate::line_size::LineSize;
 use crate::options::FormatOptions;
 use crate::replacement::Replacement;
 
-/// What the memory of a cache follows from.
+/// The parameters of a cache from which its memory follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     frame_count: u64,
@@ -35,7 +35,7 @@ impl Need {
         }
     }
 
-    /// Bytes, up to some percent: what the vectors and tables take, with a slot for each block that may be remembered
+    /// Bytes, to within some percent: vectors and tables, with `seen_slots` for blocks remembered
     /// for a second use.
     pub(crate) fn bytes(&self) -> u64 {
         let count = self.frame_count;
@@ -56,15 +56,15 @@ impl Need {
         (count.saturating_mul(frame) + count / 4).saturating_add(index).saturating_add(ghosts + ends + seen)
     }
 
-    /// Bytes that deferred data may take in a cache that may have `bytes_max` in all: what the log can hold and the
-    /// frames leave.
+    /// Bytes that deferred data may take in a cache of at most `bytes_max`: what the log can hold,
+    /// and the frames leave.
     pub(crate) fn deferred_bytes_max(&self, log_bytes: u64, bytes_max: Option<u64>) -> usize {
         let left = bytes_max.unwrap_or(u64::MAX).saturating_sub(self.bytes());
         let most = left.min(log_bytes / DEFERRED_LOG_SHARE);
         usize::try_from(most).unwrap_or(usize::MAX).min(DEFERRED_BYTES_MAX)
     }
 
-    /// Refuses what takes more than `bytes_max`, and says what would not.
+    /// Refuses a cache that takes more than `bytes_max`. The message says what would fit.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -104,8 +104,8 @@ impl Need {
     }
 }
 
-/// Refuses options with which a cache on a device of `device_bytes` would take more memory than `bytes_max`. For one
-/// who is about to make it; a cache that is opened is measured by
+/// Refuses options with which a cache on a device of `device_bytes` would take more memory than
+/// `bytes_max`. For a cache that is about to be formatted; one that is opened is checked against
 /// [`OpenOptions::memory_max`](crate::OpenOptions::memory_max).
 ///
 /// # Errors
@@ -160,14 +160,14 @@ mod tests {
         assert!(check(smaller.0, &options, Replacement::Lru, Some(100 << 20)).is_ok(), "{text}");
         let larger = FormatOptions { line_size: LineSize::new(16 << 10).unwrap(), ..options };
         assert!(check(64 << 30, &larger, Replacement::Lru, Some(100 << 20)).is_ok());
-        // Nothing helps but a smaller one.
+        // Only a smaller cache would fit.
         let text = need.check(Some(1 << 20)).unwrap_err().to_string();
         assert!(text.contains("may have 1MiB: make the cache smaller, "), "{text}");
         let text = need.check(Some(1 << 10)).unwrap_err().to_string();
         assert!(text.ends_with("may have 1KiB: allow it more"), "{text}");
     }
 
-    /// The default was LRU once: a cache that fitted then is told how it fits now.
+    /// The default was LRU once: the message for a cache that fitted then says how it fits now.
     #[test]
     fn what_only_the_policy_makes_too_large_is_told_so() {
         let bytes_max = need(64 << 30, 4096, Replacement::Lru).bytes();

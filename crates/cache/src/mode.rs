@@ -1,4 +1,4 @@
-//! When a write is acknowledged, and by whom.
+//! When a write is acknowledged, and by which device.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use block::{Error, ErrorKind};
 use serde::Serialize;
 
-/// When a write is acknowledged, and by whom. Can be changed while the cache runs.
+/// When a write is acknowledged, and by which device. Can be changed while the cache runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By the origin. The cache never holds anything the origin lacks. Of one that several hosts share it keeps what
-    /// was read alone.
+    /// By the origin. The cache never holds anything the origin lacks. For a shared origin it keeps
+    /// only what was read.
     WriteThrough,
     /// By the cache device, where it is then durable. The origin learns of it when the line is cleaned.
     WriteBack,
@@ -20,7 +20,7 @@ pub enum Mode {
     /// By the origin. The cache forgets what is written, takes nothing in, and serves only what the origin does not
     /// have.
     PassThrough,
-    /// By nobody: writes fail. Reads are cached.
+    /// By none: writes fail. Reads are cached.
     ReadOnly,
 }
 
@@ -47,7 +47,8 @@ impl Mode {
         }
     }
 
-    /// Refuses to delay writes to an origin that others use, where nobody `may_delay` any: they would not see them.
+    /// Refuses to delay writes to an origin that other hosts use, unless it `may_delay` them under
+    /// grants: the others would not see them.
     ///
     /// # Errors
     /// `Unsupported`.

@@ -1,4 +1,4 @@
-//! From one mode to another, while requests go on.
+//! Change of the mode while requests go on.
 
 use std::sync::Arc;
 
@@ -15,16 +15,17 @@ impl Core {
         {
             let guard = self.exclude_requests().await;
             if !self.life.is_open() {
-                // Another cache has taken the place of this one meanwhile.
+                // A successor has taken the place of this cache meanwhile.
                 return Err(self.life.closed());
             }
             if mode.delays_writes() {
                 // What write-through acknowledged becomes durable, as write-back promises for everything acknowledged.
                 self.origin.flush().await?;
-                // What the origin says of losses by now concerns what was acknowledged before: it is passed on as long
-                // as the mode is the old one.
+                // Losses that the origin reports by now concern writes acknowledged in the old
+                // mode: the events are passed on while that mode is still set.
                 self.handle_origin_events();
-                // Clients of write-back need not flush, so they would never be told.
+                // Clients of write-back need not flush, so a failure not returned to a client by
+                // now would never be.
                 self.origin.flushes.failures.unreported().map_or(Ok(()), Err)?;
             }
             self.lines.state().mode = mode;

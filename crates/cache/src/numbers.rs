@@ -1,21 +1,21 @@
-//! Which frame, which set, which tag, which block of the origin: each is a type of its own, so that none is taken for
-//! another, nor for a count of them. They are bare numbers only on the device ([`crate::format`]).
+//! The numbers of frames, sets, tags and blocks, each a type of its own, so that none is taken for
+//! another or for a count. They are bare numbers only on the device ([`crate::format`]).
 
 use std::fmt;
 use std::ops::{Add, Range, Sub};
 
 use zerocopy::little_endian::{U32, U64};
 
-/// Which frame of the cache device, counted from the first.
+/// Number of a frame of the cache device, counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameNumber(pub u32);
 const _: () = assert!(size_of::<FrameNumber>() == 4, "the index and the lists of large sets have one for each frame");
 
 impl FrameNumber {
-    /// The frames begin with it.
+    /// The first frame.
     pub const FIRST: Self = Self(0);
 
-    /// In a table with one row a frame.
+    /// Index into a table with one row a frame.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -30,7 +30,7 @@ impl FrameNumber {
         (self.0..end.0).map(Self)
     }
 
-    /// Its set, in a cache with sets of so many frames.
+    /// The set of this frame, in a cache with sets of `ways` frames.
     pub(crate) fn set(self, ways: u32) -> SetNumber {
         SetNumber(self.0 / ways)
     }
@@ -44,7 +44,7 @@ impl FrameNumber {
 impl Add<u32> for FrameNumber {
     type Output = Self;
 
-    /// So many frames on.
+    /// The frame that is `frames` further.
     fn add(self, frames: u32) -> Self {
         Self(self.0 + frames)
     }
@@ -65,7 +65,7 @@ impl fmt::Display for FrameNumber {
     }
 }
 
-/// In a set of small numbers.
+/// As a member of a set of small numbers.
 impl From<FrameNumber> for u64 {
     fn from(frame: FrameNumber) -> Self {
         frame.0.into()
@@ -84,49 +84,50 @@ impl From<FrameNumber> for U32 {
     }
 }
 
-/// Which set of frames, counted from the first.
+/// Number of a set of frames, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetNumber(pub u32);
 const _: () = assert!(size_of::<SetNumber>() == 4);
 
 impl SetNumber {
-    /// The first frames are in it.
+    /// The first set.
     pub const FIRST: Self = Self(0);
 
-    /// In a table with one row a set.
+    /// Index into a table with one row a set.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// Its frame in this place, in a cache with sets of so many frames.
+    /// The frame at place `way` of this set, in a cache with sets of `ways` frames.
     pub(crate) fn frame(self, way: u32, ways: u32) -> FrameNumber {
         FrameNumber(self.0 * ways + way)
     }
 }
 
-/// What tells a block of the origin from the others of its set ([`Layout::tag_of`](crate::layout::Layout::tag_of)).
+/// Distinguishes a block of the origin from the others of its set
+/// ([`Layout::tag_of`](crate::layout::Layout::tag_of)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 const _: () = assert!(size_of::<Tag>() == 8);
 
 impl Tag {
-    /// That of no block.
+    /// The tag of no block.
     pub(crate) const NONE: Self = Self(u64::MAX);
 }
 
-/// Which block of the origin, counted from the first: as many bytes as a line has
-/// ([`LineSize`](crate::line_size::LineSize) says which).
+/// Number of a block of the origin, counted from 0; a block has as many bytes as a line
+/// ([`LineSize`](crate::line_size::LineSize)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockNumber(pub u64);
 const _: () = assert!(size_of::<BlockNumber>() == 8);
 
 impl BlockNumber {
-    /// The origin begins with it.
+    /// The first block of the origin.
     pub const FIRST: Self = Self(0);
-    /// None is so far behind, whatever a damaged cache says.
+    /// Behind every block, whatever number a damaged cache claims.
     pub const END: Self = Self(u64::MAX);
 
-    /// So many blocks back; `None` before the first.
+    /// The block that is `blocks` before this one; `None` before the first.
     pub(crate) fn checked_sub(self, blocks: u64) -> Option<Self> {
         self.0.checked_sub(blocks).map(Self)
     }
@@ -150,7 +151,7 @@ pub(crate) fn each_of(blocks: Range<BlockNumber>) -> impl Iterator<Item = BlockN
 impl Add<u64> for BlockNumber {
     type Output = Self;
 
-    /// So many blocks on.
+    /// The block that is `blocks` further.
     fn add(self, blocks: u64) -> Self {
         Self(self.0 + blocks)
     }
@@ -159,7 +160,7 @@ impl Add<u64> for BlockNumber {
 impl Sub<u64> for BlockNumber {
     type Output = Self;
 
-    /// So many blocks back.
+    /// The block that is `blocks` before this one.
     fn sub(self, blocks: u64) -> Self {
         Self(self.0 - blocks)
     }

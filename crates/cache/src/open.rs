@@ -1,8 +1,8 @@
 //! Opens a cache. How it is closed is said in `close`.
 //!
-//! An open cache is *in use* on the device, durably, before the first request: from then on only what dirty lines need
-//! is kept up there. Each open begins a new epoch of the log, so nothing that an earlier one left behind is ever
-//! replayed.
+//! An open cache is *in use* on the device, durably, before the first request: from then on only
+//! the entries of dirty lines are kept up there. Each open begins a new epoch of the log, so no
+//! record of an earlier one is ever replayed.
 
 use std::sync::{Arc, Weak};
 
@@ -38,7 +38,7 @@ use crate::refused_writes::RefusedWrites;
 use crate::revocations::Revocations;
 use crate::succession::Succession;
 
-/// See [`Cache::open`](crate::Cache::open).
+/// Opens a cache: see [`Cache::open`](crate::Cache::open).
 pub(crate) async fn open(
     cache_device: SharedDevice,
     origin: SharedDevice,
@@ -46,7 +46,8 @@ pub(crate) async fn open(
     origin_flushes: Arc<OriginFlushes>,
 ) -> Result<Arc<Core>, Error> {
     check_devices(&cache_device, &origin)?;
-    // Before anything is read: what changes from now on is told, whatever an open takes.
+    // Subscribed before anything is read: the cache then gets the events of all later changes,
+    // however long the open takes.
     let origin_events = origin.subscribe();
     let copies = origin.copies();
     let may_delay = options.delays_shared && copies.as_ref().is_some_and(|copies| copies.grants().is_some());
@@ -68,20 +69,20 @@ pub(crate) async fn open(
     Ok(core)
 }
 
-/// A cache as it is on its device, before anything is written there.
+/// The content of a cache device, before anything is written there.
 struct Found {
-    /// As it is to be, but for where the log and the table are.
+    /// The superblock as it is to be written, except for the positions of log and table.
     superblock: Superblock<ParametersRaw>,
     recovered: Recovered,
     crash_mode: CrashMode,
     generation: u64,
     padding: u64,
     identity: Identity,
-    /// For deferred data.
+    /// Bytes of memory for deferred data.
     deferred_bytes_max: usize,
 }
 
-/// Reads what the device holds, for an origin that is `binding_now` and may be shared.
+/// Reads the content of the device, for an origin that is `binding_now` and may be shared.
 async fn find(
     cache_device: &SharedDevice,
     binding_now: Binding,
@@ -108,14 +109,14 @@ async fn find(
     let is_stale = is_of_another || is_unregistered || options.freshness == Freshness::Unknown;
     let clean = match (is_stale, is_shared) {
         (true, _) => Clean::Drop,
-        // What was asked back is forgotten here at once, and on the device only when it is closed.
+        // A revocation drops the copy in memory at once, and on the device only at close.
         (false, true) => Clean::KeepOfClosed,
         (false, false) => Clean::Keep,
     };
     let padding = padding_within_blocks(&superblock.payload, layout.line_size, &binding_now)?;
     let origin_bytes = binding_now.size_bytes.saturating_add(padding);
-    // A program that was killed may have left what it wrote in the device's own cache. What is relied on from here on
-    // must not be gone after all, or in part, when the power fails later.
+    // A program that was killed may have left data in the volatile cache of the device. What is
+    // relied on from here on must survive a later power loss.
     cache_device.flush().await?;
     let mut recovered = recover(cache_device, frames, origin_bytes, &superblock, clean).await?;
     check_discards_nothing(crash_mode, &recovered)?;
@@ -136,7 +137,7 @@ async fn find(
     Ok(Found { superblock, recovered, crash_mode, generation, padding, identity, deferred_bytes_max })
 }
 
-/// Puts the parts together.
+/// Builds the core from its parts.
 fn assemble(
     cache_device: SharedDevice,
     (origin, origin_events): (SharedDevice, EventReceiver),
@@ -153,7 +154,7 @@ fn assemble(
         options.mode,
         options.dirty,
         Admissions::new(options.tuning, seen_slots(layout.frame_count())),
-        // What a replay found is placed by the checkpoint of this opening.
+        // Deferred data that a replay found is placed by the checkpoint of this opening.
         recovered.deferred.bounded(options.deferred_max, deferred_bytes_max),
         superblock.payload.clean_at.get(),
         options.time_of_day,
@@ -190,7 +191,7 @@ fn assemble(
     })
 }
 
-/// How many bytes before the origin the first line begins.
+/// How many bytes the first line begins before the origin.
 ///
 /// # Errors
 /// `Corrupt` when lines would begin within blocks of the origin.
@@ -202,7 +203,7 @@ fn padding_within_blocks(parameters: &ParametersRaw, line_size: LineSize, bindin
     }
 }
 
-/// Refuses to go on without a promise for dirty data, as long as there is some.
+/// Refuses a crash mode that drops dirty lines, while there are any.
 fn check_discards_nothing(crash_mode: CrashMode, recovered: &Recovered) -> Result<(), Error> {
     if crash_mode.keeps_dirty() || recovered.report.dirty_lines == 0 {
         return Ok(());
@@ -214,7 +215,7 @@ fn check_discards_nothing(crash_mode: CrashMode, recovered: &Recovered) -> Resul
     Err(Error::new(ErrorKind::Unsupported, context))
 }
 
-/// Refuses to take dirty data of one generation for that of another.
+/// Refuses dirty data of one generation for an origin of another.
 fn check_generation(
     generation: u64,
     superblock: &Superblock<ParametersRaw>,
@@ -232,12 +233,14 @@ fn check_generation(
 }
 
 impl Core {
-    /// Makes durable what the origin acknowledged before this open, where more is promised than a client's next flush.
+    /// Makes durable what the origin acknowledged before this open, where mode or crash mode
+    /// promise more than a flush does.
     async fn settle_first(&self) -> Result<(), Error> {
         match (self.lines.mode().delays_writes(), self.crash_mode) {
-            // Everything acknowledged is durable.
+            // Write-back: every acknowledged write is durable.
             (true, _) => self.origin.flush().await,
-            // What is read from now on is kept over a crash at once, as far as the origin keeps it.
+            // Crash mode *all*: data read from now on is kept over a crash at once, so the origin
+            // must keep it, too.
             (_, CrashMode::AllSynchronous) => {
                 if let Err(error) = self.origin.flush().await {
                     tracing::warn!(%error, "the origin does not flush; what is read is not kept over a crash before it \

@@ -1,4 +1,4 @@
-//! What a user chooses: once when a cache is formatted, and at each open.
+//! The options that a user chooses: some when a cache is formatted, the others at each open.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,10 +26,10 @@ use crate::replacement::Replacement;
 pub struct Percent(u8);
 
 impl Percent {
-    /// Everything.
+    /// 100 %.
     pub const ALL: Self = Self(100);
 
-    /// This share; more than everything is everything.
+    /// A share of `percent`; more than 100 counts as 100.
     pub const fn new(percent: u8) -> Self {
         Self(if percent > 100 { 100 } else { percent })
     }
@@ -79,20 +79,20 @@ impl Default for DirtyLimits {
     }
 }
 
-/// How many frames a block may be in.
+/// In how many frames a block may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Associativity {
-    /// This many: the cache is made of sets of this many frames.
+    /// In this many: the cache consists of sets of this many frames.
     Ways(u32),
-    /// Any: the whole cache is one set.
+    /// In all: the whole cache is one set.
     Full,
 }
 
 /// Chosen when a cache is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// Bytes of a line: what comes and goes as one.
+    /// Bytes of a line, the unit of caching.
     pub line_size: LineSize,
     /// Frames of a set.
     pub associativity: Associativity,
@@ -102,7 +102,7 @@ pub struct FormatOptions {
     pub frames_max: Option<u64>,
     /// Identifier of the cache; `None` for a random one. Two caches never have the same.
     pub uuid: Option<Uuid>,
-    /// What a crash leaves.
+    /// The crash mode.
     pub crash_mode: CrashMode,
     /// Where lines begin.
     pub alignment: Alignment,
@@ -134,36 +134,39 @@ pub type TimeOfDay = Arc<dyn Fn() -> u64 + Send + Sync>;
 pub struct OpenOptions {
     /// When a write is acknowledged.
     pub mode: Mode,
-    /// What a crash leaves from now on; `None` for what the cache has.
+    /// The crash mode from now on; `None` to keep the one that the cache has.
     pub crash_mode: Option<CrashMode>,
-    /// Which generation of its content the origin has, for one that changes while no cache looks on: clean lines of
-    /// another generation are dropped. `None` to take them as they are.
+    /// Generation of the origin's content, for an origin that changes while no cache of it is open:
+    /// clean lines of another generation are dropped. `None` to keep them all.
     pub generation: Option<u64>,
-    /// What others did to the origin since the cache was open last: clean copies of what they changed are dropped
-    /// durably before an open returns.
+    /// Changes by other hosts to the origin since the cache was open last: clean copies of these
+    /// are dropped durably before an open returns.
     pub freshness: Freshness,
-    /// Whether dirty data may replace what others have written to the same bytes since. Otherwise such an open fails
-    /// with [`ConflictingChanges`](crate::ConflictingChanges).
+    /// Whether dirty data may overwrite such changes of the same bytes. Otherwise an open with a
+    /// conflict fails with [`ConflictingChanges`](crate::ConflictingChanges).
     pub overwrites_changes: bool,
-    /// Whether clean lines of an origin that several hosts share stay, if the cache was closed in order: the caller
-    /// registers them ([`Cache::clean_ranges`](crate::Cache::clean_ranges)) and says what others changed until then,
-    /// before anybody reads. Otherwise they are dropped.
+    /// Whether clean lines of an origin that several hosts share stay, if the cache was closed in
+    /// order. The caller then registers them ([`Cache::clean_ranges`](crate::Cache::clean_ranges))
+    /// and invalidates what others changed until then, before any request. Otherwise they are
+    /// dropped.
     pub keeps_shared: bool,
-    /// Whether writes of such an origin may be delayed, under grants of their ranges. The caller sees to it that what a
-    /// crash leaves dirty is under a grant again, and was changed by nobody, before it is cleaned
-    /// ([`Cache::dirty_ranges`](crate::Cache::dirty_ranges)).
+    /// Whether writes to a shared origin may be delayed, under grants of their ranges. After a
+    /// crash the caller first gets grants again for what is dirty
+    /// ([`Cache::dirty_ranges`](crate::Cache::dirty_ranges)), and makes sure that no other host
+    /// changed it; only then it lets it be cleaned.
     pub delays_shared: bool,
-    /// By what the caller tells the cache from other copies of it, from now on; `None` when nobody does.
+    /// Tokens by which the caller tells the store from other copies of it, from now on; `None` for
+    /// a caller that does not.
     pub tokens: Option<Tokens>,
-    /// How long a clean line waits before it is stored, where that counts after a crash.
+    /// How long a clean line waits before it is stored, in crash modes in which that counts.
     pub lazy_interval: Duration,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
     pub tuning: Tuning,
-    /// For pauses between attempts.
+    /// Clock for pauses between attempts.
     pub clock: Arc<dyn Clock>,
-    /// The time of day, to say how old dirty data is; `None` where nobody wants to know.
+    /// The time of day, for the age of dirty data; `None` where the status need not give it.
     pub time_of_day: Option<TimeOfDay>,
     /// How much may be dirty.
     pub dirty: DirtyLimits,
@@ -179,7 +182,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// `mode`, and the usual for the rest.
+    /// Options with this `mode`, and the defaults for the rest.
     pub fn new(mode: Mode, clock: Arc<dyn Clock>) -> Self {
         Self {
             mode,

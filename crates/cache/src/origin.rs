@@ -1,11 +1,12 @@
-//! The origin as its cache knows it: the device, what it has said of itself, and what it still has to flush.
+//! The origin in the view of its cache: device, reports, and what is not flushed.
 //!
-//! It begins `padding` bytes earlier here than for everybody else: see [`alignment`](crate::alignment).
+//! Inside the cache it begins `padding` bytes earlier: see [`alignment`](crate::alignment).
 //!
-//! One flush of the origin is under way at a time. One that fails may have dropped what another, answered well a moment
-//! later, seems to have made durable: cleaning would call lines clean that are nowhere any more. So the failure is
-//! noted, as a loss, before the next flush begins. All of this a cache shares with the successor that is to take its
-//! place ([`OriginFlushes`]): each flushes what the other wrote.
+//! One flush of the origin is under way at a time. A flush that fails may have dropped data that
+//! another one, answered well a moment later, seems to have made durable: cleaning would then mark
+//! lines clean whose data is gone. So the failure is noted, as a loss, before the next flush
+//! begins. A cache shares all of this with its successor ([`OriginFlushes`]): each flushes what the
+//! other wrote.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,21 +27,21 @@ use crate::origin_flushes::OriginFlushes;
 
 /// The origin's device, its reports and losses, and the order of writes to it.
 pub(crate) struct Origin {
-    /// As it is inside.
+    /// The device, with the padding before it.
     device: SharedDevice,
     pub(crate) padding: u64,
     pub(crate) reports: OriginReports,
     lines: Arc<Lines>,
     pub(crate) losses: Arc<Losses>,
-    /// What is known about flushes, here and in a cache that takes the place of this one.
+    /// State of flushes, shared with a successor.
     pub(crate) flushes: Arc<OriginFlushes>,
-    /// Held by whoever writes to the origin: what is sent to one place gets there in its order.
+    /// Held during each write to the origin: overlapping writes arrive in their order.
     pub(crate) order: RangeLock,
 }
 
 impl Origin {
-    /// `device` as everybody else knows it, which had this `identity`, and has told `events` since before anything was
-    /// read.
+    /// `device` (without padding) had this `identity`; `events` has received from it since before
+    /// anything was read.
     pub(crate) fn new(
         device: SharedDevice,
         padding: u64,
@@ -57,23 +58,23 @@ impl Origin {
         Self { device, padding, reports, lines: Arc::clone(lines), losses, flushes, order: RangeLock::new() }
     }
 
-    /// The geometry but for the padding.
+    /// The geometry of the device without the padding.
     pub(crate) fn geometry(&self) -> Geometry {
         let inside = self.device.geometry();
         Geometry { size_bytes: inside.size_bytes.saturating_sub(self.padding), ..inside }
     }
 
-    /// Its end now, as seen from inside.
+    /// Its present end, with the padding.
     pub(crate) fn end(&self) -> u64 {
         self.device.geometry().size_bytes
     }
 
-    /// Where requests go; ranges are as seen from inside.
+    /// The device for requests, with the padding in their offsets.
     pub(crate) fn device(&self) -> &SharedDevice {
         &self.device
     }
 
-    /// The only way to read it.
+    /// Reads; every read of the origin goes through here.
     pub(crate) async fn read(
         &self,
         range: ByteRange,
@@ -89,7 +90,7 @@ impl Origin {
         (response.result, response.buffer)
     }
 
-    /// A range cut where those begin that are held alone.
+    /// A range, cut at the bounds of the parts in which grants are given.
     fn granted_parts(&self, range: ByteRange) -> SmallVec<[ByteRange; 1]> {
         let copies = self.device.copies();
         let Some(grants) = copies.as_ref().and_then(Copies::grants) else { return smallvec![range] };
@@ -104,7 +105,8 @@ impl Origin {
         parts
     }
 
-    /// One that waits for what another host holds does not keep this host from sending what lies in its own ranges.
+    /// Reads each part by a request of its own: one that waits for another host does not keep this
+    /// host from sending what lies in its own ranges.
     async fn read_parts(
         &self,
         range: ByteRange,
@@ -130,7 +132,7 @@ impl Origin {
         self.device.submit(Request::write(range.offset, buffer, fua))
     }
 
-    /// Makes durable what it acknowledged to us, if there is any.
+    /// Flushes the origin, unless nothing is known that it could still lose.
     pub(crate) async fn flush(&self) -> Result<(), Error> {
         if self.has_unflushed_writes() || self.lines.state().frames.mappings.has_unflushed() {
             return self.flush_anyway().await;
@@ -138,7 +140,7 @@ impl Origin {
         Ok(())
     }
 
-    /// Makes durable all that it has.
+    /// Flushes the origin.
     pub(crate) async fn flush_anyway(&self) -> Result<(), Error> {
         let flushes = &self.flushes;
         let _turn = flushes.turn.lock().await;
@@ -148,8 +150,8 @@ impl Origin {
             flushes.writes()
         };
         let result = self.device.flush().await;
-        // When it lost something before this flush, it says so with the answer at the latest: copies of that are not
-        // safe now.
+        // A loss before this flush is reported with its answer at the latest: copies of lost data
+        // are not safe now.
         self.reports.note_unread_losses();
         if result.is_err() {
             flushes.note_losses();
@@ -163,25 +165,26 @@ impl Origin {
         result
     }
 
-    /// Whether it could still lose something that it acknowledged to us.
+    /// Whether the origin acknowledged writes of a cache that are not flushed.
     pub(crate) fn has_unflushed_writes(&self) -> bool {
         self.flushes.has_unflushed_writes()
     }
 
-    /// Notes a change that it acknowledged and may still lose: perhaps in a flush that failed since it was sent, when
-    /// there had been `failures_before` of them.
+    /// Notes a write that the origin acknowledged and may still lose. It was sent when
+    /// `failures_before` flushes had failed: one that failed since may have dropped it.
     pub(crate) fn note_write(&self, failures_before: u64) {
         self.flushes.note_write();
         self.flushes.failures.note_stake(failures_before);
     }
 
-    /// A range as everybody else names it, as it is inside.
+    /// A range of the origin, with the padding added.
     pub(crate) fn inside(&self, range: ByteRange) -> ByteRange {
         inside(range, self.padding)
     }
 }
 
-/// Whether an origin that failed to flush may have lost what it had acknowledged: not one that was not reached.
+/// Whether a failed flush may have dropped acknowledged data: not one that did not reach the
+/// origin.
 fn may_have_lost(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::NoAccess | ErrorKind::TimedOut)
 }
@@ -196,7 +199,7 @@ mod tests {
     use crate::options::Associativity;
     use crate::sectors::Sectors;
 
-    /// An origin on this medium that nobody has flushed yet, and the lines of its cache.
+    /// An origin on this medium, not flushed yet, and the lines of its cache.
     fn origin(medium: &CrashLayer) -> (Arc<Origin>, Arc<Lines>) {
         let lines = empty(Associativity::Full);
         let device: SharedDevice = Arc::new(medium.clone());
@@ -239,7 +242,8 @@ mod tests {
         assert_eq!(flush(), 2);
     }
 
-    /// Whoever copied something before that is not done yet, and finds nothing left to flush.
+    /// A loss that a flush has seen counts for a copy that is not finished yet, and that then finds
+    /// nothing left to flush.
     #[test]
     fn a_loss_that_a_flush_has_heard_of_counts_before_anybody_takes_it() {
         let mut executor = Executor::in_order();

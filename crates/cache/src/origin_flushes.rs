@@ -1,9 +1,9 @@
-//! What the caches of one origin know together about flushes of it: a cache, and the successor that is to take its
-//! place.
+//! The state of flushes of one origin that its caches share: a cache, and its successor.
 //!
-//! Both write to the origin and flush it while one replaces the other. A flush by one of them covers what the origin
-//! acknowledged to the other; one that fails may have dropped that. So they have one count of what is not flushed, one
-//! flush at a time, and one list of failures that clients are to be told of; and a loss is noted in each of them.
+//! Both write to the origin and flush it while one replaces the other. A flush by one of them
+//! covers what the origin acknowledged to the other; one that fails may have dropped that. So they
+//! share one count of unflushed writes, one turn to flush, and one list of failures for clients; a
+//! loss is noted in each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,9 +12,10 @@ use store::Losses;
 
 use crate::flush_failures::FlushFailures;
 
-/// What is not flushed of one origin, who flushes it, and which flushes failed. See the top of this file.
+/// Counts of acknowledged and flushed writes of one origin, the turn to flush it, and its failed
+/// flushes.
 pub(crate) struct OriginFlushes {
-    /// Held by who flushes the origin.
+    /// Held during a flush of the origin.
     pub(crate) turn: futures_util::lock::Mutex<()>,
     pub(crate) failures: FlushFailures,
     /// Count of changes that the origin acknowledged without force unit access; one more for all that were before the
@@ -27,7 +28,8 @@ pub(crate) struct OriginFlushes {
 }
 
 impl OriginFlushes {
-    /// Of an origin that nobody uses yet. Nobody knows what it had acknowledged before, so it has something to flush.
+    /// For an origin without a cache. What it had acknowledged before is not known, so it counts as
+    /// having something to flush.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             turn: futures_util::lock::Mutex::default(),
@@ -38,25 +40,26 @@ impl OriginFlushes {
         })
     }
 
-    /// A cache with these `losses` uses the origin from now on.
+    /// Registers a cache that uses the origin from now on, by its `losses`.
     pub(crate) fn join(&self, losses: &Arc<Losses>) {
         let mut all = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|losses| losses.strong_count() > 0);
         all.push(Arc::downgrade(losses));
     }
 
-    /// The origin lost what it had not flushed, or may have, whichever cache had sent it.
+    /// Notes in every cache that the origin lost what it had not flushed, or may have.
     pub(crate) fn note_losses(&self) {
         let all = self.losses.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.iter().filter_map(Weak::upgrade).for_each(|losses| losses.note());
     }
 
-    /// Changes that the origin has acknowledged until now.
+    /// Count of changes that the origin has acknowledged.
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Whether a flush has failed that may have dropped something: what the origin shows since then it may not have.
+    /// Whether a flush has failed that may have dropped something: data that the origin shows since
+    /// then may be gone later.
     pub(crate) fn has_lost(&self) -> bool {
         self.failures.count() > 0
     }
@@ -66,12 +69,12 @@ impl OriginFlushes {
         self.writes() != self.writes_flushed.load(Ordering::Acquire)
     }
 
-    /// The first `written` changes are durable.
+    /// Notes that the first `written` changes are durable.
     pub(crate) fn note_flushed(&self, written: u64) {
         self.writes_flushed.fetch_max(written, Ordering::AcqRel);
     }
 
-    /// One more change that the origin has acknowledged.
+    /// Counts a change that the origin has acknowledged.
     pub(crate) fn note_write(&self) {
         self.writes.fetch_add(1, Ordering::SeqCst);
     }

@@ -1,10 +1,10 @@
-//! The writes to the origin that cleaning makes of the lines of a batch.
+//! The writes to the origin by which a batch of lines is cleaned.
 //!
 //! - Adjacent dirty sectors are joined, also those of different lines, up to [`CLEAN_WRITE_BYTES_MAX`]: one write of
 //!   the LUN where the application made one.
-//! - A write that fails because of the medium, of the origin or of the cache device, is done again line by line. So a
-//!   bad sector costs the line that it is in, and its neighbours get clean. Other errors say nothing about a place, and
-//!   are not tried anew.
+//! - A write that fails because of the medium, of the origin or of the cache device, is repeated
+//!   line by line. So a bad sector costs only the line that it is in. Other errors do not belong to
+//!   a place, and are not tried anew.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -31,13 +31,13 @@ pub(crate) struct Pick {
     pub(crate) checksum: LineChecksum,
 }
 
-/// What became of the lines of a batch.
+/// The outcome for the lines of a batch.
 pub(crate) struct Sent {
-    /// Those that the origin took.
+    /// Lines that the origin took.
     pub(crate) blocks: Vec<BlockNumber>,
-    /// Those of which it did not take all.
+    /// Lines of which it refused a part.
     pub(crate) refused_blocks: Vec<BlockNumber>,
-    /// Why not; `None` when it took all lines.
+    /// The first error of these; `None` when it took all lines.
     pub(crate) refusal: Option<Error>,
 }
 
@@ -46,12 +46,12 @@ struct OriginWrite {
     range: ByteRange,
     /// (offset on the cache device, bytes), in order.
     pieces: Vec<(u64, u64)>,
-    /// Which lines of the batch have a part in it.
+    /// Indices of the lines in the batch that have a part in it.
     lines: Range<usize>,
 }
 
 impl Core {
-    /// Bytes of a write at most.
+    /// Most bytes of a write.
     fn origin_write_bytes_max(&self) -> u64 {
         CLEAN_WRITE_BYTES_MAX.min(u64::from(self.origin.geometry().transfer_bytes_max))
     }
@@ -99,7 +99,8 @@ impl Core {
         writes
     }
 
-    /// Sends a write, line by line if it must be. Gives the lines that were not taken.
+    /// Sends a write; after an error of a medium, line by line. Returns the lines that were
+    /// refused.
     async fn send_or_divide(&self, picks: &[Pick], write: OriginWrite) -> Vec<(BlockNumber, Error)> {
         let Err(error) = self.send(&write).await else { return Vec::new() };
         let lines = &picks[write.lines];

@@ -9,11 +9,12 @@
 //! | of 200 requests at most one was slow | twice as much, when the round's time is over |
 //! | more of them were | half as much, when the round's time is over |
 //!
-//! Beside a foreground one write is sent at a time, so that a request finds one before it at most. It is as long as it
-//! would be otherwise: short ones would be more of them than the application made, and what they cost in all is what a
-//! round is measured by. The quota is sent in batches, each with one flush of the origin; what a round does not get
-//! sent in its time is not counted on in the next. A batch ends with a run of neighbours, so it may be larger than its
-//! quota by what one write carries; the next round is then later by as much.
+//! Beside a foreground one write is sent at a time, so that a request finds at most one before it.
+//! These writes are not made shorter: that would make more of them than the application's, and a
+//! round is measured by the cost of all. The quota is sent in batches, each with one flush of the
+//! origin. What a round could not send in its time is not added to the next. A batch ends with a
+//! run of neighbours, so it may exceed its quota by one write; the next round is then later by as
+//! much.
 //!
 //! Never less than the minimum rate, so that cleaning ends under any load, and never more than the byte budget, if
 //! there is one; the budget goes before the minimum.
@@ -57,7 +58,7 @@ impl Default for CleaningRate {
 pub(crate) enum Force {
     /// One write at a time, so that a request of the foreground finds no more than that before it.
     Gentle,
-    /// Several at a time: nobody else is there, or somebody waits for this.
+    /// Several at a time: no client sends requests, or a caller waits for this cleaning.
     Full,
 }
 
@@ -99,8 +100,8 @@ impl Quiet {
         });
     }
 
-    /// Whether a response is one that cleaning has made slow. Where cleaning has never paused, the first one is what
-    /// there is to compare with.
+    /// Whether cleaning has made this response slow. Before there is an estimate, because cleaning
+    /// never paused, the first response becomes it.
     fn is_slow(&mut self, taken_ns: u64) -> bool {
         let p99_ns = *self.p99_ns.get_or_insert(taken_ns);
         taken_ns / 2 > p99_ns
@@ -109,7 +110,7 @@ impl Quiet {
 
 const ROUND: Duration = Duration::from_millis(CLEAN_ROUND_MS);
 
-/// What cleaning knows about the foreground.
+/// The measurements of the foreground that set the pace of cleaning.
 #[derive(Debug)]
 pub(crate) struct Pace {
     line_size: LineSize,
@@ -160,12 +161,12 @@ impl Pace {
         self.quota().saturating_sub(self.sent).clamp(1, lines_max) as usize
     }
 
-    /// How that is sent.
+    /// How the next batch is sent.
     pub(crate) fn force(&self) -> Force {
         if self.is_alone { Force::Full } else { Force::Gentle }
     }
 
-    /// A request of the foreground took this long.
+    /// Notes a response of the foreground, which took `taken`.
     pub(crate) fn note(&mut self, kind: RequestKind, taken: Duration, is_cleaning: bool) {
         self.is_alone = false;
         let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
@@ -181,7 +182,7 @@ impl Pace {
         }
     }
 
-    /// A batch of `lines` lines is sent. When the next one may begin.
+    /// Notes that a batch of `lines` lines was sent. Returns when the next one may begin.
     pub(crate) fn finish_batch(&mut self, now: Instant, lines: u64) -> Instant {
         let start = *self.start.get_or_insert(now);
         self.sent += lines;
@@ -202,7 +203,7 @@ impl Pace {
         self.quota = if is_worse { within / 2 } else { within.saturating_mul(2) };
         self.quota = self.quota();
         self.is_alone = count == 0;
-        // Neighbours that came along beyond the quota are paid for with time.
+        // Neighbours that were sent beyond the quota: the next round is later by their share.
         let excess = (sent as f64 / quota as f64).max(1.0);
         let round = if self.is_alone { Duration::ZERO } else { ROUND.mul_f64(excess) };
         let budget = match self.rate.max_bytes {

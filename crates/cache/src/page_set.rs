@@ -37,7 +37,7 @@ impl PageSet {
         numbers
     }
 
-    /// Its numbers, ascending; it is empty afterwards.
+    /// Takes all numbers out, ascending.
     pub(crate) fn take(&mut self) -> Vec<u64> {
         let numbers = self.list();
         if !numbers.is_empty() {
@@ -47,7 +47,7 @@ impl PageSet {
         numbers
     }
 
-    /// About `count_max` of its numbers, ascending from `from` on, around; they are in it no more.
+    /// Takes about `count_max` of its numbers out, ascending from `from` on, around.
     pub(crate) fn take_from(&mut self, from: u64, count_max: usize) -> Vec<u64> {
         let mut numbers = Vec::new();
         let first = from as usize / 64;

@@ -1,4 +1,4 @@
-//! Frames whose bytes must stay what they are, as long as somebody reads or writes them.
+//! Pinned frames: a request reads or writes their bytes, so these must stay.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::frames::Frames;
 use crate::lines::Lines;
 use crate::numbers::FrameNumber;
 
-/// Frames whose bytes must stay what they are. Dropping it lets them go.
+/// Pinned frames, which are not given to another block. Dropping it unpins them.
 pub(crate) struct Pins {
     lines: Arc<Lines>,
     /// Most requests touch one line.
@@ -24,7 +24,7 @@ impl Pins {
         Self { lines: Arc::clone(lines), frames: SmallVec::new() }
     }
 
-    /// Pins one more frame. `frames` are those of these very lines, locked.
+    /// Pins one more frame. `frames` is the locked state of the same lines.
     pub(crate) fn add(&mut self, frames: &mut Frames, frame: FrameNumber) {
         frames.pin(frame);
         self.frames.push(frame);

@@ -1,6 +1,6 @@
 //! Reads.
 //!
-//! | what is there | what happens |
+//! | valid in the cache | what happens |
 //! |---|---|
 //! | everything, in one piece | one read of the cache device, straight into the request's buffer |
 //! | nothing | one read of the origin, straight into the request's buffer |
@@ -8,10 +8,11 @@
 //!
 //! The first of these, for one line, does without most of what the others need: see `read_hit`.
 //!
-//! What came from the origin is copied and inserted after the reader was answered. The copy is bounded: when the cache
-//! device cannot keep up, data is not inserted rather than readers held up. The insertion keeps the lines' range lock
-//! (shared), so a write waits for it, and the fetch lock, so that another reader of the same block waits for the copy
-//! in the cache instead of asking the origin.
+//! What came from the origin is copied, and inserted after the client was answered. The copy is
+//! bounded: when the cache device cannot keep up, data is not inserted, and no reader waits. The
+//! insertion keeps the lines' range lock (shared), so a write waits for it. It keeps the fetch
+//! lock, so another reader of the same block waits for the cached copy instead of asking the
+//! origin.
 //!
 //! A cache device that cannot return clean data is a miss, logged. One that cannot return dirty data is an error: the
 //! origin's copy is older than what was acknowledged.
@@ -31,9 +32,9 @@ use crate::insertion::{Insertion, Wanted};
 use crate::read_plan::{Piece, ReadPlan, Source, merge_misses};
 use crate::timing::{finish_timing, start_timing};
 
-/// A read of one line that is all there, as most are where a cache is worth having: planned under one lock, and
-/// answered on the spot where the cache device does so. Gives the buffer back when it is no such read, and has done
-/// nothing then.
+/// A read of one line that is wholly in the cache, as most are in a good cache: planned under one
+/// lock, and answered at once if the cache device does so. For any other read returns the buffer,
+/// and has done nothing.
 pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Result<Completion, Buffer> {
     let Some(guard) = core.ranges.try_shared(core.line_size().whole_lines(range)) else { return Err(buffer) };
     if !core.life.is_open() {
@@ -46,7 +47,7 @@ pub(crate) fn read_hit(core: &Arc<Core>, range: ByteRange, buffer: Buffer) -> Re
     counters.tags(1, 0);
     counters.served(Serving::Hit);
     let finishing = Arc::clone(core);
-    // Nothing of this is locked while the cache device is asked for something.
+    // No lock is held while the cache device is asked.
     let step = move |response: Response| {
         let is_doubtful = finishing.lines.has_failed() && !had_failed;
         if response.result.is_ok() && !is_doubtful {
@@ -114,8 +115,9 @@ pub(crate) async fn read(
 }
 
 impl Core {
-    /// Reads as planned, when the cache device `had_failed` or not. What is clean in the cache is not used if it has
-    /// since: see [`Lines::fail`](crate::lines::Lines::fail).
+    /// Reads as planned; `had_failed`: whether the cache device had failed when it was planned. If
+    /// it failed since, clean data of the cache is not used: see
+    /// [`Lines::fail`](crate::lines::Lines::fail).
     async fn read_unless_failing(
         self: &Arc<Self>,
         plan: &ReadPlan,
@@ -130,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Reads once more, now that nothing that is clean is in the cache.
+    /// Plans and reads again, now that no clean data is in the cache.
     async fn read_anew(self: &Arc<Self>, range: ByteRange, buffer: Buffer) -> Response {
         match self.plan_read(range) {
             Ok(plan) => self.read_planned(&plan, range, buffer).await,
@@ -148,7 +150,8 @@ impl Core {
         }
         let fetched = merge_misses(&plan.pieces);
         let cached = plan.pieces.iter().copied().filter(|piece| matches!(piece.source, Source::Cache { .. }));
-        // The origin's bytes first: where they span a piece that the cache has, the cache's are newer.
+        // The origin's bytes first: where such a read spans a piece that the cache has, the cached
+        // bytes are newer.
         let in_order: Vec<Piece> = fetched.into_iter().chain(cached).collect();
         let reads = in_order.iter().map(|&piece| {
             let part = Buffer::zeroed(piece.length as usize);
@@ -180,7 +183,8 @@ impl Core {
         self.finish_piece(piece, range, response).await
     }
 
-    /// What the cache device answered for one piece; what is clean and could not be read comes from the origin.
+    /// Evaluates the cache device's answer for one piece; clean data that could not be read comes
+    /// from the origin.
     async fn finish_piece(&self, piece: Piece, range: ByteRange, response: Response) -> (Result<(), Error>, Buffer) {
         let on_origin = ByteRange { offset: range.offset + piece.at, length: piece.length };
         let is_dirty = matches!(piece.source, Source::Cache { is_dirty: true, .. });

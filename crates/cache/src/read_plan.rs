@@ -1,4 +1,4 @@
-//! Where each part of a read comes from: the cache device, or the origin.
+//! The plan of a read: which parts come from the cache device, and which from the origin.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::numbers::each_of;
 use crate::pins::Pins;
 use crate::sectors::{SectorRun, Sectors};
 
-/// Where to find which part of a request.
+/// The pieces of a read with their sources.
 pub(crate) struct ReadPlan {
     /// Ascending, without gaps, adjacent ones from different places.
     pub(crate) pieces: Pieces,
     /// Lines whose data is to be compared with its checksum.
     pub(crate) checks: Vec<LineCheck>,
-    /// Deferred data, by its place in the request's buffer; what comes later is newer.
+    /// Deferred data, by its offset in the request's buffer; a later entry is newer.
     pub(crate) deferred: Vec<(u64, Vec<u8>)>,
     _pins: Pins,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Source {
         /// Whether the origin's copy is older.
         is_dirty: bool,
     },
-    /// Memory: it is deferred, see [`ReadPlan::deferred`].
+    /// Deferred data in memory, see [`ReadPlan::deferred`].
     Deferred,
     Origin,
 }
@@ -63,7 +63,7 @@ impl ReadPlan {
         }
     }
 
-    /// What was read, and of this what is deferred.
+    /// The buffer that was read, with the deferred data laid over it.
     pub(crate) fn with_deferred(&self, mut buffer: Buffer) -> Buffer {
         for (at, bytes) in &self.deferred {
             let at = *at as usize;
@@ -74,7 +74,8 @@ impl ReadPlan {
 }
 
 impl Core {
-    /// Where a read of one line is served from that the cache device can serve alone; the line counts as used.
+    /// The source of a one-line read that the cache device can serve alone; the line counts as
+    /// used.
     pub(crate) fn plan_hit(self: &Arc<Self>, range: ByteRange) -> Option<(u64, Piece, Pins)> {
         let blocks = self.line_size().blocks_of(range);
         if blocks.start.count_up_to(blocks.end) != 1 {
@@ -99,7 +100,8 @@ impl Core {
         Some((offset, Piece { at: 0, length: range.length, source }, pins))
     }
 
-    /// Where all of `range` is to be read from. What the cache has stays where it is as long as the plan lives.
+    /// Plans where all of `range` is read from. The cache's parts keep their frames as long as the
+    /// plan lives.
     ///
     /// # Errors
     /// `Media` for dirty data that is lost.
@@ -131,7 +133,7 @@ impl Core {
             if let Some((frame, line)) = found
                 && line.checksum.is_known()
                 && !valid.is_empty()
-                // The frame does not have what the checksum is of.
+                // With deferred data the frame's bytes do not match the checksum.
                 && in_memory.is_empty()
             {
                 let is_read = valid == self.line_size().all_sectors();
@@ -162,7 +164,7 @@ impl Core {
     }
 }
 
-/// Joins pieces that follow each other in the buffer and in their place.
+/// Joins pieces that are adjacent both in the buffer and at their source.
 fn merge(pieces: Pieces) -> Pieces {
     let mut merged = Pieces::new();
     for piece in pieces {

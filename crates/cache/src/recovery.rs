@@ -1,4 +1,5 @@
-//! What the cache holds after its program stopped: the table, and the log replayed over it.
+//! Recovery: what the cache holds after its program stopped. The table is read, and the log
+//! replayed over it.
 //!
 //! After an orderly close the table is complete and the log is empty. Otherwise, and where a closed cache's log goes on
 //! nevertheless:
@@ -7,21 +8,23 @@
 //!    origin has their data.
 //! 2. Log entries are applied in order. Each carries a whole state, so it does not matter that some are in the table
 //!    already.
-//! 3. An entry whose data travelled with it is *unproven* until something later shows that its write was acknowledged:
-//!    a later entry about the same line or one that uses the frame it freed (both happen only after the
-//!    acknowledgement), or a later record that calls it settled. For what stays unproven, a handful, the data is read
-//!    and compared with the checksum. If it did not land, the write was never acknowledged and the line is what it was
-//!    before; the frame it was in has not been touched since.
+//! 3. An entry whose data travelled with it is *unproven* until something later proves that its
+//!    write was acknowledged: a later entry about the same line, or one that uses the frame it freed
+//!    (both happen only after the acknowledgement), or a later record that calls it settled. Of
+//!    entries that stay unproven, a handful, the data is read and compared with the checksum. If it
+//!    did not land, the write was never acknowledged: the line is restored to its state before, in a
+//!    frame that has not been written since.
 //!
-//! 4. An entry with deferred data needs no such look: the record has all of it. What is dirty of it, and was written by
-//!    nothing later, belongs into its frame, and may be missing there.
+//! 4. An entry with deferred data needs no such check: the record has all of the data. The sectors
+//!    that are still dirty, and were not written later, belong into the frame, and may be missing
+//!    there.
 //!
-//! The table goes straight into the frames, as it is read: for a large cache it is the larger part of all memory. What
-//! the log says goes beside it, and takes its place at the end.
+//! The table goes straight into the frames as it is read: for a large cache it is the larger part
+//! of all memory. The states from the log are kept beside it, and replace the table's at the end.
 //!
-//! Nothing is written here. Whoever opens the cache makes the result durable in a checkpoint before anything else
-//! happens, and what is deferred gets into its frames then; a power loss before that finds everything as it was, or
-//! frames that have what they are given again.
+//! Nothing is written here. The open that follows makes the result durable in a checkpoint before
+//! anything else happens, and places deferred data then. After a power loss before that, recovery
+//! finds the same again; frames may then hold some of the deferred data already.
 
 use std::collections::BTreeMap;
 
@@ -47,26 +50,26 @@ use crate::recovery_report::RecoveryReport;
 use crate::sectors::Sectors;
 use crate::table::{Table, load};
 
-/// What was found.
+/// The recovered content of a cache.
 pub(crate) struct Recovered {
     pub(crate) table: Table,
     /// What each frame holds.
     pub(crate) frames: Frames,
-    /// What is not in these for certain.
+    /// Deferred data that may be missing in the frames.
     pub(crate) deferred: Deferred,
-    /// Behind the last record.
+    /// Position behind the last record.
     pub(crate) end: LogPosition,
     pub(crate) report: RecoveryReport,
 }
 
-/// What to do with clean lines that could be kept.
+/// Which clean lines to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clean {
     Keep,
-    /// Those of a cache that was closed in order stay; after a crash the device may have what is to be dropped,
-    /// whatever the crash mode.
+    /// Those of a cache that was closed in order stay. After a crash all are dropped, whatever the
+    /// crash mode: the device may still have revoked ones.
     KeepOfClosed,
-    /// They are of an origin that has changed since.
+    /// All are dropped: the origin has changed since.
     Drop,
 }
 
@@ -109,8 +112,8 @@ pub(crate) async fn recover(
     let replayed = replay(device, layout.log, superblock.uuid(), start, |record| replaying.apply(&record)).await?;
     check_log_end(parameters.log_end.into(), replayed.end.sequence)?;
     let mut report = replaying.verify(device, &replayed).await;
-    // Programs that closed it in the middle of cleaning left such. What they recorded is whole; what is clean was not
-    // kept up then.
+    // Earlier programs that closed a cache during cleaning left such a log. Its records are whole;
+    // mappings of clean lines were not kept up then.
     let has_gone_on = was_closed && replayed.record_count > 0;
     report.was_closed = was_closed && !has_gone_on;
     report.log_records = replayed.record_count;
@@ -124,8 +127,8 @@ pub(crate) async fn recover(
     }
     report.dirty_lines = frames.counts().dirty_lines;
     report.lost_lines = frames.lost_count() as u64;
-    // Pages of a checkpoint that was not completed may say less: an open that came to no end may have given up dirty
-    // lines.
+    // Pages of an incomplete checkpoint may hold fewer dirty lines: an open that was interrupted
+    // may have given some up.
     if report.was_closed && table.sequence_next == table_sequence + 1 {
         check_dirty_lines(parameters.dirty_lines.get(), report.dirty_lines)?;
         let digest = parameters.table_digest.get();
@@ -135,13 +138,13 @@ pub(crate) async fn recover(
         if report.dirty_lines > 0 {
             return Err(corrupt("a page of its table is not the one that it was closed with, and lines are dirty"));
         }
-        // What is in the frames may be of other blocks than it says; the origin has all of it.
+        // A stale table may name wrong blocks for the clean content; the origin has all of it.
         report.clean_lines_dropped += Changes::of_everything().drop_from(&mut frames, false).unwrap_or_default();
     }
     Ok(Recovered { table, frames, deferred, end: replayed.end, report })
 }
 
-/// Refuses a log of which records are missing at its end that were durable when the superblock was written.
+/// Refuses a log that lacks records at its end which were durable when the superblock was written.
 fn check_log_end(durable: Sequence, found: Sequence) -> Result<(), Error> {
     if found >= durable {
         return Ok(());
@@ -149,8 +152,9 @@ fn check_log_end(durable: Sequence, found: Sequence) -> Result<(), Error> {
     Err(corrupt(&format!("its log ends before record {found}, and had all before {durable}")))
 }
 
-/// Refuses the table of a closed cache whose dirty lines are not as many as when it was closed. A page whose newest
-/// slot is gone says what its older one does, and in a closed cache no log has what happened since.
+/// Refuses the table of a closed cache whose count of dirty lines is not that of its close. A page
+/// whose newest slot is lost gives the lines of its older one, and a closed cache has no log with
+/// the changes since.
 fn check_dirty_lines(at_close: u64, in_table: u64) -> Result<(), Error> {
     if at_close == in_table {
         return Ok(());
@@ -158,32 +162,33 @@ fn check_dirty_lines(at_close: u64, in_table: u64) -> Result<(), Error> {
     Err(corrupt(&format!("it was closed with {at_close} dirty lines, and its table has {in_table}")))
 }
 
-/// The line as far as the device keeps it after a crash.
+/// The line as it counts after a crash in a mode that drops clean lines.
 fn without_clean(line: Line) -> Line {
     if line.dirty.is_empty() { Line::default() } else { Line { valid: line.dirty, ..line } }
 }
 
 struct Replaying {
     layout: Layout,
-    /// What the table says.
+    /// The frames as in the table.
     frames: Frames,
-    /// What became of frames since: the log's word goes before the table's. Also what the table says and cannot be,
-    /// unless the log goes on from there: two frames of one block, or a line beyond the origin's end.
+    /// States of frames that replace the table's: those from the log. Also table entries that are
+    /// impossible unless the log explains them: two frames of one block, or a line beyond the
+    /// origin's end.
     changes: BTreeMap<FrameNumber, Line>,
     /// Deferred data of records.
     deferred: Deferred,
-    /// Pages that differ from what is found here.
+    /// Pages that differ from what recovery found.
     changed: PageSet,
     unproven: BTreeMap<BlockNumber, Unproven>,
-    /// Which block's unproven write freed a frame.
+    /// The block whose unproven write freed a frame.
     freed_by: BTreeMap<FrameNumber, BlockNumber>,
     entry_count: u64,
-    /// Clean lines of the table that do not count.
+    /// Count of clean lines of the table that were dropped.
     dropped_count: u64,
     origin_bytes: u64,
-    /// Of the blocks before this one the origin has all bytes.
+    /// First block that the origin does not have all bytes of.
     whole_end: BlockNumber,
-    /// What of the table is in the frames of one set.
+    /// Tags of one set that were restored from the table.
     seen: SetSeen,
     /// Whether clean lines of the table count.
     is_table_trusted: bool,
@@ -220,7 +225,7 @@ impl Replaying {
         }
     }
 
-    /// What the table says of a frame.
+    /// Takes the table entry of a frame.
     #[inline]
     fn take_stored(&mut self, frame: FrameNumber, stored: StoredLine<'_>) -> Result<(), Error> {
         let restored = match (stored.is_dirty(), self.is_table_trusted) {
@@ -244,8 +249,8 @@ impl Replaying {
         }
     }
 
-    /// Restores a line that is dirty or at the end of the origin. One beyond the end counts as held elsewhere: the log
-    /// may have more to say.
+    /// Restores a line that is dirty or at the end of the origin. A line beyond the end is treated
+    /// as held elsewhere: the log may have a later state of it.
     fn restore(&mut self, frame: FrameNumber, stored: Line) -> Restored {
         let line = self.counting(stored);
         if line != stored {
@@ -257,12 +262,12 @@ impl Replaying {
         }
     }
 
-    /// What counts of a line of the table.
+    /// The part of a line of the table that counts.
     fn counting(&self, stored: Line) -> Line {
         if self.is_table_trusted { stored } else { without_clean(stored) }
     }
 
-    /// The frames as the log leaves them.
+    /// Applies the states from the log to the frames.
     fn finish(mut self, torn_pages: &[u64]) -> Result<Frames, Error> {
         let mut urgent = PageSet::new(self.layout.page_count);
         for &page in torn_pages {
@@ -287,7 +292,8 @@ impl Replaying {
             }
             self.frames.attach(frame, line);
         }
-        // Where clean lines count from now on, a page that says more than is true must not outlive the log.
+        // Where clean lines count, a page with an outdated mapping must be rewritten before the log
+        // is released.
         let urgent = if self.frames.mappings.is_kept { &self.changed } else { &urgent };
         self.frames.set_stored(&self.changed, urgent);
         Ok(self.frames)
@@ -338,10 +344,12 @@ impl Replaying {
         Ok(())
     }
 
-    /// Keeps the data of a deferred write, and of earlier ones what this entry leaves of them.
+    /// Keeps the data of a deferred write, and drops earlier deferred data that this entry
+    /// replaces.
     fn defer(&mut self, entry: &LogEntry, data: &[u8]) {
         let LogEntry { line, frame, checked, .. } = *entry;
-        // What a write put into the frame itself is newer there, and may not be dirty any more when it is taken back.
+        // Sectors that a write put into the frame are newer there; if that write is taken back they
+        // may no longer be dirty.
         let written = if entry.kind == ENTRY_WRITE { checked } else { Sectors::NONE };
         self.deferred.keep_only(frame, line.block, line.dirty & !written);
         if entry.kind == ENTRY_DEFERRED {
@@ -349,7 +357,7 @@ impl Replaying {
         }
     }
 
-    /// What of all that is in the end dirty and in the frame that it was written for.
+    /// The deferred data that is still dirty, in the frame that it was written for.
     fn take_deferred(&mut self) -> Result<Deferred, Error> {
         let mut deferred = std::mem::replace(&mut self.deferred, Deferred::new());
         for frame in deferred.frames() {
@@ -359,14 +367,14 @@ impl Replaying {
         Ok(deferred)
     }
 
-    /// Something later shows that the last write of `block` was acknowledged.
+    /// Proves the last write of `block`: something later shows that it was acknowledged.
     fn prove(&mut self, block: BlockNumber) {
         if let Some(freed) = self.unproven.remove(&block).and_then(|unproven| unproven.entry.frame_freed) {
             self.freed_by.remove(&freed);
         }
     }
 
-    /// Looks at the data of what stayed unproven, and takes back what did not land.
+    /// Checks the data of the entries that stay unproven, and takes back those that did not land.
     async fn verify(&mut self, device: &SharedDevice, replayed: &Replayed) -> RecoveryReport {
         let mut report = RecoveryReport { log_entries: self.entry_count, ..RecoveryReport::default() };
         for unproven in std::mem::take(&mut self.unproven).into_values() {
@@ -386,7 +394,8 @@ impl Replaying {
                     }
                 }
                 Err(error) => {
-                    // It may have been acknowledged, so the line must not silently be what it was before.
+                    // The write may have been acknowledged, so the line must not silently return to
+                    // its state before.
                     tracing::error!(%error, %frame, "the cache device cannot return data written before the crash");
                     let line = Line { is_lost: true, ..without_clean(unproven.entry.line) };
                     self.set(frame, line);
@@ -408,8 +417,8 @@ impl Replaying {
     }
 }
 
-/// Reads, and once more what the device refuses: what it does not return now is lost for good, also what it would
-/// return the next time.
+/// Reads, and on an error once more. Data that it does not return now counts as lost for good, even
+/// if a later read would return it.
 async fn read_after_all(device: &SharedDevice, offset: u64, length: usize) -> Result<Buffer, Error> {
     match device.read(offset, Buffer::zeroed(length)).await {
         Err(_) => device.read(offset, Buffer::zeroed(length)).await,
@@ -417,12 +426,12 @@ async fn read_after_all(device: &SharedDevice, offset: u64, length: usize) -> Re
     }
 }
 
-/// The part of a line that an origin of `origin_bytes` has: all, or what is dirty, or nothing.
+/// The part of a line within an origin of `origin_bytes`; all dirty sectors are kept.
 ///
-/// What is dirty stays, also beyond the end: see `stranded`.
+/// Dirty sectors stay also beyond the end: see `stranded`.
 ///
 /// # Errors
-/// `Corrupt` for what is dirty where no disk reaches.
+/// `Corrupt` for dirty sectors beyond the largest possible origin.
 fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Error> {
     if end_of(line_size, &line, line.valid) <= origin_bytes {
         return Ok(line);
@@ -436,8 +445,8 @@ fn within(line_size: LineSize, line: Line, origin_bytes: u64) -> Result<Line, Er
     }
 }
 
-/// First byte of the origin behind the sectors of `mask`. A line from the device may claim any block: what lies behind
-/// everything is behind the end.
+/// First byte of the origin behind the sectors of `mask`. A line from the device may name any
+/// block: an offset that does not fit counts as behind every end.
 fn end_of(line_size: LineSize, line: &Line, mask: Sectors) -> u64 {
     let in_line = mask.hull().map_or(0, |run| run.offset() + run.length());
     let start = line_size.checked_start_of(line.block);
@@ -478,7 +487,7 @@ mod tests {
         executor.block_on(device.write(offset, Buffer::copy_of(&[byte; 4096]), false)).expect("nothing fails");
     }
 
-    /// Programs left such caches that closed them while they were cleaned.
+    /// Earlier programs left such a cache when they closed it during cleaning.
     #[test]
     fn a_closed_cache_whose_log_goes_on_is_what_its_log_says() {
         for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm] {
@@ -501,7 +510,7 @@ mod tests {
             executor.block_on(async move { cleaning.clean(|_| {}).await.expect("nothing fails") });
             write(&mut executor, &cache, 8192, 4);
             drop((cache, executor));
-            // What is clean was not kept up by then.
+            // Mappings of clean lines were not kept up by then.
             let mut executor = Executor::in_order();
             write(&mut executor, &origin, 16384, 5);
             let cache = open(&mut executor, &device, &origin);

@@ -1,8 +1,8 @@
-//! What was found when a cache was opened.
+//! The report of a recovery, made when a cache was opened.
 
 use serde::Serialize;
 
-/// What was found when the cache was opened.
+/// What the recovery of an open found and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecoveryReport {
     /// Whether it had been closed; otherwise its program had stopped in the middle.
@@ -23,8 +23,8 @@ pub struct RecoveryReport {
     pub dirty_lines: u64,
     /// Of these, lines that the cache device cannot return.
     pub lost_lines: u64,
-    /// Clean lines that a crash has cost, or a table that is an older one, or of which others changed something
-    /// meanwhile.
+    /// Clean lines dropped because of a crash, of a table that is an older one, or of changes by
+    /// other hosts meanwhile.
     pub clean_lines_dropped: u64,
     /// Whether the table of the closed cache is not the one that it was closed with: the newest slot of a page is gone.
     /// Nothing was dirty.

@@ -1,5 +1,5 @@
-//! Writes that the cache device refuses: a full or broken one does so with each, so the log tells of some, and the
-//! status of the last.
+//! Writes that the cache device refused. A full or broken device refuses every write, so only some
+//! are logged; the status shows the last.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use base::clock::Instant;
 use base::refusals::Refusals;
 use block::Error;
 
-/// How often refused writes are logged, and the last of them.
+/// Limits the log messages about refused writes, and keeps the last error.
 #[derive(Default)]
 pub(crate) struct RefusedWrites {
     log: Refusals,
@@ -16,7 +16,7 @@ pub(crate) struct RefusedWrites {
 }
 
 impl RefusedWrites {
-    /// Notes one, and what becomes of its data.
+    /// Notes a refused write; `instead` says what became of its data.
     pub(crate) fn note(&self, error: &Error, instead: &str, now: Instant) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
         if let Some(others) = self.log.note(now) {
@@ -24,7 +24,7 @@ impl RefusedWrites {
         }
     }
 
-    /// Why the last one was refused since the cache was opened.
+    /// The error of the last one since the cache was opened.
     pub(crate) fn last(&self) -> Option<String> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,20 +1,21 @@
-//! Another cache in place of this one, while requests go on: of another size, with other sets.
+//! Replacement of a cache by a successor while requests go on: of another size, or with other sets.
 //!
 //! ```text
-//!   copy      what is clean goes over line by line; what is written here meanwhile the successor forgets again
-//!   hand over requests wait; what is dirty goes over, durably; from then on the successor has everything
+//!   copy      clean lines are copied one by one; the successor forgets what clients write here meanwhile
+//!   hand over requests wait; dirty lines are copied, durably; from then on the successor has everything
 //! ```
-//! - Until the hand-over is finished this cache has everything that counts, and nothing in it has changed by it:
-//!   whatever fails before, it goes on. A successor that was left behind is worth nothing.
-//! - The caller makes the successor the one that the next start finds, between [`HandOver`] and [`HandOver::finish`]:
-//!   in that moment no write is acknowledged by either.
+//! - Until the hand-over is finished this cache has everything that counts, unchanged: if anything
+//!   fails before, it goes on. A successor that was abandoned is worth nothing.
+//! - Between [`HandOver`] and [`HandOver::finish`] the caller makes the successor the cache that
+//!   the next start finds: in that moment neither acknowledges a write.
 //! - A line is copied under its range lock, shared: a write waits for it, and then makes the successor forget it.
-//! - While it hands over, nothing is cleaned here: a dirty line that is on its way to the origin could overtake what
-//!   the successor sends.
-//! - Both know together about flushes of the origin (`origin_flushes`), from when the successor is opened.
-//! - Nor has the successor anything on its way to the origin when the hand-over is there: it keeps what is dirty, and
-//!   cleans only what would not find room otherwise, before the hand-over goes on. Should that not be finished, this
-//!   cache goes on, and nothing overtakes what it sends.
+//! - During the hand-over nothing is cleaned here: a dirty line on its way to the origin could
+//!   overtake newer data that the successor sends.
+//! - Both share the state of flushes of the origin (`origin_flushes`), from when the successor is
+//!   opened.
+//! - The successor has no write to the origin under way when the hand-over is complete: until it is
+//!   finished it cleans only what would not fit otherwise, and waits for that. If the hand-over is
+//!   not finished, this cache goes on, and no write of the successor overtakes its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,7 +40,8 @@ use crate::options::{DirtyLimits, Percent};
 use crate::pins::Pins;
 use crate::succession::CopyProgress;
 
-/// A cache whose requests wait, since its successor has everything. Dropped, it goes on as if nothing had happened.
+/// A cache whose requests wait, since its successor has everything. If this is dropped, the cache
+/// goes on as before.
 #[must_use = "the cache stands still as long as this lives"]
 pub struct HandOver {
     core: Arc<Core>,
@@ -49,12 +51,13 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// The successor is what the next start finds: this cache ends, and leaves its device as it is.
+    /// The successor is the cache that the next start finds: this one ends, and leaves its device
+    /// as it is.
     pub fn finish(mut self) {
         self.is_finished = true;
         self.core.life.refuse_requests();
         self.core.life.stop();
-        // Whoever still waits here is not served by a cache that has been replaced.
+        // Requests that still wait here fail: the cache has been replaced.
         self.core.life.end();
         self.core.workers.stop();
         self.successor.cleaner.begin();
@@ -71,8 +74,7 @@ impl Drop for HandOver {
 }
 
 impl Core {
-    /// Copies what is clean, also of lines with something dirty. From the call on the successor is told of what is
-    /// written here.
+    /// Copies all clean sectors. From the call on the successor forgets what clients write here.
     pub(crate) async fn copy_to(
         self: &Arc<Self>,
         successor: &Arc<Self>,
@@ -98,12 +100,13 @@ impl Core {
         Ok(())
     }
 
-    /// Copies the clean sectors of one line. A device that cannot return them is no reason not to go on without them.
+    /// Copies the clean sectors of one line. When the cache device cannot return them, they are
+    /// left out.
     async fn copy_line(self: &Arc<Self>, successor: &Arc<Self>, block: BlockNumber) -> Result<(), Error> {
         let _guard = self.ranges.shared(self.line_size().line_range(block)).await;
-        // Before the line is looked at: what it has may be lost from then on.
+        // Before the line is looked at: a later loss may concern its data.
         let since = successor.since();
-        // What the successor has counted already this cache may not have heard of yet.
+        // The successor may have counted a loss that this cache has not noted yet.
         self.origin.reports.note_unread_losses();
         let Some((frame, line, _pins)) = self.pinned_line(block) else { return Ok(()) };
         let clean = line.valid & !line.dirty;
@@ -115,7 +118,7 @@ impl Core {
             let read = self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await;
             let Ok(bytes) = read else { continue };
             if self.lines.has_failed() {
-                // Its device may have dropped what is clean: see `Lines::fail`.
+                // The cache device may have dropped clean data: see `Lines::fail`.
                 return Ok(());
             }
             let range =
@@ -134,7 +137,7 @@ impl Core {
         Some((frame, line, pins))
     }
 
-    /// Inserts clean data that the origin has.
+    /// Inserts data that is clean: the origin has it.
     async fn take_in(self: &Arc<Self>, range: ByteRange, bytes: &[u8], since: Since) -> Result<(), Error> {
         if let Some(error) = &self.lines.state().failure {
             return Err(error.clone());
@@ -176,8 +179,8 @@ impl Core {
         }
     }
 
-    /// Ends a successor that was left behind: returns when nothing of it is on its way to the origin any more, neither
-    /// a batch of cleaning nor a write that its own device refused.
+    /// Ends an abandoned successor. Returns when it has nothing under way to the origin: no batch
+    /// of cleaning, and no write that its own device refused.
     pub(crate) async fn leave(&self) {
         self.life.refuse_requests();
         self.cleaner.set_handing_over(true);
@@ -189,7 +192,8 @@ impl Core {
         self.workers.stop();
     }
 
-    /// Moves what is dirty: the successor takes it in, and passes on no more than it must.
+    /// Moves all dirty lines to the successor, which sends the origin no more than it must for
+    /// room.
     async fn hand_lines_over(&self, successor: &Arc<Self>) -> Result<(), Error> {
         let blocks = self.lines.state().frames.dirty_in(BlockNumber::FIRST..BlockNumber::END);
         if blocks.is_empty() {
@@ -207,7 +211,7 @@ impl Core {
         moved.into_iter().collect()
     }
 
-    /// What was set while this cache ran.
+    /// Copies the settings that can change while a cache runs.
     fn hand_settings_over(&self, successor: &Self) {
         let (mode, dirty, clean_at, tuning, replacement, deferred_max) = {
             let state = self.lines.state();
@@ -248,7 +252,7 @@ impl Core {
     }
 }
 
-/// Both are for one origin, and know together about its flushes.
+/// Refuses a successor that is for another origin, or does not share the state of its flushes.
 fn check_successor(core: &Core, successor: &Core) -> Result<(), Error> {
     let is_opened_so = Arc::ptr_eq(&core.origin.flushes, &successor.origin.flushes);
     if is_opened_so

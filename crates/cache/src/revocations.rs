@@ -1,12 +1,13 @@
-//! Copies that a shared origin asks back: see [`block::copies`].
+//! Revocations: ranges whose copies a shared origin calls back. See [`block::copies`].
 //!
-//! What is asked back is forgotten at once, without waiting for any request: those that read it already had asked
-//! before. What is on its way from the origin then is not taken in: each insertion knows how many revocations there
-//! were before its data was asked for, and looks at those that came since. Only the last ones are remembered; whoever
-//! was on its way for longer than that is not taken in either.
+//! A revoked range is forgotten at once, without waiting for any request: a request that reads it
+//! already was submitted before. Data of the range that is under way from the origin is not
+//! inserted: each insertion knows how many revocations there were before its data was asked for,
+//! and checks the later ones. Only the last ones are remembered; data that was under way for longer
+//! than that is not inserted either.
 //!
-//! While it was closed nobody asked a cache to drop anything: of a shared origin it begins without clean lines, unless
-//! who opens it finds out what was changed, and registers the others
+//! While a cache is closed the origin cannot revoke its copies. So a cache of a shared origin
+//! begins without clean lines, unless the caller finds out what was changed, and registers the rest
 //! ([`OpenOptions::keeps_shared`](crate::OpenOptions::keeps_shared)).
 
 use std::collections::VecDeque;
@@ -17,9 +18,9 @@ use block::Copies;
 
 use crate::limits::REVOCATIONS_REMEMBERED_MAX;
 
-/// What an origin has asked back.
+/// The revocations of an origin, and whether writes to it may be delayed.
 pub(crate) struct Revocations {
-    /// None where nobody else changes the origin.
+    /// `None` where only this host changes the origin.
     copies: Option<Copies>,
     /// Whether writes to it may be delayed, under grants.
     may_delay: bool,
@@ -28,9 +29,9 @@ pub(crate) struct Revocations {
 
 #[derive(Default)]
 struct Recent {
-    /// All there ever were.
+    /// Count of all revocations.
     count: u64,
-    /// The last of them, as seen from inside.
+    /// The last of them, with the padding of the cache.
     ranges: VecDeque<ByteRange>,
 }
 
@@ -39,22 +40,22 @@ impl Revocations {
         Self { copies, may_delay, recent: Mutex::default() }
     }
 
-    /// What the origin says, where others change it, too.
+    /// The copies registered at the origin; `None` where only this host changes it.
     pub(crate) fn copies(&self) -> Option<&Copies> {
         self.copies.as_ref()
     }
 
-    /// Whether writes may be delayed although others use the origin.
+    /// Whether writes may be delayed although other hosts use the origin.
     pub(crate) fn may_delay(&self) -> bool {
         self.may_delay && self.copies.as_ref().is_some_and(|copies| copies.grants().is_some())
     }
 
-    /// Whether others change the origin, too.
+    /// Whether other hosts may change the origin.
     pub(crate) fn is_shared(&self) -> bool {
         self.copies.is_some()
     }
 
-    /// Whether what is clean here may be used now.
+    /// Whether clean content may be used now.
     pub(crate) fn may_use_copies(&self) -> bool {
         self.copies.as_ref().is_none_or(Copies::may_use)
     }
@@ -72,7 +73,7 @@ impl Revocations {
         }
     }
 
-    /// Whether nothing of `range` was asked back since there were `count` revocations.
+    /// Whether no part of `range` was revoked since the count of revocations was `count`.
     pub(crate) fn have_spared(&self, range: ByteRange, count: u64) -> bool {
         let recent = self.recent();
         let new_count = usize::try_from(recent.count - count).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! Room that a write waits for: the write cleans lines itself, holding nothing that others need for it.
+//! Room for a write: the waiting write cleans lines itself, and holds nothing that cleaning needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) enum Room {
 }
 
 impl Core {
-    /// Makes what a write waits for more likely; returns when it should look again.
+    /// Cleans or waits for what `room` names. Returns when the write should look again.
     pub(crate) async fn make_room(self: &Arc<Self>, room: Room, count: u64) -> Result<(), Error> {
         self.counters.writes_delayed.fetch_add(1, Ordering::Relaxed);
         let (mut refused, mut tried) = (None, BTreeSet::new());
@@ -49,8 +49,8 @@ impl Core {
         refused.map_or(Ok(()), Err)
     }
 
-    /// A batch of lines of which one clean one could be the room that a write waits for, other than those that were
-    /// tried.
+    /// Lines, other than those tried, of which a clean one could be the room that a write waits
+    /// for.
     fn candidates_for(&self, room: Room, tried: &BTreeSet<BlockNumber>) -> Vec<BlockNumber> {
         let lines_max = (CLEAN_BATCH_BYTES / self.line_size().bytes()) as usize;
         match room {
@@ -65,7 +65,7 @@ impl Core {
             }
             Room::LessDirty if tried.is_empty() => self.next_dirty_blocks(lines_max),
             Room::LessDirty => {
-                // Bad places lie together: first what lies behind them.
+                // Bad places lie together: first try lines behind them.
                 let mut blocks = self.lines.state().frames.dirty_in(BlockNumber::FIRST..BlockNumber::END);
                 blocks.retain(|block| !tried.contains(block));
                 let behind = blocks.partition_point(|block| tried.last().is_some_and(|last| block < last));
@@ -76,10 +76,10 @@ impl Core {
         }
     }
 
-    /// Waits until something has changed, where nothing can be picked now.
+    /// Waits for a change, where nothing can be picked now.
     ///
     /// # Errors
-    /// `NoSpace` when nothing of what is dirty can ever be cleaned.
+    /// `NoSpace` when no dirty line can ever be cleaned.
     async fn wait_for_room(&self, room: Room, count: u64, batch: &Batch, has_candidates: bool) -> Result<(), Error> {
         if batch.has_clean {
             return Ok(());

@@ -70,7 +70,7 @@ impl Sectors {
         Self { words }
     }
 
-    /// Writes the bitmap into `bytes`; what does not fit has to be empty.
+    /// Writes the bitmap into `bytes`; bits that do not fit have to be zero.
     pub fn to_bytes(self, bytes: &mut [u8]) {
         if let [byte] = bytes {
             *byte = self.words[0] as u8;
@@ -81,34 +81,34 @@ impl Sectors {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.iter().fold(0, |sum, word| sum | word) == 0
     }
 
-    /// How many there are.
+    /// Count of the sectors.
     pub fn count(&self) -> u32 {
         // Of most lines only the first word is in use, and counting takes a dozen instructions a word.
         self.words.iter().map(|word| if *word == 0 { 0 } else { word.count_ones() }).sum()
     }
 
-    /// Bytes of them.
+    /// Bytes of these sectors.
     pub fn bytes(&self) -> u64 {
         u64::from(self.count()) * SECTOR_BYTES
     }
 
-    /// Whether every one of `other` is one of these.
+    /// Whether all sectors of `other` are in this set.
     pub fn contains(&self, other: Self) -> bool {
         (other & !*self).is_empty()
     }
 
-    /// The first one.
+    /// The first sector.
     pub fn first(&self) -> Option<u32> {
         let (at, word) = (0u32..).zip(self.words).find(|(_, word)| *word != 0)?;
         Some(at * 64 + word.trailing_zeros())
     }
 
-    /// The runs of adjacent ones, ascending.
+    /// Runs of adjacent sectors, ascending.
     pub fn runs(self) -> impl Iterator<Item = SectorRun> {
         let mut rest = self;
         std::iter::from_fn(move || {
@@ -120,7 +120,7 @@ impl Sectors {
         })
     }
 
-    /// The shortest run with all of them, or `None` without any.
+    /// The shortest run with all sectors; `None` of an empty set.
     pub fn hull(&self) -> Option<SectorRun> {
         let first = self.first()?;
         let (at, word) = (0u32..).zip(self.words).filter(|(_, word)| *word != 0).last()?;
@@ -128,7 +128,7 @@ impl Sectors {
         Some(SectorRun { first, count: last - first + 1 })
     }
 
-    /// The first sector from `first` on that is missing.
+    /// The first sector from `first` on that is not in the set.
     fn end_of_run(&self, first: u32) -> u32 {
         let (start, shift) = (first / 64, first % 64);
         for (at, word) in (0u32..).zip(self.words).skip(start as usize) {
@@ -176,7 +176,8 @@ impl BitOrAssign for Sectors {
     }
 }
 
-/// What is not in it, beyond the end of the line as well: it is of use only to take sectors out of another set.
+/// The sectors that are not in the set, also beyond the end of the line: only for taking sectors
+/// out of another set.
 impl Not for Sectors {
     type Output = Self;
 
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The naive twin: the bits as numbers.
+    /// The naive model: the bits as numbers.
     fn list(sectors: Sectors) -> Vec<u32> {
         let mut bytes = [0; WORDS * 8];
         sectors.to_bytes(&mut bytes);

@@ -1,4 +1,4 @@
-//! What a cache says about itself.
+//! The status of a running cache.
 
 use std::sync::atomic::Ordering;
 
@@ -20,36 +20,36 @@ use crate::replacement::Replacement;
 use crate::stranded::Stranded;
 use crate::succession::CopyProgress;
 
-/// What a cache says about itself.
+/// The status of a running cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// When writes are acknowledged.
     pub mode: Mode,
-    /// What a crash leaves.
+    /// The crash mode.
     pub crash_mode: CrashMode,
-    /// Of the origin's content, as somebody said; `None` when nobody did.
+    /// Generation of the origin's content, as the user gave it; `None` when none was given.
     pub generation: Option<u64>,
     /// How a victim is chosen.
     pub replacement: Replacement,
     /// What is worth a frame.
     #[serde(flatten)]
     pub tuning: Tuning,
-    /// The error that ended caching of anything new, if there was one.
+    /// The error since which nothing new is cached, if there was one.
     pub failure: Option<String>,
-    /// Why cleaning did not succeed, when it was tried last; in the background it is tried again.
+    /// The error of the last attempt to clean, if it failed; in the background it is tried again.
     pub cleaning_failure: Option<String>,
-    /// Why the cache device refused a write, when it did so last since the cache was opened. What it held went to the
-    /// origin, or stayed uncached.
+    /// The error of the last write that the cache device refused since the cache was opened. Its
+    /// data went to the origin, or stayed uncached.
     pub refused_write: Option<String>,
     /// Bytes of a line.
     pub line_bytes: u64,
     /// Frames.
     pub lines: u64,
-    /// Most frames that somebody wanted; `None` for as many as fit.
+    /// Most frames, as the user limited them; `None` for as many as fit.
     pub lines_max: Option<u64>,
     /// Frames of a set.
     pub ways: u64,
-    /// Bytes of memory that these take, up to some percent.
+    /// Bytes of memory that the frames take, up to some percent.
     pub memory_bytes: u64,
     /// First byte of the origin at which a line begins.
     pub alignment_bytes: u64,
@@ -57,15 +57,15 @@ pub struct Status {
     pub resident_lines: u64,
     /// Bytes that the cache can return.
     pub valid_bytes: u64,
-    /// Lines with something the origin does not have.
+    /// Lines with data that the origin does not have.
     pub dirty_lines: u64,
     /// Bytes that the origin does not have.
     pub dirty_bytes: u64,
-    /// What of that lies beyond the end of an origin that became smaller, and cannot be cleaned.
+    /// The part of that beyond the end of an origin that became smaller: it cannot be cleaned.
     #[serde(flatten)]
     pub stranded: Stranded,
-    /// When nothing was dirty last, in seconds since 1970: all that is has been written since. `None` when that is not
-    /// known.
+    /// When nothing was dirty last, in seconds since 1970: all dirty data has been written since.
+    /// `None` when not known.
     pub clean_at: Option<u64>,
     /// Reads.
     pub reads: RequestStatus,
@@ -79,13 +79,13 @@ pub struct Status {
     pub origin_reads_before_write_ack: u64,
     /// Insertions left out because the cache device could not keep up.
     pub insertions_dropped: u64,
-    /// Clean lines that had to leave for others.
+    /// Clean lines that were evicted.
     pub evictions: u64,
     /// Lines cleaned.
     pub cleaned_lines: u64,
-    /// How far the cleaning is that somebody asked for, while it goes on.
+    /// Progress of the cleaning that a caller asked for, while it runs.
     pub cleaning: Option<CleanProgress>,
-    /// How far the copying to another cache is that is to take the place of this one.
+    /// Progress of the copying to a successor.
     pub copying: Option<CopyProgress>,
     /// How much may be dirty.
     #[serde(flatten)]
@@ -101,7 +101,7 @@ pub struct Status {
     pub writes_delayed: u64,
     /// Writes whose data went into the log, to be placed later.
     pub writes_deferred: u64,
-    /// Bytes of memory of what is not placed yet.
+    /// Bytes of memory of deferred data.
     pub deferred_bytes: u64,
     /// Bytes of the largest write that is deferred; 0 for none.
     pub deferred_max: u64,
@@ -123,9 +123,9 @@ pub struct Status {
     pub has_checksums: bool,
     /// Lines whose data did not match its checksum.
     pub checksum_errors: u64,
-    /// What it has done since then, for the load between two moments.
+    /// Totals since the cache was opened, for the load between two moments.
     pub load: LoadTotals,
-    /// What was found when the cache was opened.
+    /// What the recovery of this open found.
     pub recovery: RecoveryReport,
 }
 

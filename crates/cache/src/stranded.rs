@@ -1,14 +1,14 @@
 //! Dirty data beyond the end of an origin that became smaller.
 //!
-//! It was acknowledged, so it is given up only by whoever is asked first; and it cannot be sent, so it must not keep
-//! the rest from being cleaned. Lines that have any are *stranded*:
+//! It was acknowledged, so it is given up only on the user's explicit command; and it cannot be
+//! sent, so it must not keep the rest from being cleaned. Lines with such data are *stranded*:
 //!
-//! - Cleaning sends of them what is within the end, and the rest stays dirty. Whoever asked for everything to be
-//!   cleaned is told of which bytes.
-//! - They are no reason to clean in the background.
+//! - Cleaning sends their part within the end, and the rest stays dirty. A caller that asked for
+//!   everything to be cleaned gets an error with the bytes that stay dirty.
+//! - They do not start background cleaning.
 //! - They survive like all that is dirty, and are counted and named by `status` and `inspect`.
-//! - An origin that is as large again gets them like everything else: nobody else can have written there meanwhile but
-//!   by another cache.
+//! - When the origin is as large again it gets them like other dirty data: meanwhile no host can
+//!   have written there, except through another cache.
 //!
 //! [`discard_beyond_end`](crate::discard_beyond_end) gives them up.
 
@@ -24,10 +24,10 @@ use crate::lines::State;
 use crate::numbers::BlockNumber;
 use crate::sectors::Sectors;
 
-/// What is dirty beyond the end of the origin.
+/// Dirty data beyond the end of the origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stranded {
-    /// How much it is.
+    /// Bytes of it.
     #[serde(rename = "stranded_bytes")]
     pub bytes: u64,
     /// Where on the origin it would be, ascending: the first [`STRANDED_RANGES_MAX`] runs.
@@ -45,8 +45,8 @@ pub struct StrandedRange {
 }
 
 impl Stranded {
-    /// What of these dirty lines, ascending, lies behind `end`; both count `padding` bytes before the origin (see
-    /// `alignment`).
+    /// The part of these dirty lines (ascending) behind `end`; both count `padding` bytes before
+    /// the origin (see `alignment`).
     pub(crate) fn of(
         lines: impl Iterator<Item = (BlockNumber, Sectors)>,
         line_size: LineSize,
@@ -64,7 +64,7 @@ impl Stranded {
                 match all.ranges.last_mut().filter(|_| last_end == Some(offset)) {
                     Some(last) => last.length += length,
                     None if may_name => all.ranges.push(StrandedRange { offset, length }),
-                    // Not to be taken for the end of the last that is named.
+                    // This range is not joined to the last one that is named.
                     None => continue,
                 }
                 last_end = Some(offset + length);
@@ -73,7 +73,7 @@ impl Stranded {
         all
     }
 
-    /// In words: how much, and where.
+    /// A text for people: how much, and where.
     pub fn words(&self) -> String {
         let named: Vec<String> =
             self.ranges.iter().map(|range| format!("{}..{}", range.offset, range.offset + range.length)).collect();
@@ -89,12 +89,13 @@ pub(crate) fn within(line_size: LineSize, block: BlockNumber, end: u64) -> Secto
 }
 
 impl Core {
-    /// What of a dirty line an origin that ends at `end` can get.
+    /// The dirty sectors of a line that an origin ending at `end` can get.
     pub(crate) fn sendable(&self, block: BlockNumber, line: &Line, end: u64) -> Sectors {
         if line.is_lost { Sectors::NONE } else { line.dirty & within(self.line_size(), block, end) }
     }
 
-    /// Finds out which lines are stranded, after the end of the origin has moved. Nobody writes behind it.
+    /// Finds the stranded lines after the end of the origin has moved. No request writes behind the
+    /// end.
     pub(crate) fn find_stranded(&self) {
         let end = self.origin.end();
         {
@@ -102,7 +103,7 @@ impl Core {
             let blocks = state.frames.dirty_in(self.line_size().block_at(end)..BlockNumber::END).into_iter();
             let is_stranded = |&block: &BlockNumber| {
                 let found = state.frames.find(block);
-                // A lost one is counted as such.
+                // A lost line is counted as lost.
                 found.is_some_and(|(_, line)| {
                     !line.is_lost && !(line.dirty & !within(self.line_size(), block, end)).is_empty()
                 })
@@ -120,7 +121,7 @@ impl Core {
         Stranded::of(lines, self.line_size(), self.origin.end(), self.origin.padding)
     }
 
-    /// That not everything could be cleaned.
+    /// Refuses to call everything clean while lines are stranded.
     ///
     /// # Errors
     /// `InvalidRange`, with the bytes that stay dirty.

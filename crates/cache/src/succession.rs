@@ -1,5 +1,5 @@
-//! The cache that is to take the place of this one, as far as this one has to know it: what changes here, the successor
-//! forgets. See [`replace`](crate::replace).
+//! The successor of a cache, as the cache itself has to know it: the successor forgets what changes
+//! here. See [`replace`](crate::replace).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,20 @@ use serde::Serialize;
 use crate::alignment::{inside, outside};
 use crate::journal::Journal;
 
-/// How far the copying to a successor is.
+/// Progress of the copying to a successor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CopyProgress {
     /// Lines that were here when it began.
     pub lines_total: u64,
-    /// Lines of these that were looked at.
+    /// Lines of these that were copied or passed over.
     pub lines_done: u64,
 }
 
 /// A successor, while there is one.
 #[derive(Default)]
 pub(crate) struct Succession {
-    /// Whether there is one, for who does not lock that. Whoever is at work on a line when this changes is waited for
-    /// before the line is copied.
+    /// Whether there is one, readable without the lock. A request that is on a line when this
+    /// changes holds its range lock, and the copy of the line waits for that.
     has_successor: AtomicBool,
     /// Short sections, never across an await or together with another lock.
     copying: Mutex<Option<Copying>>,
@@ -31,7 +31,7 @@ pub(crate) struct Succession {
 
 struct Copying {
     journal: Arc<Journal>,
-    /// Of the successor; see `alignment`.
+    /// Padding of the successor; see `alignment`.
     padding: u64,
     progress: Option<CopyProgress>,
 }
@@ -41,32 +41,32 @@ impl Succession {
         self.copying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cache with this journal, and this padding, is told of changes from now on.
+    /// From now on `tell` makes the cache with this journal and padding forget what changes.
     pub(crate) fn begin(&self, journal: &Arc<Journal>, padding: u64) {
         *self.copying() = Some(Copying { journal: Arc::clone(journal), padding, progress: None });
         self.has_successor.store(true, Ordering::Release);
     }
 
-    /// How far the copying is.
+    /// Notes the progress of the copying.
     pub(crate) fn note_progress(&self, progress: CopyProgress) {
         if let Some(copying) = &mut *self.copying() {
             copying.progress = Some(progress);
         }
     }
 
-    /// How far the copying is; `None` when nothing was copied.
+    /// Progress of the copying; `None` when nothing was copied.
     pub(crate) fn progress(&self) -> Option<CopyProgress> {
         self.copying().as_ref().and_then(|copying| copying.progress)
     }
 
-    /// No cache is told of changes any more. Gives the journal of the one that was told until now.
+    /// Ends the succession. Returns the successor's journal, if there was one.
     pub(crate) fn end(&self) -> Option<Arc<Journal>> {
         self.has_successor.store(false, Ordering::Release);
         self.copying().take().map(|copying| copying.journal)
     }
 
-    /// Tells the successor, if there is one, that `range` is about to change: as a cache with this padding names it.
-    /// The caller keeps others out of the range.
+    /// Makes the successor, if there is one, forget `range`, which is about to change here.
+    /// `padding` is that of the caller's cache. The caller keeps others out of the range.
     pub(crate) async fn tell(&self, range: ByteRange, padding: u64) {
         if !self.has_successor.load(Ordering::Acquire) {
             return;
@@ -100,7 +100,7 @@ mod tests {
         let mut tell = |sector: u64| {
             let succession = Arc::clone(&succession);
             executor.block_on(async move {
-                // Sector of the origin, which begins one sector later here.
+                // Offset in a cache with a padding of one sector.
                 succession.tell(ByteRange { offset: (sector + 1) * 512, length: 512 }, 512).await;
             });
             valid(lines_of(&journal), frame)

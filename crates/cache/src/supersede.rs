@@ -1,5 +1,5 @@
-//! The origin gets something newer than what the cache holds of the same sectors: in which order, and what is
-//! forgotten.
+//! Changes of the origin that supersede the cache's content of the same sectors: the order of
+//! steps, and what is forgotten.
 
 use std::future::Future;
 
@@ -11,8 +11,9 @@ use crate::core::Core;
 use crate::format::{Line, LogEntry};
 
 impl Core {
-    /// Writes to the origin; dirty sectors of the range are dirty no more when this returns. The caller holds the range
-    /// and has prepared it with [`Journal::prepare_supersede`](crate::journal::Journal::prepare_supersede).
+    /// Writes to the origin; no sector of the range is dirty any more when this returns. The caller
+    /// holds the range and has prepared it with
+    /// [`Journal::prepare_supersede`](crate::journal::Journal::prepare_supersede).
     pub(crate) async fn write_origin(&self, range: ByteRange, buffer: Buffer, fua: bool) -> Response {
         let is_mapped_at_once = self.crash_mode.maps_at_once();
         let fua = fua || is_mapped_at_once || self.lines.has_dirty(range);
@@ -28,14 +29,15 @@ impl Core {
             }
             response.result = self.forget_superseded(range).await;
         }
-        // Not before: a line that is still dirty would be picked for cleaning and sent over the newer data.
+        // Released only now: a line that is still dirty would be picked for cleaning and sent over
+        // the newer data.
         drop(order);
         self.lines.changed.notify();
         response
     }
 
-    /// Says durably that no sector of `range` is dirty, and that the cache holds none. The origin has newer ones,
-    /// durably.
+    /// Records durably that no sector of `range` is dirty, and drops them all. The origin has newer
+    /// data there, durably.
     pub(crate) async fn forget_superseded(&self, range: ByteRange) -> Result<(), Error> {
         let entries_max = self.journal.entries_max();
         loop {
@@ -73,7 +75,7 @@ impl Core {
         }
     }
 
-    /// Runs a change of the origin in its order, and forgets what it replaced.
+    /// Carries out a change of the origin in its write order, and forgets what it replaced.
     pub(crate) async fn replace_on_origin(
         &self,
         range: ByteRange,
@@ -87,14 +89,15 @@ impl Core {
         if result.is_ok() {
             result = self.forget_superseded(range).await;
         }
-        // Not before: a line that is still dirty would be picked for cleaning and sent over the newer data.
+        // Released only now: a line that is still dirty would be picked for cleaning and sent over
+        // the newer data.
         drop(order);
         self.lines.changed.notify();
         result
     }
 }
 
-/// What is left to forget.
+/// The next step of forgetting.
 enum Forget {
     Done,
     /// A record about one of the lines is on its way.

@@ -1,4 +1,4 @@
-//! The table on the device: which frame holds what, in pages of two slots.
+//! The table on the device: the entries of all frames, in pages of two slots.
 //!
 //! A page is written to the slot that is *not* the newest, so a torn write leaves the older copy, and the log still
 //! holds all that happened since: its tail moves only when the pages are durable. Of two valid slots the one with the
@@ -18,7 +18,8 @@ use crate::layout::Layout;
 use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
 use crate::numbers::FrameNumber;
 
-/// Checkpoints that can fail one after the other, at most, before one completes. A sequence further ahead is not one.
+/// Most checkpoints that can fail in a row before one completes. A sequence further ahead than this
+/// is damage.
 const SEQUENCES_AHEAD_MAX: u64 = 1 << 32;
 
 /// The newest slot of a page.
@@ -55,8 +56,8 @@ impl Table {
         }
     }
 
-    /// Of the sequences of all newest slots, page by page: another one when any page is another one, but for one case
-    /// in four billions. Never 0.
+    /// A checksum over the sequences of all newest slots: it differs when any page differs, except
+    /// in one case of four billion. Never 0.
     pub(crate) fn digest(&self) -> u64 {
         let mut digest = Crc32c::new();
         for newest in &self.newest {
@@ -66,11 +67,12 @@ impl Table {
     }
 }
 
-/// Reads the whole table and gives `take` what each frame holds, in order, with the frame's number; empty ones are left
-/// out. Every page up to `durable_sequence` is known to have been written completely.
+/// Reads the whole table and passes each entry that is not empty to `take`, in order, with its
+/// frame number. Every page up to `durable_sequence` is known to have been written completely.
 ///
 /// # Errors
-/// `Corrupt` when a page is damaged in a way that no power loss explains; the device's own; what `take` says.
+/// `Corrupt` when a page is damaged in a way that no power loss explains; the device's own; those
+/// of `take`.
 pub(crate) async fn load(
     device: &SharedDevice,
     layout: &Layout,
@@ -81,8 +83,8 @@ pub(crate) async fn load(
     check_sequence(durable_sequence)?;
     let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1, torn: Vec::new() };
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
-    // One more than are in flight is being looked through. What was comes back: new memory would have to be zeroed for
-    // each read.
+    // One more buffer than reads in flight, for the one that is being looked through. Buffers are
+    // used again: new memory would have to be zeroed for each read.
     let pool = BufferPool::new((TABLE_READS_IN_FLIGHT + 1) * TABLE_IO_BYTES);
     let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(async |page| {
         let count = pages_per_read.min(layout.page_count - page);
@@ -124,7 +126,7 @@ pub(crate) async fn load(
     Ok(table)
 }
 
-/// Refuses a sequence that no cache reaches: the next one could not be counted.
+/// Refuses a sequence that no cache reaches: counting on from it would overflow.
 fn check_sequence(sequence: u64) -> Result<(), Error> {
     if sequence <= SEQUENCE_MAX {
         return Ok(());
@@ -132,7 +134,7 @@ fn check_sequence(sequence: u64) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Corrupt, format!("the cache's table claims sequence {sequence}, which none reaches")))
 }
 
-/// The slot that counts, and its sequence; `None` for a page never written.
+/// The slot that counts, and its sequence; `None` for a page that was never written.
 fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> Result<Option<(bool, u64)>, Error> {
     let newest = match (first, second) {
         (Slot::Valid(first), Slot::Valid(second)) if second > first => Some((true, second)),
@@ -144,7 +146,8 @@ fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> 
     check_sequence(sequence)?;
     for slot in [first, second] {
         let is_damaged = match slot {
-            // It claims to be newer than the other and was once durable: no torn write looks like this.
+            // It claims to be newer than the other, and to be of a checkpoint that was completed:
+            // no torn write looks like this.
             Slot::Damaged(Some(claimed)) => claimed > sequence && claimed <= durable_sequence,
             Slot::Damaged(None) | Slot::Empty | Slot::Valid(_) => false,
         };

@@ -1,4 +1,4 @@
-//! Which block each place holds, in four bytes where the numbers allow it.
+//! The tags of all places, in four bytes each where the numbers allow it.
 //!
 //! A block is known within its set by its *tag* ([`Layout::tag_of`](crate::layout::Layout::tag_of)), which is smaller
 //! than the block by the count of sets. Tags of four bytes reach to 16 TiB for one set, and as many times further as

@@ -1,4 +1,5 @@
-//! How long requests take: the load that a user sees, and the pace of cleaning, follow from it.
+//! Response times of requests: the load shown to a user, and the pace of cleaning, follow from
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,16 +10,16 @@ use crate::core::Core;
 use crate::counters::RequestKind;
 use crate::limits::TIMED_ONE_OF;
 
-/// A request that is timed.
+/// A request whose response time is measured.
 pub(crate) struct Timed {
     core: Arc<Core>,
     kind: RequestKind,
-    /// For how many requests it is timed.
+    /// Count of requests that it stands for in the sample.
     stands_for: u64,
     start: Instant,
 }
 
-/// Begins to time a request, if it is one of those that are timed.
+/// Starts to measure a request, if it is in the sample.
 pub(crate) fn start_timing(core: &Arc<Core>, kind: RequestKind) -> Option<Timed> {
     let is_one_of_many = core.counters.next_request().is_multiple_of(TIMED_ONE_OF);
     let stands_for = if core.cleaner.is_cleaning() { 1 } else { u64::from(TIMED_ONE_OF) };
@@ -26,7 +27,7 @@ pub(crate) fn start_timing(core: &Arc<Core>, kind: RequestKind) -> Option<Timed>
     is_timed.then(|| Timed { core: Arc::clone(core), kind, stands_for, start: core.clock.now() })
 }
 
-/// The request is answered.
+/// Notes the response time of an answered request.
 pub(crate) fn finish_timing(timed: Option<Timed>) {
     if let Some(Timed { core, kind, stands_for, start }) = timed {
         let taken = core.clock.now() - start;

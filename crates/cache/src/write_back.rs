@@ -12,15 +12,16 @@
 //! ```text
 //!   log record with the data, FUA ─► durable ─► map changes, the data stays in memory ─► acknowledged   ...   written to its frame, in place
 //! ```
-//! - Dirty sectors are never overwritten: until the record and the data are durable, the old frame holds what was
-//!   acknowledged before. In place go only sectors that are clean or invalid, which the origin has.
+//! - Dirty sectors are never overwritten: until the record and the data are durable, the old frame
+//!   holds what was acknowledged before. Only sectors that are clean or invalid are written in
+//!   place; the origin has their data.
 //! - A deferred write overwrites dirty sectors in place, since that happens when its record is durable, which has all
 //!   of the data.
 //! - Data and record travel at the same time. After a crash a record whose data did not land is recognised by its
 //!   checksum; such a write was never acknowledged.
 //! - A write reads the cache device at most, and only when it replaces part of a dirty line; it never reads the origin.
-//! - When there is no frame, or too much is dirty, the write cleans some lines itself, holding nothing that others need
-//!   for it.
+//! - When there is no frame, or too much is dirty, the write cleans some lines itself, and holds
+//!   nothing that cleaning needs.
 //! - Data that the cache device refuses goes to the origin, after a second record has taken the first one back. A log
 //!   that fails is the end of write-back: see [`Lines::fail`](crate::lines::Lines::fail).
 
@@ -53,26 +54,26 @@ use crate::sectors::Sectors;
 /// Lines written with one record.
 struct Group {
     lines: Vec<LineWrite>,
-    /// Memory taken for its data when it is deferred.
+    /// Memory reserved for its data when it is deferred.
     room: Option<usize>,
     _pins: Pins,
 }
 
-/// What to do next about a write.
+/// The next step of a write.
 enum Plan {
     Write(Group),
     MakeRoom(Room),
     /// The line has deferred data, and this write is not deferred.
     Place(ByteRange),
-    /// The cache can take none of this: the origin does.
+    /// The cache can take none of this part: it goes to the origin.
     GoThrough(ByteRange),
 }
 
-/// Why a group was not written.
+/// The failure of a group's write.
 enum Failure {
     /// The record was taken back or never written: the lines are what they were.
     Undone(Error),
-    /// Nobody knows.
+    /// The record may or may not be durable.
     Unknown(Error),
 }
 
@@ -82,7 +83,8 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
         let count = core.lines.changed.count();
         match core.plan_write(range, rest) {
             Plan::MakeRoom(room) => {
-                // A cache device that fails meanwhile makes no room, and needs none: the origin gets this write.
+                // If the cache device fails meanwhile, no room is needed: the origin gets this
+                // write.
                 if let Err(error) = core.make_room(room, count).await
                     && core.lines.state().failure.is_none()
                 {
@@ -120,7 +122,7 @@ pub(crate) async fn write(core: Arc<Core>, range: ByteRange, mut buffer: Buffer,
     Response::done(buffer)
 }
 
-/// What of `range` lies behind `part`.
+/// The part of `range` behind `part`.
 fn behind(range: ByteRange, part: ByteRange) -> ByteRange {
     ByteRange { offset: part.end(), length: range.end() - part.end() }
 }
@@ -148,14 +150,14 @@ impl Core {
         Plan::Write(group)
     }
 
-    /// Takes memory for a write that can be deferred.
+    /// Reserves memory for a write that can be deferred.
     fn take_room(&self, state: &mut State, range: ByteRange) -> Option<usize> {
         let blocks = self.line_size().blocks_of(range);
         let line_count = blocks.start.count_up_to(blocks.end) as usize;
         if range.length > state.deferred.write_bytes_max() || !self.journal.has_room_for(line_count, range.length) {
             return None;
         }
-        // What is left of a lost line in its frame must not be taken for good.
+        // Part of a lost line in its frame must not count as good again.
         let is_lost = |block| state.frames.find(block).is_some_and(|(_, line)| line.is_lost);
         if state.frames.lost_count() > 0 && each_of(blocks).any(is_lost) {
             return None;
@@ -191,8 +193,8 @@ impl Core {
         let is_in_place = found.is_some() && (is_deferred || (before.dirty & mask).is_empty());
         let frame = match found {
             Some((frame, _)) if is_in_place => {
-                // Whatever becomes of the write, these sectors are not what they were. Those of a deferred one are,
-                // until its record is durable.
+                // Whatever the outcome of the write, these sectors change now. For a deferred write
+                // they change only when its record is durable.
                 if !is_deferred {
                     state.frames.set_sectors(frame, before.valid & !mask, before.dirty);
                 }
@@ -250,7 +252,7 @@ impl Core {
                 let entries: Vec<_> = lines.map(|line| line.deferred_entry(self.line_size(), buffer)).collect();
                 match self.journal.append_data(&entries).await {
                     Ok(hold) => {
-                        // The record is all there is to what it announces.
+                        // The record holds all that it announces, so it is settled.
                         self.commit(&group, Some((buffer, &hold.settle())));
                         self.counters.writes_deferred.fetch_add(1, Ordering::Relaxed);
                         Ok(())
@@ -301,15 +303,15 @@ impl Core {
         (result, buffer)
     }
 
-    /// Sees to it that no clean data that the device tells of, in these frames or of these blocks, counts after a
-    /// crash: both are about to change.
+    /// Makes mappings of these frames and blocks void after a crash: both are about to change.
     async fn unmap_group(&self, group: &Group) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
         }
         let entries: Vec<LogEntry> = {
             let state = &mut *self.lines.state();
-            // What is deferred is in its frame only behind its own record, which takes back no less.
+            // A deferred write changes its frame only after its own record, which voids the mapping
+            // as well.
             let in_frames = group.lines.iter().filter(|_| group.room.is_none());
             let in_place = in_frames.filter(|line| line.is_in_place && state.frames.is_mapped(line.frame));
             let frames: Vec<FrameNumber> = in_place.map(|line| line.frame).collect();
@@ -329,7 +331,7 @@ impl Core {
         self.journal.settle(is_concerned).await
     }
 
-    /// Reads what has to be written along from the old frames.
+    /// Reads the sectors to copy along from the old frames.
     async fn read_copied(&self, group: &mut Group) -> Result<(), Error> {
         let reads = group.lines.iter_mut().filter(|line| !line.copied.is_empty()).map(|line| async move {
             let old_frame = line.old_frame.expect("only a line that moves has something to copy");
@@ -345,7 +347,7 @@ impl Core {
                     line.merged[run.bytes()].copy_from_slice(&read);
                     Ok(())
                 }
-                // Clean sectors need not be kept.
+                // Clean sectors need not be copied: the origin has them.
                 Err(_) if (line.copied & line.before.dirty).is_empty() => {
                     line.copied = Sectors::NONE;
                     Ok(())
@@ -398,8 +400,8 @@ impl Core {
         (completions, Some(buffer))
     }
 
-    /// Everything is durable: the lines are what was written. What is `deferred` is so in the record that is held, and
-    /// stays in memory.
+    /// Applies a group that is durable. `deferred`: the data that stays in memory, and the hold of
+    /// the record that has it.
     fn commit(&self, group: &Group, deferred: Option<(&Buffer, &Hold)>) {
         let state = &mut *self.lines.state();
         state.note_clean();
@@ -418,17 +420,18 @@ impl Core {
             let after = line.after();
             let mut valid = after.valid;
             if let Some(old_frame) = line.old_frame {
-                // What the origin lost meanwhile is gone from there.
+                // Copied sectors that the origin lost meanwhile were dropped there.
                 valid &= !line.copied | state.frames.line(old_frame).valid;
                 state.frames.mappings.note_copied(old_frame, line.frame);
             }
-            // What is there is the old frame, or the empty tag of a request that waits for this one.
+            // The frame of the block now: the old one, or the empty one of a request that waits for
+            // this.
             if let Some(there) = state.frames.lookup(line.block) {
-                // The record of this write says that it is free.
+                // The record of this write frees that frame.
                 state.frames.set_mapped(there, false);
                 state.frames.release(there);
             }
-            // A device that failed since may have dropped what was copied of it that is clean.
+            // A device that failed since may have dropped the clean sectors that were copied.
             if state.failure.is_some() {
                 valid = after.dirty;
             }
@@ -439,7 +442,7 @@ impl Core {
         }
     }
 
-    /// Nothing was written to the log: the lines are what they were.
+    /// Undoes a group of which nothing was written to the log: the lines stay what they were.
     fn abandon(&self, group: &Group) {
         {
             let state = &mut *self.lines.state();
@@ -461,7 +464,8 @@ impl Core {
         }
     }
 
-    /// The record is durable but the data is not: a second record says that the lines are what they were.
+    /// Undoes a group whose record is durable but whose data is not: a second record restores the
+    /// lines.
     async fn take_back(&self, group: &Group, error: Error, hold: Hold) -> Result<(), Failure> {
         self.counters.cache_write_errors.fetch_add(1, Ordering::Relaxed);
         let entries: Vec<LogEntry> = group.lines.iter().map(LineWrite::entry_back).collect();
@@ -480,7 +484,8 @@ impl Core {
         }
     }
 
-    /// The log failed, and nobody knows whether the record landed: these lines must not change any more.
+    /// The log failed, so the record may or may not be durable: these lines must not change any
+    /// more.
     fn give_up(&self, group: &Group, error: Error) -> Failure {
         self.journal.fail(&error);
         let state = &mut *self.lines.state();

@@ -1,8 +1,9 @@
 //! Writes acknowledged by the origin.
 //!
-//! The write goes to the origin and, at the same time, a copy of it to the cache device; the acknowledgement waits for
-//! the origin alone (paper 2.5). The written sectors are invalid in the cache until both are done, and the range lock
-//! is kept until then, so nobody reads a copy that the origin does not have.
+//! The write goes to the origin and, at the same time, a copy of it to the cache device; the
+//! acknowledgement waits for the origin alone (paper 2.5). The written sectors are invalid in the
+//! cache until both are done, and the range lock is kept until then, so no request reads a copy
+//! that the origin does not have.
 //!
 //! Dirty sectors from a time of write-back that are written again: the origin gets the new data durably, then a log
 //! record says that they are not dirty any more, then the write is acknowledged. The other order would, after a crash
@@ -21,12 +22,12 @@ use crate::core::Core;
 use crate::counters::{RequestKind, Serving};
 use crate::insertion::{Insertion, Wanted};
 
-/// What the cache does with what is written.
+/// What the cache does with the written data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
-    /// It takes it in, where the lines have frames.
+    /// Inserts it, where the lines have frames.
     Keep,
-    /// It forgets what it had.
+    /// Forgets its copy of the range.
     Drop,
 }
 

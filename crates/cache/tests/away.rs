@@ -1,5 +1,5 @@
-//! An origin that is away: a warm cache goes on reading, write-back goes on writing up to its limit, and when the
-//! origin is back everything goes on.
+//! An origin that is away: a warm cache goes on serving reads, write-back goes on taking writes up
+//! to its limit, and all goes on when the origin is back.
 
 mod common;
 
@@ -21,7 +21,7 @@ use futures_util::FutureExt;
 const ORIGIN_BYTES: u64 = 1 << 20;
 const LINE: u64 = 4096;
 
-/// What a device does that is away.
+/// The behaviour of a device that is away.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Away {
     /// Answers nothing until it is back.
@@ -184,8 +184,8 @@ fn dirty_data_says_how_old_it_may_be() {
     assert_eq!((inspection.dirty_bytes, inspection.clean_at), (1024, Some(2000)));
 }
 
-/// Whoever asked for it may go away in the middle, as `forebay detach` does when it is told to hurry: the lines are not
-/// taken for ever.
+/// The caller of a cleaning may stop waiting in the middle, as a hurried `forebay detach` does: its
+/// lines must not stay taken.
 #[test]
 fn a_cleaning_that_nobody_waits_for_any_more_ends_by_itself() {
     let (mut executor, remote, cache) = warm_and_away(Away::Waits);
@@ -201,8 +201,8 @@ fn a_cleaning_that_nobody_waits_for_any_more_ends_by_itself() {
     executor.block_on(async move { cache.close(true).await.unwrap() });
 }
 
-/// In modes other than write-back the cache holds nothing for long that the origin lacks, whatever stood in the way
-/// when the mode was set.
+/// In modes other than write-back dirty data is cleaned as soon as possible, whatever kept it from
+/// being cleaned when the mode was set.
 #[test]
 fn what_is_dirty_of_an_earlier_mode_is_cleaned_when_the_origin_is_back() {
     for mode in [Mode::WriteThrough, Mode::WriteAround, Mode::PassThrough, Mode::ReadOnly] {

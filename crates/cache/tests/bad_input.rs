@@ -155,7 +155,7 @@ fn an_origin_may_grow_and_may_shrink() {
     let inspecting = Arc::clone(&cache_device);
     let inspection = executor.block_on(async move { inspect(&inspecting).await.unwrap() });
     assert_eq!(inspection.origin_bytes, 2 << 20);
-    // Clean, it may shrink: what lies beyond is forgotten.
+    // A clean cache allows the origin to shrink: copies beyond its end are forgotten.
     let smaller = resized(&mut executor, &larger, 1 << 20, "S1");
     let cache = open(&mut executor, &cache_device, &smaller, Mode::WriteBack);
     assert_eq!(cache.geometry().size_bytes, 1 << 20);

@@ -91,7 +91,7 @@ fn damaged_clean_data_comes_from_the_origin_and_is_counted() {
     assert_eq!(bench.read(0, 3 * LINE), Ok([vec![1; LINE], vec![2; LINE], vec![3; LINE]].concat()));
     let status = bench.cache.status();
     assert_eq!((status.checksum_errors, status.cache_read_errors), (3, 0));
-    // What the origin served is in the cache again.
+    // The line that the origin served is in the cache again.
     let origin_reads = bench.cache.status().origin_reads;
     assert_eq!(bench.read(0, LINE), Ok(vec![1; LINE]));
     assert_eq!((bench.cache.status().origin_reads, bench.cache.status().checksum_errors), (origin_reads, 3));
@@ -119,7 +119,7 @@ fn damaged_dirty_data_is_an_error_and_never_reaches_the_origin() {
         let origin = read(&mut bench.executor, &bench.origin, 0, 2 * LINE as u64);
         assert!(origin.iter().all(|&byte| byte == 0), "it is not what was written");
         assert_eq!(bench.cache.status().checksum_errors, 2);
-        // Written again, it is whole.
+        // A line that is written again is whole.
         bench.write(0, 4, 2 * LINE);
         assert_eq!(bench.read(0, 3 * LINE), Ok([vec![4; 2 * LINE], vec![3; LINE]].concat()));
         let cache = Arc::clone(&bench.cache);
@@ -183,7 +183,8 @@ fn a_write_beside_cleaning_is_no_damage() {
     read(&mut executor, &cache, 0, LINES * LINE as u64);
     executor.run();
     for line in 0..LINES {
-        // In place; then over a dirty sector, so to another frame, whole and with a checksum, partly clean.
+        // First in place; then over a dirty sector, so into another frame: whole, with a checksum,
+        // partly clean.
         write(&mut executor, &cache, line * LINE as u64, &[1; 1024]);
         write(&mut executor, &cache, line * LINE as u64 + 512, &[2; 1024]);
     }

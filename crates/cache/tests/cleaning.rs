@@ -53,7 +53,7 @@ fn dirty_cache(cleaning: CleaningRate, stride: u64) -> (Executor, Arc<Cache>) {
     (executor, cache)
 }
 
-/// Reads what is not cached, one after the other, until told to stop; gives the times it took.
+/// Reads uncached lines, one after the other, until `stop` is set. Returns the response times.
 fn read_until(executor: &mut Executor, cache: &Arc<Cache>, stop: &Arc<Mutex<bool>>) -> Arc<Mutex<Vec<Duration>>> {
     let times = Arc::new(Mutex::new(Vec::new()));
     let (clock, cache, stop, noted) = (executor.clock(), Arc::clone(cache), Arc::clone(stop), Arc::clone(&times));
@@ -106,7 +106,7 @@ fn cleaning_gives_way_to_the_foreground_and_ends() {
 
 #[test]
 fn cleaning_gets_slower_when_the_foreground_suffers() {
-    // Lines side by side make long writes, and a reader who finds one before it waits for long.
+    // Adjacent dirty lines make long writes, and a read that finds one before it waits for long.
     let (mut executor, cache) = dirty_cache(CleaningRate::default(), 4096);
     let alone = clean(&mut executor, &cache);
     let (mut executor, cache) = dirty_cache(CleaningRate::default(), 4096);
@@ -192,7 +192,7 @@ fn dirty_limits_say_when_cleaning_begins() {
     }
 }
 
-/// A cache over a LUN that does not take writes of some bytes, in which so much may be dirty.
+/// A cache over a LUN that refuses writes of the bytes `bad`, in which `max` may be dirty.
 fn over_a_bad_place(bad: ByteRange, max: Percent) -> (Executor, SharedDevice, Arc<Cache>) {
     let mut executor = Executor::in_order();
     let (cache_device, medium) = (memory(4 << 20), memory(4 << 20));

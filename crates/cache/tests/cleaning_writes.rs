@@ -99,7 +99,8 @@ fn writes(trace: &[Record]) -> impl Iterator<Item = &Record> {
     trace.iter().filter(|record| record.access.kind == AccessKind::Write)
 }
 
-/// Writes of up to a megabyte for all that was written, if all of it had waited for the end.
+/// Count of writes of up to a megabyte for everything written, if all of it were cleaned at the
+/// end.
 fn ideal(trace: &[Record]) -> u64 {
     let blocks_of = |record: &Record| record.access.range.offset / BLOCK..record.access.range.end().div_ceil(BLOCK);
     let blocks: BTreeSet<u64> = writes(trace).flat_map(blocks_of).collect();

@@ -1,5 +1,5 @@
-//! Closing a cache while it is cleaned, changed and told of events: it opens again, with all that was acknowledged and
-//! nothing that is void.
+//! Closing a cache during cleaning, changes and events: it opens again with all that was
+//! acknowledged, and nothing that is void.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn never_clean() -> DirtyLimits {
     DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL }
 }
 
-/// Cleaning pauses between rounds; whoever detaches closes in the pause.
+/// Cleaning pauses between rounds; this close comes in the pause.
 #[test]
 fn a_cache_closed_in_a_pause_of_cleaning_opens_again() {
     let mut executor = Executor::in_order();
@@ -58,7 +58,7 @@ fn a_cache_closed_in_a_pause_of_cleaning_opens_again() {
     assert!(opened.is_ok(), "{:?}", opened.err());
 }
 
-/// Whoever detaches waits until all is clean; whoever cannot wait closes with what is dirty meanwhile.
+/// One close waits until all is clean; another that keeps dirty data overtakes it.
 #[test]
 fn a_cache_that_another_closes_with_what_is_dirty_does_not_open_for_who_wanted_it_clean() {
     let mut executor = Executor::in_order();
@@ -81,7 +81,8 @@ fn a_cache_that_another_closes_with_what_is_dirty_does_not_open_for_who_wanted_i
     assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Gone), "its device may be another's by now");
 }
 
-/// A LUN that has lost what it held volatile when it is flushed next, and says so with the answer.
+/// A LUN that loses its volatile data before its next flush, and reports the loss with the answer
+/// of that flush.
 struct LosesUntold {
     medium: CrashLayer,
     is_lost: AtomicBool,
@@ -139,11 +140,11 @@ fn what_the_lun_lost_before_the_flush_of_a_close_is_not_warm_at_the_next_start()
     }
 }
 
-/// Lines that clients write, and behind them lines that others change.
+/// Lines that clients write; behind them lines that another host changes.
 const CLIENT_LINES: u64 = 48;
 const OTHERS_LINES: u64 = 24;
 
-/// What a line of a client may hold: what was acknowledged last, or what was submitted behind that.
+/// What a client's line may hold: the last acknowledged write, or one submitted since.
 #[derive(Clone, Copy, Default)]
 struct Held {
     acknowledged: u8,
@@ -190,7 +191,7 @@ async fn write_lines(
     }
 }
 
-/// Reads what others change, so that it is in the cache.
+/// Reads the lines that another host changes, so that they are in the cache.
 async fn read_lines(cache: Arc<Cache>, seed: u64) {
     let mut random = Random::new(seed);
     loop {
@@ -201,7 +202,7 @@ async fn read_lines(cache: Arc<Cache>, seed: u64) {
     }
 }
 
-/// Changes the origin behind the cache's back, and says so.
+/// Changes the origin as another host does, and publishes the event.
 async fn change_by_others(
     medium: CrashLayer,
     others: Rc<RefCell<Vec<u8>>>,
@@ -214,7 +215,7 @@ async fn change_by_others(
         let line = random.below(OTHERS_LINES);
         let range = ByteRange { offset: (CLIENT_LINES + line) * LINE, length: LINE };
         let byte = random.below(255) as u8;
-        // The medium itself takes no time: it has changed when this goes on.
+        // The medium itself takes no time: it has changed when this continues.
         let writing = medium.write(range.offset, Buffer::copy_of(&[byte; LINE as usize]), true);
         writing.await.expect("nothing fails");
         others.borrow_mut()[line as usize] = byte;
@@ -258,7 +259,7 @@ fn close_in_the_middle(seed: u64, crash_mode: CrashMode, keep_dirty: bool) {
     executor.spawn(async move {
         while !is_closed.get() {
             asked_clock.sleep(Duration::from_micros(300)).await;
-            // In vain when the origin has missed something, or this is closed.
+            // Fails when the origin lost something, or the cache is closed.
             drop(asked.clean(|_| {}).await);
         }
     });
@@ -267,8 +268,8 @@ fn close_in_the_middle(seed: u64, crash_mode: CrashMode, keep_dirty: bool) {
     let closing = Arc::clone(&cache);
     executor.block_on(async move {
         clock.sleep(wait).await;
-        // An origin that missed something may have lost what was being cleaned: then the cache goes on, and is asked
-        // again.
+        // An origin that lost something may have lost lines that were being cleaned: the cache then
+        // goes on, and is closed once more.
         while let Err(error) = closing.close(keep_dirty).await {
             assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
         }

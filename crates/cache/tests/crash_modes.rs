@@ -1,4 +1,4 @@
-//! What each crash mode leaves of a cache, and what none of them may: clean lines that are not what the origin has.
+//! What each crash mode keeps of a cache; no mode keeps clean lines that differ from the origin.
 
 mod common;
 
@@ -127,7 +127,8 @@ fn what_a_crash_costs_depends_on_the_crash_mode() {
         (0..40).for_each(|block| bench.write(block, 7));
         assert_eq!(bench.misses(40..80), 40);
         assert_eq!(bench.misses(0..80), 0);
-        // A power loss, so the origin has lost what was not flushed; what is kept is what it has.
+        // A power loss: the origin has lost what was not flushed, and only lines that it still has
+        // are kept.
         let flushing = bench.cache().flush();
         bench.executor.block_on(flushing).unwrap();
         bench.executor.run();
@@ -156,7 +157,8 @@ fn all_synchronous_is_warm_at_once() {
     assert_eq!(bench.read(0), 3);
 }
 
-/// Its record is durable when the data may be used: then so must the data be, before anything flushes the device.
+/// When the data may be used its record is durable: so the data must be durable, too, before any
+/// flush of the device.
 #[test]
 fn all_synchronous_has_the_data_of_every_line_that_it_keeps() {
     let mut bench = Bench::new(CrashMode::AllSynchronous, Mode::WriteThrough);
@@ -201,7 +203,7 @@ fn all_synchronous_keeps_nothing_that_the_origin_can_lose_or_has_lost() {
     }
 }
 
-/// What was read may be lost before it is in the cache, and nothing be left to flush by then.
+/// Data that was read may be lost before it is in the cache, with nothing left to flush by then.
 #[test]
 fn all_synchronous_keeps_nothing_that_the_origin_lost_while_it_was_inserted() {
     let mut executor = Executor::in_order();
@@ -241,8 +243,8 @@ fn all_synchronous_keeps_nothing_that_the_origin_lost_while_it_was_inserted() {
     assert!(read(&mut executor, &cache, 0, LINE) == there);
 }
 
-/// What was read of a line the origin had dropped, and showed. A record that the line is clean would say that the
-/// origin has it, and so would a page about the frame that it moved to.
+/// Part of a line was read that the origin had dropped but still showed. A record that the line is
+/// clean would claim that the origin has it, and so would a page about the frame that it moved to.
 #[test]
 fn a_line_that_is_cleaned_keeps_nothing_that_the_origin_may_have_dropped() {
     const HALF: u64 = LINE / 2;
@@ -281,8 +283,8 @@ fn a_line_that_is_cleaned_keeps_nothing_that_the_origin_may_have_dropped() {
     }
 }
 
-/// The record that a line is clean would say, too, that what was sent of it is what the origin has. A write goes past
-/// it meanwhile.
+/// A record that the line is clean would also claim that the origin has what was sent. A later
+/// write goes past the cache meanwhile.
 #[test]
 fn a_line_that_is_written_through_while_it_is_cleaned_does_not_come_back_as_it_was() {
     let mut executor = Executor::in_order();
@@ -381,7 +383,7 @@ fn mappings_of_another_crash_mode_do_not_come_back() {
     assert_eq!(bench.cache().status().crash_mode, CrashMode::Warm);
 }
 
-/// Nobody reads it between the event and the crash.
+/// No request reads the line between the event and the crash.
 #[test]
 fn what_the_origin_says_has_changed_does_not_come_back_after_a_crash() {
     let changed = Event::Invalidated(ByteRange { offset: LINE, length: LINE });
@@ -424,7 +426,7 @@ fn what_the_origin_lost_does_not_come_back_from_a_warm_cache() {
     assert_eq!(read(&mut bench.executor, &origin, 3 * LINE, LINE), there, "cache and origin agree");
 }
 
-/// The log cannot say any more that a mapping is not true. The superblock says that none counts.
+/// The log can no longer void a mapping. The superblock makes all of them void.
 #[test]
 fn a_cache_whose_log_failed_brings_nothing_old_back() {
     let mut bench = Bench::new(CrashMode::Warm, Mode::WriteThrough);
@@ -440,7 +442,8 @@ fn a_cache_whose_log_failed_brings_nothing_old_back() {
     assert_eq!(bench.misses(5..20), 15, "all had to go");
 }
 
-/// Not even the superblock can be written: a write is refused rather than undone by the next start.
+/// Not even the superblock can be written: the write is refused, since the next start would undo
+/// it.
 #[test]
 fn a_cache_device_that_takes_nothing_refuses_what_it_would_bring_back() {
     let mut bench = Bench::new(CrashMode::Warm, Mode::WriteThrough);
@@ -450,7 +453,7 @@ fn a_cache_device_that_takes_nothing_refuses_what_it_would_bring_back() {
     let refused = bench.executor.block_on(cache.write(4 * LINE, Buffer::zeroed(LINE as usize), false)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Media);
     assert!(refused.to_string().contains("discard the cache"), "{refused}");
-    // What the device does not know is written through.
+    // A line that is not mapped on the device is written through.
     bench.executor.block_on(cache.write(100 * LINE, Buffer::copy_of(&[5; 4096]), false)).unwrap();
     assert_eq!(read(&mut bench.executor, &*cache, 100 * LINE, 512)[0], 5);
 }

@@ -52,7 +52,7 @@ impl Bench {
         firsts(&read(&mut self.executor, &self.cache, first * 512, count * 512))
     }
 
-    /// The cache device loses its power, and all that it was not told to keep.
+    /// The cache device loses its power, and all that was not flushed.
     fn lose_power(&mut self) {
         self.medium = self.medium.after_power_loss();
         self.executor = Executor::in_order();
@@ -64,7 +64,7 @@ fn shared(medium: &CrashLayer) -> SharedDevice {
     Arc::new(medium.clone())
 }
 
-/// Opens so that nothing is placed or cleaned but for a reason.
+/// Opens without background placing or cleaning, except when they are due.
 fn open(executor: &mut Executor, medium: &CrashLayer, origin: &SharedDevice) -> Result<Arc<Cache>, Error> {
     let dirty = DirtyLimits { clean_above: Percent::ALL, max: Percent::ALL };
     let lazy_interval = Duration::from_secs(3600);
@@ -164,7 +164,7 @@ fn a_check_of_a_cache_that_crashed_finds_deferred_data_in_its_log() {
     assert_eq!(bench.cache.status().checksum_errors, 0);
 }
 
-/// The log is used again and again, and its frames lose what they were not flushed.
+/// The log wraps around many times, and the frames lose what was not flushed.
 #[test]
 fn the_log_keeps_deferred_data_until_it_is_in_its_frame_durably() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
@@ -290,7 +290,8 @@ fn a_frame_that_refuses_deferred_data_ends_write_back_and_the_next_opening_has_t
     assert_eq!((bench.read(0, 8), bench.cache.status().recovery.deferred_lines), (vec![2, 2, 2, 2, 2, 2, 0, 0], 1));
 }
 
-/// What a placing has written by then such a flush may drop; the placing's own flush comes later, and succeeds.
+/// Such a flush may drop what a placing has written by then; the placing's own flush comes later,
+/// and succeeds.
 #[test]
 fn a_flush_of_a_checkpoint_that_fails_takes_nothing_that_is_being_placed_beside_it() {
     let test = block::crash_test!();
@@ -308,7 +309,7 @@ fn a_flush_of_a_checkpoint_that_fails_takes_nothing_that_is_being_placed_beside_
         let mut random = Random::new(seed);
         let failing = medium.flushes_seen() + random.below(8);
         medium.fail_flush_as(failing, ErrorKind::Media, FlushEffect::Drops, Reported::Once);
-        // A discard has all placed that is deferred when it begins, and does so beside what else goes on.
+        // A discard has all deferred data placed, and does so while other requests go on.
         let discarding = Arc::clone(&cache);
         executor.spawn(async move {
             for _ in 0..60 {
@@ -364,7 +365,7 @@ fn writes_for_which_there_is_no_memory_go_to_their_frames() {
     assert!(cache.status().deferred_bytes <= 2000);
 }
 
-/// What a program wrote that knew no deferred writes.
+/// The cache was written by a program without deferred writes.
 #[test]
 fn a_cache_of_version_1_opens_with_what_it_has_and_is_of_version_2_from_then_on() {
     let mut bench = Bench::new(roomy());

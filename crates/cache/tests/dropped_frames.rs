@@ -22,7 +22,7 @@ fn origin() -> SharedDevice {
     Arc::new(MemoryDevice::new(256 * LINE, Identity::default()))
 }
 
-/// All that a cache says, beside what is on its disk.
+/// Checks that a read of the whole cache returns the origin's content.
 fn assert_serves_what_the_origin_has(executor: &mut Executor, cache: &cache::Cache, origin: &SharedDevice, what: &str) {
     let bytes = read(executor, cache, 0, LINES * LINE);
     let expected = read(executor, origin, 0, LINES * LINE);
@@ -30,7 +30,7 @@ fn assert_serves_what_the_origin_has(executor: &mut Executor, cache: &cache::Cac
     assert_eq!(stale, 0, "{what}: sectors that are not what was acknowledged");
 }
 
-/// The flush is one that comes before clean lines are stored.
+/// The failing flush is the one before clean lines are stored.
 #[test]
 fn what_the_cache_device_dropped_in_a_flush_that_failed_is_read_from_the_origin() {
     let test = block::crash_test!();
@@ -78,7 +78,7 @@ fn what_the_cache_device_dropped_in_the_flush_of_a_write_is_read_from_the_origin
         executor.run();
         let flush = medium.flushes_seen();
         medium.fail_flush_as(flush, ErrorKind::Media, FlushEffect::Drops, Reported::Once);
-        // The device says that it failed, so that whether this is durable is not known.
+        // The device fails, so this write may or may not be durable.
         let writing = cache.write((LINES - 1) * LINE, Buffer::copy_of(&[1; LINE as usize]), false);
         let kind = executor.block_on(writing).map(drop).map_err(|error| error.kind());
         assert_eq!(kind, Err(ErrorKind::OutcomeUnknown), "seed {seed}");

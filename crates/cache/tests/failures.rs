@@ -26,7 +26,7 @@ use common::{format, format_options, memory, open, open_options, read, try_open,
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
 
-/// A cache over two media that can be told to fail, and what the origin was asked.
+/// A cache over two media that can be made to fail, with the counts of requests to the origin.
 struct Bench {
     executor: Executor,
     cache_medium: CrashLayer,
@@ -280,7 +280,7 @@ fn what_replaces_dirty_data_on_the_origin_is_durable_there() {
         bench.write(0, 1, 4096).unwrap();
         bench.close(true).unwrap();
         bench.reopen_closed(Mode::WriteThrough);
-        // Cleaning would flush the rest of the line, and with it what is tried here.
+        // Cleaning would flush the rest of the line, and so what this test is about.
         bench.cache.hold_cleaning();
         replace(&mut bench);
         bench.origin_medium = bench.origin_medium.after_power_loss_as(Loss::All, &Power::new());
@@ -304,7 +304,8 @@ fn what_is_discarded_or_zeroed_in_write_back_is_durable_when_it_is_acknowledged(
     }
 }
 
-/// Its record may be on the device, whatever that says: after a restart it would come back over what replaced it.
+/// The record may be on the device although it reported an error: after a restart it would come
+/// back over newer data.
 #[test]
 fn what_may_have_landed_on_a_device_that_failed_is_not_replaced_on_the_origin() {
     let mut bench = Bench::new(Mode::WriteBack);
@@ -423,7 +424,7 @@ fn extents_are_the_origins_with_dirty_data_on_top() {
     );
 }
 
-/// A device that can be told to say things, and whose flush can be made to say one.
+/// A device that publishes events, also during a flush.
 struct Talking {
     inner: SharedDevice,
     hub: EventHub,
@@ -478,7 +479,7 @@ fn writes_lost_between_sending_and_flushing_stay_dirty() {
     assert_eq!(cache.status().dirty_lines, 0);
 }
 
-/// What was dirty there is not forgotten for it.
+/// The dirty data there must not be forgotten.
 #[test]
 fn a_discard_that_the_origin_lost_before_it_was_flushed_is_not_acknowledged() {
     let (mut executor, talking, cache) = talking();
@@ -492,7 +493,8 @@ fn a_discard_that_the_origin_lost_before_it_was_flushed_is_not_acknowledged() {
     assert_eq!(read(&mut executor, &cache, 0, 4096), [0; 4096]);
 }
 
-/// An origin that looks at once, and answers all but flushes 10 ms later; it can be told to say things.
+/// An origin that carries out requests at once, and answers all but flushes 10 ms later; it can
+/// publish events.
 fn answering_later(executor: &mut Executor) -> (CrashLayer, SharedDevice) {
     let (workers, medium) = (Workers::new(), CrashLayer::new(ORIGIN_BYTES, 2));
     let later = Latency::Fixed(Duration::from_millis(10));
@@ -522,7 +524,8 @@ fn writes_lost_while_they_are_sent_stay_dirty() {
     assert_eq!(cache.status().dirty_lines, 1);
 }
 
-/// That it answers after it has told of the loss does not say that it took the discard after that.
+/// An answer after the report of the loss does not prove that the discard was carried out after the
+/// loss.
 #[test]
 fn a_discard_that_the_origin_may_have_lost_before_it_answered_is_not_acknowledged() {
     let mut executor = Executor::in_order();
@@ -559,7 +562,8 @@ fn what_was_read_while_the_origin_lost_it_is_left_out() {
     assert_eq!(read(&mut executor, &cache, 0, 4096), vec![0; 4096]);
 }
 
-/// A cache in write-through and crash mode warm over an origin that says what it lost; its device takes this long.
+/// A cache in write-through and crash mode warm, over an origin that reports its losses; its device
+/// has this latency.
 fn talking_through(latency: Duration) -> (Executor, Arc<Talking>, Arc<Cache>) {
     let mut executor = Executor::in_order();
     let inner = memory(ORIGIN_BYTES);
@@ -610,7 +614,8 @@ fn what_was_on_its_way_into_the_cache_when_the_origin_lost_writes_is_left_out() 
     }
 }
 
-/// A write moves it to a fresh frame with the rest of its line: there it is no safer than where it was.
+/// A write moves the data to a fresh frame with the rest of its line: there it is no safer than
+/// before.
 #[test]
 fn what_the_origin_loses_while_a_write_moves_it_or_later_is_left_out() {
     const HALF: u64 = 2048;
@@ -749,7 +754,7 @@ fn what_is_cleaned_while_the_origin_answers_is_data() {
     executor.spawn(async move { running.run().await });
     let cache_device = memory(1 << 20);
     let medium = Arc::new(MemoryDevice::new(1 << 20, Identity::default()));
-    // Looks at once, and answers a second later.
+    // The device carries out requests at once, and answers a second later.
     let delays = Delays { other: Latency::Fixed(Duration::from_secs(1)), ..Delays::default() };
     let origin: SharedDevice = Arc::new(DelayLayer::new(medium, Arc::new(clock.clone()), &workers, delays, 1));
     format(&mut executor, &cache_device, &origin, format_options());

@@ -25,10 +25,10 @@ const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 96 * LINE + 1536;
 const CACHE_BYTES: u64 = 512 << 10;
 
-/// What the device refuses.
+/// Where the device refuses requests.
 #[derive(Clone, Copy)]
 struct Faults {
-    /// Of its first bytes, superblock and log, as well; else of the frames only.
+    /// Also in its first bytes, superblock and log; otherwise in the frames only.
     of_log: bool,
 }
 
@@ -40,7 +40,7 @@ fn timed(executor: &mut Executor, medium: &CrashLayer, most: u64) -> SharedDevic
     Arc::new(timed)
 }
 
-/// Refuses something every few milliseconds until told to stop; then the device is sound again.
+/// Refuses requests every few milliseconds until `is_over`; then the device is sound again.
 async fn disturb(medium: CrashLayer, clock: Arc<dyn Clock>, seed: u64, faults: Faults, is_over: Arc<AtomicBool>) {
     let mut random = Random::new(seed);
     while !is_over.load(Ordering::Relaxed) {
@@ -62,7 +62,7 @@ async fn disturb(medium: CrashLayer, clock: Arc<dyn Clock>, seed: u64, faults: F
     medium.heal();
 }
 
-/// Every line by itself: what can be read is right. How many cannot.
+/// Checks each line by itself: what can be read is right. Returns how many cannot be read.
 fn check_lines(executor: &mut Executor, cache: &Cache, model: &Model) -> u32 {
     let mut failed = 0;
     for offset in (0..ORIGIN_BYTES).step_by(LINE as usize) {
@@ -75,7 +75,7 @@ fn check_lines(executor: &mut Executor, cache: &Cache, model: &Model) -> u32 {
     failed
 }
 
-/// Whether the cache has failed for good.
+/// Returns whether the cache has failed for good.
 fn run(seed: u64, mode: Mode, crash_mode: CrashMode, faults: Faults) -> bool {
     let mut executor = Executor::new(seed);
     let cache_medium = CrashLayer::new(CACHE_BYTES, seed);
@@ -135,7 +135,7 @@ fn whatever_the_cache_device_refuses_nothing_acknowledged_is_lost() {
             failed += u32::from(run(seed, mode, crash_mode, faults));
         }
     }
-    // Of a few seeds alone all may be of one sort.
+    // With few seeds all may be of one sort.
     let are_few = count < 60;
     assert!(
         are_few || (failed > count / 10 && failed < count),

@@ -1,4 +1,4 @@
-//! What a flush of the cache covers, and which errors of the origin it tells.
+//! Which writes a flush of the cache covers, and which errors of the origin it returns.
 
 mod common;
 
@@ -37,7 +37,8 @@ fn a_flush_covers_what_was_acknowledged_before_a_restart() {
     }
 }
 
-/// Clients of write-back need not flush, also for what was acknowledged before it was that.
+/// Clients of write-back need not flush: the cache flushes what was acknowledged before the mode
+/// was set.
 #[test]
 fn what_was_acknowledged_before_a_restart_is_durable_when_the_cache_is_open_in_write_back() {
     let mut executor = Executor::in_order();
@@ -53,7 +54,7 @@ fn what_was_acknowledged_before_a_restart_is_durable_when_the_cache_is_open_in_w
     assert_eq!(after.durable_bytes(0, LINE as usize), vec![7; LINE as usize]);
 }
 
-/// The origin says once that it could not flush. Whoever wrote has to hear of it.
+/// The origin reports a failed flush once. The client whose write is at stake has to get the error.
 #[test]
 fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
     let mut executor = Executor::in_order();
@@ -68,7 +69,7 @@ fn an_error_of_a_flush_that_nobody_asked_for_is_told_to_the_next_who_does() {
     assert!(executor.block_on(cache.flush()).is_err(), "the write before it may be lost");
 }
 
-/// Nobody flushes in write-back: its clients would never be told.
+/// Clients of write-back do not flush: the error would never reach them.
 #[test]
 fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_flush_may_have_lost() {
     let mut executor = Executor::in_order();
@@ -90,7 +91,7 @@ fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_fl
     executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).expect("and nothing is in the way");
 }
 
-/// What the LUN lost may have been acknowledged by it, and from now on nobody flushes.
+/// What the LUN lost may have been acknowledged by it, and from now on no client flushes.
 #[test]
 fn a_loss_that_is_told_while_the_mode_changes_to_write_back_is_told_to_clients() {
     for seed in 0..20 {
@@ -110,8 +111,8 @@ fn a_loss_that_is_told_while_the_mode_changes_to_write_back_is_told_to_clients()
     }
 }
 
-/// The flush was under way when the line became valid, so it may not have covered it. All else is flushed, and no
-/// client asks for another one.
+/// The flush was under way when the line became valid, so it may not have covered it. Everything
+/// else is flushed, and no client asks for another flush.
 #[test]
 fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
     let mut executor = Executor::in_order();
@@ -145,9 +146,9 @@ fn a_line_that_became_valid_during_a_flush_is_stored_behind_another_one() {
     assert_eq!(read(&mut executor, &cache, 0, LINE), [7; LINE as usize]);
 }
 
-/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and fails. A client's change
-/// that the LUN acknowledges meanwhile, or has in flight then, it may have dropped; nothing else of a client is at
-/// stake.
+/// The cache sends a dirty line, which takes 10 ms, and flushes the LUN, which takes 10 ms and
+/// fails. The flush may have dropped a client's change that the LUN acknowledged meanwhile, or had
+/// in flight; no other client data is at stake.
 #[test]
 fn a_change_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushes_it() {
     let changes: [fn() -> Request; 3] = [
@@ -180,11 +181,11 @@ fn a_change_under_way_while_a_flush_of_the_cache_fails_is_told_to_whoever_flushe
     }
 }
 
-/// What a flush has dropped is on the origin no more: no line goes on to show it, in whatever crash mode, and none is
-/// warm with it after a close.
+/// Data that a flush has dropped is no longer on the origin: no line may go on serving it, in any
+/// crash mode, and none is warm with it after a close.
 #[test]
 fn what_a_failed_flush_dropped_is_not_served_from_clean_lines() {
-    // The fourth flushes by itself what it has.
+    // The fourth crash mode flushes by itself.
     for crash_mode in [CrashMode::DiscardAll, CrashMode::DirtySynchronous, CrashMode::Warm] {
         let mut executor = Executor::in_order();
         let medium = CrashLayer::new(1 << 20, 3);
@@ -223,7 +224,7 @@ fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it(
         // With "all" every write is durable on the LUN, and nothing is left to lose.
         let has_stake = crash_mode != CrashMode::AllSynchronous;
         medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
-        // Half of it into lines that are there, half into new ones.
+        // One half goes into resident lines, the other into new ones.
         for line in 0..LINES {
             write(&mut executor, &cache, line * LINE, &[7; LINE as usize]);
         }
@@ -239,8 +240,9 @@ fn what_a_flush_that_failed_may_have_dropped_is_not_served_as_if_the_lun_had_it(
     }
 }
 
-/// The flush of a write fails and drops it, which the LUN shows until it loses its power, and later flushes end well:
-/// as Linux does with pages that it could not write. The cache reads it meanwhile.
+/// The flush of a write fails and drops its data. The LUN shows the data until it loses its power,
+/// and later flushes succeed, as with pages that Linux could not write. The cache reads it
+/// meanwhile.
 #[test]
 fn what_the_lun_shows_after_a_flush_that_failed_is_not_clean_over_a_restart() {
     for (mode, crash_mode) in [

@@ -1,8 +1,9 @@
-//! What others changed on the origin while a cache was not open is never served from the cache afterwards.
+//! Changes that other hosts made while a cache was not open are never hidden by the cache
+//! afterwards.
 //!
-//! A model knows of every sector what it holds, whether it is dirty in the cache, and whether it was read through it.
-//! Others change the origin behind the cache's back; the power fails at each write of the open that is told of it, and
-//! again behind it.
+//! A model knows of every sector its content, whether it is dirty in the cache, and whether it was
+//! read through it. Other hosts change the origin while the cache is not open. The power fails at
+//! each write of the open that gets the list of changes, and again after it.
 
 mod common;
 
@@ -28,7 +29,8 @@ struct Scenario {
     seed: u64,
     crash_mode: CrashMode,
     line_size: LineSize,
-    /// Whether the cache was closed before others came, or its program was killed.
+    /// Whether the cache was closed before other hosts changed the origin, or its program was
+    /// killed.
     is_closed: bool,
     is_unknown: bool,
 }
@@ -43,12 +45,12 @@ impl Scenario {
 struct World {
     medium: CrashLayer,
     origin: SharedDevice,
-    /// What is to be read, by sector.
+    /// The content that a read has to return, by sector.
     expected: Vec<u8>,
     dirty: BTreeSet<u64>,
     /// Sectors that the cache has read or written.
     touched: BTreeSet<u64>,
-    /// What others changed.
+    /// Ranges that other hosts changed.
     changed: Vec<ByteRange>,
 }
 
@@ -120,7 +122,8 @@ impl World {
         self.medium = self.medium.after_power_loss_as(loss, &Power::new());
     }
 
-    /// Others write to the origin. What is dirty here goes before that, if anything does.
+    /// Changes the origin as another host does. Dirty data here overwrites that, if the scenario
+    /// says so.
     fn change_by_others(&mut self, random: &mut Random) {
         for _ in 0..3 {
             let (first, count) = some_sectors(random);
@@ -158,7 +161,7 @@ fn some_sectors(random: &mut Random) -> (u64, u64) {
     (random.below(ORIGIN_SECTORS - count + 1), count)
 }
 
-/// Whether the power was lost.
+/// Returns whether the power was lost.
 fn others_change_it(scenario: &Scenario, nth: u64) -> bool {
     let context = format!("{scenario:?}, power lost at write {nth} of an open");
     let mut world = World::new(scenario);
@@ -189,7 +192,7 @@ fn others_change_it(scenario: &Scenario, nth: u64) -> bool {
         }
     }
     drop(opened);
-    // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
+    // A caller whose open succeeded forgets the list of changes; otherwise it passes it again.
     let again = if has_opened { Freshness::Unchanged } else { freshness };
     world.lose_power(Loss::Seeded(scenario.seed ^ nth));
     let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
@@ -200,8 +203,8 @@ fn others_change_it(scenario: &Scenario, nth: u64) -> bool {
     !has_opened
 }
 
-/// Seeds tell the rest of the scenario: in order whether the cache was closed, whether what changed is known, and the
-/// size of lines.
+/// Bits of the seed give the rest of the scenario: whether the cache was closed, whether the
+/// changes are known, and the size of lines.
 fn others_change_it_in(crash_mode: CrashMode) {
     const LINE_BYTES: [u64; 4] = [4 << 10, 4 << 10, 16 << 10, 64 << 10];
     let test = block::crash_test!().of_few_crashes(1);
@@ -254,8 +257,8 @@ fn a_conflict_leaves_the_cache_as_it_is() {
     world.check(&mut executor, &cache, "nobody had changed anything");
 }
 
-/// Others change the origin behind an open, before anybody uses the cache: as if the open had been told. Whether the
-/// power was lost at write `nth`.
+/// Other hosts change the origin after an open, before any request to the cache: the result is that
+/// of an open that got the changes. Returns whether the power was lost at write `nth`.
 fn others_change_it_behind_an_open(scenario: &Scenario, nth: u64) -> bool {
     let context = format!("{scenario:?}, power lost at write {nth} behind an open");
     let mut world = World::new(scenario);
@@ -274,7 +277,7 @@ fn others_change_it_behind_an_open(scenario: &Scenario, nth: u64) -> bool {
     power.fail_write(power.writes_seen() + nth);
     let is_invalidated = invalidate(&mut executor, true).is_ok();
     drop((cache, executor));
-    // Whoever asked has been answered, and forgets what has changed. Or not, and says it again.
+    // A caller whose call succeeded forgets the list of changes; otherwise it passes it again.
     let again = if is_invalidated { Freshness::Unchanged } else { Freshness::Changed(world.changed.clone()) };
     world.lose_power(Loss::Seeded(scenario.seed ^ nth));
     let (mut executor, cache) = world.open(scenario, again, true).expect("it opens after any crash");
@@ -297,8 +300,8 @@ fn what_others_change_behind_an_open_is_forgotten_durably_as_well() {
     }
 }
 
-/// Cleaning leaves it to later to say on the device that a line is clean: after a crash it would be cleaned again, over
-/// what others wrote.
+/// The record that a line is clean is written some time after it was cleaned: after a crash without
+/// it the line would be sent again, over the changes of other hosts.
 #[test]
 fn what_was_cleaned_before_others_changed_it_is_not_sent_again_after_a_crash() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm] {

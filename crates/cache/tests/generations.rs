@@ -1,4 +1,4 @@
-//! A warm cache is taken up again only over the content that it is of.
+//! A warm cache is used again only over the generation that its content is of.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn clean_lines_of_another_generation_do_not_count() {
                 assert_eq!((cache.status().resident_lines, cache.status().generation), (16, Some(7)), "warm");
                 bench.close(cache);
             }
-            // Somebody has written to it elsewhere, and says so.
+            // Another host has changed the origin, and the user sets another generation.
             let origin = Arc::clone(&bench.origin);
             write(&mut bench.executor, &origin, 0, &[2; 65536]);
             let cache = bench.open(Some(8)).unwrap();
@@ -90,7 +90,7 @@ fn dirty_lines_of_another_generation_are_refused() {
     assert!(bench.open(Some(8)).is_ok());
 }
 
-/// Seeds tell the crash mode.
+/// Bits of the seed give the crash mode.
 #[test]
 fn the_power_may_fail_while_a_generation_begins() {
     const MODES: [CrashMode; 3] = [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous];

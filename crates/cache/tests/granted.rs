@@ -1,5 +1,6 @@
-//! An origin that several hosts share, of which each may hold ranges alone: what is written there stays here until it
-//! is called back, and nobody reads anything older than what was acknowledged.
+//! An origin that several hosts share, of which each may hold ranges alone: a write there is
+//! delayed until the range is called back, and no read returns anything older than the last
+//! acknowledged write.
 
 mod common;
 
@@ -25,18 +26,18 @@ const LINE: u64 = 4096;
 const PART: u64 = 8 * LINE;
 const SIZE: u64 = 8 * PART;
 
-/// What the target does: who holds what, and who has to give way.
+/// The target: which host holds which range, and which has to give one up.
 struct Unit {
     disk: SharedDevice,
     workers: Workers,
     clock: Arc<dyn Clock>,
-    /// How long a request is on its way.
+    /// Delay of each request.
     delay_ms: AtomicU64,
     hosts: Mutex<Vec<Copies>>,
 }
 
 impl Unit {
-    /// All others give up what they hold of a range.
+    /// All other hosts give up what they hold of a range.
     async fn call_back(&self, host: usize, range: ByteRange) {
         let hosts = self.hosts.lock().unwrap().clone();
         for (_, copies) in hosts.iter().enumerate().filter(|(other, _)| *other != host) {
@@ -58,7 +59,7 @@ impl Unit {
         }
     }
 
-    /// Gives a host what it wants.
+    /// Grants a host what it wants.
     async fn grant(&self, host: usize) {
         let grants = self.hosts.lock().unwrap()[host].grants().unwrap().clone();
         for part in grants.take_wanted(usize::MAX, Waker::noop()) {
@@ -69,14 +70,14 @@ impl Unit {
     }
 }
 
-/// The unit as one host has it.
+/// The unit as one host sees it.
 struct Path {
     unit: Arc<Unit>,
     host: usize,
     copies: Copies,
     events: EventHub,
     reads: AtomicU64,
-    /// Its host was killed.
+    /// Whether its host was killed.
     is_dead: AtomicBool,
 }
 
@@ -187,8 +188,8 @@ impl World {
         self.hosts[host].path.copies.grants().unwrap().set(part, standing);
     }
 
-    /// A host is killed, its lease ends, and it comes back, perhaps after others wrote. How much of its came back; an
-    /// error where it was refused, and given up.
+    /// A host is killed, its lease ends, and it comes back, perhaps after others wrote. Returns how
+    /// much of its dirty data came back; an error where that was refused, and given up.
     fn crash(&mut self, host: usize, random: &mut Random, expected: &mut [u8]) -> Result<u64, ()> {
         self.executor.run_until_stalled();
         let dirty = self.hosts[host].cache.dirty_ranges();
@@ -219,7 +220,7 @@ impl World {
             expected[range.offset as usize..range.end() as usize].fill(251);
         }
         let origin: SharedDevice = path;
-        // What the mark tells is a part at least.
+        // A mark covers whole parts.
         let parts: Vec<ByteRange> = changed.iter().map(|range| grants.range_of(range.offset / PART)).collect();
         let is_conflict = dirty.iter().any(|dirty| parts.iter().any(|part| dirty.overlaps(part)));
         let opening = OpenOptions { freshness: Freshness::Changed(parts), ..options(&self.executor) };
@@ -267,7 +268,7 @@ fn a_write_waits_for_no_grant_and_is_delayed_under_one() {
     world.write(0, LINE, &[3; 512]);
     assert_eq!((world.on_disk(0), world.on_disk(LINE)), (1, 0));
     assert_eq!(world.read(0, 0, 512)[0], 2);
-    // Beside it nothing is held.
+    // Beside it no range is held.
     world.write(0, PART, &[4; 512]);
     assert_eq!(world.on_disk(PART), 4);
     assert_eq!(world.read(1, 0, 512)[0], 2, "before anybody else reads it is there");
@@ -275,7 +276,7 @@ fn a_write_waits_for_no_grant_and_is_delayed_under_one() {
     assert_eq!(world.standing(0, 0), None);
 }
 
-/// What was written was registered by nobody.
+/// No copy of what was written was registered.
 #[test]
 fn what_was_held_alone_is_forgotten_when_it_is_given_up() {
     let mut world = World::with_dirty(2);
@@ -307,7 +308,7 @@ fn nothing_is_sent_of_what_is_being_claimed_back_and_all_of_it_when_it_is() {
     assert_eq!((world.on_disk(0), world.dirty_lines(0)), (2, 0));
 }
 
-/// Others may have the range.
+/// Another host may have the range by now.
 #[test]
 fn nothing_that_is_dirty_is_read_or_acknowledged_when_the_lease_is_over() {
     let mut world = World::with_dirty(4);
@@ -322,7 +323,7 @@ fn nothing_that_is_dirty_is_read_or_acknowledged_when_the_lease_is_over() {
     assert_eq!(world.executor.block_on(reading).unwrap_err().kind(), ErrorKind::Gone);
     assert_eq!(world.executor.block_on(writing).unwrap_err().kind(), ErrorKind::Gone);
     assert_eq!(world.on_disk(0), 1);
-    // It is not lost: the cache has it.
+    // The data is not lost: the cache has it.
     let closing = Arc::clone(&cache);
     world.executor.block_on(async move { closing.close(true).await }).unwrap();
     assert_eq!((world.dirty_lines(0), world.on_disk(0)), (1, 1));
@@ -340,7 +341,7 @@ fn a_write_that_outlasts_its_lease_is_not_acknowledged() {
     assert_eq!(result.unwrap_err().kind(), ErrorKind::Gone);
 }
 
-/// What a crash leaves dirty: it may be written where nobody else has been, and is refused otherwise.
+/// Dirty data after a crash may be sent where no other host has written, and is refused otherwise.
 #[test]
 fn what_a_crash_leaves_is_refused_where_others_wrote() {
     let mut world = World::with_dirty(6);
@@ -376,7 +377,7 @@ fn a_read_over_several_ranges_is_cut_where_they_begin() {
     assert_eq!(world.hosts[0].path.reads.load(Ordering::Relaxed), 3);
 }
 
-/// Each writes over the end of what it holds, into what the other holds.
+/// Each host writes across the end of its range into that of the other.
 #[test]
 fn writes_into_each_others_ranges_do_not_wait_for_each_other() {
     let mut world = World::new(2, 8);
@@ -386,7 +387,7 @@ fn writes_into_each_others_ranges_do_not_wait_for_each_other() {
         world.write(host, offset, &[2; 512]);
         assert_eq!(world.dirty_lines(host), 1);
     }
-    // All of them are under way before the first comes there.
+    // All of them are under way before the first arrives.
     world.unit.delay_ms.store(10, Ordering::Relaxed);
     let range = ByteRange { offset: PART - LINE, length: 2 * LINE };
     let mut pending: Vec<Completion> = Vec::new();
@@ -414,9 +415,10 @@ fn writes_into_each_others_ranges_do_not_wait_for_each_other() {
     assert_eq!(world.read(0, range.offset, 512)[0], 0);
 }
 
-/// Each host changes and reads what it likes, and sees what was written last, whoever wrote it. Ranges come and go as
-/// they are wanted; what is dirty leaves a cache that is small in between. Now and then a host is killed: what only it
-/// had is there again when it comes back, unless somebody wrote there meanwhile, and then it is refused.
+/// Each host changes and reads any range, and sees the last write of any host. Ranges change hands
+/// as they are wanted; a small cache cleans dirty data in between. Now and then a host is killed:
+/// its dirty data is there again when it comes back, unless another host wrote there meanwhile, and
+/// then it is refused.
 #[test]
 fn hosts_that_write_back_by_turns_see_what_was_written_last() {
     let test = block::crash_test!();

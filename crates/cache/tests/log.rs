@@ -1,4 +1,5 @@
-//! What the log keeps until a checkpoint has taken it over, and what it never takes for its own.
+//! What the log keeps until a checkpoint has stored it, and which records it refuses as not its
+//! own.
 
 mod common;
 
@@ -24,7 +25,7 @@ use store::{LogPosition, Superblock};
 const LINE: u64 = 4096;
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// A device that does not answer writes to the ranges that it was told to hold, and does not carry them out.
+/// A device that keeps writes to given ranges without carrying them out or answering.
 struct Holding {
     inner: SharedDevice,
     held: Mutex<Vec<ByteRange>>,
@@ -59,7 +60,8 @@ impl Device for Holding {
     }
 }
 
-/// The log is needed as long as the superblock says so, however far the checkpoint is that says otherwise.
+/// Records stay needed as long as the superblock needs them, however far the checkpoint is that
+/// will release them.
 #[test]
 fn records_stay_until_the_superblock_is_durable_that_does_not_need_them() {
     const LINES: u64 = 12;
@@ -90,7 +92,7 @@ fn records_stay_until_the_superblock_is_durable_that_does_not_need_them() {
     let cache = open(&mut executor, &(Arc::new(medium) as SharedDevice), &origin, Mode::WriteBack);
     for (line, &byte) in acknowledged.borrow().iter().enumerate() {
         let found = read(&mut executor, &cache, line as u64 * LINE, LINE)[0];
-        // The next one of this line may have landed, and was not acknowledged.
+        // The next write of this line may have landed without being acknowledged.
         assert!(found == byte || found == byte + 1, "line {line} holds {found} and not {byte}");
     }
 }
@@ -125,8 +127,8 @@ fn frame_with(executor: &mut Executor, device: &SharedDevice, layout: &Layout, b
     layout.frames().find(begins_so).expect("it is in a frame")
 }
 
-/// A part of a dirty line is written, so it moves, and the power fails between the first sector of its new frame and
-/// the next, behind the record. What the line held else was acknowledged long before.
+/// Part of a dirty line is written, so it moves; the power fails between the first sector of its
+/// new frame and the next, after the record. The rest of the line was acknowledged long before.
 #[test]
 fn a_line_whose_move_was_torn_is_what_it_was() {
     let (device, origin) = (memory(CACHE_BYTES), memory(1 << 20));
@@ -147,9 +149,9 @@ fn a_line_whose_move_was_torn_is_what_it_was() {
     assert_eq!(read(&mut executor, &cache, 0, LINE), [1; LINE as usize]);
 }
 
-/// Block `a` moves, and block `b` comes into the frame that it left, while an older write is under way, so that no
-/// record calls the move settled. Then the device damages what `a` holds: that must not undo the move, and with it what
-/// was acknowledged for `b`.
+/// Block `a` moves, and block `b` comes into the frame that it left, while an older write is under
+/// way, so that no record calls the move settled. Then the device damages the data of `a`: that
+/// must not undo the move, and with it the acknowledged data of `b`.
 #[test]
 fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
     let options = FormatOptions { associativity: Associativity::Ways(2), ..format_options() };
@@ -181,8 +183,8 @@ fn a_write_into_a_frame_that_a_move_freed_proves_the_move() {
     assert_eq!(read(&mut executor, &cache, b * LINE, LINE), [3; LINE as usize]);
 }
 
-/// A start has read from the log that lines became dirty, or clean; the next one, after another crash, finds no such
-/// log any more.
+/// A start has replayed from the log that lines became dirty, or clean; after another crash the
+/// next start no longer has that log.
 #[test]
 fn what_a_log_said_counts_after_a_second_crash() {
     let (device, origin) = (memory(CACHE_BYTES), memory(1 << 20));
@@ -202,13 +204,13 @@ fn what_a_log_said_counts_after_a_second_crash() {
     executor.block_on(async move { cleaning.clean(|_| {}).await }).expect("nothing fails");
     drop((cache, executor));
     drop(start());
-    // Others write it once it is clean.
+    // Another host writes the line once it is clean.
     write(&mut Executor::in_order(), &origin, 0, &[5; LINE as usize]);
     let (mut executor, cache) = start();
     assert_eq!(read(&mut executor, &cache, 0, LINE), [5; LINE as usize]);
 }
 
-/// A file system commits its own journal for each append to what was only reserved.
+/// A file system commits its journal for each append to blocks that it has only reserved.
 #[test]
 fn a_log_is_made_of_data() {
     const LOG_BYTES: u64 = 64 << 10;

@@ -1,5 +1,5 @@
-//! The log of a cache is gone, whole, after a crash: what was written since the last checkpoint is missing, and that is
-//! said.
+//! The whole log of a cache is lost in a crash: the writes since the last checkpoint are missing,
+//! and the open reports that.
 
 mod common;
 
@@ -10,7 +10,7 @@ use block::{ErrorKind, SharedDevice};
 use cache::{Mode, check};
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
-/// Where the superblock's payload says that the log is, and how long.
+/// Offset of the log's offset and length in the superblock.
 const LOG_AT: usize = 128 + 2592;
 
 fn zero_log(executor: &mut Executor, device: &SharedDevice) {

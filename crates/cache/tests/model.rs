@@ -15,7 +15,7 @@ use block::{Geometry, SharedDevice};
 use cache::{Associativity, FormatOptions, LineSize, Mode};
 use common::{Model, Workload, drive, format, format_options, open, read};
 
-/// Small enough that lines come and go.
+/// An origin small enough that lines are evicted.
 fn origin_bytes(line_size: LineSize) -> u64 {
     (96 * 4096).max(24 * line_size.bytes()) + 1536
 }

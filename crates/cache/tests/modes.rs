@@ -1,4 +1,5 @@
-//! What each mode takes in, serves and refuses; cut-off, second use and reading ahead, seen from outside.
+//! Which requests each mode caches, serves and refuses; cut-off, second use and reading ahead, seen
+//! from outside.
 
 mod common;
 
@@ -137,7 +138,7 @@ fn a_stream_is_in_the_cache_before_it_is_asked_for() {
     assert!(status.aheads.misses >= 10 && status.origin_reads < 60, "few large reads: {status:?}");
 }
 
-/// What would be fetched ahead has nowhere to go.
+/// A mode that takes nothing in has no frame to fetch ahead into.
 #[test]
 fn a_cache_that_takes_nothing_in_fetches_nothing_ahead() {
     let mut executor = Executor::new(1);
@@ -182,7 +183,7 @@ fn the_rest_of_a_large_line_comes_with_a_part_of_it() {
         executor.run();
         let expected = if prefetches_lines { 8192 + (32 << 10) + ((size_bytes - 8192) % (32 << 10)) } else { 3 * 512 };
         assert_eq!(cache.status().valid_bytes, expected, "the lines that were read");
-        // One request a line, also over a short stretch that is there.
+        // One request a line, also across a short stretch that is cached.
         let again = if prefetches_lines { 512 } else { 0 };
         assert_eq!(stats.snapshot().of(OperationKind::Read).bytes, expected + again);
         let hits = cache.status().reads.hits;

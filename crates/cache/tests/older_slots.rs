@@ -1,5 +1,5 @@
-//! The newest slot of a page of the table is gone, or an older one stands in its place, in a cache that was closed: as
-//! its older slot says it, the page tells of lines as they were before.
+//! In a closed cache the newest slot of a table page is lost, or has the bytes of an older one: the
+//! page then has the lines as they were before.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::{close, made, memory, open, open_options, read, try_open, write};
 const LINE: u64 = 4096;
 const DEVICE_BYTES: u64 = 1 << 20;
 
-/// What becomes of the newest slot: the older one's bytes are given.
+/// Replacements of the newest slot, made from the bytes of the older one.
 const WOUNDS: [fn(Vec<u8>) -> Vec<u8>; 2] = [|older| vec![0; older.len()], |older| older];
 
 /// Overwrites the newest slot of the table's only page.
@@ -39,7 +39,7 @@ fn a_cache_closed_clean_whose_table_is_an_older_one_begins_without_clean_lines()
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         read(&mut executor, &cache, 0, LINE);
         close(&mut executor, &cache, true);
-        // Others write, and the cache is told, so that the line goes.
+        // Another host writes, and the cache gets the event, so the line is dropped.
         write(&mut executor, &origin, 0, &[2; LINE as usize]);
         let freshness = Freshness::Changed(vec![ByteRange { offset: 0, length: LINE }]);
         let options = OpenOptions { freshness, ..open_options(&executor, Mode::WriteThrough) };

@@ -1,4 +1,4 @@
-//! A write that is refused leaves what was there, and one over what was lost mends it.
+//! A refused write leaves the former content, and a write over lost data mends it.
 
 mod common;
 
@@ -72,7 +72,7 @@ fn a_deferred_write_of_part_of_a_lost_line_leaves_the_rest_lost() {
     assert_eq!(read, Err(ErrorKind::Media), "and it is remembered");
 }
 
-/// What replaces all of a lost line is there, though its data goes into the log.
+/// A write of all of a lost line mends it, although its data goes into the log.
 #[test]
 fn a_lost_line_that_is_written_again_whole_and_deferred_is_lost_no_more() {
     let mut executor = Executor::in_order();
@@ -103,7 +103,7 @@ fn a_lost_line_that_is_written_again_whole_and_deferred_is_lost_no_more() {
     assert_eq!(read, Ok(vec![2; 512]));
 }
 
-/// The same, where the copy is there first.
+/// The same, where the copy is written before the origin refuses.
 #[test]
 fn a_write_that_a_slow_origin_refuses_leaves_no_copy() {
     let mut executor = Executor::in_order();

@@ -1,5 +1,5 @@
-//! One cache takes the place of another while requests go on: nothing that was acknowledged is lost, whatever fails,
-//! and what was warm stays warm.
+//! A successor takes the place of a cache while requests go on: no acknowledged write is lost,
+//! whatever fails, and warm lines stay warm.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn options_of(number: u8, ways: u32, frames: u64) -> FormatOptions {
     }
 }
 
-/// Opens what is to take the place of `old`.
+/// Opens a successor of `old`.
 fn open_successor(
     executor: &mut Executor,
     old: &Arc<Cache>,
@@ -51,7 +51,7 @@ fn open_successor(
     opened
 }
 
-/// Copies, lets requests wait, hands over, and sends requests to the successor.
+/// Copies, hands over, and sends requests to the successor.
 async fn replace(old: Arc<Cache>, new: Arc<Cache>, switch: Arc<SwitchLayer>) -> Result<(), Error> {
     old.copy_to(&new, |_| {}).await?;
     switch.hold();
@@ -102,7 +102,8 @@ fn a_successor_is_warm_and_has_what_is_dirty() {
     }
 }
 
-/// What is being copied was read already, and the successor has nothing yet that it could be told to forget.
+/// The line's data was read for the copy already, and the successor has nothing yet that it could
+/// forget.
 #[test]
 fn what_is_written_while_its_line_is_copied_is_what_the_successor_has() {
     let mut executor = Executor::in_order();
@@ -131,7 +132,8 @@ fn what_is_written_while_its_line_is_copied_is_what_the_successor_has() {
     assert_eq!(read(&mut executor, &new, 0, LINE), [2; LINE as usize]);
 }
 
-/// What is being copied was read already. The successor hears of it as well, and has nothing yet that it could forget.
+/// The line's data was read for the copy already. The event reaches the successor as well, which
+/// has nothing yet that it could forget.
 #[test]
 fn what_others_change_while_its_line_is_copied_is_what_the_successor_has() {
     let mut executor = Executor::in_order();
@@ -161,7 +163,7 @@ fn what_others_change_while_its_line_is_copied_is_what_the_successor_has() {
     assert!(read(&mut executor, &new, 0, LINE) == [2; LINE as usize]);
 }
 
-/// A line is held against its checksum before it is copied.
+/// A line is compared with its checksum before it is copied.
 #[test]
 fn what_the_origin_loses_while_its_line_is_checked_the_successor_does_not_have() {
     let mut executor = Executor::in_order();
@@ -195,7 +197,8 @@ fn what_the_origin_loses_while_its_line_is_checked_the_successor_does_not_have()
     assert!(read(&mut executor, &new, 0, LINE) == there);
 }
 
-/// The successor has heard of a loss that the old cache has not looked at yet: what is copied then is what is lost.
+/// The successor has counted a loss that the old cache has not noted yet: the lines copied then are
+/// lost ones.
 #[test]
 fn what_the_origin_lost_before_a_line_is_copied_the_successor_does_not_have_though_it_heard_of_it_first() {
     let mut executor = Executor::in_order();
@@ -212,7 +215,7 @@ fn what_the_origin_lost_before_a_line_is_copied_the_successor_does_not_have_thou
     let (to, losing) = (Arc::clone(&new), medium.clone());
     executor.block_on(async move {
         losing.lose_cache();
-        // Who flushes looks first; nobody else has had a turn.
+        // A flush looks for events first; no other task has had a turn.
         drop(to.submit(Request::flush()));
         old.copy_to(&to, |_| {}).await.expect("nothing fails");
         old.hand_over(&to).await.expect("nothing fails").finish();
@@ -222,7 +225,7 @@ fn what_the_origin_lost_before_a_line_is_copied_the_successor_does_not_have_thou
     assert!(read(&mut executor, &new, 0, LINE) == there);
 }
 
-/// What it sends would come behind what the successor does.
+/// A write of the old cache under way would arrive after those of the successor.
 #[test]
 fn a_cache_that_is_handed_over_has_nothing_on_its_way() {
     let mut executor = Executor::in_order();
@@ -281,14 +284,14 @@ fn a_successor_that_fails_is_left_behind() {
     let cleaning = Arc::clone(&old);
     executor.block_on(async move { cleaning.clean(|_| {}).await.unwrap() });
     assert_eq!(read(&mut executor, &origin, 0, 512), vec![77; 512]);
-    // Of another disk, or the same cache: not even begun.
+    // For another disk, or the same cache: the copying is not even begun.
     let copying = Arc::clone(&old);
     let error = executor.block_on(async move { copying.copy_to(&copying, |_| {}).await.unwrap_err() });
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
-/// As long as the hand-over is not finished the old cache may go on, and what the successor had sent could overtake
-/// what comes after.
+/// Until the hand-over is finished the old cache may go on, and what the successor had sent could
+/// overtake later writes.
 #[test]
 fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
     for cutoff_bytes in [None, Some(0)] {
@@ -312,12 +315,13 @@ fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
             handing.0.copy_to(&handing.1, |_| {}).await.unwrap();
             handing.0.hand_over(&handing.1).await.unwrap()
         });
-        // Whatever wakes it.
+        // Any notification that wakes its cleaner.
         new.set_dirty_limits(new.dirty_limits());
         executor.run();
         assert_eq!((written(), new.status().dirty_lines), (0, 32), "more is dirty than it would leave so");
         drop(hand_over);
-        // It could not be put in place: the old one goes on, and what it sends is the newest.
+        // The successor was not put in place: the old cache goes on, and what it sends is the
+        // newest.
         write(&mut executor, &old, 0, &[2; 512]);
         let cleaning = Arc::clone(&old);
         executor.block_on(async move { cleaning.clean(|_| {}).await.unwrap() });
@@ -342,7 +346,7 @@ fn a_successor_sends_nothing_to_the_origin_before_it_is_in_place() {
     }
 }
 
-/// It would be the mode of a cache that nobody uses any more.
+/// The mode would be set in a cache without users.
 #[test]
 fn a_mode_that_is_set_while_requests_wait_for_a_successor_is_refused() {
     let mut executor = Executor::in_order();
@@ -365,8 +369,8 @@ fn a_mode_that_is_set_while_requests_wait_for_a_successor_is_refused() {
     assert_eq!(new.mode(), Mode::WriteBack);
 }
 
-/// Whoever waits for a hand-over may be told to stop. What the successor sent to make room for what it got must not
-/// arrive behind what comes after.
+/// The caller of a hand-over may be stopped. What the successor sent to make room must not arrive
+/// after later writes.
 #[test]
 fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
     let mut executor = Executor::in_order();
@@ -406,7 +410,7 @@ fn a_successor_that_is_left_behind_has_nothing_on_its_way() {
     assert_eq!(read(&mut executor, &shared, 0, 512), vec![2; 512]);
 }
 
-/// What the origin has not flushed when it is copied, it could lose.
+/// Data that the origin had not flushed when it was copied: the origin could lose it.
 #[test]
 fn a_successor_does_not_keep_what_the_origin_could_lose() {
     let mut executor = Executor::in_order();
@@ -423,7 +427,7 @@ fn a_successor_does_not_keep_what_the_origin_could_lose() {
     let slow = OpenOptions { lazy_interval: Duration::from_secs(3600), ..open_options(&executor, Mode::WriteThrough) };
     let old = try_open(&mut executor, &first, &origin, slow).unwrap();
     let new = open_successor(&mut executor, &old, &second, &origin, Mode::WriteThrough);
-    // It owes the origin no flush of its own any more.
+    // The successor owes the origin no flush of its own any more.
     executor.block_on(new.flush()).unwrap();
     write(&mut executor, &old, 0, &[7; LINE as usize]);
     let clock = executor.clock();
@@ -466,7 +470,7 @@ fn a_flush_of_a_successor_covers_what_the_old_cache_acknowledged() {
     assert_eq!(medium.durable_bytes(0, LINE as usize), vec![7; LINE as usize]);
 }
 
-/// Whoever wrote through the old cache flushes through the new one.
+/// A client wrote through the old cache and flushes through the new one.
 #[test]
 fn a_successor_tells_of_a_flush_that_failed_before() {
     let mut executor = Executor::in_order();
@@ -490,8 +494,8 @@ fn a_successor_tells_of_a_flush_that_failed_before() {
     executor.block_on(new.flush()).expect("it has been told");
 }
 
-/// Both use the LUN. What it drops while the successor flushes it may be what a client of the old cache wrote, who
-/// knows nothing of the successor.
+/// Both use the LUN. What it drops while the successor flushes it may be a write of a client of the
+/// old cache, which does not know the successor.
 #[test]
 fn what_a_flush_of_a_successor_dropped_is_told_to_the_client_of_the_old_cache_and_not_served() {
     let mut executor = Executor::in_order();

@@ -80,7 +80,7 @@ fn run_trace(executor: &mut Executor, cache: &Arc<Cache>, trace: Vec<Access>, de
     });
 }
 
-/// How a run is set up.
+/// Parameters of a run.
 #[derive(Clone, Copy)]
 struct Setup {
     replacement: Replacement,
@@ -125,7 +125,7 @@ fn one_set_is_a_textbook_lru() {
     }
 }
 
-/// Uses a block of a full set, or has it take the place of another. Whether it was there.
+/// Uses a block of a full set, or evicts another for it. Returns whether it was resident.
 fn access(set: &mut Lists, policy: Replacement, ways: usize, block: u64) -> bool {
     if set.touch(policy, block) {
         return true;

@@ -21,29 +21,30 @@ use workload::trace::{Options, Record, TraceReader};
 
 const BLOCK: u64 = 4096;
 const WAYS: usize = 256;
-/// Of what the first list may have a share.
+/// The lines of which the first list has a share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ShareOf {
     CleanLines,
     AllFrames,
 }
 
-/// Lines that can be evicted, and dirty blocks, the oldest first, and whether they were used again.
+/// Lists of the lines that can be evicted, and the dirty blocks, oldest first, with whether they
+/// were used again.
 #[derive(Clone, Default)]
 struct Set {
     clean: Lists,
     dirty: Vec<(u64, bool)>,
     /// Frames that lines are about to move to.
     reserved_count: usize,
-    /// Clean lines that a write on its way is for: they keep their places, and are not evicted.
+    /// Clean lines that a write under way will change: they keep their places, and are not evicted.
     held: Vec<u64>,
 }
 
 /// A write that was submitted.
 struct Writer {
-    /// What of it is not planned yet.
+    /// The part that is not planned yet.
     rest: Range<u64>,
-    /// What is on its way to the cache's device.
+    /// Blocks whose writes to the cache device are under way.
     group: Vec<u64>,
 }
 
@@ -69,9 +70,9 @@ impl Model {
         &mut self.sets[(block / 16 % count) as usize]
     }
 
-    /// Requests that were in flight together, in their order: each finds or makes its places when it is submitted, and
-    /// so much of a write as has room is on its way then. What is on its way becomes dirty together; then what waited
-    /// is planned.
+    /// Carries out requests that were in flight together, in their order. Each finds or gets its
+    /// frames when it is submitted, and the part of a write that has room is under way then. All
+    /// that is under way becomes dirty together; then the waiting parts are planned.
     fn requests(&mut self, records: &[Record], cleaned: &[Vec<u64>]) {
         self.cleaned = cleaned.to_vec().into();
         let mut writers: Vec<Writer> = Vec::new();
@@ -115,7 +116,7 @@ impl Model {
         }
     }
 
-    /// Plans as many lines of a write at once as there is room for, unless one before it is for some of them.
+    /// Plans as many lines of a write as there is room for, except lines of a write before it.
     fn plan_after(&mut self, before: &[Writer], writer: &mut Writer) {
         let overlaps = |other: &Writer| {
             let start = other.group.first().copied().unwrap_or(other.rest.start);
@@ -139,7 +140,7 @@ impl Model {
         set.clean.touch(policy, block)
     }
 
-    /// Whether there is a frame now.
+    /// Whether a frame can be had now.
     fn make_place(&mut self, block: u64) -> bool {
         let (policy, share_of) = (self.policy, self.share_of);
         let set = self.set(block);
@@ -189,8 +190,8 @@ impl Model {
         }
     }
 
-    /// Cleans what the cache cleaned when it waited at this place; when it did not wait, the model went another way,
-    /// and cleans what was used longest ago.
+    /// Cleans what the cache cleaned when it waited at this point. Where the cache did not wait the
+    /// model differs, and cleans the least recently used lines.
     fn clean_next(&mut self, block: u64) {
         let batch = self.cleaned.pop_front().unwrap_or_else(|| {
             let set = self.set(block);
@@ -225,8 +226,8 @@ impl Set {
     }
 }
 
-/// The miss ratio of a write-back cache that keeps as much dirty as it may, and what it cleaned during each group of
-/// `depth` requests.
+/// The miss ratio of a write-back cache that keeps as much dirty as it may, and what it cleaned
+/// during each group of `depth` requests.
 fn measured(
     trace: &[Record],
     policy: Replacement,
@@ -357,7 +358,7 @@ fn whole_blocks(mut record: Record) -> Record {
     record
 }
 
-/// How far the cache may be from the model.
+/// Largest difference between the miss ratios of cache and model.
 const ALLOWED: f64 = 0.005;
 
 fn compare(name: &str, trace: &[Record], depth: usize) {

@@ -18,7 +18,7 @@ use common::{format, format_options, memory, open, read, write};
 const LINE: u64 = 4096;
 const ORIGIN_BYTES: u64 = 64 * LINE;
 
-/// A device that says that it is smaller than it is, or not.
+/// A device that can report a smaller size than it has.
 struct Resizable {
     inner: SharedDevice,
     size_bytes: AtomicU64,
@@ -55,7 +55,7 @@ impl Device for Resizable {
     }
 }
 
-/// A world whose origin has changed its size, and holds nothing yet.
+/// An origin whose size changes, and the cache over it.
 struct World {
     executor: Executor,
     inner: SharedDevice,
@@ -101,7 +101,7 @@ impl World {
         self.executor.block_on(async move { cache::inspect(&device).await.unwrap() })
     }
 
-    /// What the origin holds, also where it says that it has nothing.
+    /// The origin's content, also behind the end that it reports.
     fn held(&mut self, offset: u64, length: u64) -> Vec<u8> {
         let inner = Arc::clone(&self.inner);
         read(&mut self.executor, &inner, offset, length)
@@ -156,7 +156,7 @@ fn what_is_dirty_beyond_the_end_keeps_nothing_else_from_being_cleaned() {
         assert!(world.executor.block_on(async move { closing.close(false).await }).is_err());
         let closing = Arc::clone(&cache);
         world.executor.block_on(async move { closing.close(true).await }).unwrap();
-        // It is there at the next start, and goes where it belongs when there is such a place again.
+        // The data is there at the next start, and is sent when the origin is large enough again.
         let cache = world.open();
         check_stranded(&cache.status().stranded);
         check_stranded(&world.inspect().stranded);
@@ -168,7 +168,7 @@ fn what_is_dirty_beyond_the_end_keeps_nothing_else_from_being_cleaned() {
     }
 }
 
-/// A write that finds as much dirty as may be is told, instead of waiting for ever.
+/// A write that finds as much dirty as may be gets an error, instead of waiting for ever.
 #[test]
 fn a_write_does_not_wait_for_what_cannot_be_cleaned() {
     let mut world = World::new(FormatOptions { frames_max: Some(16), ..format_options() });
@@ -182,7 +182,7 @@ fn a_write_does_not_wait_for_what_cannot_be_cleaned() {
     let error = world.executor.block_on(writing).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.to_string().contains("beyond the end"), "{error}");
-    // One that something can be done for waits for that, wherever its turn is.
+    // A write whose room can be made waits for that.
     world.resize(42 * LINE);
     for line in 0..8 {
         write(&mut world.executor, &cache, line * LINE, &[8; LINE as usize]);
@@ -191,7 +191,7 @@ fn a_write_does_not_wait_for_what_cannot_be_cleaned() {
     assert_eq!(world.held(40 * LINE, 2 * LINE), [7; 2 * LINE as usize]);
 }
 
-/// And nothing else of it.
+/// Only that is given up.
 #[test]
 fn what_is_dirty_beyond_the_end_can_be_given_up() {
     for crash_mode in [CrashMode::DirtySynchronous, CrashMode::Warm, CrashMode::AllSynchronous] {
@@ -222,7 +222,7 @@ fn what_is_dirty_beyond_the_end_can_be_given_up() {
     }
 }
 
-/// It is all there, or less of it; and of the rest nothing is missing.
+/// The data is all there, or part of it was given up; nothing else is missing.
 #[test]
 fn the_power_may_fail_at_every_write_of_giving_up() {
     let test = block::crash_test!().of_few_crashes(4);
@@ -231,7 +231,7 @@ fn the_power_may_fail_at_every_write_of_giving_up() {
     }
 }
 
-/// Whether it came to that.
+/// Returns whether the power was lost.
 fn loses_power_while_giving_up(seed: u64, nth: u64) -> bool {
     let medium = CrashLayer::new(1 << 20, seed ^ nth);
     let mut world = World::on(Arc::new(medium.clone()), format_options());

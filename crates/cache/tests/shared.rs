@@ -1,5 +1,5 @@
-//! An origin that several hosts share: what it asks back is forgotten, also what is on its way, and nothing is used
-//! that may be old.
+//! An origin that several hosts share: revoked copies are forgotten, also data under way, and no
+//! stale copy is used.
 
 mod common;
 
@@ -19,7 +19,7 @@ use common::{close, made, memory, open, open_options, read, try_open, write};
 
 const LINE: u64 = 4096;
 
-/// A device that others use, too. It counts what is read of it, and may keep an answer back.
+/// A device that other hosts use, too. It counts reads, and may hold an answer back.
 struct Shared {
     inner: SharedDevice,
     copies: Copies,
@@ -87,7 +87,7 @@ impl World {
         found
     }
 
-    /// What others do: the copies are asked back, and then it is changed.
+    /// A change by another host: the copies are revoked, and then the content is changed.
     fn change(&mut self, byte: u8) {
         let dropped = self.origin.copies.revoke(ByteRange { offset: 0, length: LINE });
         self.executor.block_on(dropped);
@@ -110,7 +110,7 @@ fn what_is_asked_back_is_read_again() {
     assert_eq!((world.read(), world.reads()), (5, 0));
 }
 
-/// The answer and the request for copies overtake each other.
+/// The answer and the revocation overtake each other.
 #[test]
 fn what_is_asked_back_on_its_way_is_given_to_who_waits_and_not_kept() {
     let mut world = World::new(Mode::WriteThrough);
@@ -137,7 +137,7 @@ fn copies_are_not_used_when_the_lease_is_over() {
     assert_eq!((world.read(), world.reads()), (0, 1));
 }
 
-/// A write tells the origin of no copy: somebody else's change would not be told.
+/// A write registers no copy at the origin: a change by another host would not revoke it.
 #[test]
 fn what_is_written_is_not_kept() {
     let mut world = World::new(Mode::WriteThrough);
@@ -149,7 +149,7 @@ fn what_is_written_is_not_kept() {
 }
 
 impl World {
-    /// Reads so many lines from the first on.
+    /// Reads `count` lines from the first on.
     fn read_lines(&mut self, count: u64) {
         for line in 0..count {
             read(&mut self.executor, &self.cache, line * LINE, LINE);
@@ -157,7 +157,7 @@ impl World {
         self.executor.run_until_stalled();
     }
 
-    /// Opens the cache anew, which keeps what others have not `changed`.
+    /// Opens the cache anew; it keeps lines that others have not `changed`.
     fn open_again(&mut self, changed: Vec<ByteRange>) {
         let options = OpenOptions {
             keeps_shared: true,
@@ -179,7 +179,7 @@ fn a_cache_that_was_closed_keeps_what_is_to_be_registered_and_what_was_asked_bac
     close(&mut world.executor, &cache, false);
     world.open_again(vec![ByteRange { offset: 4 * LINE, length: 512 }]);
     let range = |first, count| ByteRange { offset: first * LINE, length: count * LINE };
-    // Of the line that was changed in part there is something left.
+    // Part of the line that was changed in part is left.
     assert_eq!(world.cache.clean_ranges(8), [range(1, 7)]);
     world.read_lines(8);
     assert_eq!(world.reads(), 2, "the first and a part of the fifth");
@@ -191,7 +191,7 @@ fn a_cache_that_was_closed_keeps_what_is_to_be_registered_and_what_was_asked_bac
     assert_eq!(world.cache.clean_ranges(1), [range(0, 8)]);
 }
 
-/// What it was asked for it dropped here, and the device knows nothing of that.
+/// Revocations were handled in memory, and the device knows nothing of them.
 #[test]
 fn a_cache_of_a_shared_origin_that_was_not_closed_keeps_nothing_whatever_its_crash_mode() {
     let mut world = World::new(Mode::WriteThrough);

@@ -1,5 +1,5 @@
-//! Several threads at once, with cleaning, checkpoints and replacement under way: nobody waits for ever and everybody
-//! reads what it wrote.
+//! Several threads at once, with cleaning, checkpoints and replacement under way: no thread waits
+//! for ever, and each reads what it wrote.
 
 mod common;
 
@@ -17,10 +17,10 @@ use tokio::task::JoinHandle;
 const CLIENTS: u64 = 8;
 const LINES_PER_CLIENT: u64 = 40;
 const REQUESTS: u64 = 1500;
-/// After which somebody waits for ever, on a busy machine, too.
+/// Longer than any wait on a busy machine that is not for ever.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// A clock ten times as fast as ours, and what turns it.
+/// A clock ten times as fast as real time, and the thread that drives it.
 fn turning_clock() -> (Arc<VirtualClock>, JoinHandle<()>) {
     let clock = Arc::new(VirtualClock::new());
     let turned = Arc::clone(&clock);
@@ -33,7 +33,7 @@ fn turning_clock() -> (Arc<VirtualClock>, JoinHandle<()>) {
     (clock, turning)
 }
 
-/// Clients own every eighth sector, so that they meet in every line.
+/// Each client owns every eighth sector, so that clients share every line.
 async fn client(cache: Arc<Cache>, number: u64) {
     let mut random = Random::new(number);
     let mut expected = vec![0u8; (LINES_PER_CLIENT * CLIENTS) as usize];
@@ -88,7 +88,7 @@ fn threads_read_what_they_wrote() {
     });
 }
 
-/// Each thread writes its own lines until it is refused.
+/// Each thread writes its own lines until a write is refused.
 async fn write_until_closed(cache: Arc<Cache>, number: u64) -> Vec<[u8; 2]> {
     let mut held = vec![[0, 0]; LINES_PER_CLIENT as usize];
     for round in 1..=u8::MAX {

@@ -14,7 +14,7 @@ use cache::{Cache, CrashMode, FormatOptions, Mode, OpenOptions};
 use common::{format, format_options, read, try_open, write};
 
 const LINE: u64 = 4096;
-/// Four times as many as the cache has room for.
+/// Four times as many lines as the cache has room for.
 const ORIGIN_LINES: u64 = 4096;
 const CACHE_LINES: u64 = 1024;
 /// One request each ten milliseconds.
@@ -26,14 +26,14 @@ struct Load {
 }
 
 impl Load {
-    /// Some lines much more often than others, all over the origin, and one request of ten a write; the share of reads
-    /// that were hits.
+    /// Requests over the whole origin, some lines much more often than others, one of ten a write.
+    /// Returns the share of reads that were hits.
     fn run(&mut self, executor: &mut Executor, cache: &Arc<Cache>, requests: usize) -> f64 {
         let before = cache.status().reads;
         let clock = executor.clock();
         for _ in 0..requests {
             let place = (0..3).map(|_| self.random.below(ORIGIN_LINES)).min().expect("there are three");
-            // Not the first ones beside each other.
+            // Frequent lines are not adjacent.
             let line = place * 1021 % ORIGIN_LINES;
             match self.random.chance(0.1) {
                 true => write(executor, cache, line * LINE, &[7; LINE as usize]),
@@ -63,7 +63,7 @@ fn before_and_after(crash_mode: CrashMode, mode: Mode, loss: Loss) -> (f64, f64)
             let options = FormatOptions { crash_mode, frames_max: Some(CACHE_LINES), ..format_options() };
             format(&mut executor, &device, &origin, options);
         }
-        // As it is outside of tests.
+        // The options of a cache outside of tests.
         let options = OpenOptions::new(mode, Arc::new(executor.clock()));
         let cache = try_open(&mut executor, &device, &origin, options).expect("a cache can be opened after any crash");
         (executor, cache)
@@ -88,7 +88,7 @@ fn a_warm_cache_has_the_hit_ratio_after_a_crash_that_it_had_before() {
             assert!(after >= 0.95 * before, "{mode}, {loss:?}: {before} before and {after} after");
         }
     }
-    // And that is not because it fills again so soon.
+    // The ratio is not reached by filling again quickly.
     let (before, after) = before_and_after(CrashMode::DirtySynchronous, Mode::WriteThrough, Loss::InFlightOnly);
     assert!(after < 0.9 * before, "{before} before and {after} after");
 }

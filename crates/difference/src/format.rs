@@ -1,4 +1,4 @@
-//! The bytes of a difference, format version 2. The page `docs/formats/difference.md` says why they are so.
+//! The bytes of a difference, format version 2. `docs/formats/difference.md` gives the reasons.
 //!
 //! ```text
 //! | superblock 4 KiB | map: one sector of 512 bytes for 126 chunks of the base | slots, one chunk each | superblock 4 KiB |
@@ -15,22 +15,23 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX};
 
-/// What the superblock calls it.
+/// The kind of store in the superblock.
 pub const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, version_min: 2, name: "difference" };
 
 /// Bytes 4 to 12 of a difference of version 1, which had one header in 512 bytes and no superblock.
 const MAGIC_OF_VERSION_1: &[u8; 8] = b"fb-diff\0";
 
-/// Bytes of each sector of the map: the atomic unit of the medium, so that none is ever half new.
+/// Bytes of a sector of the map: the atomic unit of the medium, so that a power loss never leaves
+/// one half written.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
-/// Where the map begins.
+/// Offset of the map.
 const MAP_OFFSET: u64 = SUPERBLOCK_BYTES as u64;
 
 /// Slots begin at multiples of this.
 const SLOT_ALIGNMENT: u64 = 4096;
 
-/// Chunks that one sector of the map tells of.
+/// Chunks with an entry in one sector of the map.
 pub(crate) const ENTRIES_PER_SECTOR: usize = (SECTOR_BYTES - 8) / 4;
 const _: () = assert!(ENTRIES_PER_SECTOR == 126);
 
@@ -38,13 +39,13 @@ const _: () = assert!(ENTRIES_PER_SECTOR == 126);
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub(crate) struct ParametersRaw {
-    /// The base. Its size is that of the device that both make.
+    /// The base. Its size is that of the combined device.
     pub(crate) binding: BindingRaw,
-    /// Which generation of its content; 0 where nobody said.
+    /// Generation of the base's content; 0 where the user set none.
     pub(crate) generation: U64,
-    /// Chunks that there is room for.
+    /// Count of slots.
     pub(crate) slot_count: U64,
-    /// Where the first of them is.
+    /// Offset of the first slot.
     pub(crate) slots_offset: U64,
     /// Bytes of a chunk, a power of two.
     pub(crate) chunk_bytes: U32,
@@ -68,13 +69,13 @@ impl ParametersRaw {
     }
 }
 
-/// A sector of the map. All zero: never written, all of its chunks are the base's.
+/// A sector of the map. All zero: never written; its chunks are all the base's.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 struct MapSectorRaw {
     /// crc32c of the uuid and bytes 4..512.
     checksum: U32,
-    /// Which sector of the map.
+    /// Index of the sector in the map.
     index: U32,
     /// 0: the base's; ffffffff: zeroes; else the number of its slot, from 1 on.
     entries: [U32; ENTRIES_PER_SECTOR],
@@ -84,7 +85,7 @@ const _: () = assert!(size_of::<MapSectorRaw>() == SECTOR_BYTES);
 /// Entries of one sector of the map, as numbers.
 pub(crate) type Entries = [u32; ENTRIES_PER_SECTOR];
 
-/// Where everything is.
+/// The offsets and sizes of all structures of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) uuid: Uuid,
@@ -99,7 +100,8 @@ impl Layout {
     /// The layout of a difference on a device of `device_bytes`.
     ///
     /// # Errors
-    /// `InvalidRange` for a chunk size that makes no sense, a base of too many chunks, or no room for a chunk.
+    /// `InvalidRange` for an impossible chunk size, a base of too many chunks, or no room for a
+    /// chunk.
     pub(crate) fn new(uuid: Uuid, base: &Binding, device_bytes: u64, chunk_bytes: u32) -> Result<Self, Error> {
         let is_sensible = chunk_bytes.is_power_of_two()
             && (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes)
@@ -130,7 +132,7 @@ impl Layout {
         Ok(Self { uuid, base_bytes: base.size_bytes, chunk_bytes, chunk_count, slot_count, slots_offset })
     }
 
-    /// The layout that a superblock tells.
+    /// The layout that a superblock describes.
     ///
     /// # Errors
     /// `Corrupt` when it is impossible.
@@ -148,12 +150,12 @@ impl Layout {
         self.chunk_count.div_ceil(ENTRIES_PER_SECTOR as u64) as usize
     }
 
-    /// Where a sector of the map is.
+    /// Offset of a sector of the map.
     pub(crate) fn sector_offset(&self, sector: usize) -> u64 {
         MAP_OFFSET + (sector * SECTOR_BYTES) as u64
     }
 
-    /// Where a slot is.
+    /// Offset of a slot.
     pub(crate) fn slot_offset(&self, slot: u32) -> u64 {
         self.slots_offset + u64::from(slot) * self.chunk_bytes
     }
@@ -165,7 +167,7 @@ pub(crate) async fn is_version_1(device: &SharedDevice) -> bool {
     head.is_ok_and(|head| head.get(4..12) == Some(MAGIC_OF_VERSION_1))
 }
 
-/// A sector of the map.
+/// The bytes of a sector of the map.
 pub(crate) fn emit_sector(uuid: Uuid, index: usize, entries: &Entries) -> [u8; SECTOR_BYTES] {
     let mut sector = MapSectorRaw { checksum: U32::ZERO, index: (index as u32).into(), entries: entries.map(U32::new) };
     sector.checksum = sector_checksum(uuid, sector.as_bytes()).into();
@@ -175,7 +177,7 @@ pub(crate) fn emit_sector(uuid: Uuid, index: usize, entries: &Entries) -> [u8; S
 /// The entries of a sector of the map; `None` when it was never written.
 ///
 /// # Errors
-/// `Corrupt` when it is damaged or another one.
+/// `Corrupt` when it is damaged, or is another sector.
 pub(crate) fn parse_sector(uuid: Uuid, index: usize, bytes: &[u8]) -> Result<Option<Entries>, Error> {
     if bytes.len() == SECTOR_BYTES && bytes.iter().all(|&byte| byte == 0) {
         return Ok(None);

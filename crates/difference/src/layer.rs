@@ -1,4 +1,4 @@
-//! The device: base and difference as one.
+//! The combined device of base and difference.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,38 +20,38 @@ use crate::format::{KIND, Layout, ParametersRaw, SECTOR_BYTES, is_version_1, par
 use crate::limits::{CHUNK_BYTES_DEFAULT, MAP_READ_BYTES, MAP_WRITES_IN_FLIGHT};
 use crate::map::{Map, Place};
 
-/// Chosen when a difference is formatted.
+/// Options of formatting.
 #[derive(Clone, Copy, Debug)]
 pub struct DifferenceOptions {
     /// Its identifier: two differences never have the same.
     pub uuid: Uuid,
     /// Bytes copied at once, a power of two from 4096 to 1 MiB.
     pub chunk_bytes: u32,
-    /// Which generation of its content the base has, from 1 on; 0 where nobody says.
+    /// Generation of the base's content, from 1 on; 0 where the user sets none.
     pub generation: u64,
 }
 
 impl DifferenceOptions {
-    /// The usual, under this identifier.
+    /// The defaults, with this identifier.
     pub fn new(uuid: Uuid) -> Self {
         Self { uuid, chunk_bytes: CHUNK_BYTES_DEFAULT, generation: 0 }
     }
 }
 
-/// How full a difference is.
+/// The use of a difference's room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DifferenceStatus {
-    /// Of the base's content, when it was made; 0 where nobody said.
+    /// Generation of the base's content when the difference was made; 0 where the user set none.
     pub generation: u64,
     /// Bytes copied at once.
     pub chunk_bytes: u64,
-    /// Bytes that there is room for.
+    /// Bytes of all slots.
     pub room_bytes: u64,
-    /// Bytes in use. What was discarded counts until the next flush.
+    /// Bytes of slots in use; those of discarded chunks count until the next flush.
     pub used_bytes: u64,
 }
 
-/// A base with a difference. Poll [`Difference::run`] as long as it is in use.
+/// A base with a difference, as one device. Poll [`Difference::run`] as long as it is in use.
 pub struct Difference {
     shared: Arc<Shared>,
     workers: Workers,
@@ -62,19 +62,19 @@ struct Shared {
     difference: SharedDevice,
     layout: Layout,
     generation: u64,
-    /// Whole chunks. Reads share.
+    /// By whole chunks. Reads share.
     ranges: RangeLock,
-    /// Taken before `map` by who stores the map, one at a time.
+    /// Taken before `map` to store the map, once at a time.
     storing: futures_util::lock::Mutex<()>,
-    /// Why slots are not used any more: a flush that failed may have dropped what is in them, also around what was
-    /// written, and another one, answered well a moment later, would seem to have made that durable. What was flushed
-    /// before is there at the next opening.
+    /// The failed flush since which slots are not used any more. It may have dropped data in slots,
+    /// also around what was written, and a later flush that succeeds would seem to have made it
+    /// durable. The next opening finds what was flushed before.
     failure: OnceLock<Error>,
     /// Short sections, never across an await.
     map: Mutex<Map>,
 }
 
-/// A part of a request that lies in one place.
+/// A part of a request with one source.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     /// Offset in the request's buffer.
@@ -87,7 +87,7 @@ struct Piece {
 enum Source {
     Base,
     Zeroes,
-    /// At this offset of the difference.
+    /// The difference, at this offset.
     Difference(u64),
 }
 
@@ -95,8 +95,8 @@ impl Difference {
     /// Makes `difference` an empty difference from `base`. What was on it is gone: the caller asks first.
     ///
     /// # Errors
-    /// `InvalidRange` when it is too small, and for a chunk size that makes no sense; `Unsupported` when it cannot be
-    /// written in 512 bytes or the base has a name that is too long; the device's own.
+    /// `InvalidRange` when it is too small, and for an impossible chunk size; `Unsupported` when it
+    /// cannot be written in 512 bytes or the base has a name that is too long; the device's own.
     pub async fn format(
         difference: &SharedDevice,
         base: &SharedDevice,
@@ -106,7 +106,7 @@ impl Difference {
         let binding = Binding::of(&**base);
         let layout = Layout::new(options.uuid, &binding, difference.geometry().size_bytes, options.chunk_bytes)?;
         let parameters = ParametersRaw::new(&layout, &binding, options.generation)?;
-        // The superblock last: a difference that is half made is none.
+        // The superblock last: a half-made difference has none.
         superblock::erase(difference).await?;
         let (mut offset, end) = (layout.sector_offset(0), layout.sector_offset(layout.sector_count()));
         while offset < end {
@@ -119,12 +119,13 @@ impl Difference {
         Ok(())
     }
 
-    /// Opens a difference made by [`Difference::format`]. With `generation`, that of the base's content, one that was
-    /// made for another generation is refused. One program at a time: the caller keeps others off the device.
+    /// Opens a difference made by [`Difference::format`]. If `generation`, that of the base's
+    /// content, is given, a difference made for another one is refused. One program at a time: the
+    /// caller keeps others off the device.
     ///
     /// # Errors
-    /// `Corrupt` when it is none, is damaged, or belongs to another base or generation (the message names both); the
-    /// devices' own.
+    /// `Corrupt` when the device has none, is damaged, or belongs to another base or generation
+    /// (the message names both); the devices' own.
     pub async fn open(difference: SharedDevice, base: SharedDevice, generation: Option<u64>) -> Result<Self, Error> {
         check_blocks(&difference)?;
         let mut superblock: Superblock<ParametersRaw> = match Superblock::read(&difference, KIND).await {
@@ -139,8 +140,9 @@ impl Difference {
             return Err(of_larger_base(&binding, base.geometry().size_bytes));
         }
         let layout = Layout::of(superblock.uuid(), parameters, &binding, difference.geometry().size_bytes)?;
-        // A program that was killed may have left what it wrote in the device's own cache. A slot that this map says is
-        // free must not be another chunk's after all, when the power fails once it is used.
+        // A program that was killed may have left writes in the device's volatile cache. A slot
+        // that this map has as free must not turn out to be another chunk's after a later power
+        // loss.
         difference.flush().await?;
         let map = load(&difference, &layout).await?;
         if superblock.copies().is_one_damaged() {
@@ -159,7 +161,7 @@ impl Difference {
         Ok(Self { shared: Arc::new(shared), workers: Workers::new() })
     }
 
-    /// Carries on requests that nobody awaits. Ends with [`Difference::stop`].
+    /// Carries on requests whose caller has stopped waiting. Ends with [`Difference::stop`].
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let workers = self.workers.clone();
         async move { workers.run().await }
@@ -170,7 +172,7 @@ impl Difference {
         self.workers.stop();
     }
 
-    /// How full it is.
+    /// The use of its room.
     pub fn status(&self) -> DifferenceStatus {
         let layout = &self.shared.layout;
         DifferenceStatus {
@@ -182,7 +184,7 @@ impl Difference {
     }
 }
 
-/// The map is written in sectors of 512 bytes, each whole or not at all.
+/// Refuses a device that cannot write the map in whole sectors of 512 bytes.
 fn check_blocks(difference: &SharedDevice) -> Result<(), Error> {
     let block_bytes = difference.geometry().logical_block_bytes;
     if block_bytes as usize <= SECTOR_BYTES {
@@ -193,7 +195,8 @@ fn check_blocks(difference: &SharedDevice) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, context))
 }
 
-/// Refuses what was made from other content under the same name: the chunks of both would be mixed in silence.
+/// Refuses a difference made from other content of the same base: it would mix the chunks of both
+/// unnoticed.
 fn check_generation(made_for: u64, generation: Option<u64>) -> Result<(), Error> {
     let Some(now) = generation.filter(|&now| now != made_for) else { return Ok(()) };
     let context = if made_for == 0 {
@@ -248,7 +251,7 @@ impl Device for Difference {
         }
     }
 
-    /// The base's target, and a unit and serial number that no other difference has.
+    /// The base's target, with a unit and a serial number that are unique to this difference.
     fn identity(&self) -> Identity {
         let base = self.shared.base.identity();
         let uuid = self.shared.layout.uuid.simple().to_string();
@@ -308,7 +311,7 @@ impl Shared {
         })
     }
 
-    /// Bytes of a chunk: the last one may be short.
+    /// The bytes of a chunk of the base; the last one may be short.
     fn chunk_range(&self, chunk: u64) -> ByteRange {
         let offset = chunk * self.layout.chunk_bytes;
         ByteRange { offset, length: self.layout.chunk_bytes.min(self.layout.base_bytes - offset) }
@@ -332,7 +335,7 @@ impl Shared {
         }
     }
 
-    /// Where the parts of a range are, those that follow each other in one place joined.
+    /// The sources of a range, with adjacent parts of one source joined.
     fn pieces(&self, range: ByteRange) -> Vec<Piece> {
         let map = self.map();
         let mut pieces: Vec<Piece> = Vec::new();
@@ -355,7 +358,7 @@ impl Shared {
         let pieces = self.pieces(range);
         let response = self.read_pieces(&pieces, range, buffer).await;
         let is_in_slot = |piece: &Piece| matches!(piece.source, Source::Difference(_));
-        // Asked now: what was dropped meanwhile may have been read.
+        // Checked after the read: it may have returned slots whose data was dropped meanwhile.
         match self.check_slots() {
             Err(error) if pieces.iter().any(is_in_slot) => Response::failed(error, response.buffer),
             _ => response,
@@ -385,7 +388,7 @@ impl Shared {
         Response::done(buffer)
     }
 
-    /// The device that has a piece, and where; `None` for zeroes.
+    /// The device and offset of a piece; `None` for zeroes.
     fn source(&self, piece: Piece, range: ByteRange) -> Option<(&SharedDevice, u64)> {
         match piece.source {
             Source::Base => Some((&self.base, range.offset + piece.at)),
@@ -403,7 +406,7 @@ impl Shared {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Whether slots have what they are said to have.
+    /// Fails once a flush has failed: slots may lack their data.
     fn check_slots(&self) -> Result<(), Error> {
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -438,7 +441,8 @@ impl Shared {
         written.map(drop)
     }
 
-    /// A free slot. When there is none, the map is stored first, which frees what was discarded.
+    /// Takes a free slot. When there is none, stores the map first, which frees slots of discarded
+    /// chunks.
     async fn allocate(&self) -> Result<u32, Error> {
         if let Some(slot) = self.map().allocate() {
             return Ok(slot);
@@ -453,7 +457,7 @@ impl Shared {
         })
     }
 
-    /// Whole chunks take no room any more; parts of others are written.
+    /// Makes a range zero: whole chunks give up their slots, parts of chunks are written.
     async fn zero(&self, range: ByteRange, fua: bool) -> Result<(), Error> {
         for (chunk, part) in self.parts(range) {
             let place = self.map().get(chunk);
@@ -466,7 +470,7 @@ impl Shared {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Makes what is in the slots durable, then the map as it is now.
+    /// Makes the slots durable, then the map as it is now.
     async fn flush(&self) -> Result<(), Error> {
         let _alone = self.storing.lock().await;
         self.check_slots()?;
@@ -500,7 +504,8 @@ impl Shared {
         flushed.inspect_err(|error| drop(self.failure.set(error.clone())))
     }
 
-    /// What the base stores, and on top of it what is here. The answer ends where the base's does.
+    /// The base's extents, overlaid with those of the difference. The answer ends where the base's
+    /// does.
     async fn extents(&self, range: ByteRange) -> Result<Vec<Extent>, Error> {
         let mut extents = Vec::new();
         for piece in self.pieces(range) {
@@ -527,7 +532,7 @@ impl Shared {
 }
 
 impl Piece {
-    /// Whether what comes next from `source` goes on where this ends.
+    /// Whether `source` continues this one.
     fn is_followed_by(&self, source: Source) -> bool {
         match (self.source, source) {
             (Source::Base, Source::Base) | (Source::Zeroes, Source::Zeroes) => true,

@@ -1,4 +1,5 @@
-//! A base that many share and nobody changes, and what one host makes of it, on a device of its own.
+//! A base shared by many hosts and never written, with one host's changes (the *difference*) on a
+//! device of its own.
 //!
 //! ```text
 //!   read   chunk not written yet ─► base        chunk written ─► its slot in the difference
@@ -6,11 +7,11 @@
 //!          chunk written         ─► into its slot
 //!   flush  the slots, then the map that names them
 //! ```
-//! - The base is only read. A difference is bound to its identity and to the generation of its content, and refuses
-//!   another.
-//! - The map on the device names a slot only when what is in it is durable; until then the chunk is what it was. So
-//!   after a power loss each chunk is what was flushed last, and what was written since is there or not, as with any
-//!   disk whose cache is volatile. A write with force unit access flushes.
+//! - The base is only read. A difference is bound to its identity and to the generation of its
+//!   content, and refuses any other.
+//! - The map on the device names a slot only when its data is durable; until then the chunk is what
+//!   it was. So after a power loss each chunk has what was flushed last, and later writes are there
+//!   or not, as with any disk with a volatile cache. A write with force unit access flushes.
 //! - A chunk of zeroes takes no slot: discarding gives room back, with the next flush.
 //! - The difference may be smaller than the base. When it is full, a write to a chunk that has no slot is refused with
 //!   `NoSpace`.
@@ -18,8 +19,8 @@
 //! | module | holds |
 //! |---|---|
 //! | `layer` | [`Difference`]: base and difference as one device |
-//! | `map` | which chunks differ, and where they are |
-//! | `format` | the bytes, described in `docs/formats/difference.md` |
+//! | `map` | the chunks that differ, and their slots |
+//! | `format` | the bytes of a difference, described in `docs/formats/difference.md` |
 //! | [`limits`] | the bounds of this crate |
 
 #![forbid(unsafe_code)]

@@ -3,11 +3,11 @@
 /// Bytes of a chunk that is copied at once: a page of memory at least, and no more than any device takes in one
 /// request.
 pub const CHUNK_BYTES_MIN: u32 = 4096;
-/// See [`CHUNK_BYTES_MIN`].
+/// Largest chunk in bytes; see [`CHUNK_BYTES_MIN`].
 pub const CHUNK_BYTES_MAX: u32 = 1 << 20;
 
-/// Bytes of a chunk unless told otherwise: few enough that a small write copies little, enough that the map of a large
-/// base is small.
+/// Default bytes of a chunk: few enough that a small write copies little, enough that the map of a
+/// large base is small.
 pub const CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
 
 /// Chunks of a base: the largest numbers of slots have a meaning of their own. 256 TiB in chunks of 64 KiB.

@@ -1,9 +1,9 @@
-//! Which chunks differ from the base, and where they are.
+//! The map: which chunks differ from the base, and in which slots they are.
 //!
 //! What it keeps true:
 //! - a slot holds at most one chunk;
-//! - a slot that a chunk left is given to another only after the map that says so is durable: until then a power loss
-//!   brings back the map that has it.
+//! - a slot that a chunk left is given to another only after the map without it is durable: until
+//!   then a power loss brings back the map that names it.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::format::{ENTRIES_PER_SECTOR, Entries, Layout, SECTOR_BYTES, emit_sector};
 
-/// Where a chunk is.
+/// The place of a chunk's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Base,
@@ -41,30 +41,30 @@ impl Place {
 /// The map.
 pub(crate) struct Map {
     uuid: Uuid,
-    /// Memory is taken for sectors that say anything.
+    /// Sectors in memory; `None` for those with only entries of the base.
     sectors: Vec<Option<Box<Entries>>>,
-    /// Sectors that the device does not have like this.
+    /// Sectors that differ from those on the device.
     changed: BTreeSet<usize>,
-    /// One bit a slot: taken.
+    /// One bit a slot: whether it is taken.
     taken: Vec<u64>,
     slot_count: u64,
     used_count: u64,
-    /// Below this no slot is free.
+    /// No slot below this one is free.
     cursor: u64,
-    /// Slots that chunks left since the map was stored last.
+    /// Slots that chunks left since the map was last stored.
     left: Vec<u32>,
 }
 
-/// What has to be stored of a map.
+/// Changes of a map that have to be stored.
 pub(crate) struct Changes {
     /// Sectors and their bytes.
     pub(crate) sectors: Vec<(usize, [u8; SECTOR_BYTES])>,
-    /// Slots that are free once these are durable.
+    /// Slots that become free once these are durable.
     left: Vec<u32>,
 }
 
 impl Map {
-    /// A map that says *base* everywhere.
+    /// A map in which all chunks are the base's.
     pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             uuid: layout.uuid,
@@ -78,10 +78,10 @@ impl Map {
         }
     }
 
-    /// Takes a sector as the device has it.
+    /// Puts a sector from the device into the map.
     ///
     /// # Errors
-    /// `Corrupt` when it names a slot that does not exist, or one that has another chunk.
+    /// `Corrupt` when it names a slot that does not exist, or that another chunk has.
     pub(crate) fn load(&mut self, sector: usize, entries: &Entries) -> Result<(), Error> {
         for &entry in entries {
             if let Place::Slot(slot) = Place::of(entry)
@@ -101,7 +101,7 @@ impl Map {
         self.sectors[sector].as_ref().map_or(Place::Base, |entries| Place::of(entries[at]))
     }
 
-    /// Says where a chunk is from now on.
+    /// Sets the place of a chunk.
     pub(crate) fn set(&mut self, chunk: u64, place: Place) {
         let (sector, at) = place_in_map(chunk);
         let entries = self.sectors[sector].get_or_insert_with(|| Box::new([0; ENTRIES_PER_SECTOR]));
@@ -112,7 +112,7 @@ impl Map {
         }
     }
 
-    /// A free slot, which is taken from now on.
+    /// Takes a free slot, if there is one.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
         let mut words = self.taken.iter().enumerate().skip((self.cursor / 64) as usize);
         let (index, word) = words.find(|(_, word)| **word != u64::MAX)?;
@@ -123,19 +123,19 @@ impl Map {
         Some(slot)
     }
 
-    /// Gives back a slot that no chunk was said to be in.
+    /// Gives back a slot that was allocated and never named for a chunk.
     pub(crate) fn give_back(&mut self, slot: u32) {
         self.taken[slot as usize / 64] &= !(1 << (slot % 64));
         self.used_count -= 1;
         self.cursor = self.cursor.min(u64::from(slot));
     }
 
-    /// Slots in use, those included that cannot be used again yet.
+    /// Slots in use, with those that are free only after the next store.
     pub(crate) fn used_count(&self) -> u64 {
         self.used_count
     }
 
-    /// What has to be stored; it counts as stored from now on.
+    /// Takes the changes that have to be stored; they count as stored from now on.
     pub(crate) fn take_changes(&mut self) -> Changes {
         let changed = std::mem::take(&mut self.changed);
         let image = |sector: usize| {
@@ -145,12 +145,12 @@ impl Map {
         Changes { sectors: changed.into_iter().map(image).collect(), left: std::mem::take(&mut self.left) }
     }
 
-    /// What was taken is durable.
+    /// Notes that these changes are durable: the slots that chunks left are free.
     pub(crate) fn finish(&mut self, changes: Changes) {
         changes.left.into_iter().for_each(|slot| self.give_back(slot));
     }
 
-    /// What was taken may be durable or not: it has to be stored again.
+    /// Puts changes back that may or may not be durable: they have to be stored again.
     pub(crate) fn put_back(&mut self, changes: Changes) {
         self.changed.extend(changes.sectors.into_iter().map(|(sector, _)| sector));
         self.left.extend(changes.left);
@@ -160,7 +160,7 @@ impl Map {
         self.taken[slot as usize / 64] >> (slot % 64) & 1 == 0
     }
 
-    /// Whether it was free.
+    /// Marks a slot taken. Returns whether it was free.
     fn take(&mut self, slot: u32) -> bool {
         let is_free = self.is_free(u64::from(slot));
         if is_free {

@@ -25,7 +25,7 @@ fn identity(serial: &str) -> Identity {
     Identity { target: "iqn.base".into(), unit: "u".into(), serial: serial.into() }
 }
 
-/// A base whose sectors hold their numbers, and that nobody can write to.
+/// A read-only base whose sectors hold their numbers.
 fn base() -> SharedDevice {
     let memory: SharedDevice = Arc::new(MemoryDevice::new(BASE_BYTES, identity("1")));
     for sector in 0..BASE_BYTES / 512 {
@@ -69,7 +69,7 @@ fn read_all(device: &Difference) -> Vec<u64> {
     stamps(&block_on(device.read(0, Buffer::zeroed(BASE_BYTES as usize))).unwrap())
 }
 
-/// What each sector may hold: what was flushed last, and everything since.
+/// Contents that each sector may have: that of the last flush, and each one written since.
 struct Model {
     sectors: Vec<Vec<u64>>,
     stamp: u64,
@@ -103,7 +103,8 @@ impl Model {
     }
 }
 
-/// Carries out `count` random requests, or as many as succeed; the model is told before each.
+/// Carries out `count` random requests, or as many as succeed; the model notes each before it is
+/// sent.
 fn work(device: &Difference, model: &mut Model, seed: u64, count: usize) -> bool {
     let mut random = Random::new(seed);
     for _ in 0..count {
@@ -194,7 +195,7 @@ fn what_was_flushed_is_there_whatever_write_the_power_fails_at() {
             let device = opened(&difference, &base);
             let found = read_all(&device);
             model.check_after_crash(&found, &format!("seed {seed}, power lost at write {nth}"));
-            // It works on, from what was found.
+            // The next life continues with what was found.
             let mut model = Model { sectors: found.into_iter().map(|stamp| vec![stamp]).collect(), ..model };
             assert!(work(&device, &mut model, seed + 100, 40));
             assert_eq!(read_all(&device), model.now());
@@ -215,7 +216,7 @@ fn a_difference_that_is_half_made_is_none() {
         }
         let difference: SharedDevice = Arc::new(medium.after_power_loss());
         match block_on(Difference::open(difference, base, None)) {
-            // The first copy of its superblock has landed: it is whole.
+            // The first copy of its superblock has landed, so the difference is whole.
             Ok(device) => assert_eq!(read_all(&device), Model::new().now()),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
         }
@@ -327,8 +328,8 @@ fn what_fails_below_is_an_error_and_changes_nothing() {
     assert_eq!(read_all(&opened(&difference, &base))[1], 1);
 }
 
-/// A flush that fails may drop what was written, and the next one succeed. What stands around a write in its chunk
-/// nobody has written.
+/// A failing flush may drop data, and the next one succeed. The rest of a chunk around a write was
+/// never written by a client.
 #[test]
 fn what_nobody_wrote_stays_what_the_base_has_though_a_flush_drops_its_chunk() {
     for effect in [FlushEffect::Drops, FlushEffect::DropsUnseen] {
@@ -411,7 +412,7 @@ fn a_slot_that_was_left_is_not_used_again_while_storing_the_map_fails() {
     medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
     block_on(device.flush()).unwrap_err();
     block_on(device.write(CHUNK, chunk(9), false)).unwrap();
-    // What is volatile lands.
+    // Volatile writes become durable.
     block_on(shared.flush()).unwrap();
     let after: SharedDevice = Arc::new(medium.after_power_loss_as(Loss::All, &Power::new()));
     let found = read_all(&opened(&after, &base));

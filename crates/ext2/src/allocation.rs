@@ -1,7 +1,8 @@
-//! Blocks that are given to files and come back from them.
+//! Allocation of blocks for files, and their release.
 //!
-//! A block is looked for at its goal first, then behind it in the same group (eight free ones in a row before single
-//! ones), then in the other groups. Counts in descriptor and superblock follow in the same operation.
+//! The search for a free block begins at its goal, then goes on behind it in the same group (eight
+//! free ones in a row before single ones), then in the other groups. Counts in descriptor and
+//! superblock change in the same operation.
 
 use crate::bitmap;
 use crate::blocks::{Object, Operation};
@@ -12,7 +13,7 @@ use crate::work::Work;
 /// Blocks behind the goal among which a single free one is as good as eight in a row.
 const NEAR_BLOCKS: u32 = 32;
 
-/// Takes a free block as near behind `goal` as there is one.
+/// Allocates the nearest free block behind `goal`.
 ///
 /// # Errors
 /// `NoSpace` when there is none, or only reserved ones.
@@ -40,7 +41,7 @@ async fn check_reserve<O: Operation>(work: &mut Work<O>) -> Result<(), Error> {
     Err(Error::new(ErrorKind::NoSpace, "no block of the file system is free, but for those that are reserved"))
 }
 
-/// Takes a free block of this group, from `index` on if there is one.
+/// Allocates a free block of this group, from `index` on if there is one.
 async fn allocate_in<O: Operation>(
     work: &mut Work<O>,
     group: GroupNumber,
@@ -66,7 +67,7 @@ async fn allocate_in<O: Operation>(
     Ok(Some(block))
 }
 
-/// The free block to take, from `index` on if there is one.
+/// The index of the free block to take, from `index` on if there is one.
 fn find(bits: &[u8], index: u32, count: u32) -> Option<u32> {
     let near = (index + NEAR_BLOCKS).min(count);
     bitmap::first_clear(bits, index..near)
@@ -75,10 +76,10 @@ fn find(bits: &[u8], index: u32, count: u32) -> Option<u32> {
         .or_else(|| bitmap::first_clear(bits, 0..index.min(count)))
 }
 
-/// Gives back a block of an inode.
+/// Frees a block of an inode.
 ///
 /// # Errors
-/// `Corrupt` when it is free already, or cannot have been a file's.
+/// `Corrupt` when it is free already, or cannot belong to a file.
 pub async fn free<O: Operation>(work: &mut Work<O>, block: BlockNumber, inode: InodeNumber) -> Result<(), Error> {
     work.layout.check_content(block, inode)?;
     let (group, index) = work.layout.group_of_block(block);

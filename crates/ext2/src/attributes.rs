@@ -1,8 +1,8 @@
-//! Extended attributes of an inode: in a block that several inodes with the same ones may share, or behind the fields
-//! of a large inode.
+//! Extended attributes of an inode: in a block that inodes with equal attributes may share, or
+//! behind the fields of a large inode.
 //!
-//! Both are read. New values go to the block, where the kernel's ext2 finds them, too; what was behind the fields and
-//! is replaced or removed leaves that place.
+//! Both places are read. New values go to the block, where the kernel's ext2 finds them, too; an
+//! attribute behind the fields is removed there when it is replaced or removed.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,13 +17,13 @@ use crate::numbers::BlockNumber;
 use crate::work::Work;
 
 const MAGIC: u32 = 0xea02_0000;
-/// References to one block, as in the kernel.
+/// Most inodes that share one block, as in the kernel.
 const REFERENCES_MAX: u32 = 1024;
 
-/// Prefixes that names have outside, and the byte that stands for each inside.
+/// Prefixes of names in the interface, and the byte that stands for each on disk.
 const PREFIXES: [(u8, &str); 3] = [(1, "user."), (4, "trusted."), (6, "security.")];
 
-/// The beginning of a block of attributes.
+/// The header of a block of attributes.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct HeaderRaw {
@@ -59,14 +59,14 @@ struct Attribute {
     value: Vec<u8>,
 }
 
-/// What to do about an attribute that is there, or is not.
+/// What to do if the attribute exists, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetMode {
     /// Create it or replace its value.
     Any,
-    /// It must not be there.
+    /// It must not exist.
     Create,
-    /// It must be there.
+    /// It must exist.
     Replace,
 }
 
@@ -89,14 +89,14 @@ impl Attribute {
         })
     }
 
-    /// The name as it is outside; `None` for those of a kind that is not supported.
+    /// The name with its prefix; `None` for unsupported kinds.
     fn outside_name(&self) -> Option<Vec<u8>> {
         let (_, prefix) = PREFIXES.iter().find(|(byte, _)| *byte == self.prefix)?;
         Some([prefix.as_bytes(), &self.name].concat())
     }
 }
 
-/// A name from outside: its prefix as a byte, and the rest.
+/// Splits a name into the byte of its prefix and the rest.
 fn inside_name(name: &[u8]) -> Result<(u8, &[u8]), Error> {
     let split = PREFIXES.iter().find_map(|(byte, prefix)| Some((*byte, name.strip_prefix(prefix.as_bytes())?)));
     let (prefix, rest) = split.ok_or_else(|| {
@@ -109,7 +109,7 @@ fn inside_name(name: &[u8]) -> Result<(u8, &[u8]), Error> {
     }
 }
 
-/// Attributes of a region: entries from its beginning, whose values are `base` bytes after what they say.
+/// The attributes of a region: entries from `entries` on; their value offsets count from `base`.
 fn parse(region: &[u8], entries: usize, base: usize) -> Result<Vec<Attribute>, Error> {
     let damaged = || Error::corrupt("attributes are damaged");
     let mut attributes = Vec::new();
@@ -133,8 +133,8 @@ fn parse(region: &[u8], entries: usize, base: usize) -> Result<Vec<Attribute>, E
     }
 }
 
-/// Writes attributes into a region: entries from `entries` on, values from its end backwards. They are in the order of
-/// the kernel, which looks for them by it.
+/// Writes attributes into a region: entries from `entries` on, values from its end backwards. They
+/// are in the kernel's order, on which its search relies.
 fn emit(region: &mut [u8], entries: usize, base: usize, attributes: &[Attribute]) {
     region[entries..].fill(0);
     let (mut at, mut end) = (entries, region.len());
@@ -171,7 +171,7 @@ async fn in_block<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Result<Vec
     parse(&block, HEADER_BYTES, 0)
 }
 
-/// Where in the bytes of an inode the word is that its attributes follow.
+/// Offset, in the bytes of an inode, of the word that its attributes follow.
 fn place_in_inode(bytes: &[u8]) -> Option<usize> {
     let extra: [u8; 2] = *bytes.get(INODE_BYTES_MIN..)?.first_chunk()?;
     let at = INODE_BYTES_MIN + usize::from(u16::from_le_bytes(extra));
@@ -192,7 +192,7 @@ async fn in_inode<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Result<Vec
 /// The value of an attribute.
 ///
 /// # Errors
-/// `NoAttribute` when there is none of this name.
+/// `NoAttribute` when the inode has none of this name.
 pub async fn get<O: Operation>(work: &mut Work<O>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>, Error> {
     let (prefix, name) = inside_name(name)?;
     let mut all = in_inode(work, inode).await?;
@@ -201,17 +201,18 @@ pub async fn get<O: Operation>(work: &mut Work<O>, inode: &Inode, name: &[u8]) -
     found.map(|attribute| attribute.value).ok_or_else(|| ErrorKind::NoAttribute.into())
 }
 
-/// The names of all attributes of the kinds that are supported.
+/// The names of all attributes of supported kinds.
 pub async fn list<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Result<Vec<Vec<u8>>, Error> {
     let mut all = in_inode(work, inode).await?;
     all.extend(in_block(work, inode).await?);
     Ok(all.iter().filter_map(Attribute::outside_name).collect())
 }
 
-/// Sets an attribute. Whoever calls it stores the inode.
+/// Sets an attribute. The caller stores the inode.
 ///
 /// # Errors
-/// `Exists`, `NoAttribute` as the mode says; `NoSpace` when all together need more than a block.
+/// `Exists`, `NoAttribute` according to the mode; `NoSpace` when all together need more than a
+/// block.
 pub async fn set<O: Operation>(
     work: &mut Work<O>,
     inode: &mut Inode,
@@ -233,10 +234,10 @@ pub async fn set<O: Operation>(
     set_block(work, inode, all).await
 }
 
-/// Removes an attribute. Whoever calls it stores the inode.
+/// Removes an attribute. The caller stores the inode.
 ///
 /// # Errors
-/// `NoAttribute` when there is none of this name.
+/// `NoAttribute` when the inode has none of this name.
 pub async fn remove<O: Operation>(work: &mut Work<O>, inode: &mut Inode, name: &[u8]) -> Result<(), Error> {
     let (prefix, name) = inside_name(name)?;
     if take_from_inode(work, inode, prefix, name).await? {
@@ -251,7 +252,7 @@ pub async fn remove<O: Operation>(work: &mut Work<O>, inode: &mut Inode, name: &
     set_block(work, inode, all).await
 }
 
-/// Takes an attribute from behind the fields of the inode; whether it was there.
+/// Removes an attribute from behind the fields of the inode. Returns whether it was there.
 async fn take_from_inode<O: Operation>(
     work: &mut Work<O>,
     inode: &Inode,
@@ -279,7 +280,7 @@ async fn take_from_inode<O: Operation>(
     Ok(true)
 }
 
-/// The block has these attributes from now on, and is this inode's alone.
+/// Stores all attributes of an inode in a block of its own.
 async fn set_block<O: Operation>(work: &mut Work<O>, inode: &mut Inode, mut all: Vec<Attribute>) -> Result<(), Error> {
     if all.is_empty() {
         return release(work, inode).await;
@@ -306,7 +307,7 @@ async fn set_block<O: Operation>(work: &mut Work<O>, inode: &mut Inode, mut all:
     note_feature(work).await
 }
 
-/// A block that no other inode has.
+/// A block of attributes that only this inode has.
 async fn own_block<O: Operation>(work: &mut Work<O>, inode: &mut Inode) -> Result<BlockNumber, Error> {
     let old = inode.attributes_block();
     if let Some(number) = old {
@@ -324,7 +325,7 @@ async fn own_block<O: Operation>(work: &mut Work<O>, inode: &mut Inode) -> Resul
     Ok(number)
 }
 
-/// The inode has no block of attributes any more. Whoever calls it stores the inode.
+/// Releases the inode's block of attributes. The caller stores the inode.
 pub async fn release<O: Operation>(work: &mut Work<O>, inode: &mut Inode) -> Result<(), Error> {
     let Some(number) = inode.attributes_block() else { return Ok(()) };
     work.layout.check_content(number, inode.number)?;

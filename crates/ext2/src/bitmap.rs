@@ -1,8 +1,8 @@
-//! Bits of a block that tell what is in use: bit 0 is the lowest of the first byte.
+//! A bitmap of blocks or inodes in use: bit 0 is the lowest of the first byte.
 
 use std::ops::Range;
 
-/// Whether bit `index` is set. What is outside counts as set.
+/// Whether bit `index` is set. An index beyond the bitmap counts as set.
 pub fn is_set(bits: &[u8], index: u32) -> bool {
     bits.get(index as usize / 8).is_none_or(|byte| byte >> (index % 8) & 1 == 1)
 }

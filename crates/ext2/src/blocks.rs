@@ -1,21 +1,23 @@
-//! Where the file system's blocks come from, and how changes of them belong together.
+//! The interface below the file system: reading and changing its blocks in operations.
 //!
-//! Everything that the file system does is an [`Operation`]: a set of blocks that are read and changed together. An
-//! operation that ends is whole; one that is dropped changed nothing. So whatever fails in the middle (no space, a
-//! damaged block, another host in the way) leaves the file system as it was.
+//! Everything that the file system does is an [`Operation`]: a set of blocks that are read and
+//! changed together. An operation that ends is complete; one that is dropped changed nothing. So a
+//! failure in the middle (no space, a damaged block, a conflict with another host) leaves the file
+//! system as it was.
 //!
-//! What several operations changed becomes durable together, by [`Blocks::commit`], or when whoever implements it finds
-//! that it is time. The order of operations is kept: whoever finds a later one durable finds all earlier ones, too.
+//! The changes of several operations become durable together, by [`Blocks::commit`], or when the
+//! implementation decides to commit. The order of operations is kept: if a later one is durable,
+//! all earlier ones are, too.
 //!
-//! | who | implements it for |
+//! | implementation | uses |
 //! |---|---|
-//! | [`PlainBlocks`](crate::PlainBlocks) | one host and a device of its own |
-//! | a mount that hosts share | locks, a cache of its own and commits at the target |
+//! | [`PlainBlocks`](crate::PlainBlocks) | a device that one host has to itself |
+//! | a mount shared by hosts | locks, a cache of its own and commits at the target |
 //!
-//! Whoever implements it sees of every block which number it has and what it holds ([`Object`]): that is the unit of
-//! locking and caching where hosts share.
+//! The implementation sees the number of every block and what it holds ([`Object`]): that is the
+//! unit of locking and caching where hosts share.
 //!
-//! Between operations nothing of what they read may be trusted, unless it is part of the file system's layout, which
+//! Between operations nothing that they read may be trusted, except the file system's layout, which
 //! never changes.
 
 use std::future::Future;
@@ -26,16 +28,16 @@ use crate::error::Error;
 use crate::limits::OPERATION_BLOCKS_MAX;
 use crate::numbers::{BlockNumber, FileBlock, GroupNumber, InodeNumber};
 
-/// What a block holds, as far as locking, caching and the order of writes distinguish it.
+/// What a block holds, as far as locks, the cache and the order of writes need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
     /// The superblock that counts (not its copies, which only `mkfs` writes).
     Superblock,
     /// A block of group descriptors.
     GroupDescriptors,
-    /// Which blocks of a group are in use.
+    /// The bitmap of used blocks of a group.
     BlockBitmap(GroupNumber),
-    /// Which inodes of a group are in use.
+    /// The bitmap of used inodes of a group.
     InodeBitmap(GroupNumber),
     /// A block of the inode table of a group. It is locked as a block, whichever inodes it holds.
     InodeTable(GroupNumber),
@@ -47,7 +49,8 @@ pub enum Object {
     Attributes,
     /// The target of a long symbolic link.
     SymbolicLink(InodeNumber),
-    /// A block of a file's content, and which one: files are locked as a whole, or in groups of neighbouring blocks.
+    /// A block of a file's content, with its number in the file: files are locked as a whole, or in
+    /// groups of neighbouring blocks.
     Data(InodeNumber, FileBlock),
 }
 
@@ -58,7 +61,8 @@ impl Object {
     }
 }
 
-/// The content of a block. It stays as it is for as long as it is held, whatever is changed meanwhile.
+/// The content of a block. It does not change as long as it is held, whatever operations change
+/// meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block(Arc<[u8]>);
 
@@ -73,7 +77,7 @@ impl Block {
         Self(std::iter::repeat_n(0, block_bytes).collect())
     }
 
-    /// The bytes, to be changed: a copy of them if the block is held elsewhere, too.
+    /// The bytes, to be changed; copied first if the block is also held elsewhere.
     pub fn to_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0)
     }
@@ -98,62 +102,67 @@ pub enum Access {
 
 /// The blocks of one file system.
 pub trait Blocks: Send + Sync + 'static {
-    /// How they are read and changed.
+    /// The operations on these blocks.
     type Operation: Operation;
 
-    /// Bytes of a block: those that the superblock says.
+    /// Bytes of a block, as in the superblock.
     fn block_bytes(&self) -> usize;
 
-    /// Whole blocks that there are.
+    /// Count of whole blocks of the device.
     fn block_count(&self) -> u64;
 
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// Blocks of content that one operation may write or free: what is longer takes several.
+    /// Most blocks of content that one operation may write or free; longer work takes several
+    /// operations.
     fn operation_blocks_max(&self) -> u32 {
         OPERATION_BLOCKS_MAX
     }
 
-    /// Whether what a crash left is whole again: then a superblock that says *not clean* only says that it is in use.
+    /// Whether recovery after a crash was done: a superblock that is *not clean* then only means
+    /// that it is in use.
     fn is_recovered(&self) -> bool {
         false
     }
 
-    /// Begins an operation. It waits where others are in the way, and where so much is changed and not durable yet that
-    /// a commit has to come first.
+    /// Begins an operation. Waits for conflicting operations, and for a commit when too many
+    /// changes are not durable yet.
     fn begin(&self, access: Access) -> impl Future<Output = Result<Self::Operation, Error>> + Send;
 
-    /// Makes every operation durable that has ended.
+    /// Makes every ended operation durable.
     fn commit(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// One user of an inode more; whether it is the first that this host has. An inode without a name stays for as long
-    /// as a host has it open.
+    /// Adds a user of an inode. Returns whether it is the first on this host. An inode without a
+    /// name stays as long as any host has it open.
     fn open(&self, inode: InodeNumber) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// One user of an inode less; whether it was the last of all hosts.
+    /// Removes a user of an inode. Returns whether it was the last of all hosts.
     fn close(&self, inode: InodeNumber) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
-/// Blocks that are read and changed together. To drop it is to change nothing.
+/// Blocks that are read and changed together. If it is dropped, nothing is changed.
 ///
-/// It reads what it changed itself, and else what operations that ended before it left. No other operation's changes
-/// come between its reads.
+/// It reads its own changes, and else those of operations that ended before. Between its reads no
+/// changes of other operations become visible.
 pub trait Operation: Send + 'static {
-    /// A block as it is now, pinned: held in memory, and unchanged, for as long as the caller keeps it.
+    /// A block as it is now, pinned: it stays in memory, unchanged, as long as the caller holds it.
     fn read(&mut self, block: BlockNumber, object: Object) -> impl Future<Output = Result<Block, Error>> + Send;
 
-    /// The bytes of a block, to be changed. Callers look at what is there first, and change it only if they go on.
+    /// The bytes of a block, to be changed. Callers read and check them first, and change them only
+    /// if they go on.
     fn change(&mut self, block: BlockNumber, object: Object) -> impl Future<Output = Result<&mut [u8], Error>> + Send;
 
-    /// A block that begins as zeroes: one that was just allocated, or whose whole content is replaced. Nothing is read.
+    /// A block that begins as zeroes: one just allocated, or one whose whole content is replaced.
+    /// Nothing is read.
     fn replace(&mut self, block: BlockNumber, object: Object) -> impl Future<Output = Result<&mut [u8], Error>> + Send;
 
-    /// Nobody will read the content of this block any more: it is free. What was changed in it need not be written.
+    /// Notes that the block is free: its content is not needed any more, and changes of it need not
+    /// be written.
     fn release(&mut self, block: BlockNumber);
 
-    /// Neighbouring blocks will be read next, the first of them being `object`. Only a hint: it may bring them in one
-    /// request.
+    /// Announces that neighbouring blocks will be read next, the first of them being `object`. Only
+    /// a hint: they may be read in one request.
     fn read_ahead(
         &mut self,
         first: BlockNumber,
@@ -164,12 +173,13 @@ pub trait Operation: Send + 'static {
     /// Whether any host has this inode open.
     fn is_open(&mut self, inode: InodeNumber) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// The group to look at as the `nth` (from 0) when something is to be allocated near `wanted`; each of
-    /// `group_count` comes up exactly once. A host that shares names groups first that it has to itself.
+    /// The group to try as the `nth` (from 0) for an allocation near `wanted`; each of
+    /// `group_count` comes exactly once. On a shared file system groups that only this host uses
+    /// come first.
     fn group_to_try(&mut self, wanted: GroupNumber, nth: u32, group_count: u32) -> GroupNumber {
         GroupNumber(((u64::from(wanted.0) + u64::from(nth)) % u64::from(group_count.max(1))) as u32)
     }
 
-    /// The operation is whole. Later operations see what it changed.
+    /// Ends the operation. Later operations see its changes.
     fn end(self) -> impl Future<Output = Result<(), Error>> + Send;
 }

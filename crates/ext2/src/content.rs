@@ -1,4 +1,4 @@
-//! What is in a file: its bytes from 0 to its size, holes as zeroes.
+//! The content of a file: its bytes from 0 to its size, holes as zeroes.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use crate::mapping::{self, Place};
 use crate::numbers::{BlockNumber, FileBlock};
 use crate::work::Work;
 
-/// The bytes of a file at `offset`: as many as `length` and the file's end allow, and at most what one operation may
-/// hold.
+/// Reads the bytes of a file at `offset`: as many as `length` and the file's end allow, and at most
+/// those that one operation may hold.
 pub async fn read<O: Operation>(
     work: &mut Work<O>,
     inode: &Inode,
@@ -67,7 +67,7 @@ async fn numbers_of<O: Operation>(
     Ok(numbers)
 }
 
-/// Says which neighbours will be read.
+/// Announces the blocks that will be read next.
 async fn read_ahead<O: Operation>(
     work: &mut Work<O>,
     inode: &Inode,
@@ -88,8 +88,8 @@ async fn read_ahead<O: Operation>(
     Ok(())
 }
 
-/// Writes bytes at `offset`; the file grows as far as that needs. Whoever calls it stores the inode, and sees to it
-/// that this is little enough for one operation.
+/// Writes bytes at `offset`; the file grows if needed. The caller stores the inode, and limits the
+/// length to one operation.
 ///
 /// # Errors
 /// `NoSpace`, `TooLarge`.
@@ -125,7 +125,8 @@ pub async fn write<O: Operation>(
     Ok(())
 }
 
-/// What is behind the end of the file in its last block is zero from now on: it will be read when the file grows.
+/// Makes zero what lies behind the file's end in its last block: it will be read when the file
+/// grows.
 pub async fn zero_behind_end<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Result<(), Error> {
     let (at, used) = work.layout.file_block(inode.size);
     if used == 0 {
@@ -141,7 +142,7 @@ pub async fn zero_behind_end<O: Operation>(work: &mut Work<O>, inode: &Inode) ->
     Ok(())
 }
 
-/// Says how large the file is; the first of 2 GiB is noted in the superblock.
+/// Sets the size of the file. The first file of 2 GiB is noted in the superblock.
 pub async fn set_size<O: Operation>(work: &mut Work<O>, inode: &mut Inode, size: u64) -> Result<(), Error> {
     if size > work.layout.file_bytes_max() {
         return Err(ErrorKind::TooLarge.into());
@@ -163,7 +164,7 @@ pub async fn punch<O: Operation>(work: &mut Work<O>, inode: &mut Inode, range: R
     if range.start >= end {
         return Ok(());
     }
-    // What is behind the end of the file goes with it.
+    // In the last block of the file the bytes behind its end go, too.
     let whole_end = if end == inode.size { end.div_ceil(block_bytes) } else { end / block_bytes };
     let whole = range.start.div_ceil(block_bytes)..whole_end;
     if whole.start > whole.end {
@@ -189,8 +190,8 @@ async fn zero_within<O: Operation>(work: &mut Work<O>, inode: &Inode, range: Ran
     Ok(())
 }
 
-/// Makes a file shorter, or a step on the way there: at most `blocks_max` blocks are freed at once, from its end.
-/// Whether `size` is reached. Whoever calls it stores the inode.
+/// Makes a file shorter, from its end, or goes a step on the way: at most `blocks_max` blocks are
+/// freed. Returns whether `size` is reached. The caller stores the inode.
 pub async fn shorten<O: Operation>(
     work: &mut Work<O>,
     inode: &mut Inode,
@@ -209,8 +210,8 @@ pub async fn shorten<O: Operation>(
     Ok(true)
 }
 
-/// Stores the target of a symbolic link: in the inode if it is short, else in a block. Whoever calls it stores the
-/// inode.
+/// Stores the target of a symbolic link: in the inode if it is short, else in a block. The caller
+/// stores the inode.
 pub async fn set_link_target<O: Operation>(work: &mut Work<O>, inode: &mut Inode, target: &[u8]) -> Result<(), Error> {
     inode.size = target.len() as u64;
     if target.len() < crate::inode::POINTER_BYTES {
@@ -242,8 +243,8 @@ pub async fn link_target<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Res
     target.map(<[u8]>::to_vec).ok_or_else(|| Error::corrupt(format!("{} is longer than a block", inode.number)))
 }
 
-/// Frees everything that a file that nobody names keeps, or a step on the way there; whether nothing is left. Whoever
-/// calls it stores the inode.
+/// Frees everything that a file without names holds, or goes a step on the way. Returns whether
+/// nothing is left. The caller stores the inode.
 pub async fn free_all<O: Operation>(work: &mut Work<O>, inode: &mut Inode, blocks_max: u32) -> Result<bool, Error> {
     if !inode.has_blocks(work.layout.block_bytes) {
         return Ok(true);
@@ -251,7 +252,7 @@ pub async fn free_all<O: Operation>(work: &mut Work<O>, inode: &mut Inode, block
     shorten(work, inode, 0, blocks_max).await
 }
 
-/// Gives back a block that an inode has outside its content.
+/// Frees a block that an inode has besides its content.
 pub async fn free_outside<O: Operation>(
     work: &mut Work<O>,
     inode: &mut Inode,

@@ -1,4 +1,4 @@
-//! Numbers of devices as inodes keep them: old small ones in the first word, others in the second.
+//! Device numbers in inodes: small old ones in the first word, others in the second.
 
 /// Major and minor number in the first two words of an inode.
 pub fn parse(first: u32, second: u32) -> (u32, u32) {

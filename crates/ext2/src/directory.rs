@@ -1,4 +1,4 @@
-//! A directory: names and what they lead to, in blocks, with or without an index.
+//! A directory: names and their inodes, in blocks, with or without an index.
 
 use crate::blocks::{Block, Object, Operation};
 use crate::entry::{self, NewEntry};
@@ -9,29 +9,29 @@ use crate::numbers::{BlockNumber, FileBlock, InodeNumber};
 use crate::tree;
 use crate::work::Work;
 
-/// Where a name was found.
+/// The place of a name that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     pub inode: InodeNumber,
     pub block: BlockNumber,
-    /// Of its record in the block.
+    /// Offset of its record in the block.
     pub offset: usize,
 }
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// The name, of any bytes but `/` and zero, where nothing is damaged.
+    /// The name: any bytes but `/` and zero, if nothing is damaged.
     pub name: Vec<u8>,
-    /// What it leads to.
+    /// Its inode.
     pub inode: InodeNumber,
-    /// What that is, where the file system keeps types in directories.
+    /// The type of the inode, where directories hold types.
     pub file_type: Option<FileType>,
-    /// Where to go on behind it.
+    /// The position of the next entry.
     pub next: u64,
 }
 
-/// Looks for a name.
+/// Looks a name up.
 pub async fn find<O: Operation>(work: &mut Work<O>, directory: &Inode, name: &[u8]) -> Result<Option<Found>, Error> {
     let count = block_count(work, directory)?;
     if let Some(mut probe) = tree::probe(work, directory, name).await? {
@@ -60,7 +60,7 @@ fn found_in(block: &Block, number: BlockNumber, name: &[u8]) -> Result<Option<Fo
     Ok(record.and_then(|record| Some(Found { inode: record.inode?, block: number, offset: record.offset })))
 }
 
-/// Names from `position` on (0: the first), at most `entries_max`.
+/// Entries from `position` on (0: the first), at most `entries_max`.
 pub async fn list<O: Operation>(
     work: &mut Work<O>,
     directory: &Inode,
@@ -86,13 +86,13 @@ pub async fn list<O: Operation>(
     Ok(entries)
 }
 
-/// Whether nothing but "." and ".." is in it.
+/// Whether it has only "." and "..".
 pub async fn is_empty<O: Operation>(work: &mut Work<O>, directory: &Inode) -> Result<bool, Error> {
     let names = list(work, directory, 0, 3).await?;
     Ok(names.iter().all(|entry| entry.name == b"." || entry.name == b".."))
 }
 
-/// Puts a name in that is not there. Whoever calls it stores the directory.
+/// Adds a name that the directory does not have. The caller stores the directory.
 pub async fn insert<O: Operation>(
     work: &mut Work<O>,
     directory: &mut Inode,
@@ -104,7 +104,7 @@ pub async fn insert<O: Operation>(
     if tree::insert(work, directory, &entry).await? {
         return Ok(());
     }
-    // What is in the room of its index is overwritten from here on.
+    // The index's place is overwritten from here on.
     directory.flags &= !FLAG_INDEX;
     let count = block_count(work, directory)?;
     for at in 0..count {
@@ -123,18 +123,18 @@ pub async fn insert<O: Operation>(
     Ok(())
 }
 
-/// What an entry says of the type.
+/// The byte of a file type in entries.
 pub fn type_byte<O>(work: &Work<O>, file_type: FileType) -> u8 {
     if work.layout.features.has_filetype() { file_type.entry_byte() } else { 0 }
 }
 
-/// Takes a name away.
+/// Removes a name.
 pub async fn remove<O: Operation>(work: &mut Work<O>, directory: &Inode, found: &Found) -> Result<(), Error> {
     let block = work.operation.change(found.block, Object::Directory(directory.number)).await?;
     entry::remove(block, found.offset)
 }
 
-/// Lets a name lead elsewhere.
+/// Makes a name lead to another inode.
 pub async fn redirect<O: Operation>(
     work: &mut Work<O>,
     directory: &Inode,
@@ -148,7 +148,7 @@ pub async fn redirect<O: Operation>(
     Ok(())
 }
 
-/// The first block of a new directory. Whoever calls it stores the directory.
+/// Makes the first block of a new directory. The caller stores the directory.
 pub async fn begin<O: Operation>(work: &mut Work<O>, directory: &mut Inode, parent: InodeNumber) -> Result<(), Error> {
     let type_byte = type_byte(work, FileType::Directory);
     let (_, number) = tree::append_block(work, directory).await?;
@@ -158,10 +158,10 @@ pub async fn begin<O: Operation>(work: &mut Work<O>, directory: &mut Inode, pare
     Ok(())
 }
 
-/// What ".." leads to.
+/// The entry "..".
 ///
 /// # Errors
-/// `Corrupt` when there is none.
+/// `Corrupt` when it is missing.
 pub async fn parent<O: Operation>(work: &mut Work<O>, directory: &Inode) -> Result<Found, Error> {
     let first = block_at(work, directory, FileBlock(0)).await?;
     let found = match first {

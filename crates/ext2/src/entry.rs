@@ -1,8 +1,8 @@
 //! Entries of a directory in one of its blocks.
 //!
-//! Records fill the block, each with its length; one that leads to inode 0 is free, and one that is longer than its
-//! name has room behind it. The index of a directory hides in such room, so that a reader who knows nothing of it sees
-//! only free records.
+//! Records fill the block, each with its length. A record with inode 0 is free, and one that is
+//! longer than its name has room behind it. The index of a directory lies in such room, so that a
+//! reader that does not know it sees only free records.
 
 use crate::error::Error;
 use crate::inode::FileType;
@@ -14,18 +14,18 @@ pub const HEAD_BYTES: usize = 8;
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its first byte in the block.
+    /// Offset of its first byte in the block.
     pub offset: usize,
     pub record_bytes: usize,
-    /// What it leads to; `None` when it is free.
+    /// The inode; `None` in a free record.
     pub inode: Option<InodeNumber>,
     pub name: &'a [u8],
-    /// The type it says, where the file system has types in directories.
+    /// The type in the record, where directories hold types.
     pub file_type: Option<FileType>,
 }
 
 impl Record<'_> {
-    /// Bytes that it needs of those it has.
+    /// Bytes that its name needs.
     fn needed(&self) -> usize {
         if self.inode.is_none() { 0 } else { needed_bytes(self.name.len()) }
     }
@@ -36,7 +36,7 @@ pub fn needed_bytes(name_bytes: usize) -> usize {
     (HEAD_BYTES + name_bytes).next_multiple_of(4)
 }
 
-/// The records of a block, in their order. After an error there is none.
+/// The records of a block, in their order. After an error there are no more.
 pub fn records(block: &[u8]) -> impl Iterator<Item = Result<Record<'_>, Error>> {
     let mut offset = 0;
     std::iter::from_fn(move || {
@@ -77,7 +77,7 @@ pub fn find<'a>(block: &'a [u8], name: &[u8]) -> Result<Option<Record<'a>>, Erro
     Ok(None)
 }
 
-/// What a new entry says.
+/// The content of a new entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewEntry<'a> {
     pub name: &'a [u8],
@@ -105,7 +105,8 @@ fn set_record_bytes(block: &mut [u8], offset: usize, record_bytes: usize) {
     block[offset + 4..offset + 6].copy_from_slice(&(record_bytes as u16).to_le_bytes());
 }
 
-/// Where an entry with a name of this length has room: the record, and the bytes that it needs itself.
+/// Room for an entry with a name of this length: offset of a record, the bytes that it needs
+/// itself, and its length.
 pub fn room(block: &[u8], name_bytes: usize) -> Result<Option<(usize, usize, usize)>, Error> {
     let wanted = needed_bytes(name_bytes);
     for record in records(block) {
@@ -117,7 +118,7 @@ pub fn room(block: &[u8], name_bytes: usize) -> Result<Option<(usize, usize, usi
     Ok(None)
 }
 
-/// Puts an entry where [`room`] found room.
+/// Puts an entry into room that [`room`] found.
 pub fn insert(block: &mut [u8], (offset, needed, record_bytes): (usize, usize, usize), entry: &NewEntry<'_>) {
     if needed > 0 {
         set_record_bytes(block, offset, needed);
@@ -125,7 +126,8 @@ pub fn insert(block: &mut [u8], (offset, needed, record_bytes): (usize, usize, u
     put(block, offset + needed, record_bytes - needed, entry);
 }
 
-/// Takes the record at `offset` away: the one before it has its bytes, or it is free when it is the first.
+/// Removes the record at `offset`: the record before it gets its bytes; the first one of a block
+/// becomes free.
 pub fn remove(block: &mut [u8], offset: usize) -> Result<(), Error> {
     let mut before = None;
     let mut found = None;
@@ -150,13 +152,13 @@ pub fn remove(block: &mut [u8], offset: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets the record at `offset` lead elsewhere.
+/// Makes the record at `offset` lead to another inode.
 pub fn redirect(block: &mut [u8], offset: usize, inode: InodeNumber, type_byte: u8) {
     block[offset..offset + 4].copy_from_slice(&inode.0.to_le_bytes());
     block[offset + 7] = type_byte;
 }
 
-/// A block with these entries one after the other; the last has the rest.
+/// Fills a block with these entries; the last one gets the rest.
 ///
 /// # Panics
 /// When they need more than the block has.

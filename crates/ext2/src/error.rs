@@ -5,16 +5,16 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What went wrong, as far as a caller acts on it. A mount maps it to an errno.
+/// The kind of an error, as far as callers act on it. A mount maps it to an errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// There is nothing of that name, or no such inode.
+    /// No such name, or no such inode.
     NotFound,
-    /// There is something of that name already.
+    /// The name exists already.
     Exists,
-    /// A directory was needed.
+    /// It is not a directory.
     NotDirectory,
-    /// A directory was there, where none may be.
+    /// It is a directory.
     IsDirectory,
     /// The directory has entries.
     NotEmpty,
@@ -26,19 +26,19 @@ pub enum ErrorKind {
     TooManyLinks,
     /// The file would be larger than the format allows.
     TooLarge,
-    /// The request makes no sense: an empty name, a directory moved below itself.
+    /// The request is invalid: an empty name, a directory moved below itself.
     Invalid,
     /// The file system was opened for reading only.
     ReadOnly,
-    /// The file system has, or the request needs, what is not supported.
+    /// The file system has, or the request needs, an unsupported feature.
     Unsupported,
-    /// What is stored is not what the format allows.
+    /// The stored bytes violate the format.
     Corrupt,
-    /// It was not unmounted cleanly, or has errors: `e2fsck` has to see it before it is changed.
+    /// It was not unmounted cleanly, or has errors: `e2fsck` must run before it is changed.
     NotClean,
     /// The inode has no such attribute.
     NoAttribute,
-    /// Another host's operation was in the way. The same operation may succeed when it is tried again.
+    /// It conflicts with an operation of another host; repeated, it may succeed.
     Conflict,
     /// The device failed.
     Device(block::ErrorKind),
@@ -78,17 +78,17 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error with a context: what was done, to what, and what to do about it.
+    /// An error with a context: which action failed, on what, and what to do about it.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self { kind, context: Some(context.into()), source: None }
     }
 
-    /// What is stored is not what the format allows.
+    /// An error for stored bytes that violate the format.
     pub(crate) fn corrupt(context: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, context)
     }
 
-    /// What callers match.
+    /// The kind, which callers match.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,6 +1,6 @@
-//! Features that a superblock names, and what each means for who opens it.
+//! The features in a superblock, and what an unknown one of each set means for opening.
 //!
-//! | set | one that is not known |
+//! | set | an unknown feature |
 //! |---|---|
 //! | compatible | is ignored |
 //! | read-only compatible | allows reading only |
@@ -16,16 +16,16 @@ pub const COMPAT_DIR_INDEX: u32 = 0x20;
 pub const RO_SPARSE_SUPER: u32 = 0x1;
 /// Read-only compatible: there is a file of 2 GiB or more.
 pub const RO_LARGE_FILE: u32 = 0x2;
-/// Incompatible: directory entries name the type of what they lead to.
+/// Incompatible: directory entries hold the type of their inode.
 pub const INCOMPAT_FILETYPE: u32 = 0x2;
 /// Incompatible: group descriptors are spread over the device.
 pub const INCOMPAT_META_BG: u32 = 0x10;
 
-/// What may be changed with.
+/// Features with which changes are allowed.
 const RO_KNOWN: u32 = RO_SPARSE_SUPER | RO_LARGE_FILE;
 const INCOMPAT_KNOWN: u32 = INCOMPAT_FILETYPE | INCOMPAT_META_BG;
 
-/// Names as `dumpe2fs` prints them.
+/// Names of features, as `dumpe2fs` prints them.
 const RO_NAMES: &[(u32, &str)] = &[
     (0x4, "btree_dir"),
     (0x8, "huge_file"),
@@ -94,7 +94,7 @@ impl Features {
     }
 
     /// # Errors
-    /// `Unsupported` with the names of what cannot even be read.
+    /// `Unsupported` with the names of features that forbid even reading.
     pub fn check_readable(self) -> Result<(), Error> {
         let unknown = self.incompatible & !INCOMPAT_KNOWN;
         if unknown == 0 {
@@ -106,7 +106,7 @@ impl Features {
     }
 
     /// # Errors
-    /// `ReadOnly` with the names of what forbids changes.
+    /// `ReadOnly` with the names of features that forbid changes.
     pub fn check_changeable(self) -> Result<(), Error> {
         let unknown = self.read_only & !RO_KNOWN;
         if unknown == 0 {

@@ -1,9 +1,10 @@
-//! Hashes of names: what the index of a directory is sorted by.
+//! Hashes of names, by which the index of a directory is sorted.
 //!
-//! There are three, each over signed or unsigned characters, because the first systems disagreed on what a character
-//! is. The lowest bit of a hash is always zero: an index says with it that names of one hash are in two blocks.
+//! There are three, each over signed or unsigned characters, because the first systems disagreed on
+//! that. The lowest bit of a hash is always zero: an index uses it to mark that names of one hash
+//! are in two blocks.
 
-/// How a directory hashes names.
+/// The hash function of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashVersion {
     /// The first one; it has no seed.
@@ -15,22 +16,22 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// The one that an index names.
+    /// The function with this number in an index.
     pub fn of(byte: u8) -> Option<Self> {
         [Self::Legacy, Self::HalfMd4, Self::Tea].get(usize::from(byte)).copied()
     }
 }
 
-/// All that a hash depends on but the name.
+/// Parameters of a hash, besides the name.
 #[derive(Clone, Copy, Debug)]
 pub struct Hasher {
     pub version: HashVersion,
     pub is_unsigned: bool,
-    /// All zero: a seed that everybody has.
+    /// All zero: a fixed, public seed.
     pub seed: [u32; 4],
 }
 
-/// The largest hash means the end of a directory.
+/// The largest hash, which means the end of a directory.
 const END: u32 = 0xffff_fffe;
 const DEFAULT_SEED: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
@@ -89,7 +90,7 @@ fn tea(state: [u32; 4], words: &[u32; 4]) -> [u32; 4] {
     [state[0].wrapping_add(first), state[1].wrapping_add(second), state[2], state[3]]
 }
 
-/// One round of MD4: its function, its constant, which words it takes and how far it turns.
+/// One round of MD4: its function, its constant, the words that it uses, and its rotations.
 struct Round {
     function: fn(u32, u32, u32) -> u32,
     constant: u32,
@@ -122,7 +123,7 @@ fn half_md4(state: [u32; 4], words: &[u32; 8]) -> [u32; 4] {
     let mut now = state;
     for round in &ROUNDS {
         for (step, word) in round.words.into_iter().enumerate() {
-            // a, d, c, b have their turn one after the other.
+            // a, d, c, b are computed one after the other.
             let at = |offset: usize| (4 - step % 4 + offset) % 4;
             let mixed = (round.function)(now[at(1)], now[at(2)], now[at(3)]);
             let sum = now[at(0)].wrapping_add(mixed).wrapping_add(words[word]).wrapping_add(round.constant);

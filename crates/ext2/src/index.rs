@@ -5,25 +5,25 @@
 //!   inner node      looks like one free record; hash → block of entries             (at most one level of them)
 //!   leaf            a block of entries like any other, in no order
 //! ```
-//! An entry of the index says with which hash its block begins; the first one stands for zero. Its lowest bit says that
-//! names with just this hash are in the block before, too.
+//! An entry of the index has the smallest hash of its block; the first one stands for zero. Its
+//! lowest bit means that names with this same hash are in the block before, too.
 //!
-//! What cannot be an index is treated as none: whoever looks for a name looks through all blocks then, and whoever
-//! inserts one takes the directory's flag away first, which the format allows at any time.
+//! An invalid index is ignored: a lookup then searches all blocks, and an insertion clears the
+//! directory's flag first, which the format allows at any time.
 
 use crate::hash::{HashVersion, Hasher};
 use crate::layout::Layout;
 use crate::numbers::FileBlock;
 
-/// Where the entries of the root begin; what the index is begins eight bytes before.
+/// Offset of the root's entries; the header of the index begins eight bytes before.
 const ROOT_ENTRIES: usize = 32;
-/// Where those of an inner node begin.
+/// Offset of an inner node's entries.
 const NODE_ENTRIES: usize = 8;
 const ENTRY_BYTES: usize = 8;
 /// Block numbers in an index; the rest of the word is reserved.
 const BLOCK_MASK: u32 = 0x0fff_ffff;
 
-/// What the root says of the whole index.
+/// The header of the index, from its root.
 #[derive(Clone, Copy, Debug)]
 pub struct Root {
     pub hasher: Hasher,
@@ -46,13 +46,13 @@ impl Kind {
         }
     }
 
-    /// Entries that a node of a block of this many bytes can have.
+    /// Most entries of a node in a block of this many bytes.
     fn limit(self, block_bytes: usize) -> usize {
         (block_bytes - self.start()) / ENTRY_BYTES
     }
 }
 
-/// The root in block 0 of a directory; `None` when it is none that is supported.
+/// The root in block 0 of a directory; `None` when it is invalid or not supported.
 pub fn root(block: &[u8], layout: &Layout) -> Option<Root> {
     let info: &[u8; 8] = block.get(ROOT_ENTRIES - 8..)?.first_chunk()?;
     let [0, 0, 0, 0, version, 8, levels @ 0..=1, flags] = *info else { return None };
@@ -62,13 +62,14 @@ pub fn root(block: &[u8], layout: &Layout) -> Option<Root> {
     Some(Root { hasher: hasher(version, layout)?, levels })
 }
 
-/// How an index of this version hashes names.
+/// The hash function of an index of this version.
 pub fn hasher(version: u8, layout: &Layout) -> Option<Hasher> {
     let version = HashVersion::of(version)?;
     Some(Hasher { version, is_unsigned: layout.is_hash_unsigned, seed: layout.hash_seed })
 }
 
-/// Entries of a node: hash (the first one's is zero) and block; `None` when it is no node of this kind.
+/// Entries of a node: hash (the first one's is zero) and block; `None` when it is not a node of
+/// this kind.
 pub fn entries(block: &[u8], kind: Kind) -> Option<Vec<(u32, FileBlock)>> {
     let bytes = block.get(kind.start()..)?;
     let (limit, count) = (word16(bytes, 0)?, word16(bytes, 2)?);
@@ -91,7 +92,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The entry whose block has the names of this hash: the last that does not begin behind it.
+/// The index of the entry whose block has the names of this hash: the last that does not begin
+/// behind it.
 pub fn search(entries: &[(u32, FileBlock)], hash: u32) -> usize {
     entries.partition_point(|(first, _)| *first <= hash).saturating_sub(1)
 }
@@ -117,12 +119,12 @@ pub fn set_entries(block: &mut [u8], kind: Kind, entries: &[(u32, FileBlock)]) {
     bytes[2..4].copy_from_slice(&(entries.len() as u16).to_le_bytes());
 }
 
-/// Writes what the root says of the whole index, behind "." and "..", which are there.
+/// Writes the header of the index, behind "." and "..", which are there already.
 pub fn set_root(block: &mut [u8], version: u8, levels: u8) {
     block[ROOT_ENTRIES - 8..ROOT_ENTRIES].copy_from_slice(&[0, 0, 0, 0, version, 8, levels, 0]);
 }
 
-/// Bytes of ".." in the root: all but those of ".", so that the index is in its room.
+/// Offset of ".." in the root: its record contains the index.
 pub const DOT_DOT_OFFSET: usize = 12;
 
 #[cfg(test)]

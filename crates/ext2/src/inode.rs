@@ -1,4 +1,4 @@
-//! An inode: what a file is, but for its name and its content.
+//! An inode: all of a file except its name and its content.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,11 +11,11 @@ use crate::time::Timestamp;
 pub const INODE_BYTES_MIN: usize = 128;
 /// `flags`: the directory has an index.
 pub const FLAG_INDEX: u32 = 0x1000;
-/// `flags` that say that the block numbers are something else, or that nothing may be changed.
+/// `flags` under which the block numbers have another meaning, or nothing may be changed.
 const FLAGS_OF_EXT4: u32 = 0x0008_0000 | 0x1000_0000;
 /// Block numbers in the inode itself.
 pub const DIRECT_BLOCKS: usize = 12;
-/// All that is in the place of block numbers, in bytes: also a short symbolic link.
+/// Bytes of the block numbers; also the room of a short symbolic link.
 pub const POINTER_BYTES: usize = 60;
 
 /// The first 128 bytes of an inode as it is stored.
@@ -50,7 +50,7 @@ const _: () = assert!(size_of::<InodeRaw>() == INODE_BYTES_MIN);
 const _: () = assert!(std::mem::offset_of!(InodeRaw, blocks) == 40);
 const _: () = assert!(std::mem::offset_of!(InodeRaw, attributes) == 104);
 
-/// What larger inodes have behind the first 128 bytes.
+/// Additional fields of larger inodes, behind the first 128 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct InodeExtraRaw {
@@ -66,7 +66,7 @@ pub struct InodeExtraRaw {
 const EXTRA_BYTES: usize = 24;
 const _: () = assert!(size_of::<InodeExtraRaw>() == EXTRA_BYTES);
 
-/// What kind of thing an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileType {
     /// A file.
@@ -85,7 +85,7 @@ pub enum FileType {
     Socket,
 }
 
-/// Type, the bits of `mode` that say so, and what directory entries say.
+/// Types, with their bits in `mode` and their byte in directory entries.
 const FILE_TYPES: [(FileType, u16, u8); 7] = [
     (FileType::Regular, 0o10, 1),
     (FileType::Directory, 0o04, 2),
@@ -97,22 +97,22 @@ const FILE_TYPES: [(FileType, u16, u8); 7] = [
 ];
 
 impl FileType {
-    /// The type that the mode of an inode says.
+    /// The type in an inode's mode.
     pub fn of_mode(mode: u16) -> Option<Self> {
         FILE_TYPES.iter().find(|(_, bits, _)| *bits == mode >> 12).map(|(file_type, ..)| *file_type)
     }
 
-    /// The type that a directory entry says.
+    /// The type in a directory entry.
     pub fn of_entry(byte: u8) -> Option<Self> {
         FILE_TYPES.iter().find(|(.., entry)| *entry == byte).map(|(file_type, ..)| *file_type)
     }
 
-    /// The bits of `mode` that say so.
+    /// Its bits in `mode`.
     pub fn mode_bits(self) -> u16 {
         self.row().1 << 12
     }
 
-    /// What directory entries say.
+    /// Its byte in directory entries.
     pub fn entry_byte(self) -> u8 {
         self.row().2
     }
@@ -137,20 +137,20 @@ pub struct Inode {
     pub modified: Timestamp,
     /// `None` where inodes have no room for it.
     pub created: Option<Timestamp>,
-    /// When it was deleted; while it waits for its last user, the next one that does.
+    /// When it was deleted; in the list of inodes without names the number of the next one.
     pub deleted: u32,
     pub links_count: u16,
     pub sectors: u32,
     pub flags: u32,
-    /// Block numbers; of devices and short symbolic links something else.
+    /// Block numbers; for devices and short symbolic links something else.
     pub blocks: [u32; 15],
     pub generation: u32,
-    /// Zero: none.
+    /// Block of its attributes; zero for none.
     pub attributes: u32,
 }
 
 impl Inode {
-    /// A new inode without content, of nobody's, with the links that it has from the beginning.
+    /// A new inode without content, owned by uid 0, with its initial count of links.
     pub fn new(number: InodeNumber, file_type: FileType, now: Timestamp, has_extra: bool) -> Self {
         Self {
             number,
@@ -173,10 +173,10 @@ impl Inode {
         }
     }
 
-    /// The inode in these bytes; `None` when nothing was ever there, or it was deleted.
+    /// The inode in these bytes; `None` when none was ever stored, or it was deleted.
     ///
     /// # Errors
-    /// `Corrupt` when it is of no known type.
+    /// `Corrupt` when its type is unknown.
     pub fn parse(number: InodeNumber, bytes: &[u8]) -> Result<Option<Self>, Error> {
         let damaged = |what: &str| Error::corrupt(format!("{number} is damaged: {what}"));
         let (raw, rest) = InodeRaw::ref_from_prefix(bytes).map_err(|_| damaged("it is too short"))?;
@@ -212,7 +212,7 @@ impl Inode {
         }))
     }
 
-    /// Puts it into its place. What it does not know of stays there as it is.
+    /// Writes it into its bytes. Fields that this type does not have stay as they are.
     pub fn emit(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let too_short = || Error::corrupt(format!("{} has too few bytes", self.number));
         let (raw, rest) = InodeRaw::mut_from_prefix(bytes).map_err(|_| too_short())?;
@@ -254,7 +254,7 @@ impl Inode {
         }
     }
 
-    /// Whether the target of this symbolic link is in the place of block numbers.
+    /// Whether the target of this symbolic link is in the inode.
     pub fn is_short_link(&self, block_bytes: usize) -> bool {
         let sectors_of_attributes = if self.attributes == 0 { 0 } else { (block_bytes / 512) as u32 };
         self.file_type == FileType::SymbolicLink
@@ -262,7 +262,7 @@ impl Inode {
             && self.size < POINTER_BYTES as u64
     }
 
-    /// Whether its block numbers are block numbers.
+    /// Whether it has block numbers.
     pub fn has_blocks(&self, block_bytes: usize) -> bool {
         match self.file_type {
             FileType::Regular | FileType::Directory => true,
@@ -271,7 +271,7 @@ impl Inode {
         }
     }
 
-    /// What is in the place of block numbers, as bytes.
+    /// The bytes in place of the block numbers.
     pub fn pointer_bytes(&self) -> [u8; POINTER_BYTES] {
         let mut bytes = [0; POINTER_BYTES];
         for (place, number) in bytes.chunks_exact_mut(4).zip(self.blocks) {
@@ -280,7 +280,7 @@ impl Inode {
         bytes
     }
 
-    /// Puts bytes into the place of block numbers: at most 60.
+    /// Sets the bytes in place of the block numbers: at most 60.
     pub fn set_pointer_bytes(&mut self, bytes: &[u8]) {
         let mut all = [0; POINTER_BYTES];
         all[..bytes.len()].copy_from_slice(bytes);
@@ -300,12 +300,12 @@ impl Inode {
     }
 }
 
-/// The generation of whatever was in these bytes.
+/// The generation of the last inode in these bytes.
 pub fn generation_in(bytes: &[u8]) -> u32 {
     InodeRaw::ref_from_prefix(bytes).map_or(0, |(raw, _)| raw.generation.get())
 }
 
-/// Says in the bytes of a new inode how many extra ones it has; whether times are among them.
+/// Sets the count of extra bytes in the bytes of a new inode. Returns whether times are among them.
 pub fn set_extra_bytes(bytes: &mut [u8], extra_bytes: u16) -> bool {
     let room = bytes.len().saturating_sub(INODE_BYTES_MIN);
     let extra_bytes = usize::from(extra_bytes).max(EXTRA_BYTES + 8).min(room) & !3;

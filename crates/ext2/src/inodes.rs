@@ -1,4 +1,4 @@
-//! Inodes that are taken and given back.
+//! Allocation and release of inodes.
 //!
 //! A file's inode is looked for in its directory's group, so that both are near each other. Directories below the root
 //! are spread over the groups, into the emptiest of them, so that each has room for its files; others stay near their
@@ -12,7 +12,7 @@ use crate::inode::Inode;
 use crate::numbers::{GroupNumber, InodeNumber};
 use crate::work::Work;
 
-/// Takes a free inode, for a directory or something else below `parent`.
+/// Allocates an inode, for a directory or another type below `parent`.
 ///
 /// # Errors
 /// `NoSpace` when there is none.
@@ -42,7 +42,7 @@ pub async fn allocate<O: Operation>(
     }
 }
 
-/// Where a new directory goes.
+/// The group of a new directory.
 async fn group_for_directory<O: Operation>(
     work: &mut Work<O>,
     parent: InodeNumber,
@@ -72,7 +72,7 @@ async fn group_for_directory<O: Operation>(
     Ok(best.map_or(home, |(_, group)| group))
 }
 
-/// Takes the first free inode of a group that has one.
+/// Allocates the first free inode of a group, if it has one.
 pub async fn take<O: Operation>(
     work: &mut Work<O>,
     group: GroupNumber,
@@ -96,7 +96,7 @@ pub async fn take<O: Operation>(
     Ok(InodeNumber(group.0 * per_group + index + 1))
 }
 
-/// Gives back an inode whose blocks are free already. Its place keeps when that was.
+/// Frees an inode whose blocks are free already. Its bytes keep the time of deletion.
 ///
 /// # Errors
 /// `Corrupt` when it is free already.
@@ -121,7 +121,7 @@ pub async fn free<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Result<
     superblock.free_inodes_count = superblock.free_inodes_count.get().saturating_add(1).into();
     inode.links_count = 0;
     inode.size = 0;
-    // Zero would say that it was never deleted.
+    // Zero would mean that it was never deleted.
     inode.deleted = work.now.to_low().max(1);
     work.store(&inode).await
 }

@@ -1,4 +1,4 @@
-//! What never changes while a file system exists: how large everything is, and where.
+//! The layout of a file system: sizes and places, which never change.
 
 use crate::blocks::{Block, Object};
 use crate::descriptor::{DESCRIPTOR_BYTES, DescriptorRaw};
@@ -27,50 +27,50 @@ pub struct Layout {
     pub inode_bytes: usize,
     /// Bytes that a new inode has beyond the first 128.
     pub extra_inode_bytes: u16,
-    /// The first inode that may be anything.
+    /// The first inode that is not reserved.
     pub first_inode: u32,
-    /// What the superblock says that it has.
+    /// The features in the superblock.
     pub features: Features,
-    /// Revision of the format: 0 may only be read.
+    /// Revision of the format: file systems of revision 0 are read-only.
     pub revision: u32,
-    /// Of the hashes of names.
+    /// Seed of the hashes of names.
     pub hash_seed: [u32; 4],
-    /// How new directories hash names.
+    /// The hash function of new directories.
     pub hash_version: u8,
-    /// Names are hashed as unsigned characters.
+    /// Whether names are hashed as unsigned characters.
     pub is_hash_unsigned: bool,
     first_meta_bg: u32,
     reserved_gdt_blocks: u32,
     groups: Vec<GroupPlaces>,
 }
 
-/// Where a group keeps what it needs.
+/// The places of a group's structures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPlaces {
-    /// Which of its blocks are in use.
+    /// The bitmap of its used blocks.
     pub block_bitmap: BlockNumber,
-    /// Which of its inodes are in use.
+    /// The bitmap of its used inodes.
     pub inode_bitmap: BlockNumber,
     /// The first block of its inodes.
     pub inode_table: BlockNumber,
 }
 
-/// Where an inode is.
+/// The place of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodePlace {
     /// Its group.
     pub group: GroupNumber,
-    /// Which of the group's.
+    /// Its index in the group.
     pub index: u32,
     /// Its block.
     pub block: BlockNumber,
-    /// Its first byte there.
+    /// Offset of its first byte in the block.
     pub offset: usize,
 }
 
 impl Layout {
-    /// The layout that a superblock tells, without the places of the groups, which [`set_groups`](Self::set_groups)
-    /// brings.
+    /// The layout in a superblock, without the places of the groups, which
+    /// [`set_groups`](Self::set_groups) adds.
     ///
     /// # Errors
     /// `Corrupt` when it is impossible, `Unsupported` for features and sizes that are not supported.
@@ -130,7 +130,7 @@ impl Layout {
         Err(Error::corrupt(format!("the superblock is damaged: the file system {problem}")))
     }
 
-    /// Brings the places of the groups, as the descriptors say, in their order.
+    /// Sets the places of the groups from their descriptors, in order.
     ///
     /// # Errors
     /// `Corrupt` when one leads outside the file system.
@@ -161,7 +161,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Where the superblock is.
+    /// The place of the superblock.
     pub fn superblock_place(&self) -> SuperblockPlace {
         place(self.block_bytes)
     }
@@ -171,7 +171,7 @@ impl Layout {
         (self.block_count - self.first_data_block).div_ceil(self.blocks_per_group)
     }
 
-    /// Blocks of a group's inodes.
+    /// Blocks of a group's inode table.
     pub fn inode_table_blocks(&self) -> u32 {
         (self.inodes_per_group as usize * self.inode_bytes).div_ceil(self.block_bytes) as u32
     }
@@ -188,19 +188,19 @@ impl Layout {
         BlockNumber(self.first_data_block + group.0 * self.blocks_per_group)
     }
 
-    /// The group that a block is in, and which of its blocks it is.
+    /// The group of a block, and the block's index in it.
     pub fn group_of_block(&self, block: BlockNumber) -> (GroupNumber, u32) {
         let index = block.0.saturating_sub(self.first_data_block);
         (GroupNumber(index / self.blocks_per_group), index % self.blocks_per_group)
     }
 
-    /// Where a group keeps what it needs.
+    /// The places of a group's structures.
     pub fn group(&self, group: GroupNumber) -> Result<GroupPlaces, Error> {
         let places = self.groups.get(group.0 as usize);
         places.copied().ok_or_else(|| Error::corrupt(format!("there is no {group}")))
     }
 
-    /// Where an inode is.
+    /// The place of an inode.
     ///
     /// # Errors
     /// `NotFound` when there is no such inode.
@@ -229,7 +229,7 @@ impl Layout {
         self.group_count().div_ceil(self.descriptors_per_block())
     }
 
-    /// The block of a group's descriptor, and the descriptor's first byte there.
+    /// The block of a group's descriptor, and the descriptor's offset there.
     pub fn descriptor_place(&self, group: GroupNumber) -> (BlockNumber, usize) {
         let index = group.0 / self.descriptors_per_block();
         let offset = (group.0 % self.descriptors_per_block()) as usize * DESCRIPTOR_BYTES;
@@ -253,8 +253,8 @@ impl Layout {
         !self.features.has_sparse_super() || group.0 <= 1 || [3, 5, 7].into_iter().any(is_power_of)
     }
 
-    /// Blocks at the beginning of a group that hold copies of the superblock and the descriptors, and room for
-    /// descriptors to come.
+    /// Blocks at the beginning of a group that hold copies of the superblock and the descriptors,
+    /// with room for more descriptors.
     pub fn head_blocks(&self, group: GroupNumber) -> u32 {
         if !self.has_superblock(group) && !self.features.has_meta_bg() {
             return 0;
@@ -267,7 +267,8 @@ impl Layout {
         u32::from(self.has_superblock(group)) + u32::from(has_descriptors)
     }
 
-    /// Whether a block holds the group's bitmaps, inodes or descriptors, so that no file can have it.
+    /// Whether a block holds bitmaps, inodes or descriptors of its group, so that no file can have
+    /// it.
     pub fn is_structure(&self, block: BlockNumber) -> bool {
         if block.0 <= self.superblock_place().block.0 || block.0 >= self.block_count {
             return true;
@@ -299,31 +300,31 @@ impl Layout {
         (self.block_bytes / 4) as u32
     }
 
-    /// The largest file, in bytes: what three levels of block numbers reach, and what a count of 512-byte sectors in 32
-    /// bits can tell.
+    /// The largest file, in bytes: the reach of three levels of block numbers, within a count of
+    /// 512-byte sectors of 32 bits.
     pub fn file_bytes_max(&self) -> u64 {
         let (block, per) = (self.block_bytes as u64, u64::from(self.numbers_per_block()));
         let by_map = 12 + per + per * per + per * per * per;
-        // Sectors of the content and of the blocks that tell where it is stay below 2^32.
+        // Sectors of the content and of the indirect blocks stay below 2^32.
         let sectors = (1u64 << 32) - 1;
         let by_count = sectors / (block / 512);
         let by_count = by_count - by_count.div_ceil(per) - by_count.div_ceil(per * per) - 3;
         by_map.min(by_count) * block
     }
 
-    /// The block of a file that holds its byte at `offset`, and which byte of the block that is.
+    /// The block of a file with its byte at `offset`, and the offset in that block.
     pub fn file_block(&self, offset: u64) -> (FileBlock, usize) {
         let block_bytes = self.block_bytes as u64;
         (FileBlock((offset / block_bytes) as u32), (offset % block_bytes) as usize)
     }
 
-    /// What a block holds that tells of a group.
+    /// The kind of the inode table's block at a place.
     pub fn table_object(&self, place: &InodePlace) -> Object {
         Object::InodeTable(place.group)
     }
 }
 
-/// Descriptors of a block of them.
+/// The descriptors in a block.
 pub fn descriptors_in(block: &Block) -> impl Iterator<Item = DescriptorRaw> + '_ {
     (0..block.len() / DESCRIPTOR_BYTES)
         .filter_map(|index| DescriptorRaw::at(block, index * DESCRIPTOR_BYTES).ok().copied())

@@ -1,24 +1,25 @@
-//! The ext2 file system (revision 1; revision 0 may be read), over blocks that someone else reads, keeps and makes
-//! durable.
+//! The ext2 file system (revision 1; revision 0 may be read), over blocks that another crate reads,
+//! keeps and makes durable.
 //!
-//! A mount asks a [`FileSystem`]. It does everything in operations ([`Operation`]) that are whole or change nothing,
-//! over [`Blocks`]: those of a device that one host has to itself ([`PlainBlocks`]), or of a LUN that several hosts
-//! share. `docs/formats/ext2.md` says what of ext2 is supported.
+//! A mount uses a [`FileSystem`]. It does everything in operations ([`Operation`]) that are
+//! complete or change nothing, over [`Blocks`]: those of a device that one host has to itself
+//! ([`PlainBlocks`]), or of a LUN that several hosts share. `docs/formats/ext2.md` lists the
+//! supported parts of ext2.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `file_system` | [`FileSystem`]: names, files, inodes, as a mount asks for them |
+//! | `file_system` | [`FileSystem`]: names, files, inodes, as a mount needs them |
 //! | `make` | [`make()`]: a new file system |
-//! | `removal`, `orphans` | what becomes of inodes without names |
+//! | `removal`, `orphans` | inodes without names |
 //! | `directory`, `tree`, `index`, `hash`, `entry` | names in a directory: all of it; its blocks by their index; a node of that; hashes; one block of entries |
 //! | `attributes` | extended attributes |
-//! | `content`, `mapping` | bytes of a file; which block holds which of them |
-//! | `allocation`, `inodes`, `bitmap` | blocks and inodes that are taken and given back |
-//! | `work` | what all of these work with: an operation, the layout, the time |
-//! | `layout`, `superblock`, `descriptor`, `inode`, `features`, `device_number`, `time` | what is stored, and where |
-//! | [`mount_state`] | what the superblock says of whoever has it mounted |
+//! | `content`, `mapping` | bytes of a file; the blocks that hold them |
+//! | `allocation`, `inodes`, `bitmap` | allocation and release of blocks and inodes |
+//! | `work` | what these modules share: an operation, the layout, the time |
+//! | `layout`, `superblock`, `descriptor`, `inode`, `features`, `device_number`, `time` | stored structures |
+//! | [`mount_state`] | the last mount of a file system, from its superblock |
 //! | `plain`, [`transfer`] | [`PlainBlocks`]; blocks to and from a device |
-//! | [`blocks`] | what the file system asks of whoever has its blocks |
+//! | [`blocks`] | the interface to the blocks below the file system |
 //! | [`limits`] | the bounds of this crate |
 
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
-//! Makes a new, empty file system, laid out as `mke2fs` does it for the same size.
+//! Makes a new, empty file system, with the layout of `mke2fs` for the same size.
 //!
 //! ```text
 //!   group   copy of superblock and descriptors (groups 0, 1, powers of 3, 5 and 7) | bitmap of blocks | bitmap of inodes | inodes | content
 //! ```
-//! What was there before is no file system any more once this has begun; what is new is one only when it has ended:
-//! until then its superblock is missing or says *not clean*.
+//! Once this has begun the old content is not a file system any more. The new one is valid only at
+//! the end: until then its superblock is missing or *not clean*.
 
 use std::sync::Arc;
 
@@ -28,45 +28,46 @@ use crate::time::Timestamp;
 use crate::work::Work;
 use crate::{bitmap, directory, entry, inodes, tree};
 
-/// The first inode that is not reserved: the directory of what `e2fsck` finds.
+/// The first inode that is not reserved: `lost+found`.
 const FIRST_INODE: u32 = 11;
-/// Bytes of that directory, so that `e2fsck` need not find room for it.
+/// Bytes of `lost+found`, so that `e2fsck` need not allocate blocks for it.
 const LOST_FOUND_BYTES: u64 = 16 << 10;
-/// Its blocks are all named in its inode.
+/// Most of its blocks: all are named in its inode.
 const LOST_FOUND_BLOCKS_MAX: u64 = DIRECT_BLOCKS as u64;
 /// Below this many bytes blocks are of 1 KiB, as with `mke2fs`.
 const SMALL_BYTES: u64 = 512 << 20;
-/// Below this many there are fewer inodes.
+/// Below this many bytes there are fewer inodes.
 const FLOPPY_BYTES: u64 = 3 << 20;
-/// From here on, too.
+/// From this many bytes on there are fewer inodes, too.
 const BIG_BYTES: u64 = 4 << 40;
-/// Content that the last group has to have room for; otherwise it is left out.
+/// Least blocks of content of the last group; a smaller one is left out.
 const LAST_GROUP_BLOCKS_MIN: u32 = 50;
 
 /// The parameters of a new file system.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
-    /// Bytes of a block: 1024, 2048 or 4096; 4096 where nothing is said, 1024 on devices of less than 512 MiB.
+    /// Bytes of a block: 1024, 2048 or 4096; by default 4096, and 1024 on devices of less than 512
+    /// MiB.
     pub block_bytes: Option<usize>,
-    /// Bytes of the device for which there is one inode; 16384 where nothing is said, fewer on small devices.
+    /// Bytes of the device for each inode; by default 16384, and less on small devices.
     pub bytes_per_inode: Option<u64>,
     /// Bytes of an inode: 128, or 256 with times of nanoseconds.
     pub inode_bytes: usize,
     /// Name of the file system, at most 16 bytes.
     pub label: Vec<u8>,
-    /// Which file system this is.
+    /// Identifier of the file system.
     pub uuid: Uuid,
-    /// Seed of the hashes of names. Keep it secret: who knows it can choose names that collide, and make directories
-    /// slow.
+    /// Seed of the hashes of names. To be kept secret: with it an attacker can choose names that
+    /// collide, and make directories slow.
     pub hash_seed: Uuid,
     /// Share of the blocks that only the super-user may use.
     pub reserved_percent: u32,
-    /// When it is made.
+    /// The time of making.
     pub now: Timestamp,
 }
 
 impl MakeOptions {
-    /// As `mke2fs` does where nothing is said.
+    /// The defaults of `mke2fs`.
     pub fn new(uuid: Uuid, hash_seed: Uuid, now: Timestamp) -> Self {
         Self {
             block_bytes: None,
@@ -81,7 +82,7 @@ impl MakeOptions {
     }
 }
 
-/// What was made.
+/// The sizes of the new file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// Bytes of a block.
@@ -97,14 +98,14 @@ pub struct Made {
 /// Makes a file system on a device. What was on it is lost.
 ///
 /// # Errors
-/// `Invalid` for options that make no sense, `NoSpace` on devices that are too small, `TooLarge` on those that are too
-/// large for their blocks.
+/// `Invalid` for impossible options, `NoSpace` on devices that are too small, `TooLarge` on those
+/// that are too large for their blocks.
 pub async fn make(device: &SharedDevice, options: &MakeOptions) -> Result<Made, Error> {
     let raw = plan(&device.geometry(), options)?;
     let mut layout = Layout::new(&raw, u64::from(raw.blocks_count.get()))?;
     let mut descriptors = describe(&layout)?;
     layout.set_groups(&descriptors)?;
-    // The old superblock and everything else that could be known there.
+    // Removes the old superblock and the marks of other formats.
     device.write_zeroes(0, head_bytes(device), false, false).await?;
     device.flush().await?;
     write_groups(device, &layout).await?;
@@ -125,12 +126,12 @@ pub async fn make(device: &SharedDevice, options: &MakeOptions) -> Result<Made, 
     })
 }
 
-/// Where other formats say what they are.
+/// Bytes at the start of the device where other formats have their marks.
 fn head_bytes(device: &SharedDevice) -> u64 {
     (64 << 10).min(device.geometry().size_bytes)
 }
 
-/// The superblock, without what is free.
+/// The superblock, without the counts of free blocks and inodes.
 fn plan(geometry: &Geometry, options: &MakeOptions) -> Result<SuperblockRaw, Error> {
     let (device_bytes, device_block) = (geometry.size_bytes, geometry.logical_block_bytes as usize);
     let default = if device_bytes < SMALL_BYTES { BLOCK_BYTES_MIN.max(device_block) } else { BLOCK_BYTES_MAX };
@@ -183,7 +184,7 @@ fn constants(block_bytes: usize, options: &MakeOptions) -> SuperblockRaw {
         *word = u32::from_le_bytes(*bytes).into();
     }
     raw.default_hash_version = 1;
-    // Attributes of users and access lists, as mke2fs has it.
+    // User attributes and access lists, as with mke2fs.
     raw.default_mount_options = 0xc.into();
     raw.flags = FLAG_SIGNED_HASH.into();
     if options.inode_bytes > 128 {
@@ -192,7 +193,7 @@ fn constants(block_bytes: usize, options: &MakeOptions) -> SuperblockRaw {
     raw
 }
 
-/// How many blocks, groups and inodes there are.
+/// Sets the counts of blocks, groups and inodes.
 fn size(raw: &mut SuperblockRaw, block_count: u32, block_bytes: usize, options: &MakeOptions) -> Result<(), Error> {
     let too_small = || Error::new(ErrorKind::NoSpace, "the device is too small for a file system");
     let first = raw.first_data_block.get();
@@ -206,7 +207,7 @@ fn size(raw: &mut SuperblockRaw, block_count: u32, block_bytes: usize, options: 
     };
     let ratio = options.bytes_per_inode.unwrap_or(default).max(block_bytes as u64);
     let wanted = (bytes / ratio).clamp(u64::from(FIRST_INODE) + 5, u64::from(u32::MAX));
-    // A last group without room for content is left out; then the others have its inodes.
+    // A last group without room for content is left out; the others then have more inodes.
     loop {
         if block_count <= first + LAST_GROUP_BLOCKS_MIN {
             return Err(too_small());
@@ -231,7 +232,8 @@ fn size(raw: &mut SuperblockRaw, block_count: u32, block_bytes: usize, options: 
     }
 }
 
-/// Inodes of a group: as many as fill their blocks, less what would leave a byte of their bitmap half used.
+/// Inodes of a group: as many as fill their blocks, and a multiple of eight, so that the bitmap has
+/// whole bytes.
 fn inodes_per_group(wanted: u64, groups: u32, block_bytes: usize, inode_bytes: usize) -> u32 {
     let per_block = (block_bytes / inode_bytes) as u64;
     let per_group = wanted.div_ceil(u64::from(groups)).next_multiple_of(per_block) & !7;
@@ -252,7 +254,7 @@ fn describe(layout: &Layout) -> Result<Vec<DescriptorRaw>, Error> {
             inode_table: (first + 2).into(),
             free_blocks_count: (free as u16).into(),
             free_inodes_count: (layout.inodes_per_group as u16).into(),
-            // The root.
+            // The root directory.
             directories_count: u16::from(group.0 == 0).into(),
             ..DescriptorRaw::default()
         });
@@ -272,7 +274,7 @@ async fn write_group(device: &SharedDevice, layout: &Layout, group: GroupNumber)
     let mut bitmaps = Buffer::zeroed(2 * block_bytes);
     let (blocks, inodes) = bitmaps.split_at_mut(block_bytes);
     let used = layout.head_blocks(group) + 2 + layout.inode_table_blocks();
-    // What is beyond the end of the group counts as used.
+    // Blocks beyond the end of the group count as used.
     let all = (block_bytes * 8) as u32;
     (0..used).chain(layout.blocks_of_group(group)..all).for_each(|index| bitmap::set(blocks, index));
     let reserved = if group.0 == 0 { FIRST_INODE - 1 } else { 0 };
@@ -284,7 +286,7 @@ async fn write_group(device: &SharedDevice, layout: &Layout, group: GroupNumber)
     Ok(())
 }
 
-/// A copy of the superblock and of all descriptors at the beginning of a group.
+/// Writes a copy of the superblock and of all descriptors at the beginning of a group.
 async fn write_head(
     device: &SharedDevice,
     layout: &Layout,
@@ -312,7 +314,7 @@ async fn write_head(
     Ok(())
 }
 
-/// The root directory and `lost+found`; then the superblock says that the file system is clean.
+/// Makes the root directory and `lost+found`, then marks the superblock clean.
 async fn make_directories(device: &SharedDevice, layout: &Layout, now: Timestamp) -> Result<(), Error> {
     let blocks = PlainBlocks::with_block_bytes(Arc::clone(device), layout.block_bytes);
     let operation = blocks.begin(Access::Change).await?;
@@ -352,7 +354,7 @@ async fn new_directory<O: Operation>(
     Ok(Inode { permissions, ..Inode::new(number, FileType::Directory, now, has_extra) })
 }
 
-/// Copies of superblock and descriptors, as they are now, in the groups that have them.
+/// Writes copies of the present superblock and descriptors, in the groups that have them.
 async fn copy_heads(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
     let blocks = PlainBlocks::with_block_bytes(Arc::clone(device), layout.block_bytes);
     let operation = blocks.begin(Access::Read).await?;

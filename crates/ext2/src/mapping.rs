@@ -1,4 +1,4 @@
-//! Which block of the device holds which block of a file.
+//! The mapping from the blocks of a file to the blocks of the device.
 //!
 //! ```text
 //!   inode   12 numbers of blocks
@@ -6,8 +6,8 @@
 //!           1 number of a table of tables                  (depth 2)
 //!           1 number of a table of tables of tables        (depth 3)
 //! ```
-//! A number that is zero is a hole, as large as what the table would reach. Depth is the bound of every walk: no number
-//! can lead a walk in a circle.
+//! A number that is zero is a hole, as large as the reach of the missing table. Every walk is
+//! bounded by the depth: no number can make it circular.
 
 use std::ops::Range;
 
@@ -19,16 +19,16 @@ use crate::layout::Layout;
 use crate::numbers::{BlockNumber, FileBlock};
 use crate::work::Work;
 
-/// Where a block of a file is.
+/// The place of a block of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In this block.
+    /// This block of the device.
     Block(BlockNumber),
-    /// Nowhere, nor are those of this range of the file's blocks.
+    /// None; neither have the others in this range of the file's blocks.
     Hole(Range<u64>),
 }
 
-/// The way to a block of a file: the slot in the inode, then in each table.
+/// The path to a block of a file: the slot in the inode, then in each table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Path {
     depth: usize,
@@ -36,7 +36,7 @@ struct Path {
 }
 
 impl Path {
-    /// `None` beyond what three levels reach.
+    /// `None` beyond the reach of three levels.
     fn new(layout: &Layout, at: u64) -> Option<Self> {
         let per = u64::from(layout.numbers_per_block());
         if at < DIRECT_BLOCKS as u64 {
@@ -59,13 +59,13 @@ impl Path {
         None
     }
 
-    /// How many blocks a file can have.
+    /// Most blocks of a file.
     fn reach_max(layout: &Layout) -> u64 {
         let per = u64::from(layout.numbers_per_block());
         DIRECT_BLOCKS as u64 + per + per * per + per * per * per
     }
 
-    /// The blocks of the file that the number at `level` reaches, `at` among them.
+    /// The blocks of the file under the number at `level`, `at` among them.
     fn reach(&self, layout: &Layout, at: u64, level: usize) -> Range<u64> {
         let per = u64::from(layout.numbers_per_block());
         let (mut size, mut before) = (1, 0);
@@ -91,10 +91,10 @@ fn too_large() -> Error {
     ErrorKind::TooLarge.into()
 }
 
-/// Where block `at` of a file is.
+/// The place of block `at` of a file.
 ///
 /// # Errors
-/// `Corrupt` when a number on the way leads where no file's blocks are.
+/// `Corrupt` when a number on the path leads to a block that no file can have.
 pub async fn lookup<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) -> Result<Place, Error> {
     let path = Path::new(&work.layout, at).ok_or_else(too_large)?;
     let mut number = BlockNumber(inode.blocks[path.slots[0] as usize]);
@@ -108,7 +108,8 @@ pub async fn lookup<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) ->
             let slot = path.slots[level + 1];
             number = BlockNumber(number_at(&table, slot));
             if number.0 == 0 {
-                // Neighbours that are zero, too, are the same hole: walks over it take one step a table.
+                // Adjacent numbers that are zero, too, are the same hole: a walk takes one step a
+                // table over it.
                 let reach = path.reach(&work.layout, at, level + 1);
                 let slots = work.layout.numbers_per_block();
                 let before = (0..slot).rev().take_while(|slot| number_at(&table, *slot) == 0).count() as u64;
@@ -121,8 +122,8 @@ pub async fn lookup<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) ->
     Ok(Place::Block(number))
 }
 
-/// The block that holds block `at` of a file, taken now if there was none: then `true` stands beside it, and its
-/// content is whatever it was. Whoever calls it stores the inode.
+/// The block that holds block `at` of a file. It is allocated if there is none: then `true` is
+/// returned with it, and its content is undefined. The caller stores the inode.
 ///
 /// # Errors
 /// `NoSpace`, `TooLarge`.
@@ -165,7 +166,7 @@ pub async fn lookup_or_allocate<O: Operation>(
     Ok((table.expect("there is one level at least"), true))
 }
 
-/// Behind the block before; else at the beginning of the inode's group.
+/// The goal of an allocation: behind the block before; else at the beginning of the inode's group.
 async fn goal<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) -> Result<BlockNumber, Error> {
     if at > 0
         && let Place::Block(before) = lookup(work, inode, at - 1).await?
@@ -179,7 +180,8 @@ async fn goal<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) -> Resul
     Ok(if is_inside { behind_table } else { work.layout.first_block(group) })
 }
 
-/// Frees the blocks of a file in this range of them, and tables that are empty then. Whoever calls it stores the inode.
+/// Frees the blocks of a file in this range, and tables that become empty. The caller stores the
+/// inode.
 pub async fn free_range<O: Operation>(work: &mut Work<O>, inode: &mut Inode, range: Range<u64>) -> Result<(), Error> {
     let mut at = range.start;
     while at < range.end {
@@ -191,7 +193,8 @@ pub async fn free_range<O: Operation>(work: &mut Work<O>, inode: &mut Inode, ran
     Ok(())
 }
 
-/// Frees the blocks of the range whose numbers are in one table; where the next table begins.
+/// Frees the blocks of the range whose numbers are in one table. Returns where the next table
+/// begins.
 async fn free_in_table<O: Operation>(work: &mut Work<O>, inode: &mut Inode, range: Range<u64>) -> Result<u64, Error> {
     let path = Path::new(&work.layout, range.start).ok_or_else(too_large)?;
     let tables = tables_of(work, inode, &path).await?;
@@ -216,13 +219,13 @@ async fn free_in_table<O: Operation>(work: &mut Work<O>, inode: &mut Inode, rang
     Ok(range.start + u64::from(count))
 }
 
-/// The tables on the way to block `at` of a file, from the inode on.
+/// The tables on the path to block `at` of a file, from the inode on.
 pub async fn tables_to<O: Operation>(work: &mut Work<O>, inode: &Inode, at: u64) -> Result<Vec<BlockNumber>, Error> {
     let path = Path::new(&work.layout, at).ok_or_else(too_large)?;
     tables_of(work, inode, &path).await
 }
 
-/// Tables on the way, from the inode on.
+/// The tables on a path, from the inode on.
 async fn tables_of<O: Operation>(work: &mut Work<O>, inode: &Inode, path: &Path) -> Result<Vec<BlockNumber>, Error> {
     let mut tables = Vec::with_capacity(path.depth);
     let mut number = BlockNumber(inode.blocks[path.slots[0] as usize]);
@@ -264,15 +267,16 @@ async fn free_one<O: Operation>(work: &mut Work<O>, inode: &mut Inode, number: B
     Ok(())
 }
 
-/// Frees blocks of a file from its end backwards, until those from `from` on are free or `blocks_max` were passed; how
-/// many blocks the file has then at most.
+/// Frees blocks of a file from its end backwards, until those from `from` on are free or
+/// `blocks_max` were passed. Returns how many blocks the file then has at most.
 pub async fn free_tail<O: Operation>(
     work: &mut Work<O>,
     inode: &mut Inode,
     from: u64,
     blocks_max: u32,
 ) -> Result<u64, Error> {
-    // From as far as three levels reach: what lies behind the file's end, where nothing should be, goes as well.
+    // Begins at the reach of three levels: blocks behind the file's end, which should not exist,
+    // are freed as well.
     let mut end = Path::reach_max(&work.layout);
     while end > from {
         match lookup(work, inode, end - 1).await? {

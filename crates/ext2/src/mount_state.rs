@@ -1,7 +1,8 @@
-//! What the superblock says of whoever has the file system mounted, or had it last.
+//! The last mount of a file system, from its superblock.
 //!
-//! Every program that mounts an ext2 to change it, and `e2fsck`, leaves a time or a count there. So whoever finds its
-//! own [`Stamp`] again knows that nobody else has changed the file system since.
+//! Every program that mounts an ext2 for changes, and `e2fsck`, changes a time or a count there. So
+//! a mount that finds its own [`Stamp`] again knows that no other program has changed the file
+//! system since.
 
 use block::SharedDevice;
 use uuid::Uuid;
@@ -12,12 +13,12 @@ use crate::numbers::BlockNumber;
 use crate::superblock::{self, STATE_CLEAN, STATE_ERRORS, SuperblockRaw};
 use crate::time::Timestamp;
 
-/// What tells one mount from another.
+/// Identifies a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// When it was mounted last.
     pub mount_time: u32,
-    /// When its superblock was written last, as whoever wrote it says.
+    /// When its superblock was written last, according to the writer's clock.
     pub write_time: u32,
     /// When it was checked last.
     pub check_time: u32,
@@ -25,16 +26,16 @@ pub struct Stamp {
     pub mount_count: u16,
 }
 
-/// What a superblock says of its file system before anything else is known.
+/// State of the file system in the superblock, before anything else is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountState {
-    /// Who had it last.
+    /// The stamp of the last mount.
     pub stamp: Stamp,
-    /// Whether it was unmounted cleanly, and nobody found errors.
+    /// Whether it was unmounted cleanly, and no errors were noted.
     pub is_clean: bool,
-    /// Whether somebody found errors.
+    /// Whether errors were noted.
     pub has_errors: bool,
-    /// Which file system it is.
+    /// Identifier of the file system.
     pub uuid: Uuid,
     /// Bytes of a block.
     pub block_bytes: usize,
@@ -60,7 +61,7 @@ impl MountState {
     }
 }
 
-/// What the superblock of a device says.
+/// Reads the state of a device's file system.
 ///
 /// # Errors
 /// `Corrupt` when there is no ext2, `Unsupported` for one that cannot even be read.
@@ -70,13 +71,13 @@ pub async fn read(device: &SharedDevice) -> Result<MountState, Error> {
     MountState::of(&raw)
 }
 
-/// The block that the superblock is in.
+/// The block of the superblock.
 pub fn block(block_bytes: usize) -> BlockNumber {
     superblock::place(block_bytes).block
 }
 
-/// Says in the block of the superblock that it is mounted from now on; the stamp by which this mount is known. It
-/// differs from all before.
+/// Marks the file system mounted, in the block of the superblock. Returns the stamp of this mount,
+/// which differs from all before.
 pub fn begin(block: &mut [u8], now: Timestamp) -> Result<Stamp, Error> {
     let raw = SuperblockRaw::in_block_mut(block)?;
     let now = now.to_low();
@@ -87,7 +88,7 @@ pub fn begin(block: &mut [u8], now: Timestamp) -> Result<Stamp, Error> {
     Ok(MountState::of(raw)?.stamp)
 }
 
-/// Says in the block of the superblock that it was unmounted cleanly.
+/// Marks the file system unmounted cleanly, in the block of the superblock.
 pub fn end(block: &mut [u8]) -> Result<(), Error> {
     let raw = SuperblockRaw::in_block_mut(block)?;
     raw.state = (raw.state.get() | STATE_CLEAN).into();

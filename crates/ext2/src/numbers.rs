@@ -1,4 +1,4 @@
-//! Numbers that must not be taken for one another.
+//! Numbers of blocks, inodes and groups: types of their own, so that none is taken for another.
 
 use std::fmt;
 

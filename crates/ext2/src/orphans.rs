@@ -1,8 +1,8 @@
-//! Inodes that no name leads to any more, and that are not free yet: someone has them open, or they are so large that
-//! it takes several operations.
+//! Orphans: inodes without names that are not free yet, because they are open, or so large that
+//! freeing them takes several operations.
 //!
-//! They form a list, from the superblock through the time of deletion of each inode, so that whoever opens the file
-//! system after a crash finds them.
+//! They form a list, from the superblock through the time of deletion of each inode, so that the
+//! next opening after a crash finds them.
 
 use crate::blocks::Operation;
 use crate::error::Error;
@@ -10,13 +10,13 @@ use crate::inode::Inode;
 use crate::numbers::InodeNumber;
 use crate::work::Work;
 
-/// The first of the list.
+/// The first inode of the list.
 pub async fn first<O: Operation>(work: &mut Work<O>) -> Result<Option<InodeNumber>, Error> {
     let head = work.superblock().await?.last_orphan.get();
     Ok((head != 0).then_some(InodeNumber(head)))
 }
 
-/// Puts an inode at the head of the list. Whoever calls it stores the inode.
+/// Adds an inode at the head of the list. The caller stores the inode.
 pub async fn add<O: Operation>(work: &mut Work<O>, inode: &mut Inode) -> Result<(), Error> {
     let superblock = work.superblock_mut().await?;
     inode.deleted = superblock.last_orphan.get();
@@ -24,10 +24,10 @@ pub async fn add<O: Operation>(work: &mut Work<O>, inode: &mut Inode) -> Result<
     Ok(())
 }
 
-/// Takes an inode out of the list.
+/// Removes an inode from the list.
 ///
 /// # Errors
-/// `Corrupt` when it is not in it, or the list is no list.
+/// `Corrupt` when it is not in the list, or the list is damaged.
 pub async fn remove<O: Operation>(work: &mut Work<O>, inode: &Inode) -> Result<(), Error> {
     let damaged = || Error::corrupt(format!("{} is not in the list of inodes without names", inode.number));
     let head = first(work).await?.ok_or_else(damaged)?;

@@ -1,18 +1,19 @@
-//! The blocks of a device that one host has to itself.
+//! Blocks of a device that one host has to itself.
 //!
-//! Operations that change something have their turn one after the other; those that only read run beside each other.
-//! What ended operations changed is kept in memory until a commit.
+//! Operations that change blocks run one after the other; those that only read run beside each
+//! other. Changes of ended operations are kept in memory until a commit.
 //!
-//! What a power loss leaves:
+//! A power loss leaves this:
 //!
 //! | the power is lost | and the device has |
 //! |---|---|
-//! | between commits | exactly what the last commit left: nothing is written in between |
-//! | in a commit | a superblock that says *not clean*, or the state before it, or after it |
+//! | between commits | exactly the state of the last commit: nothing is written in between |
+//! | during a commit | a superblock that is *not clean*, or the state before it, or after it |
 //!
-//! A commit is three steps with a flush behind each: the superblock of before, marked not clean; everything but the
-//! superblock; the superblock. One that was interrupted is therefore seen by whoever opens the file system next, and
-//! asks for `e2fsck`. To be whole in every case takes a commit in one atomic unit, which a device alone does not have.
+//! A commit is three steps with a flush after each: the former superblock, marked not clean;
+//! everything but the superblock; the superblock. So the next opening sees an interrupted commit,
+//! and asks for `e2fsck`. To be whole in every case takes a commit in one atomic unit, which a
+//! device alone does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,7 @@ struct Shared {
     device: SharedDevice,
     block_bytes: usize,
     block_count: u64,
-    /// Held by operations: shared to read, alone to change and to commit.
+    /// Held by operations: shared to read, exclusive to change and to commit.
     lock: RangeLock,
     state: Mutex<State>,
 }
@@ -49,7 +50,7 @@ struct Shared {
 struct State {
     /// Changed since the last commit.
     changed: BTreeMap<BlockNumber, Block>,
-    /// Unchanged ones, in two generations.
+    /// Unchanged blocks, in two generations.
     young: BTreeMap<BlockNumber, Block>,
     old: BTreeMap<BlockNumber, Block>,
     /// Users of each inode that is open.
@@ -83,7 +84,7 @@ impl PlainBlocks {
     /// The blocks of the file system on `device`.
     ///
     /// # Errors
-    /// `Corrupt` when there is no ext2 on it, `Unsupported` for one whose blocks are of no size that is supported, or
+    /// `Corrupt` when there is no ext2 on it, `Unsupported` for blocks of an unsupported size, or
     /// smaller than the device's.
     pub async fn new(device: SharedDevice) -> Result<Self, Error> {
         let block_bytes = superblock::peek(&device).await?.block_bytes()?;
@@ -95,12 +96,12 @@ impl PlainBlocks {
         Ok(Self::with_block_bytes(device, block_bytes))
     }
 
-    /// Gives away what ended operations changed since the last commit: whoever takes it makes it durable.
+    /// Takes the changes of ended operations since the last commit: the caller makes them durable.
     pub fn take_changes(&self) -> BTreeMap<BlockNumber, Block> {
         std::mem::take(&mut self.shared.lock().changed)
     }
 
-    /// Blocks of `block_bytes` on a device that need not have a file system.
+    /// Blocks of `block_bytes` on a device, which may have no file system.
     pub(crate) fn with_block_bytes(device: SharedDevice, block_bytes: usize) -> Self {
         let block_count = device.geometry().size_bytes / block_bytes as u64;
         let (lock, state) = (RangeLock::new(), Mutex::default());
@@ -186,7 +187,7 @@ impl Shared {
         Ok(content)
     }
 
-    /// Neighbours that are not in memory, in one request.
+    /// Reads neighbouring blocks that are not in memory, in one request.
     async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
         let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
         let last = (u64::from(first.0) + count).min(self.block_count);
@@ -208,7 +209,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whoever calls it has the lock alone. What could not be written stays changed.
+    /// The caller has the lock, exclusively. Blocks that could not be written stay changed.
     async fn commit(&self) -> Result<(), Error> {
         let changed = self.lock().changed.clone();
         if changed.is_empty() {
@@ -233,7 +234,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The superblock that the device has, but not clean.
+    /// Writes the device's present superblock back, marked not clean.
     async fn mark_not_clean(&self, number: BlockNumber) -> Result<(), Error> {
         let bytes = transfer::read_run(&self.device, self.block_bytes, number, 1).await?;
         let mut block = Block::copy_of(&bytes);
@@ -252,7 +253,7 @@ pub struct PlainOperation {
     shared: Arc<Shared>,
     access: Access,
     changed: BTreeMap<BlockNumber, Block>,
-    /// Free now, and not changed since.
+    /// Blocks freed and not changed since.
     released: BTreeSet<BlockNumber>,
     _guard: RangeGuard,
 }
@@ -323,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// A device that counts what it is asked for.
+    /// A device that counts its requests.
     struct Counted {
         below: SharedDevice,
         requests: AtomicU64,

@@ -1,4 +1,4 @@
-//! What becomes of an inode when a name of it goes.
+//! Removal of a name: the fate of its inode.
 
 use crate::blocks::Operation;
 use crate::error::Error;
@@ -7,9 +7,9 @@ use crate::numbers::InodeNumber;
 use crate::work::Work;
 use crate::{attributes, content, inodes, orphans};
 
-/// Takes one link away, or all of a directory, and stores the inode. With the last one it is freed, unless someone has
-/// it open or it is too large for this operation: then it is in the list of inodes without names. Whether the caller
-/// has to go on freeing it ([`reclaim_step`]).
+/// Removes one link, or all of a directory, and stores the inode. Without links it is freed, unless
+/// it is open or too large for this operation: then it becomes an orphan. Returns whether the
+/// caller has to go on freeing it ([`reclaim_step`]).
 pub async fn unlink<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Result<bool, Error> {
     let is_directory = inode.file_type == FileType::Directory;
     let links = if is_directory { Some(0) } else { inode.links_count.checked_sub(1) };
@@ -35,13 +35,14 @@ pub async fn unlink<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Resul
     Ok(true)
 }
 
-/// A step towards freeing an inode that is in the list of inodes without names; whether it was the last.
+/// Goes a step towards freeing an orphan. Returns whether it was the last step.
 pub async fn reclaim_step<O: Operation>(work: &mut Work<O>, number: InodeNumber) -> Result<bool, Error> {
     let Some(mut inode) = work.inode_if_any(number).await? else {
         return Err(Error::corrupt(format!("the list of inodes without names leads to {number}, which is none")));
     };
     if inode.links_count > 0 {
-        // The kernel puts files in the list that it is about to shorten. It says by itself how far that got.
+        // The kernel lists files that it is about to shorten, too. Their inodes themselves say how
+        // far that got.
         orphans::remove(work, &inode).await?;
         inode.deleted = 0;
         work.store(&inode).await?;

@@ -12,9 +12,9 @@ use crate::numbers::BlockNumber;
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_BYTES: usize = 1024;
-/// Where the first one is, in bytes.
+/// Offset of the first one, in bytes.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
-/// What every ext2 has.
+/// The magic number of every ext2.
 pub const MAGIC: u16 = 0xef53;
 /// `state`: unmounted cleanly.
 pub const STATE_CLEAN: u16 = 1;
@@ -115,7 +115,7 @@ impl SuperblockRaw {
     }
 
     /// # Errors
-    /// `Corrupt` when this is no ext2.
+    /// `Corrupt` when there is no ext2.
     pub fn check_magic(&self) -> Result<(), Error> {
         let is_ext2 = self.magic.get() == MAGIC;
         is_ext2.then_some(()).ok_or_else(|| Error::corrupt("there is no ext2 file system on this device"))
@@ -145,7 +145,7 @@ impl SuperblockRaw {
         }
     }
 
-    /// Whether it was unmounted cleanly and nobody found errors.
+    /// Whether it was unmounted cleanly and no errors were noted.
     pub fn is_clean(&self) -> bool {
         self.state.get() & (STATE_CLEAN | STATE_ERRORS) == STATE_CLEAN
     }
@@ -155,12 +155,12 @@ fn too_short() -> Error {
     Error::corrupt("a block is too short for a superblock")
 }
 
-/// Where the superblock is among the blocks.
+/// The place of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuperblockPlace {
     /// Its block.
     pub block: BlockNumber,
-    /// Its first byte there.
+    /// Offset of its first byte in the block.
     pub offset: usize,
 }
 
@@ -170,7 +170,7 @@ impl SuperblockPlace {
     }
 }
 
-/// Where the superblock is among blocks of `block_bytes`.
+/// The place of the superblock among blocks of `block_bytes`.
 pub fn place(block_bytes: usize) -> SuperblockPlace {
     if block_bytes > SUPERBLOCK_BYTES {
         SuperblockPlace { block: BlockNumber(0), offset: SUPERBLOCK_OFFSET as usize }
@@ -186,7 +186,7 @@ pub fn clear_clean(block: &mut [u8]) {
     }
 }
 
-/// The superblock of a device, before anything is known of it.
+/// Reads the superblock of a device, before anything else is known.
 ///
 /// # Errors
 /// `Corrupt` when there is none.

@@ -1,10 +1,10 @@
-//! Points in time as inodes keep them.
+//! Points in time as inodes store them.
 
 /// Seconds since 1970, and nanoseconds after that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
-    /// Whole seconds. Inodes of 128 bytes hold 1901 to 2038, larger ones 1901 to 2446; what is outside is stored as the
-    /// nearest that fits.
+    /// Whole seconds. Inodes of 128 bytes hold 1901 to 2038, larger ones 1901 to 2446; other times
+    /// are stored as the nearest that fits.
     pub seconds: i64,
     /// Below 1,000,000,000. Inodes of 128 bytes do not hold them.
     pub nanoseconds: u32,
@@ -12,12 +12,12 @@ pub struct Timestamp {
 
 const NANOSECONDS_MAX: u32 = 999_999_999;
 
-/// What the two extra bits can count: four times 2^32 seconds, from the least number of 32 bits on.
+/// Range of the two extra bits: four times 2^32 seconds, from the smallest number of 32 bits on.
 const SECONDS_MIN: i64 = i32::MIN as i64;
 const SECONDS_MAX: i64 = SECONDS_MIN + (4 << 32) - 1;
 
 impl Timestamp {
-    /// From the 32 bits of every inode, and those that larger inodes have beside them.
+    /// From the 32 bits of every inode, and the extra ones of larger inodes.
     pub(crate) fn from_raw(low: u32, extra: Option<u32>) -> Self {
         let seconds = i64::from(low as i32);
         match extra {
@@ -28,12 +28,12 @@ impl Timestamp {
         }
     }
 
-    /// The 32 bits of every inode, where there are no others.
+    /// The 32 bits of every inode, where there are no extra ones.
     pub(crate) fn to_low(self) -> u32 {
         self.seconds.clamp(SECONDS_MIN, i64::from(i32::MAX)) as i32 as u32
     }
 
-    /// The 32 bits of every inode, and those beside them.
+    /// The 32 bits of every inode, and the extra ones.
     pub(crate) fn to_raw(self) -> (u32, u32) {
         let seconds = self.seconds.clamp(SECONDS_MIN, SECONDS_MAX);
         let low = seconds as u32;

@@ -23,7 +23,7 @@ pub async fn read_run(
     Ok(device.read(offset(first, block_bytes), Buffer::zeroed(count * block_bytes)).await?)
 }
 
-/// Writes blocks. Those that follow each other and are neighbours go together.
+/// Writes blocks. Consecutive ones that are neighbours on the device go together.
 pub async fn write_all(
     device: &SharedDevice,
     block_bytes: usize,

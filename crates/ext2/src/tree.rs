@@ -1,4 +1,4 @@
-//! The blocks of a directory with an index: how a name's block is found, and what happens when it is full.
+//! The blocks of a directory with an index: lookup of a name's block, and splitting of full blocks.
 
 use crate::blocks::{Block, Object, Operation};
 use crate::entry::{self, NewEntry};
@@ -9,14 +9,14 @@ use crate::mapping::{self, Place};
 use crate::numbers::{BlockNumber, FileBlock, InodeNumber};
 use crate::work::Work;
 
-/// The way from the root to the block of a hash.
+/// The path from the root to the block of a hash.
 pub struct Probe {
     root: Root,
     hash: u32,
     nodes: Vec<Node>,
 }
 
-/// A node on the way, and which of its entries leads on.
+/// A node on the path, and the entry that was followed.
 struct Node {
     number: BlockNumber,
     kind: Kind,
@@ -25,14 +25,14 @@ struct Node {
 }
 
 impl Probe {
-    /// The block that has names of this hash.
+    /// The leaf block for this hash.
     pub fn leaf(&self) -> FileBlock {
         let last = self.nodes.last().expect("there is the root at least");
         last.entries[last.index].1
     }
 }
 
-/// The way to the block of a name; `None` when the directory has no index, or none that is supported.
+/// The path to the block of a name; `None` when the directory has no index, or an unsupported one.
 pub async fn probe<O: Operation>(work: &mut Work<O>, directory: &Inode, name: &[u8]) -> Result<Option<Probe>, Error> {
     if !directory.has_index() || !work.layout.features.has_dir_index() {
         return Ok(None);
@@ -56,8 +56,8 @@ fn parse_node(block: &Block, number: BlockNumber, kind: Kind, hash: u32) -> Opti
     Some(Node { number, kind, index: index::search(&entries, hash), entries })
 }
 
-/// Goes on to the next block if it may have names of the same hash; whether it does. The number of entries bounds how
-/// often it can.
+/// Goes on to the next block if it may have names of the same hash. Returns whether it does. The
+/// count of entries bounds how often it can.
 pub async fn advance<O: Operation>(work: &mut Work<O>, directory: &Inode, probe: &mut Probe) -> Result<bool, Error> {
     let Some(level) = probe.nodes.iter().rposition(|node| node.index + 1 < node.entries.len()) else {
         return Ok(false);
@@ -77,8 +77,8 @@ pub async fn advance<O: Operation>(work: &mut Work<O>, directory: &Inode, probe:
     Ok(true)
 }
 
-/// Puts a name into a directory with an index; `false`, and nothing is changed, when there is no index, or no room in
-/// it. Whoever calls it stores the directory.
+/// Adds a name to a directory with an index; `false`, without any change, when there is no index,
+/// or no room in it. The caller stores the directory.
 pub async fn insert<O: Operation>(
     work: &mut Work<O>,
     directory: &mut Inode,
@@ -98,7 +98,8 @@ pub async fn insert<O: Operation>(
     Ok(true)
 }
 
-/// The node above the leaves has room for one entry more afterwards; `false` when the index is as large as it can be.
+/// Makes room for one more entry in the node above the leaves; `false` when the index has its
+/// largest size.
 async fn make_room_above<O: Operation>(
     work: &mut Work<O>,
     directory: &mut Inode,
@@ -120,7 +121,7 @@ async fn make_room_above<O: Operation>(
     }
 }
 
-/// The root's entries move to an inner node of their own.
+/// Moves the root's entries to a new inner node.
 async fn add_level<O: Operation>(work: &mut Work<O>, directory: &mut Inode, probe: &mut Probe) -> Result<(), Error> {
     let (at, number) = append_block(work, directory).await?;
     let root = &mut probe.nodes[0];
@@ -136,7 +137,8 @@ async fn add_level<O: Operation>(work: &mut Work<O>, directory: &mut Inode, prob
     Ok(())
 }
 
-/// Half of the inner node's entries move to a new one; the way goes on to the one that has the hash.
+/// Moves half of the inner node's entries to a new one; the path continues in the one that has the
+/// hash.
 async fn split_inner<O: Operation>(work: &mut Work<O>, directory: &mut Inode, probe: &mut Probe) -> Result<(), Error> {
     let (at, number) = append_block(work, directory).await?;
     let [root, inner] = probe.nodes.as_mut_slice() else { return Err(Error::corrupt("an index without inner nodes")) };
@@ -163,7 +165,8 @@ async fn store_inner<O: Operation>(work: &mut Work<O>, directory: &Inode, node: 
     Ok(())
 }
 
-/// The names of a full leaf, and one more, in two leaves: by hash, half of the bytes in each, so that both have room.
+/// Splits the names of a full leaf, and one more, into two leaves: by hash, half of the bytes in
+/// each, so that both have room.
 async fn split_leaf<O: Operation>(
     work: &mut Work<O>,
     directory: &mut Inode,
@@ -194,7 +197,7 @@ async fn split_leaf<O: Operation>(
     Ok(())
 }
 
-/// Where the second half of the bytes begins: neither half is empty.
+/// The index of the first entry of the second half; neither half is empty.
 fn split_point(entries: &[(u32, NewEntry<'_>)]) -> usize {
     let bytes = |entry: &NewEntry<'_>| entry::needed_bytes(entry.name.len());
     let all: usize = entries.iter().map(|(_, entry)| bytes(entry)).sum();
@@ -206,8 +209,8 @@ fn split_point(entries: &[(u32, NewEntry<'_>)]) -> usize {
     middle.unwrap_or(1).clamp(1, entries.len().saturating_sub(1).max(1))
 }
 
-/// Gives a directory of one block an index: its names move to a second block. `false`, and nothing is changed, when it
-/// may have none. Whoever calls it stores the directory.
+/// Gives a directory of one block an index: its names move to a second block. `false`, without any
+/// change, when it may have none. The caller stores the directory.
 pub async fn make<O: Operation>(work: &mut Work<O>, directory: &mut Inode) -> Result<bool, Error> {
     let version = work.layout.hash_version;
     if !work.layout.features.has_dir_index() || index::hasher(version, &work.layout).is_none() {
@@ -237,7 +240,7 @@ pub async fn make<O: Operation>(work: &mut Work<O>, directory: &mut Inode) -> Re
     Ok(true)
 }
 
-/// A block more at the end of a directory, all zero. Whoever calls it fills it, and stores the directory.
+/// Adds a block of zeroes at the end of a directory. The caller fills it, and stores the directory.
 pub async fn append_block<O: Operation>(
     work: &mut Work<O>,
     directory: &mut Inode,
@@ -259,7 +262,8 @@ pub async fn append_block<O: Operation>(
 /// Blocks of a directory.
 ///
 /// # Errors
-/// `Corrupt` when its size is impossible: no directory has holes, so none has more blocks than the file system.
+/// `Corrupt` when its size is impossible: directories have no holes, so none has more blocks than
+/// the file system.
 pub fn block_count<O>(work: &Work<O>, directory: &Inode) -> Result<u32, Error> {
     let block_bytes = work.layout.block_bytes as u64;
     let count = directory.size / block_bytes;

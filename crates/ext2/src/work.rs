@@ -1,4 +1,4 @@
-//! What every part of the file system works with: an operation, the layout, and what time it is.
+//! The context of the file system's functions: an operation, the layout, and the time.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ pub struct Work<O> {
     pub layout: Arc<Layout>,
     /// When it began.
     pub now: Timestamp,
-    /// Blocks of content that it may write or free.
+    /// Most blocks of content that it may write or free.
     pub blocks_max: u32,
-    /// Whether it may take blocks that are reserved.
+    /// Whether it may allocate reserved blocks.
     pub may_use_reserved: bool,
 }
 
 impl<O: Operation> Work<O> {
-    /// An inode, as stored; `None` when there is none of that number.
+    /// An inode, as stored; `None` when there is none of this number.
     pub async fn inode_if_any(&mut self, number: InodeNumber) -> Result<Option<Inode>, Error> {
         let place = self.layout.inode_place(number)?;
         let block = self.operation.read(place.block, self.layout.table_object(&place)).await?;
@@ -40,7 +40,7 @@ impl<O: Operation> Work<O> {
         Ok(inode)
     }
 
-    /// An inode that is in use, also one that has no name any more and waits for its last user.
+    /// An inode in use, also one without a name that is still open.
     ///
     /// # Errors
     /// `NotFound` when it is free.
@@ -63,7 +63,7 @@ impl<O: Operation> Work<O> {
     /// An inode that a directory names.
     ///
     /// # Errors
-    /// `Corrupt` when it is free: a name must lead to something.
+    /// `Corrupt` when it is free: a name must lead to an inode in use.
     pub async fn named_inode(&mut self, number: InodeNumber) -> Result<Inode, Error> {
         if number.0 == 0 || number.0 > self.layout.inode_count {
             return Err(Error::corrupt(format!("a name leads to {number}, which does not exist")));
@@ -99,7 +99,7 @@ impl<O: Operation> Work<O> {
         SuperblockRaw::in_block_mut(self.operation.change(place.block, Object::Superblock).await?)
     }
 
-    /// The descriptor of a group as it is now.
+    /// A copy of the descriptor of a group as it is now.
     pub async fn descriptor(&mut self, group: GroupNumber) -> Result<DescriptorRaw, Error> {
         let (block, offset) = self.layout.descriptor_place(group);
         let block = self.operation.read(block, Object::GroupDescriptors).await?;

@@ -1,5 +1,5 @@
-//! A device that loses its power: between commits it has what the last one left; in a commit it says so, or has the
-//! state before or after it.
+//! A device that loses its power: between commits it has the state of the last one; during a commit
+//! it is marked not clean, or has the state before or after it.
 
 mod tools;
 
@@ -20,7 +20,7 @@ fn made(seed: u64) -> (CrashLayer, SharedDevice) {
     (layer, device)
 }
 
-/// A few operations that are drawn from the seed; they need not succeed.
+/// A few operations that are drawn from the seed; they may fail.
 fn operate(file_system: &Plain, random: &mut Random) -> Result<(), Error> {
     for _ in 0..8 {
         let name = format!("name {}", random.below(6)).into_bytes();
@@ -108,7 +108,8 @@ fn what_was_not_committed_is_not_there_after_a_crash() {
     tools::check_device(&device);
 }
 
-/// What someone had open when the host failed has no name and no user: it goes when the file system is opened.
+/// A file without a name that was open when the host failed is freed when the file system is
+/// opened.
 #[test]
 fn files_without_names_are_freed_at_the_next_start() {
     let (layer, device) = made(6);
@@ -149,7 +150,8 @@ fn a_commit_that_failed_is_made_whole_by_the_next() {
     tools::check_device(&device);
 }
 
-/// Whatever was there before is no file system from the first moment on, and what is new is one only at the end.
+/// From the first moment on the old content is not a file system; the new one is valid only at the
+/// end.
 #[test]
 fn a_file_system_that_is_made_half_is_none() {
     let test = block::crash_test!();

@@ -1,4 +1,4 @@
-//! Images damaged at random: whatever is done with them ends in a value, and ends.
+//! Images damaged at random: every operation on them ends, and returns a value.
 
 mod tools;
 mod walk;
@@ -12,7 +12,7 @@ const BLOCK_BYTES: usize = 1024;
 /// Directories and files that one walk looks at.
 const INODES_MAX: usize = 1000;
 
-/// A small file system with something of everything.
+/// A small file system with inodes of all kinds.
 fn image(block_bytes: usize, inode_bytes: usize) -> Vec<u8> {
     let device = tools::empty_device(1 << 20);
     let options = ext2::MakeOptions { block_bytes: Some(block_bytes), inode_bytes, ..tools::make_options() };
@@ -43,7 +43,7 @@ fn image(block_bytes: usize, inode_bytes: usize) -> Vec<u8> {
     bytes_of(&device)
 }
 
-/// Changes something of everything.
+/// Makes changes of all kinds.
 fn change(file_system: &Plain, random: &mut Random) {
     let owner = Owner::default();
     let mut directories = vec![InodeNumber::ROOT];
@@ -76,7 +76,8 @@ fn change(file_system: &Plain, random: &mut Random) {
     let _ = now(file_system.commit());
 }
 
-/// Structure is at the front of the image: most damage goes there, and much of it looks like a number.
+/// Structure is at the front of the image: most damage goes there, and much of it looks like a
+/// valid number.
 fn damage(bytes: &mut [u8], random: &mut Random) {
     for _ in 0..1 + random.below(6) {
         let front = if random.chance(0.7) { 200 * BLOCK_BYTES } else { bytes.len() };
@@ -123,14 +124,14 @@ fn a_damaged_image_ends_in_errors() {
 fn the_image_is_whole_before_it_is_damaged() {
     let device = device_of(&image(1024, 256));
     let folder = Folder::new();
-    // One inode waits for its user: e2fsck would free it, and finds nothing else.
+    // One inode is an orphan: e2fsck would free it, and finds nothing else.
     let file_system = open(&device, false).unwrap();
     now(file_system.commit()).unwrap();
     tools::check(&folder.store("image", &device));
     assert_eq!(tools::tree_of(&file_system).len(), 68);
 }
 
-/// Circles that only someone with bad intentions makes: each walk has an end.
+/// Circles that only an attacker makes: each walk ends.
 #[test]
 fn circles_end() {
     let device = tools::made(1 << 20, 1024);
@@ -144,8 +145,8 @@ fn circles_end() {
     now(file_system.commit()).unwrap();
     let folder = Folder::new();
     let path = folder.store("image", &device);
-    // "a" is below "b", which is below "a"; the tables of the file lead to themselves; so does the list of inodes
-    // without names.
+    // "a" is below "b", which is below "a"; the tables of the file lead to themselves; so does the
+    // list of orphans.
     let root_of = |inode: InodeNumber| format!("<{}>", inode.0);
     let text = tools::tool("debugfs", &["-R", &format!("blocks {}", root_of(a)), &path]);
     let block: u64 = text.split_whitespace().find_map(|word| word.parse().ok()).unwrap();

@@ -1,4 +1,4 @@
-//! New file systems: e2fsprogs and the kernel find nothing wrong with them, and they are laid out like those of mke2fs.
+//! New file systems: e2fsprogs and the kernel find nothing wrong, and the layout is that of mke2fs.
 
 mod tools;
 
@@ -58,7 +58,7 @@ fn a_device_with_large_blocks_gets_blocks_as_large() {
     assert_eq!(now(make(&device, &make_options())).unwrap().block_bytes, 4096);
     tools::check_device(&device);
     assert!(open(&device, false).is_ok());
-    // As if it had been copied from a disk with small blocks.
+    // As if the image had been copied from a disk with small blocks.
     let other = tools::bytes_of(&tools::made(8 * MIB, 1024));
     let copy = |part: usize| device_write(&device, part, &other[part * 4096..][..4096]);
     (0..2048).for_each(copy);
@@ -70,7 +70,7 @@ fn device_write(device: &block::SharedDevice, part: usize, bytes: &[u8]) {
     now(write).unwrap();
 }
 
-/// What `dumpe2fs` says of a line.
+/// A line in the output of `dumpe2fs`.
 fn line<'a>(dump: &'a str, name: &str) -> &'a str {
     let found = dump.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     found.unwrap_or_else(|| panic!("{name} in {dump}")).trim()
@@ -121,7 +121,7 @@ fn a_new_file_system_is_as_large_as_that_of_mke2fs() {
     }
 }
 
-/// A copy of the superblock is good for something.
+/// The copies of the superblock can be used for repair.
 #[test]
 fn e2fsck_repairs_a_new_file_system_from_a_copy_of_its_superblock() {
     let folder = Folder::new();

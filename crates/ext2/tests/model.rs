@@ -1,5 +1,5 @@
-//! Random operations on a file system and on a slow, obvious model of one: both answer alike, both hold the same in the
-//! end, and e2fsck finds nothing.
+//! Random operations on a file system and on a slow, obvious model of one: both return the same,
+//! both have the same content in the end, and e2fsck finds nothing.
 
 mod tools;
 
@@ -167,7 +167,7 @@ impl Model {
     }
 }
 
-/// Both, and what is drawn.
+/// File system and model, and the random numbers.
 struct Pair {
     device: SharedDevice,
     file_system: Plain,
@@ -210,7 +210,7 @@ impl Pair {
         self.pick(|node| node.kind == 'd' && node.links > 0).expect("there is the root")
     }
 
-    /// A name that a directory has, more often than not.
+    /// A name that the directory has, more often than not.
     fn known_name(&mut self, directory: usize) -> Vec<u8> {
         let names: Vec<Vec<u8>> = self.model.nodes[directory].names.keys().cloned().collect();
         if names.is_empty() || self.random.chance(0.2) {
@@ -360,7 +360,7 @@ impl Pair {
     }
 
     fn set_attribute(&mut self) {
-        // The kernel gives others no attributes of users.
+        // The kernel allows user attributes only for files and directories.
         let is_wanted = |node: &ModelNode| "-d".contains(node.kind) && node.links + node.opens > 0;
         let Some(node) = self.pick(is_wanted) else { return };
         let (inode, name) = (self.model.inodes[node], format!("user.{}", self.below(4)).into_bytes());
@@ -403,14 +403,15 @@ impl Pair {
 
     fn commit(&mut self) {
         now(self.file_system.commit()).unwrap();
-        // All users are gone; so is what only they kept.
+        // All users are gone; so are the inodes that only they kept.
         if self.random.chance(0.3) {
             self.file_system = open(&self.device, false).unwrap();
             self.model.nodes.iter_mut().for_each(|node| node.opens = 0);
         }
     }
 
-    /// Both hold the same, for ext4-view and the kernel, too, and e2fsck has nothing to say.
+    /// Checks that both have the same content, also for ext4-view and the kernel, and that e2fsck
+    /// finds nothing.
     fn check(&mut self) {
         now(self.file_system.commit()).unwrap();
         self.file_system = open(&self.device, false).unwrap();
@@ -505,7 +506,7 @@ fn a_directory_of_thousands_of_names_has_an_index_that_e2fsck_and_the_kernel_fol
             assert_eq!(theirs, count);
         }
         assert_eq!(tools::names_of(&pair.file_system, many).len(), count);
-        // In another order than they came.
+        // In another order than they were created.
         (0..count).for_each(|number| {
             now(pair.file_system.unlink(many, &name(number * 7 % count)))
                 .unwrap_or_else(|error| panic!("{number}: {error}"));
@@ -560,7 +561,8 @@ fn reserved_blocks_are_for_those_who_may_use_them() {
     assert_eq!((statistics.available_blocks, statistics.free_blocks), (0, 4096 / 20));
 }
 
-/// Offsets that three levels reach, the largest size, and one that takes the note in the superblock.
+/// Offsets within the reach of three levels, the largest size, and a file that is noted in the
+/// superblock.
 #[test]
 fn files_reach_as_far_as_the_format_allows() {
     for (block_bytes, largest) in [(1024, 16_843_020_u64 * 1024), (4096, 536_346_108 * 4096)] {
@@ -586,7 +588,7 @@ fn files_reach_as_far_as_the_format_allows() {
     }
 }
 
-/// Files near their directory, directories spread, neighbours of a file next to each other.
+/// Files are near their directory, directories are spread, blocks of a file are next to each other.
 #[test]
 fn what_belongs_together_is_near_each_other() {
     let device = tools::made(64 << 20, 1024);
@@ -615,7 +617,8 @@ fn what_belongs_together_is_near_each_other() {
     }
 }
 
-/// Larger than what is kept in memory: commits come by themselves, and blocks that were forgotten are read again.
+/// More changes than are kept in memory: commits come by themselves, and evicted blocks are read
+/// again.
 #[test]
 fn changes_beyond_the_bound_are_committed() {
     let device = tools::made(64 << 20, 1024);

@@ -1,4 +1,4 @@
-//! Images that mke2fs and debugfs made: what is read of them is what was put in.
+//! Images made by mke2fs and debugfs: reading them returns what was put in.
 
 mod tools;
 
@@ -19,7 +19,7 @@ fn long_name(number: usize) -> String {
     format!("{}{number:05}", "long name ".repeat(LONG / 10))
 }
 
-/// Files with holes, blocks of numbers at two levels, links, and a directory of many blocks.
+/// Files with holes, indirect blocks at two levels, links, and a directory of many blocks.
 fn fill(folder: &Path, links: usize) {
     let bytes: Vec<u8> = (0..300_000_u32).map(|index| (index * 7 + index / 1000) as u8).collect();
     fs::write(folder.join("plain"), &bytes).unwrap();
@@ -43,7 +43,7 @@ fn fill(folder: &Path, links: usize) {
     (1..links).for_each(|number| fs::hard_link(&first, many.join(long_name(number))).unwrap());
 }
 
-/// What only debugfs can make without being root.
+/// Inodes that only debugfs can make without being root.
 const COMMANDS: &str = "mknod old b 8 1\nmknod new c 200 7\nmknod pipe p\n";
 const ATTRIBUTES: &str = "ea_set plain user.small value\nea_set plain user.other 0123456789\n\
     ea_set many trusted.t xyz\nea_set sparse user.large LARGE\n";
@@ -56,7 +56,8 @@ fn change_with_debugfs(image: &str, folder: &Folder, has_attributes: bool) {
     assert!(!text.contains("ea_set:") && !text.contains("mknod:"), "{text}");
 }
 
-/// The folder that an image was made of, as it is expected in it: what debugfs added is taken from `ours`.
+/// The folder that an image was made of, as expected in the image; what debugfs added is taken from
+/// `ours`.
 fn expected(folder: &Path, ours: &Tree) -> Tree {
     let mut tree = tree_of_folder(folder);
     for path in [&b"/old"[..], b"/new", b"/pipe", b"/lost+found", b""] {
@@ -86,7 +87,8 @@ fn check_special(ours: &Tree, has_attributes: bool) {
     assert_eq!(value("/sparse", "user.large"), Some(vec![b'v'; 700]));
 }
 
-/// An image with all of it, made with these options, read by ours, by ext4-view and by the kernel.
+/// Makes an image with all of it, with these options, and compares it as read by us, by ext4-view
+/// and by the kernel.
 fn compare(options: &[&str], also: impl Fn(&str)) {
     let (images, source) = (Folder::new(), tempfile::tempdir().unwrap());
     fill(source.path(), 900);
@@ -103,7 +105,7 @@ fn compare(options: &[&str], also: impl Fn(&str)) {
     if is_root() {
         let mounted = Mounted::new(&image, "loop,ro");
         let mut theirs = tree_of_folder(&mounted.folder);
-        // The kernel's ext2 sees no attributes inside inodes, and those of other kinds are not asked for.
+        // The kernel's ext2 does not see attributes inside inodes.
         theirs.iter_mut().for_each(|(path, node)| node.attributes.clone_from(&ours[path].attributes));
         assert_same(&ours, &theirs, &what);
     }
@@ -143,7 +145,7 @@ fn directories_with_an_index_of_any_hash_are_read() {
     }
 }
 
-/// Only where an index leads to a name, it is found without looking at all blocks.
+/// A name is found without reading all blocks only if the index leads to it.
 #[test]
 fn a_name_is_looked_for_where_the_index_says() {
     let (images, source) = (Folder::new(), tempfile::tempdir().unwrap());
@@ -154,7 +156,7 @@ fn a_name_is_looked_for_where_the_index_says() {
     let device = load(&image);
     let file_system = open(&device, true).unwrap();
     let many = now(file_system.lookup(InodeNumber::ROOT, b"many")).unwrap();
-    // A block of it after the other becomes unreadable rubbish: most names are still found.
+    // Its blocks become unreadable, one after the other: most names are still found.
     let blocks = tool("debugfs", &["-R", "blocks /many", &image]);
     let number: u64 = blocks.split_whitespace().filter_map(|word| word.parse().ok()).nth(50).unwrap();
     let rubbish = block::Buffer::copy_of(&[0xff; 1024]);

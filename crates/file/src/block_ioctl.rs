@@ -1,6 +1,7 @@
 //! The one block device call that is an `ioctl` only: `BLKDISCARD`.
 //!
-//! Everything else there is a call for that files have, too: zeroing is `fallocate`, the size is a seek to the end.
+//! For everything else there is a call that files have, too: zeroing is `fallocate`, the size is a
+//! seek to the end.
 
 #![expect(unsafe_code, reason = "the kernel is handed the address of two numbers")]
 
@@ -13,7 +14,7 @@ use rustix::ioctl::{self, Opcode, Setter, opcode};
 /// `BLKDISCARD` of `linux/fs.h`: `_IO(0x12, 119)`, over an offset and a length in bytes.
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 
-/// Tells the device that `range`, whole logical blocks, is not needed. What is read from it afterwards is not said.
+/// Discards `range`, whole logical blocks. What a read returns afterwards is not defined.
 pub(crate) fn discard(file: &File, range: ByteRange) -> Result<(), Errno> {
     // SAFETY: this opcode takes a pointer to two `u64`, which it reads and does not keep; a descriptor that is no block
     // device answers ENOTTY.

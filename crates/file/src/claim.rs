@@ -1,14 +1,15 @@
-//! How others are kept away from a file or block device, or from a part of one.
+//! Claims: how other processes are kept from a file or block device, or from a part of one.
 //!
 //! | | of a file | of a block device |
 //! |---|---|---|
 //! | all of it | `flock`, exclusive | `O_EXCL`, and a lock on all its bytes |
-//! | a part | `flock`, shared, and a lock on these bytes | a lock on these bytes, and `O_EXCL` by one of those who have parts |
+//! | a part | `flock`, shared; a lock on these bytes | a lock on these bytes; `O_EXCL` by one holder of a part |
 //!
-//! Locks on bytes are those of the open file description (`F_OFD_SETLK`, fcntl(2)): they belong to a descriptor, not to
-//! a process, and go with it, also when the process is killed. `O_EXCL` keeps file systems, RAID and whoever else asks
-//! for a device as their own away from it. The kernel grants it to one only. So of those who have parts of a device one
-//! is its *keeper*, and the others, whom the locks on bytes let in, try to become it once it has gone.
+//! Locks on bytes are those of the open file description (`F_OFD_SETLK`, fcntl(2)): they belong to
+//! a descriptor, not to a process, and end with it, also when the process is killed. `O_EXCL` keeps
+//! file systems, RAID and others that claim whole devices away. The kernel grants it to one process
+//! only. So of the holders of parts of a device one is its *keeper*, and the others, which are kept
+//! apart by the locks on bytes, try to become it once it has gone.
 
 #![expect(unsafe_code, reason = "the kernel is handed the address of a lock")]
 
@@ -30,25 +31,25 @@ use crate::options::FileOptions;
 /// A claim, until it is released or the file is closed.
 pub(crate) struct Claim {
     part: Option<ByteRange>,
-    /// Of a block device.
+    /// The state of a block device's keeper; `None` for a file.
     keeper: Option<Arc<Mutex<Keeper>>>,
 }
 
-/// Whether this process keeps a block device.
+/// Whether this process keeps a block device from others.
 enum Keeper {
-    /// Another does. The device, under the same locks.
+    /// Another process does. The device, open under the locks of this claim.
     Waiting(File),
-    /// By this descriptor.
+    /// It does, by this descriptor.
     Keeping { _descriptor: OwnedFd },
-    /// Not any more.
+    /// The claim was released.
     Released,
 }
 
 impl Claim {
-    /// Claims `file`, or the part of it that `options` say.
+    /// Claims `file`, or the part of it that `options` name.
     ///
     /// # Errors
-    /// `Busy` when somebody else has any of it.
+    /// `Busy` when another holder has any of it.
     pub(crate) fn take(file: &File, file_type: FileType, path: &str, options: &FileOptions) -> Result<Self, Error> {
         let part = options.part;
         let lock_bytes = || {
@@ -93,7 +94,7 @@ impl Claim {
         Ok(Self { part, keeper: Some(keeper) })
     }
 
-    /// Lets others have it from now on, whoever keeps `file` open still.
+    /// Ends the claim, although requests under way may still keep `file` open.
     pub(crate) fn release(&self, file: &File, path: &str) {
         if let Some(keeper) = &self.keeper {
             *lock(keeper) = Keeper::Released;
@@ -114,8 +115,9 @@ pub(crate) fn lock_exclusively(file: &File, path: &str) -> Result<(), Error> {
     wait_for_claim(path, Errno::AGAIN, || rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
 }
 
-/// Claims, giving a process that was just killed the time to let go: the kernel keeps the file, and with it the claim,
-/// until the writes that were in its ring have ended. That is as it should be, since until then they may still land.
+/// Claims, and waits a moment for a process that was just killed: the kernel keeps the file, and
+/// with it the claim, until the writes in its ring have ended. That is right, since until then they
+/// may still land.
 fn wait_for_claim<T>(what: &str, taken: Errno, claim: impl Fn() -> Result<T, Errno>) -> Result<T, Error> {
     let deadline = Instant::now() + LOCK_WAIT_MAX;
     loop {
@@ -130,14 +132,14 @@ fn wait_for_claim<T>(what: &str, taken: Errno, claim: impl Fn() -> Result<T, Err
     }
 }
 
-/// Asks the kernel for the block device as our own. The name may lead elsewhere by now, the descriptor does not.
+/// Opens the block device exclusively. By the descriptor, since the path may lead elsewhere by now.
 fn keep(file: &File) -> Result<OwnedFd, Errno> {
     // Without O_CREAT, and for block devices alone, O_EXCL means this (open(2)).
     let flags = OFlags::CLOEXEC | OFlags::RDONLY | OFlags::EXCL;
     rustix::fs::open(format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty())
 }
 
-/// Becomes the keeper of the block device once nobody is.
+/// Becomes the keeper of the block device once it has none.
 fn keep_when_free(path: &str, keeper: &Arc<Mutex<Keeper>>) -> Result<(), Error> {
     let runtime = Handle::try_current().map_err(|error| {
         let context = format!("parts of {path} can be opened inside a tokio runtime only");
@@ -164,7 +166,7 @@ fn lock(keeper: &Mutex<Keeper>) -> MutexGuard<'_, Keeper> {
     keeper.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the bytes for one; who only reads them cannot be kept from others who do, but from those who write.
+/// Locks the bytes: a shared lock for a reader, which keeps writers away, else an exclusive one.
 fn set_lock(file: &File, range: Option<ByteRange>, is_read_only: bool) -> Result<(), Errno> {
     let kind = if is_read_only { libc::F_RDLCK } else { libc::F_WRLCK };
     lock_call(file, libc::F_OFD_SETLK, kind, range).map(|_| ())
@@ -175,7 +177,8 @@ fn has_other_locks(file: &File) -> Result<bool, Errno> {
     lock_call(file, libc::F_OFD_GETLK, libc::F_WRLCK, None).map(|kind| kind != libc::F_UNLCK)
 }
 
-/// A call for a lock of `kind` on these bytes, or on all there are and will be; the kind that comes back.
+/// Makes a lock call of `kind` on these bytes, or on all, those of later growth included. Returns
+/// the kind that the kernel answers.
 fn lock_call(
     file: &File,
     command: libc::c_int,
@@ -191,7 +194,7 @@ fn lock_call(
         l_whence: short(libc::SEEK_SET)?,
         l_start: number(range.offset)?,
         l_len: number(range.length)?,
-        // As file description locks want it.
+        // Required by locks of the open file description.
         l_pid: 0,
     };
     // SAFETY: both commands take a pointer to a `flock`, which the kernel reads, may write, and does not keep.
@@ -220,7 +223,7 @@ mod tests {
         assert!(error.to_string().contains(words), "{error}");
     }
 
-    /// What holds of both kinds.
+    /// Checks that hold for files and block devices.
     fn parts_are_apart(path: &Path) {
         let first = open(path, Some((0, 1 << 20))).unwrap();
         assert_busy(path, Some((4096, 4096)), "bytes 4096..8192");
@@ -249,7 +252,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidRange);
     }
 
-    /// Also once its first keeper has gone, and only as long as somebody has a part of it.
+    /// Also after its first keeper has gone, as long as any part of it is claimed.
     #[tokio::test]
     async fn a_block_device_with_parts_is_kept_from_others() {
         if !may_make_devices() {
@@ -258,7 +261,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disk = LoopDevice::new(&folder.path().join("disk"), 8 << 20, 512);
         parts_are_apart(&disk.path);
-        // As `mount` and RAID ask for it.
+        // Opens as `mount` and RAID do.
         let ask = || rustix::fs::open(&disk.path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty());
         let first = open(&disk.path, Some((0, 4096))).unwrap();
         let second = open(&disk.path, Some((4096, 4096))).unwrap();
@@ -269,7 +272,7 @@ mod tests {
         }
         drop(second);
         let other = ask().expect("nobody has it");
-        // It is no forebay that has it, so nothing of it is shared.
+        // The other holder is no forebay, so the device is not shared by parts.
         assert_busy(&disk.path, Some((0, 4096)), "in use by another process");
         drop(other);
     }

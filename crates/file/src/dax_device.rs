@@ -1,8 +1,8 @@
 //! Device DAX: persistent memory as a character device, `/dev/dax0.0`.
 //!
-//! A mapping of it is the medium itself, without a file system and its promises in between, so it takes no `MAP_SYNC`.
-//! It can be neither read nor written nor asked for its size: the kernel tells that in sysfs,
-//! `/sys/dev/char/MAJOR:MINOR`. Any other character device is refused.
+//! A mapping of it is the medium itself, without a file system and its promises in between, so it
+//! takes no `MAP_SYNC`. It can be neither read nor written, nor asked for its size, which is in
+//! sysfs, `/sys/dev/char/MAJOR:MINOR`. Any other character device is refused.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) fn character_device_at(path: &Path) -> Option<PathBuf> {
     is_character_device.then(|| PathBuf::from(format!("/sys/dev/char/{major}:{minor}")))
 }
 
-/// Opens the device, locked, and says how many bytes it has.
+/// Opens and locks the device, and returns its size in bytes.
 ///
 /// # Errors
 /// `Unsupported` when it is no persistent memory; those of opening a file.

@@ -1,14 +1,15 @@
 //! A file or local block device.
 //!
-//! - Through the page cache, reads of what is cached (and writes, where the file system can do it without waiting) are
-//!   answered on the spot; everything else goes to the engine.
-//! - Durable writes to a fast disk are waited for on the spot where the opener asked for it: handing them over would
-//!   take longer.
+//! - Through the page cache, reads of cached data (and writes, where the file system need not wait)
+//!   are answered on the spot; everything else goes to the engine.
+//! - Durable writes to a fast disk are carried out on the spot where the options ask for it:
+//!   handing them to the engine would take longer.
 //! - Overlapping requests are carried out in the order of their submission: each holds its range from submission to
 //!   completion.
-//! - A durable call that fails breaks all promises of durability, until the device is opened again or for what was
-//!   submitted before ([`Promises`]).
-//! - Dropping the device lets what is in flight end; the file stays open, and locked, until then.
+//! - A durable call that fails breaks all promises of durability: until the device is opened again,
+//!   or only for requests submitted before ([`Promises`]).
+//! - After the device is dropped requests in flight go on to their end; the file stays open and
+//!   locked until then.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::path::Path;
@@ -47,7 +48,7 @@ pub struct FileDevice {
     core: Arc<Core>,
 }
 
-/// What outlives the [`FileDevice`] while requests wait for their range.
+/// The part that outlives the [`FileDevice`] while requests wait for their range.
 struct Core {
     file: Arc<Shared>,
     ranges: RangeLock,
@@ -67,10 +68,11 @@ impl FileDevice {
     /// Opens `path` as a device of the current tokio runtime.
     ///
     /// # Errors
-    /// `NotFound` without a file and without a size, `Busy` for a file that is locked, `Corrupt` for one of another
-    /// size, `NoSpace` when there is no room to preallocate (a file just created is removed again), `Unsupported` for
-    /// what is neither file nor block device, for `direct` where it is not possible, and outside a tokio runtime;
-    /// `AccessDenied`, `ReadOnly` and `Media` as the system says.
+    /// `NotFound` without a file and without a size, `Busy` for a file that is locked, `Corrupt`
+    /// for one of another size, `NoSpace` when there is no room to preallocate (a file just created
+    /// is removed again), `Unsupported` for anything but a file or block device, for `direct` where
+    /// it is not possible, and outside a tokio runtime; `AccessDenied`, `ReadOnly` and `Media` as
+    /// the system reports.
     pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Arc<Self>, Error> {
         let path = path.as_ref();
         let runtime = Handle::try_current().map_err(|error| {
@@ -99,12 +101,13 @@ impl FileDevice {
         Ok(Arc::new(Self { core: Arc::new(core) }))
     }
 
-    /// Grows to `size_bytes`, or to the size that the file or block device has by now without one; the new size, of
-    /// which [`Event::Resized`] tells.
+    /// Grows to `size_bytes`, or without it to the present size of the file or block device.
+    /// Returns the new size, and publishes [`Event::Resized`].
     ///
     /// # Errors
-    /// `InvalidRange` for less than it has, or no multiple of its block: requests may be under way there, and their
-    /// data is wanted. `NoSpace`, `Unsupported` and others as the system says.
+    /// `InvalidRange` for less than the present size, since requests may be under way there, or for
+    /// a size that is no multiple of the block; `NoSpace`, `Unsupported` and others as the system
+    /// reports.
     pub fn grow(&self, size_bytes: Option<u64>) -> Result<u64, Error> {
         let file = &self.core.file;
         let (path, known) = (file.path(), file.geometry());
@@ -125,8 +128,8 @@ impl FileDevice {
         Ok(wanted)
     }
 
-    /// Completes when the file is closed and its lock is free: a little after the last clone of this device is dropped,
-    /// because what is under way keeps it open.
+    /// Completes when the file is closed and its lock is free: a little after the last clone of
+    /// this device is dropped, because requests under way keep it open.
     pub fn closed(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let file = Arc::downgrade(&self.core.file);
         async move {
@@ -169,10 +172,11 @@ fn warn_once(error: &std::io::Error) {
 }
 
 impl Core {
-    /// Carries out what holds its range already.
+    /// Carries out a request that holds its range.
     fn start(&self, request: Request, range: ByteRange, guard: Option<RangeGuard>, moment: Moment) -> Completion {
         let is_durable = !self.file.open.geometry.is_write_cache_volatile;
-        // Here and not before: since it was submitted it may have waited for its range.
+        // Checked here and not before: the request may have waited for its range since it was
+        // submitted.
         if asks_for_durability(&request, is_durable)
             && let Err(error) = self.file.check_promises(moment).and_then(|()| self.file.open.check_whole())
         {
@@ -197,8 +201,8 @@ impl Core {
         let syncs = match &self.engine {
             Engine::Ring(_) if is_direct && flushes_for_each => Syncs::SharedByWrites,
             Engine::Ring(_) => Syncs::Shared,
-            // A sync in turn: that of another, which failed and dropped these bytes, too, is noted before this one
-            // begins.
+            // The syncs take turns: the failure of another one, which may have dropped these bytes,
+            // too, is noted before this one begins.
             Engine::Pool(_) if is_direct && flushes_for_each => Syncs::OwnAfterWrites,
             Engine::Pool(_) => Syncs::Own,
         };
@@ -212,8 +216,8 @@ impl Core {
         completion
     }
 
-    /// Reads from and writes to the page cache as far as that needs no waiting, and writes durably where that is worth
-    /// waiting for.
+    /// Carries out on the spot what needs no waiting in the page cache, and durable writes that are
+    /// worth waiting for.
     fn try_inline(&self, operation: Operation, range: ByteRange, is_durable: bool, moment: Moment) -> Inline {
         let file = &self.file;
         match operation {
@@ -261,7 +265,8 @@ impl Core {
         }
     }
 
-    /// Where the data is: the file system may have to read its own structures for it.
+    /// Looks up the extents, on a blocking thread: the file system may have to read its own
+    /// structures.
     fn start_extents(&self, range: ByteRange, guard: Option<RangeGuard>) -> Completion {
         self.start_blocking(guard, move |file| {
             let extents =
@@ -270,7 +275,7 @@ impl Core {
         })
     }
 
-    /// Makes calls that no engine has, on a blocking thread.
+    /// Makes calls that the engines do not have, on a blocking thread.
     fn start_blocking(
         &self,
         guard: Option<RangeGuard>,
@@ -300,7 +305,7 @@ impl Drop for Core {
         if self.file.promises.were_broken() && !self.file.open.is_direct {
             self.file.forget_pages();
         }
-        // Otherwise the lock goes with the descriptor, when the last request has ended.
+        // Otherwise the lock ends with the descriptor, when the last request has ended.
         if is_idle {
             self.file.open.unlock();
         }
@@ -309,7 +314,7 @@ impl Drop for Core {
 
 enum Inline {
     Done(Response),
-    /// What is left, and how many bytes of it are done.
+    /// The rest of the operation, and how many bytes are done.
     Rest(Operation, usize),
 }
 
@@ -321,8 +326,8 @@ fn is_at_most(buffer: &Buffer, length_max: usize) -> bool {
     (1..=length_max).contains(&buffer.len())
 }
 
-/// Bytes done on the spot. Where the file system cannot do it, it is not asked again; errors are left to the engine,
-/// which meets them again.
+/// Count of bytes done on the spot. Where the file system does not support it, it is not tried
+/// again; other errors are left to the engine, which meets them again.
 fn settle_inline(result: Result<usize, Errno>, is_possible: &AtomicBool) -> usize {
     match result {
         Ok(count) => count,
@@ -334,7 +339,7 @@ fn settle_inline(result: Result<usize, Errno>, is_possible: &AtomicBool) -> usiz
     }
 }
 
-/// Whether it may be answered only once something is durable.
+/// Whether its answer promises that something is durable.
 fn asks_for_durability(request: &Request, is_durable: bool) -> bool {
     match request.operation {
         Operation::Flush => true,
@@ -344,7 +349,7 @@ fn asks_for_durability(request: &Request, is_durable: bool) -> bool {
     }
 }
 
-/// Discards on a device that does so by `BLKDISCARD` only.
+/// Discards on a device that supports only `BLKDISCARD`.
 fn discard(file: &Shared, range: ByteRange, is_durable: bool, moment: Moment) -> Result<Response, (Errno, String)> {
     let fail = |errno| (errno, format!("discard of {range} of {}", file.path()));
     block_ioctl::discard(&file.open.file, range).map_err(fail)?;
@@ -416,8 +421,8 @@ impl Device for FileDevice {
         if let Some(guard) = place.try_take() {
             return core.start(request, range, Some(guard), moment);
         }
-        // It goes on by itself, whether or not the completion is polled: others may wait behind it, and their callers
-        // be the first to await.
+        // Carried on whether or not the completion is polled: other requests may wait behind this
+        // one, and be awaited first.
         let (completion, sender) = Completion::slot();
         let core = Arc::clone(core);
         let workers = core.workers.clone();
@@ -443,7 +448,7 @@ mod tests {
 
     use super::*;
 
-    /// As a `BLKDISCARD` that takes its time: until it has ended nobody else may have the file.
+    /// A slow call, as `BLKDISCARD` may be: until it has ended no other process may claim the file.
     #[tokio::test]
     async fn a_call_on_a_blocking_thread_keeps_the_claim_of_a_dropped_device() {
         let folder = tempfile::tempdir().unwrap();
@@ -460,7 +465,8 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Busy);
         release.send(()).unwrap();
         call.await.result.unwrap();
-        // A child that another test is starting has the descriptor, too, until it executes its program.
+        // A child process that another test is starting has the descriptor, too, until it executes
+        // its program.
         let is_free = || FileDevice::open(&path, options.clone()).is_ok();
         for _ in 0..6000 {
             if is_free() {

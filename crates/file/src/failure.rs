@@ -1,13 +1,13 @@
-//! What an errno means to a block device's callers. The one place where it is decided.
+//! The error kind of an errno, for callers of a block device. Decided in this one place.
 
 use std::fmt::Display;
 
 use block::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// Everything that is not listed is a medium error: the bytes could not be stored or returned. That includes EIO, and
-/// ENODATA, EREMOTEIO and EILSEQ, by which the block layer tells medium, target and protection errors (`blk_errors` in
-/// Linux's `block/blk-core.c`).
+/// Errnos that are not listed are medium errors: the bytes could not be stored or returned. These
+/// include EIO, and ENODATA, EREMOTEIO and EILSEQ, which the block layer uses for medium, target
+/// and protection errors (`blk_errors` in Linux's `block/blk-core.c`).
 const KINDS: [(Errno, ErrorKind); 22] = [
     (Errno::NOSPC, ErrorKind::NoSpace),
     (Errno::DQUOT, ErrorKind::NoSpace),

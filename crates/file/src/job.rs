@@ -1,7 +1,7 @@
-//! One request as the system calls it takes, without making them.
+//! One request as the sequence of system calls it takes, without making them.
 //!
-//! [`Job::call`] says what is to be called next, [`Job::handle`] takes the result and says whether that was all. Both
-//! engines drive jobs by these two, so they behave the same.
+//! [`Job::call`] gives the next call, [`Job::handle`] takes its result and returns whether the
+//! request is done. Both engines drive jobs by these two, so they behave the same.
 //!
 //! | request | calls |
 //! |---|---|
@@ -49,7 +49,7 @@ enum Stage {
     Sync,
 }
 
-/// Who makes the `fdatasync` that a job needs.
+/// Which part makes the `fdatasync` that a job needs, and whether durable writes need one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Syncs {
     /// The job itself. Durable writes need none: they are durable by themselves (`RWF_DSYNC`).
@@ -91,8 +91,8 @@ const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::K
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
 
 impl Job {
-    /// The job of an operation on `range`, of which `done` bytes were read or written on the spot. `is_durable` asks
-    /// of every mutation what `fua` asks of one. Questions for extents are no jobs.
+    /// The job of an operation on `range`, of which `done` bytes were read or written on the spot.
+    /// `is_durable` treats every change as with `fua`. Requests for extents are no jobs.
     pub(crate) fn new(operation: Operation, range: ByteRange, done: usize, is_durable: bool) -> Self {
         let kind = operation.kind();
         let (buffer, is_fua, stage) = match operation {
@@ -118,17 +118,17 @@ impl Job {
         }
     }
 
-    /// The same, submitted at that moment.
+    /// The job with `moment` as the moment of its submission.
     pub(crate) fn at(self, moment: Moment) -> Self {
         Self { moment, ..self }
     }
 
-    /// When it was submitted.
+    /// The moment of its submission.
     pub(crate) fn moment(&self) -> Moment {
         self.moment
     }
 
-    /// The same, whose syncs are made by whom `syncs` says.
+    /// The job with syncs made as `syncs` says.
     pub(crate) fn with_syncs(self, syncs: Syncs) -> Self {
         Self { syncs, ..self }
     }
@@ -177,12 +177,12 @@ impl Job {
         self.stage == Stage::Transfer && self.kind == OperationKind::Write && self.is_fua && !self.is_synced_apart()
     }
 
-    /// Whether a durable write is a plain one, before a sync.
+    /// Whether a durable write is a plain one, followed by a sync.
     fn is_synced_apart(&self) -> bool {
         matches!(self.syncs, Syncs::SharedByWrites | Syncs::OwnAfterWrites)
     }
 
-    /// What the next call, or the one under way, makes durable, if it does.
+    /// Which durable call the next call, or the one under way, is; `None` for other calls.
     pub(crate) fn durable_call(&self) -> Option<DurableCall> {
         match self.stage {
             Stage::Sync => Some(DurableCall::Sync),
@@ -190,12 +190,12 @@ impl Job {
         }
     }
 
-    /// Whether the caller gets what is in the file.
+    /// Whether it returns data of the file to the caller.
     pub(crate) fn is_read(&self) -> bool {
         self.kind == OperationKind::Read
     }
 
-    /// The buffer that goes back to the caller.
+    /// The buffer that is returned to the caller.
     pub(crate) fn into_buffer(self) -> Buffer {
         match self.kind {
             OperationKind::Read | OperationKind::Write => self.buffer,
@@ -207,8 +207,8 @@ impl Job {
     pub(crate) fn handle(&mut self, result: Result<usize, Errno>, path: &str) -> Progress {
         match result {
             Ok(count) => self.advance(count as u64, path),
-            // Cancelled: the thread that submitted it ended; it was not carried out, or may be carried out again with
-            // the same effect.
+            // Cancelled because the thread that submitted it has ended: it was not carried out, or
+            // can be repeated with the same effect.
             Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) if self.repeat_count < REPEATS_MAX => {
                 self.repeat_count += 1;
                 Progress::Again
@@ -238,7 +238,8 @@ impl Job {
         }
     }
 
-    /// The bytes are there; what is left is to make those durable that no `RWF_DSYNC` did.
+    /// All bytes are read, written or zeroed; the next step is a sync, if durability still needs
+    /// one.
     fn after_content(&mut self) -> Progress {
         if self.is_write_before_sync() {
             return Progress::Written;
@@ -251,8 +252,8 @@ impl Job {
         Progress::Done(Ok(()))
     }
 
-    /// Another way to zeroes, if there is one: a hole where allowed, else the range zeroed (which block devices do by
-    /// writing, if they must), else written.
+    /// Changes to the next way of making zeroes, if there is one: a hole where allowed, then
+    /// zeroing the range (which block devices do by writing, if they must), then writing.
     fn fall_back(&mut self) -> bool {
         match self.stage {
             Stage::Allocate(_) if self.kind != OperationKind::WriteZeroes => return false,

@@ -4,24 +4,24 @@
 //! |---|---|
 //! | `device` | [`FileDevice`]: what is answered on the spot, what goes to an engine, and the order of overlapping requests |
 //! | `options` | [`FileOptions`]: how to open |
-//! | `open` | opening: size, lock, preallocation, geometry; every way in which it can fail, in words |
-//! | `claim` | how others are kept away from a file or block device, or from a part of one; with `unsafe`, for the address of a lock |
-//! | `topology` | what sysfs tells of a block device: granularities, alignments, whether and how it discards |
+//! | `open` | opening: size, lock, preallocation, geometry; a message for each way in which it fails |
+//! | `claim` | how others are kept from a file or device, or a part of one; with `unsafe`, for the address of a lock |
+//! | `topology` | properties of a block device in sysfs: granularities, alignments, whether and how it discards |
 //! | `job` | one request as the system calls it takes, without making them |
 //! | `ring` | the io_uring engine; with `unsafe`, for the addresses of buffers |
 //! | `block_ioctl` | `BLKDISCARD`; with `unsafe`, for the address of its range |
 //! | `persistent_memory` | [`PersistentMemory`]: a mapped file or device; with `unsafe`, for its address |
 //! | `dax_device` | persistent memory that is a character device |
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
-//! | `patience` | whether durable writes are waited for on the spot |
-//! | `promises` | whether what was promised of durability can still be kept |
-//! | `wholeness` | whether somebody has cut a file that is open, or taken blocks out of it |
-//! | `sync_files` | a descriptor for each durable write under way, so that each hears of errors |
+//! | `patience` | whether durable writes are carried out on the spot |
+//! | `promises` | whether the promises of durability still hold |
+//! | `wholeness` | whether an open file was cut, or lost blocks |
+//! | `sync_files` | a descriptor for each durable write under way, so that each gets the errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
 //!
-//! A device belongs to the tokio runtime it was opened in, whose reactor tells it of completions, and may be used from
-//! any thread.
+//! A device belongs to the tokio runtime it was opened in, whose reactor reports completions, and
+//! may be used from any thread.
 
 mod block_ioctl;
 mod claim;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Requests of one device that the kernel works on at once. NVMe disks are saturated below this; what is above waits in
-/// line.
+/// Requests of one device that the kernel works on at once. NVMe disks are saturated below this;
+/// further requests are queued.
 pub const IN_FLIGHT_MAX: usize = 256;
 const _: () = assert!(IN_FLIGHT_MAX.is_power_of_two(), "it is the size of the ring, too");
 
@@ -11,8 +11,8 @@ const _: () = assert!(IN_FLIGHT_MAX.is_power_of_two(), "it is the size of the ri
 /// with them while the thread makes the next ones. Fewer cost the thread more, more keep the disk waiting.
 pub const ENTERED_TOGETHER_MAX: usize = 8;
 
-/// Requests of one device that wait for a place among [`IN_FLIGHT_MAX`]. Callers bound what they submit (command
-/// windows, pools) far below; a caller that does not is answered *busy*.
+/// Requests of one device that wait for a place among [`IN_FLIGHT_MAX`]. Callers bound their
+/// requests (command windows, pools) far below; those of a caller that does not fail as *busy*.
 pub const QUEUE_MAX: usize = 16_384;
 
 /// Blocking calls of one device at once where io_uring is not permitted: enough to keep a disk busy, few enough to
@@ -54,13 +54,13 @@ pub const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 /// that works; a living holder is reported after it.
 pub const LOCK_WAIT_MAX: Duration = Duration::from_millis(1500);
 
-/// Pause between two looks at whether a file that nobody uses any more is closed: its ring ends within a few turns of
-/// the runtime.
+/// Pause between two checks whether a file without users is closed: its ring ends within a few
+/// turns of the runtime.
 pub const CLOSED_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Pause between two looks at the lock.
+/// Pause between two attempts to lock.
 pub const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Pause between two attempts to take over the keeping of a block device, parts of which are claimed, from a process
-/// that has ended: as long as this, it could be mounted.
+/// Pause between two attempts to become the keeper of a block device, parts of which are claimed,
+/// after the process that kept it has ended: for this long it could be mounted.
 pub const KEEPER_INTERVAL: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! Opening: size, lock, preallocation and geometry, and every way in which they can fail, in words.
+//! Opening: size, lock, preallocation and geometry, with a message for each way in which it fails.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -16,28 +16,28 @@ use crate::options::FileOptions;
 use crate::topology::{Discard, Topology};
 use crate::wholeness::Wholeness;
 
-/// The smallest logical block there is.
+/// The smallest logical block.
 const SECTOR_BYTES: u32 = 512;
 
-/// A file that was opened and found fit.
+/// A file that was opened and checked.
 pub(crate) struct OpenFile {
     pub(crate) file: File,
     pub(crate) path: String,
     pub(crate) geometry: Geometry,
     pub(crate) is_block_device: bool,
     pub(crate) is_direct: bool,
-    /// How it discards, where it does.
+    /// How it discards, if it can.
     pub(crate) discard: Option<Discard>,
     /// Whether its disk is flushed for each durable write.
     pub(crate) flushes_for_each: bool,
-    /// How it was, where it is to be noticed that somebody cuts it.
+    /// Its state at opening, where the options ask to notice cuts.
     wholeness: Option<Wholeness>,
-    /// How others are kept away, if they are.
+    /// The claim that keeps other processes away, if there is one.
     claim: Option<Claim>,
 }
 
 impl OpenFile {
-    /// Opens `path`. A file it created and then found unfit (no space) is removed again.
+    /// Opens `path`. A file that this created and then cannot use (no space) is removed again.
     pub(crate) fn open(path: &Path, options: &FileOptions) -> Result<Self, Error> {
         let name = options.name.clone().unwrap_or_else(|| path.display().to_string());
         if options.size.is_some_and(|size| size == 0 || !size.is_multiple_of(u64::from(SECTOR_BYTES))) {
@@ -68,9 +68,9 @@ impl OpenFile {
         };
         let file_type = FileType::from_raw_mode(status_of(&file)?.st_mode);
         let claim = options.exclusive.then(|| Claim::take(&file, file_type, &path, options)).transpose()?;
-        // Whoever had it may have changed its size.
+        // A former holder of the lock may have changed the size.
         let status = status_of(&file)?;
-        // A file is on the disk that its file system is on, as far as that says so.
+        // A file is on the disk of its file system, if the file system names one.
         let disk = if file_type == FileType::BlockDevice { status.st_rdev } else { status.st_dev };
         let topology = Topology::of(disk);
         let (geometry, discard) = match file_type {
@@ -117,19 +117,19 @@ impl OpenFile {
     }
 
     /// # Errors
-    /// `Media` once somebody has cut it, where that is noticed.
+    /// `Media` once the file was cut, where that is noticed.
     pub(crate) fn check_whole(&self) -> Result<(), Error> {
         self.wholeness.as_ref().map_or(Ok(()), |wholeness| wholeness.check(&self.file, &self.path))
     }
 
-    /// What is discarded is missing from now on.
+    /// Notes that the owner discards: missing blocks are no sign of a cut any more.
     pub(crate) fn note_discard(&self) {
         if let Some(wholeness) = &self.wholeness {
             wholeness.note_discard();
         }
     }
 
-    /// Lets others have the file from now on.
+    /// Ends the claim.
     pub(crate) fn unlock(&self) {
         if let Some(claim) = &self.claim {
             claim.release(&self.file, &self.path);
@@ -143,11 +143,11 @@ fn block_device_at(path: &Path) -> Option<u64> {
     (FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice).then_some(status.st_rdev)
 }
 
-/// A file that this opening created.
+/// A file that this opening created; removed on drop unless kept.
 struct Created(PathBuf);
 
 impl Created {
-    /// The name is durable, too.
+    /// Keeps the file, and makes its name durable.
     fn keep(self) {
         let parent = self.0.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if let Err(error) = File::open(parent).and_then(|folder| folder.sync_all()) {
@@ -197,15 +197,15 @@ fn open_or_create(path: &Path, name: &str, options: &FileOptions) -> Result<(Own
     }
 }
 
-/// Refuses at once to reserve more than the file system has free: `fallocate` would take all there is, from everybody,
-/// before it says so.
+/// Refuses at once to reserve more than the file system has free: `fallocate` would take all free
+/// space from other users before it fails.
 fn check_room(file: &File, path: &str, wanted: u64, options: &FileOptions) -> Result<(), Error> {
     if !(options.preallocate || options.zero_written) {
         return Ok(());
     }
-    // What does not tell is asked by reserving.
+    // Without this information the reservation itself finds out.
     let Ok(system) = rustix::fs::fstatvfs(file) else { return Ok(()) };
-    // The others are kept for the administrator.
+    // Blocks that only the administrator may use do not count for other users.
     let blocks = if rustix::process::geteuid().is_root() { system.f_bfree } else { system.f_bavail };
     let free = blocks.saturating_mul(system.f_frsize);
     if system.f_blocks == 0 || wanted <= free {
@@ -215,7 +215,7 @@ fn check_room(file: &File, path: &str, wanted: u64, options: &FileOptions) -> Re
     Err(failure::error(Errno::NOSPC, action))
 }
 
-/// The size of a regular file, which a new (or empty) one is given here.
+/// Checks the size of a regular file; a new (or empty) one gets it here.
 fn fit_size(file: &File, path: &str, size: u64, options: &FileOptions) -> Result<u64, Error> {
     match options.size {
         Some(wanted) if size == 0 && !options.read_only => {
@@ -244,7 +244,7 @@ fn reserve(file: &File, path: &str, size: u64, options: &FileOptions, is_new: bo
     if options.preallocate {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), part.offset, part.length) {
             Ok(()) => {}
-            // Such file systems reserve by writing or not at all.
+            // Such file systems reserve by writing, or not at all.
             Err(Errno::OPNOTSUPP) if is_new => return write_zeroes_over(file, size).map_err(fail),
             Err(errno) => return Err(fail(errno)),
         }
@@ -294,7 +294,8 @@ fn geometry(logical: u32, physical: u32, options: &FileOptions) -> Geometry {
     }
 }
 
-/// What `O_DIRECT` asks of offsets: by `statx` since Linux 6.1, else a page, which every file system accepts.
+/// The alignment that `O_DIRECT` requires: from `statx` since Linux 6.1, else a page, which every
+/// file system accepts.
 fn direct_alignment(file: &File) -> u32 {
     let status = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN));
     let alignment = match status {
@@ -307,7 +308,7 @@ fn direct_alignment(file: &File) -> u32 {
 /// `STATX_DIOALIGN` of `linux/stat.h`.
 const STATX_DIOALIGN: u32 = 0x2000;
 
-/// Tries it past the end of the file, where there is nothing to lose.
+/// Tries to punch a hole past the end of the file, where there is no data.
 fn can_punch(file: &File, size: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, flags, size.next_multiple_of(4096), 4096).is_ok()

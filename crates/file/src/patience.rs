@@ -1,4 +1,4 @@
-//! Whether durable writes are waited for on the spot: as long as the medium is fast.
+//! Whether durable writes are carried out on the spot: as long as the medium is fast.
 //!
 //! ```text
 //!   waiting ──(the average exceeds the limit)──► pausing for n writes ──► one write is tried ──(fast)──► waiting, n at its least
@@ -13,19 +13,21 @@ use std::time::Duration;
 
 use crate::limits::{WAIT_PAUSE_WRITES_MAX, WAIT_PAUSE_WRITES_MIN, WAIT_US_MAX};
 
-/// The newest write has this share in the average.
+/// Weight of the newest write in the average: one part in this many.
 const WEIGHT: u32 = 16;
 
-/// What a single write counts at most: a late one among fast ones adds a quarter of the limit to the average.
+/// Most nanoseconds that one write counts for: a late one among fast ones adds a quarter of the
+/// limit to the average.
 const TAKEN_NS_MAX: u32 = WAIT_US_MAX * 1000 * 4;
 
-/// The average time of durable writes, and how many go to the engine before one is waited for again.
+/// The average time of durable writes, and how many go to the engine before the next is tried on
+/// the spot.
 pub(crate) struct Patience {
     /// In nanoseconds; 0 before the first write after a pause.
     average_ns: AtomicU32,
     /// Writes that still go to the engine.
     rest: AtomicU32,
-    /// How many that will be next time.
+    /// Length of the next pause, in writes.
     pause: AtomicU32,
 }
 
@@ -35,7 +37,7 @@ impl Patience {
         Self { average_ns: AtomicU32::new(0), rest: AtomicU32::new(0), pause }
     }
 
-    /// Whether to wait for the next write on the spot.
+    /// Whether to carry the next write out on the spot.
     pub(crate) fn waits(&self) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
@@ -44,7 +46,7 @@ impl Patience {
         rest == 0
     }
 
-    /// A write that was waited for took this long.
+    /// Notes the time of a write that was carried out on the spot.
     pub(crate) fn took(&self, time: Duration) {
         let taken_ns = u32::try_from(time.as_nanos()).unwrap_or(u32::MAX).min(TAKEN_NS_MAX);
         let average_ns = match self.average_ns.load(Ordering::Relaxed) {
@@ -70,7 +72,7 @@ mod tests {
     const FAST: Duration = Duration::from_micros(40);
     const LATE: Duration = Duration::from_millis(8);
 
-    /// Writes that go to the engine before the next is waited for.
+    /// Counts the writes that go to the engine before the next is tried on the spot.
     fn pause(patience: &Patience) -> u32 {
         (0..).take_while(|_| !patience.waits()).count() as u32
     }

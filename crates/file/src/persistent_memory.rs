@@ -8,8 +8,8 @@
 //! Device DAX, a character device, is mapped as a whole, and its mapping is the medium in any case
 //! ([`crate::dax_device`]).
 //!
-//! The mapping is as long as the file is at opening; the file is locked, and must not be cut by others while it is
-//! open.
+//! The mapping is as long as the file is at opening; the file is locked, and other processes must
+//! not cut it while it is open.
 
 #![expect(unsafe_code, reason = "a mapping is an address, and cache lines are written back by instructions")]
 
@@ -34,11 +34,11 @@ const LINE_BYTES: usize = 64;
 pub struct PersistentMemory {
     mapping: Mutex<Mapping>,
     length: usize,
-    /// Keeps it locked.
+    /// Keeps the lock.
     _file: Locked,
 }
 
-/// What is mapped.
+/// The locked file or device of the mapping.
 enum Locked {
     File { _file: OpenFile },
     Device { _file: File },
@@ -56,8 +56,8 @@ impl PersistentMemory {
     /// Maps the file at `path`, made with `size` bytes when it does not exist, or the whole of the device there.
     ///
     /// # Errors
-    /// `Unsupported` when it is not in persistent memory (or the processor is not one whose cache lines we can write
-    /// back); those of opening a file.
+    /// `Unsupported` when it is not in persistent memory (or the processor's cache lines cannot be
+    /// written back); those of opening a file.
     pub fn open(path: &Path, size: Option<u64>) -> Result<Self, Error> {
         if let Some(folder) = character_device_at(path) {
             let (file, size_bytes) = dax_device::open(path, &folder)?;
@@ -70,7 +70,7 @@ impl PersistentMemory {
         let file = OpenFile::open(path, &options)?;
         let mapped = map(&file.file, file.geometry.size_bytes, MapFlags::SHARED_VALIDATE | MapFlags::SYNC);
         if mapped.is_err() && is_new {
-            // Nothing is in it, and nobody can use it.
+            // The new file is empty, and of no use.
             let _ = std::fs::remove_file(path);
         }
         let mapping = mapped.map_err(|errno| refusal(errno, path))?;
@@ -102,7 +102,7 @@ impl PersistentMemory {
         self.lock().store(offset, bytes);
     }
 
-    /// Returns when what was stored in the range survives a power loss.
+    /// Makes the stored bytes of the range durable; returns when they are.
     ///
     /// # Panics
     /// Outside the file.
@@ -206,7 +206,8 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// This machine's files are in no persistent memory: the mapping is tried without the promise.
+    /// The files of this machine are not in persistent memory: the mapping is tried without that
+    /// promise.
     #[test]
     fn what_is_stored_is_in_the_file() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! The engine where io_uring is not permitted (seccomp, `io_uring_disabled`): blocking calls on tokio's threads.
 //!
-//! At most [`BLOCKING_MAX`] threads at a time; each takes work from one line until there is none. An `fdatasync` is
-//! made by one at a time: the kernel tells a write-back error to the first that asks on a descriptor, and the next is
-//! let in once that is noted.
+//! At most [`BLOCKING_MAX`] threads at a time; each takes work from one queue until it is empty.
+//! One thread at a time makes an `fdatasync`: the kernel reports a write-back error to the first
+//! call on a descriptor, and the next call begins once that is noted.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(crate) struct Pool {
     file: Arc<Shared>,
     runtime: Handle,
     state: Mutex<State>,
-    /// Held over an `fdatasync` and until its result is noted. `state` is not locked inside.
+    /// Held during an `fdatasync` and until its result is noted. `state` is not locked inside.
     sync_turn: Mutex<()>,
 }
 
@@ -38,7 +38,7 @@ impl Pool {
         Arc::new(Self { file, runtime, state: Mutex::default(), sync_turn: Mutex::default() })
     }
 
-    /// Takes work on.
+    /// Queues work, and starts a thread for it if there may be one more.
     pub(crate) fn submit(self: &Arc<Self>, work: Work) {
         let mut state = self.lock();
         if state.line.len() == QUEUE_MAX {

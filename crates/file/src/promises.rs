@@ -1,28 +1,29 @@
-//! Whether what the device promises of durability can still be kept.
+//! Whether the device's promises of durability still hold.
 //!
 //! ```text
-//!   kept ──(a durable call fails)──► broken ──(the device is opened again, or its owner tells all)──► kept
+//!   kept ──(a durable call fails)──► broken ──(the device is opened again, or its owner notifies all clients)──► kept
 //! ```
-//! A failed `fdatasync` makes the kernel, or the disk, forget what it could not write; made again, it may succeed
-//! without it. So one failure is remembered: every flush and every durable write that is not over by then fails, those
-//! under way included, until the device is opened again. Nothing less would do: a device has many clients and a flush
-//! speaks for the writes of all, so an error that one of them was given tells the others nothing. Reads and volatile
-//! writes go on.
+//! A failed `fdatasync` makes the kernel, or the disk, forget what it could not write; repeated, it
+//! may succeed without that data. So one failure is remembered: every flush and every durable write
+//! that is not over by then fails, those under way included, until the device is opened again.
+//! Nothing less is enough: a device has many clients, and a flush stands for the writes of all; an
+//! error returned to one of them does not reach the others. Reads and volatile writes go on.
 //!
-//! Where the owner tells each of its clients ([`FileOptions::goes_on_after_loss`](crate::FileOptions)), that is enough:
-//! then only what was submitted before the failure was known fails, and later requests are promised anew. A request
-//! remembers the [`Moment`] of its submission.
+//! Where the owner notifies each of its clients
+//! ([`FileOptions::goes_on_after_loss`](crate::FileOptions)), less is enough: only requests
+//! submitted before the failure was known fail, and later ones are promised durability again. A
+//! request remembers the [`Moment`] of its submission.
 //!
 //! | what failed | breaks the promises |
 //! |---|---|
 //! | `fdatasync` | yes |
-//! | `RWF_DSYNC` write | yes: the flush in it may have failed, which others' bytes depend on |
-//! | `RWF_DSYNC` write for want of room | no: it was refused before anything was written, and who makes room may go on |
+//! | `RWF_DSYNC` write | yes: the flush in it may have failed, on which the bytes of others depend |
+//! | `RWF_DSYNC` write, no space | no: it was refused before anything was written; with more space it goes on |
 //! | plain write, before the sync that it shares | no: it is answered with the error, and nothing else depends on it |
 //!
-//! Want of room may also be the write-back error of others' pages, which the call took with it. That one is not lost:
-//! flushes are made on a descriptor of their own and hear of it. A write that had to borrow that descriptor breaks the
-//! promises whatever its error.
+//! *No space* may also be the write-back error of other pages, which the call took with it. That
+//! one is not lost: flushes are made on a descriptor of their own and get it, too. A write that had
+//! to borrow that descriptor breaks the promises whatever its error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,15 +33,16 @@ use rustix::io::Errno;
 use crate::durable_call::DurableCall;
 use crate::failure;
 
-/// How often durability was lost, and whether requests that come after that are promised it again.
+/// How often durability was lost, and whether later requests are promised it again.
 pub(crate) struct Promises {
-    /// How often they were broken.
+    /// How often the promises were broken.
     broken_count: AtomicU64,
-    /// Whether what comes after a failure is promised anew.
+    /// Whether requests after a failure are promised durability again.
     goes_on: bool,
 }
 
-/// How often they had been broken when a request was submitted; always zero where one failure is for good.
+/// The count of broken promises when a request was submitted; always zero where one failure is for
+/// good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 
@@ -49,7 +51,7 @@ impl Promises {
         Self { broken_count: AtomicU64::new(0), goes_on }
     }
 
-    /// Whether what comes after a failure is promised anew.
+    /// Whether requests after a failure are promised durability again.
     pub(crate) fn go_on(&self) -> bool {
         self.goes_on
     }
@@ -59,13 +61,13 @@ impl Promises {
         self.broken_count.load(Ordering::Acquire) > 0
     }
 
-    /// Now, for a request that is submitted.
+    /// The present moment, for a request that is submitted.
     pub(crate) fn moment(&self) -> Moment {
         Moment(if self.goes_on { self.broken_count.load(Ordering::Acquire) } else { 0 })
     }
 
     /// # Errors
-    /// `Media`, when they were broken since that moment.
+    /// `Media` when the promises were broken since that moment.
     pub(crate) fn check(&self, since: Moment, path: &str) -> Result<(), Error> {
         if self.broken_count.load(Ordering::Acquire) == since.0 {
             return Ok(());
@@ -76,8 +78,8 @@ impl Promises {
         Err(Error::new(ErrorKind::Media, context))
     }
 
-    /// A durable call failed; whether that breaks them. `has_own_descriptor`: whether its write-back errors are told to
-    /// flushes, too.
+    /// Notes a failed durable call. Returns whether it breaks the promises. `has_own_descriptor`:
+    /// whether flushes get its write-back errors, too.
     pub(crate) fn call_failed(&self, call: DurableCall, errno: Errno, has_own_descriptor: bool) -> bool {
         let is_refused = call == DurableCall::Write && failure::kind_of(errno) == ErrorKind::NoSpace;
         let breaks = !is_refused || !has_own_descriptor;

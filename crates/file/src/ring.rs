@@ -13,10 +13,11 @@
 //! the kernel serialises anyway. `examples/depth.rs` measures it. `IORING_SETUP_COOP_TASKRUN` made no difference beyond
 //! the noise and would delay completions while a foreign submitting thread computes, so it is not set.
 //!
-//! All that waits for an `fdatasync` shares one ([`shared_sync`]), on the device's own descriptor, of which nobody else
-//! asks for write-back errors: so none is missed. Past the page cache of a disk without FUA writes each durable write
-//! would be a write and a flush of the whole disk. There they are plain writes, and share it, too. When nothing else is
-//! in flight, and the disk is fast, it is waited for on the spot.
+//! Everything that waits for an `fdatasync` shares one ([`shared_sync`]), on the device's own
+//! descriptor, on which no other call asks for write-back errors: so none is missed. Past the page
+//! cache of a disk without FUA each durable write would be a write and a flush of the whole disk.
+//! There they are plain writes, and share the sync, too. When nothing else is in flight, and the
+//! disk is fast, the sync is made on the spot.
 //!
 //! Memory: a job, with its buffer, stays in its slot from the SQE until its CQE was seen, whoever dropped the
 //! completion; the driver holds the ring until nothing is in flight, and when the runtime drops the driver it waits for
@@ -49,7 +50,7 @@ use crate::work::Work;
 pub(crate) struct Ring {
     file: Arc<Shared>,
     waker: AtomicWaker,
-    /// Completing a response wakes others, so it is done outside.
+    /// Responses are completed after its release, since they wake other tasks.
     state: Mutex<State>,
 }
 
@@ -59,7 +60,7 @@ struct State {
     /// The open files of the slots whose call is a durable write.
     sync_files: Vec<Option<SyncFile>>,
     free: Vec<usize>,
-    /// Work that found no free slot.
+    /// Work that waits for a free slot.
     line: VecDeque<Work>,
     /// Writes and flushes that share syncs.
     shared_sync: SharedSync<usize>,
@@ -74,7 +75,7 @@ struct State {
 /// One entry of the ring is for the sync that writes share.
 const SLOTS: usize = IN_FLIGHT_MAX - 1;
 
-/// User data of that sync.
+/// User data of the shared sync.
 const SYNC: u64 = u64::MAX;
 
 /// Work that is over, and its result.
@@ -99,7 +100,7 @@ impl Ring {
         Ok(Arc::new(Self { file, waker: AtomicWaker::new(), state: Mutex::new(state) }))
     }
 
-    /// Takes work on.
+    /// Gives work a slot, or queues it.
     pub(crate) fn submit(&self, work: Work) {
         let mut finished = Finished::new();
         let mut state = self.lock();
@@ -118,7 +119,7 @@ impl Ring {
             return;
         }
         state.start(work, &self.file);
-        // A flush has no call but the sync.
+        // A flush has no call but the shared sync.
         state.sync(&self.file, &mut finished);
         let is_alone = state.in_kernel == 0 && state.unsubmitted == 1;
         if is_alone || state.unsubmitted >= ENTERED_TOGETHER_MAX {
@@ -134,7 +135,8 @@ impl Ring {
         finish(finished);
     }
 
-    /// The driver ends once nothing is in flight. No work may be submitted any more. Returns whether nothing is.
+    /// Closes the ring: no work may be submitted any more, and the driver ends once nothing is in
+    /// flight. Returns whether nothing is.
     pub(crate) fn close(&self) -> bool {
         let mut state = self.lock();
         state.is_closing = true;
@@ -144,7 +146,8 @@ impl Ring {
         is_idle
     }
 
-    /// Serves the ring until it is closed and idle. When this is dropped earlier, what is in flight is waited for.
+    /// Serves the ring until it is closed and idle. If it is dropped earlier, it waits for the
+    /// requests in flight.
     ///
     /// # Errors
     /// When the reactor does not take the ring's descriptor.
@@ -180,11 +183,11 @@ impl Ring {
         let mut state = self.lock();
         state.reap(&self.file, &mut finished);
         state.enter();
-        // What was over at once need not wait for the reactor.
+        // Calls that were over at once need not wait for the reactor.
         state.reap(&self.file, &mut finished);
         state.enter();
         if state.unsubmitted > 0 {
-            // The kernel is short of something for a moment.
+            // The kernel lacks a resource for a moment.
             context.waker().wake_by_ref();
         }
         let is_over = state.is_closing && state.is_idle();
@@ -193,7 +196,7 @@ impl Ring {
         is_over
     }
 
-    /// Waits for everything in flight and refuses everything that comes.
+    /// Waits for all requests in flight and refuses new ones.
     fn stop(&self) {
         let mut finished = Finished::new();
         let mut state = self.lock();
@@ -283,7 +286,7 @@ impl State {
         self.in_kernel += count;
     }
 
-    /// Takes results, starts next calls and whoever waits in line.
+    /// Takes results, starts next calls, and starts queued work in free slots.
     fn reap(&mut self, file: &Shared, finished: &mut Finished) {
         loop {
             let next = self.ring.completion().next();
@@ -322,7 +325,7 @@ impl State {
         }
     }
 
-    /// The work in `slot` is over: its place is for who waits in line.
+    /// Ends the work in `slot`, and starts queued work there.
     fn leave(&mut self, slot: usize, result: Result<(), Error>, file: &Shared, finished: &mut Finished) {
         let work = self.slots[slot].take().expect("a slot is full until its work is over");
         self.free.push(slot);
@@ -332,7 +335,7 @@ impl State {
         }
     }
 
-    /// Begins the sync that is due, if one is. Whether it was over at once.
+    /// Begins the shared sync, if one is due. Returns whether it was over at once.
     fn sync(&mut self, file: &Shared, finished: &mut Finished) -> bool {
         if !self.shared_sync.begin_sync() {
             return false;
@@ -350,21 +353,22 @@ impl State {
         false
     }
 
-    /// The call that some waited for is over.
+    /// The shared sync has ended.
     fn synced(&mut self, file: &Shared, result: Result<(), Errno>, finished: &mut Finished) {
-        // The thread that submitted it ended, or was asked to come back: once more, with what has been written since.
+        // The thread that submitted it has ended, or the kernel asked to try again: repeat it, for
+        // what has been written since, too.
         if matches!(result, Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED)) && self.shared_sync.again() {
             return;
         }
         self.end_sync(file.synced(result), file, finished);
     }
 
-    /// Those that waited for the sync are over.
+    /// Ends the work that waited for the sync.
     fn end_sync(&mut self, outcome: Result<(), Error>, file: &Shared, finished: &mut Finished) {
         let slots = if outcome.is_ok() { self.shared_sync.synced() } else { self.shared_sync.sync_failed() };
         for slot in slots {
             let moment = self.slots[slot].as_ref().map_or(Moment::default(), |work| work.job.moment());
-            // Another call may have failed since it was submitted.
+            // Another durable call may have failed since it was submitted.
             let own = outcome.clone().and_then(|()| file.check_promises(moment));
             self.leave(slot, own, file, finished);
         }

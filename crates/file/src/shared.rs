@@ -1,4 +1,4 @@
-//! The open file as the engines see it, and what a durable call that failed means for it.
+//! The open file as the engines use it, and the effects of a failed durable call.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, RawFd};
@@ -16,21 +16,21 @@ use crate::patience::Patience;
 use crate::promises::{Moment, Promises};
 use crate::sync_files::{SyncFile, SyncFiles};
 
-/// The open file, as the engines see it.
+/// The open file, as the engines use it.
 pub(crate) struct Shared {
     pub(crate) open: OpenFile,
     pub(crate) sync_files: SyncFiles,
     pub(crate) identity: Identity,
-    /// It may grow.
+    /// Size in bytes; it may grow.
     pub(crate) size_bytes: AtomicU64,
     pub(crate) events: EventHub,
-    /// Whether reads and writes that need not wait can be told apart (`RWF_NOWAIT`).
+    /// Whether the file system supports reads that do not wait (`RWF_NOWAIT`).
     pub(crate) can_read_inline: AtomicBool,
     pub(crate) can_write_inline: AtomicBool,
     pub(crate) promises: Promises,
-    /// Where durable writes are waited for.
+    /// For durable writes that are carried out on the spot.
     pub(crate) patience: Option<Patience>,
-    /// Where the syncs that durable writes share are waited for.
+    /// For the shared syncs that are made on the spot.
     pub(crate) sync_patience: Patience,
 }
 
@@ -47,7 +47,7 @@ impl Shared {
         Geometry { size_bytes: self.size_bytes.load(Ordering::Acquire), ..self.open.geometry }
     }
 
-    /// An open file for the next call of a job, where it needs one of its own.
+    /// A borrowed open file for the next call of a job, if it needs one of its own.
     pub(crate) fn take_sync_file(&self, job: &Job) -> Option<SyncFile> {
         (job.durable_call() == Some(DurableCall::Write)).then(|| self.own_sync_file()).flatten()
     }
@@ -56,7 +56,7 @@ impl Shared {
         if self.open.is_direct { None } else { self.sync_files.take(&self.open.file) }
     }
 
-    /// A durable call that was made with the open file `own`, or with the device's, is over.
+    /// Notes the end of a durable call, made with the open file `own` or with the device's.
     pub(crate) fn note_durable_call(&self, call: DurableCall, own: Option<SyncFile>, failure: Option<Errno>) {
         let has_own_descriptor = own.is_some() || self.open.is_direct;
         if let Some(file) = own {
@@ -69,12 +69,12 @@ impl Shared {
             if !self.open.is_direct {
                 self.forget_pages();
             }
-            // Before anything that failed with it is answered.
+            // Before any request that failed with it is answered.
             self.events.publish(&Event::WritesLost);
         }
     }
 
-    /// Drops the pages that could not be written: what is read from now on is what the medium has.
+    /// Drops the pages that could not be written: later reads return what the medium has.
     pub(crate) fn forget_pages(&self) {
         if let Err(errno) = rustix::fs::fadvise(&self.open.file, 0, None, rustix::fs::Advice::DontNeed) {
             tracing::warn!(
@@ -84,11 +84,11 @@ impl Shared {
         }
     }
 
-    /// Bytes written here and now, past the page cache.
+    /// Writes bytes on the spot, past the page cache.
     ///
     /// # Errors
-    /// Those that may mean that others' bytes were not made durable, either. Others are left to the engine, which meets
-    /// them again.
+    /// Those that may mean that bytes of others were not made durable, either. Other errors are
+    /// left to the engine, which meets them again.
     pub(crate) fn write_durably(&self, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
         let began = Instant::now();
         let result = rustix::io::pwritev2(&self.open.file, &[IoSlice::new(bytes)], offset, ReadWriteFlags::DSYNC);
@@ -104,9 +104,9 @@ impl Shared {
         }
     }
 
-    /// Makes what was written durable here and now, if that is worth waiting for: the result, or `None`.
+    /// Makes the writes durable on the spot, if that is worth waiting for; `None` if it is not.
     pub(crate) fn sync_now(&self) -> Option<Result<(), Errno>> {
-        // Through the page cache there may be anything to write first.
+        // Through the page cache there may be any amount to write first.
         if !self.open.is_direct || !self.sync_patience.waits() {
             return None;
         }
@@ -116,13 +116,14 @@ impl Shared {
         Some(result)
     }
 
-    /// What a sync means for those who share it.
+    /// The outcome of a sync for the requests that share it.
     pub(crate) fn synced(&self, result: Result<(), Errno>) -> Result<(), Error> {
         self.note_durable_call(DurableCall::Sync, None, result.err());
         result.map_err(|errno| failure::error(errno, format!("making writes to {} durable", self.path())))
     }
 
-    /// Hands a job the result of its call, which was made with the open file `own` or with the device's.
+    /// Passes the result of a call to its job; the call was made with the open file `own` or with
+    /// the device's.
     pub(crate) fn handle(&self, job: &mut Job, own: Option<SyncFile>, result: Result<usize, Errno>) -> Progress {
         let Some(call) = job.durable_call() else {
             let progress = job.handle(result, self.path());

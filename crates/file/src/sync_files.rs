@@ -1,14 +1,14 @@
-//! A descriptor of its own for each durable write under way, so that each hears of what could not be written.
+//! A descriptor of its own for each durable write under way, so that each gets write-back errors.
 //!
-//! Linux tells a write-back error once to each open file (`errseq_t`), not to each call: of two `RWF_DSYNC` writes at
-//! the same time on one descriptor, the first to look takes the error, and the other returns as if its bytes were on
-//! the disk. So each durable write through the page cache borrows an open file that no other uses meanwhile. After an
-//! error the idle ones are closed: they would tell of it once more, to writes that have nothing to do with it. Those in
-//! use keep theirs, and hear of it.
+//! Linux reports a write-back error once to each open file (`errseq_t`), not to each call: of two
+//! `RWF_DSYNC` writes at the same time on one descriptor, the first to look takes the error, and
+//! the other returns as if its bytes were on the disk. So each durable write through the page cache
+//! borrows an open file that no other uses meanwhile. After an error the idle ones are closed: they
+//! would report it once more, to unrelated writes. Those in use stay open, and get it.
 //!
-//! A descriptor of this kind was opened after writes that others made, and knows nothing of an error that was told
-//! before. So it serves for a write's own bytes only. Flushes are made one at a time on the device's own descriptor,
-//! which was there before all writes.
+//! Such a descriptor was opened after writes by others, and does not get errors that were reported
+//! before. So it serves for a write's own bytes only. Flushes are made one at a time on the
+//! device's own descriptor, which was open before all writes.
 //!
 //! Past the page cache none of this is needed: errors come back with the write.
 
@@ -31,15 +31,15 @@ struct State {
     generation: u64,
 }
 
-/// One of them, borrowed.
+/// A borrowed open file.
 pub(crate) struct SyncFile {
     pub(crate) file: File,
     generation: u64,
 }
 
 impl SyncFiles {
-    /// An open file of `file` that nobody else uses; `None` where the process may have no more of them, and the caller
-    /// uses the one there is.
+    /// An open file of `file` for one user; `None` where the process may open no more, and the
+    /// caller uses the device's.
     pub(crate) fn take(&self, file: &File) -> Option<SyncFile> {
         let mut state = self.lock();
         if let Some(idle) = state.idle.pop() {
@@ -59,7 +59,7 @@ impl SyncFiles {
         }
     }
 
-    /// The write is over.
+    /// Returns an open file after its write.
     pub(crate) fn give_back(&self, file: SyncFile, has_failed: bool) {
         let mut state = self.lock();
         if has_failed {

@@ -1,8 +1,9 @@
-//! What the kernel tells of a block device in sysfs: how it is cut, what it likes, and whether it can discard.
+//! Properties of a block device from sysfs: block sizes, preferred sizes, and whether it can
+//! discard.
 //!
-//! `/sys/dev/block/MAJOR:MINOR` is the device itself; a partition has no queue of its own, its disk beside it has. What
-//! is missing there counts as nothing known: sysfs may not be mounted, and every kernel tells a little more than the
-//! one before.
+//! `/sys/dev/block/MAJOR:MINOR` is the device itself; a partition has no queue of its own, its disk
+//! beside it has. A missing attribute counts as not known: sysfs may not be mounted, and every
+//! kernel has a few more attributes than the one before.
 
 use std::path::{Path, PathBuf};
 
@@ -11,18 +12,19 @@ use block::Hints;
 /// How a block device discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Discard {
-    /// By zeroing with leave to unmap (`fallocate` punching a hole), which the device does by itself: reads as zeroes.
+    /// By zeroing with permission to unmap (`fallocate` punching a hole), which the device does by
+    /// itself: reads as zeroes.
     Punch,
-    /// By `BLKDISCARD`, which promises nothing of what is read afterwards.
+    /// By `BLKDISCARD`, after which the content is not defined.
     Ioctl,
 }
 
-/// What is known of one block device.
+/// The properties of one block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Topology {
     pub(crate) is_write_protected: bool,
     pub(crate) discard: Option<Discard>,
-    /// Zero where nothing is said.
+    /// Zero where not known.
     pub(crate) discard_granularity_bytes: u32,
     /// Whether a durable write is a write and a flush of the whole device: it has a volatile cache, and no way past it
     /// for one write (FUA).
@@ -31,7 +33,7 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// Of the device with this number.
+    /// The properties of the device with this number.
     pub(crate) fn of(number: u64) -> Self {
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         Self::read(&PathBuf::from(format!("/sys/dev/block/{major}:{minor}")))
@@ -69,7 +71,7 @@ fn attribute(path: &Path) -> u64 {
     text(path).parse().unwrap_or(0)
 }
 
-/// What is said, or nothing.
+/// The text of an attribute; empty where it is missing.
 fn text(path: &Path) -> String {
     std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }

@@ -1,14 +1,14 @@
-//! Whether a file is still what it was when it was opened, or somebody has cut it or taken blocks out of it meanwhile:
-//! what is read there then are zeroes, and no error.
+//! Whether a file is still whole, or another process has cut it or taken blocks out of it while it
+//! was open: such parts read as zeroes, without an error.
 //!
-//! Two things are looked at: its size, and, where all of it was allocated, its blocks; a file that was cut and became
-//! as long again by a write lacks them. A look comes *behind* a read, so that a cut before the read is seen whenever it
-//! came. It comes before what is durable as well: a superblock that is written to such a file would make one of it that
-//! can be opened.
+//! Two things are checked: its size, and, where all of it was allocated, its blocks; a file that
+//! was cut and then extended by a write lacks them. The check comes *after* a read, so that any cut
+//! before the read is seen. It also comes before something is made durable: a superblock written to
+//! such a file would make it a store again that can be opened.
 //!
-//! Not noticed: a cut whose blocks are all back by the time of the look, and a hole that is smaller than what the file
-//! system has of blocks for itself. Of a file that was not allocated as a whole, or whose owner discards in it, only
-//! the size counts.
+//! Not noticed: a cut whose blocks are all back by the time of the check, and a hole that is
+//! smaller than the blocks that the file system uses for itself. Of a file that was not allocated
+//! as a whole, or in which the owner discards, only the size is checked.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +18,17 @@ use block::{Error, ErrorKind};
 /// Bytes in which the system counts a file's blocks, whatever the file system has.
 const COUNTED_BYTES: i64 = 512;
 
-/// What a file was like.
+/// The state of a file at opening.
 pub(crate) struct Wholeness {
     size_bytes: i64,
-    /// Whether all of it has to be allocated.
+    /// Whether all of its blocks have to be allocated.
     is_allocated: AtomicBool,
-    /// Whether it was found cut, which it stays.
+    /// Whether it was found cut; stays set.
     is_cut: AtomicBool,
 }
 
 impl Wholeness {
-    /// Of `file` as it is now; `None` where nobody can tell.
+    /// The state of `file` now; `None` where it cannot be found out.
     pub(crate) fn of(file: &File) -> Option<Self> {
         let status = rustix::fs::fstat(file).ok()?;
         Some(Self {
@@ -38,13 +38,13 @@ impl Wholeness {
         })
     }
 
-    /// The owner itself gives blocks back.
+    /// Notes that the owner itself gives blocks back.
     pub(crate) fn note_discard(&self) {
         self.is_allocated.store(false, Ordering::Relaxed);
     }
 
     /// # Errors
-    /// `Media` once the file was cut.
+    /// `Media` once the file was found cut.
     pub(crate) fn check(&self, file: &File, path: &str) -> Result<(), Error> {
         if !self.is_cut.load(Ordering::Relaxed) {
             let Ok(status) = rustix::fs::fstat(file) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! A job on its way through an engine.
+//! A job in an engine.
 
 use block::completion::SlotSender;
 use block::range_lock::RangeGuard;
@@ -6,7 +6,7 @@ use block::{Error, Response};
 
 use crate::job::Job;
 
-/// A job with what it holds and whom it answers.
+/// A job with its range guard and its completion.
 pub(crate) struct Work {
     pub(crate) job: Job,
     pub(crate) guard: Option<RangeGuard>,
@@ -14,7 +14,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Opens the range to the next in line, then answers.
+    /// Releases the range to the next request, then answers.
     pub(crate) fn finish(self, result: Result<(), Error>) {
         let Self { job, guard, sender } = self;
         drop(guard);

@@ -1,5 +1,5 @@
-//! What a file device promises over a real block device: geometry as the device tells it, O_DIRECT, zeroing, discard, a
-//! claim that keeps others away, and errors with a kind.
+//! A file device over a real block device: its geometry, O_DIRECT, zeroing, discard, a claim that
+//! keeps others away, and kinds of errors.
 
 #[expect(dead_code, reason = "the tests of failed syncs use more of it")]
 mod loop_device;
@@ -104,7 +104,7 @@ fn every_operation_works_on_a_block_device_both_ways_and_on_both_engines() {
                 Some(ErrorKind::InvalidRange)
             );
         });
-        // What was discarded was given back: less than half of what was written is still allocated.
+        // Discarded space was given back: less than half of the written bytes is still allocated.
         let allocated = std::fs::metadata(&backing).unwrap().blocks() * 512;
         assert!(allocated < 600 << 10, "{name}: {allocated} bytes are allocated");
     }
@@ -173,7 +173,8 @@ fn a_durable_write_is_answered_while_others_read() {
     });
 }
 
-/// What the page cache of the device holds is answered within `submit` (RWF_NOWAIT); past the page cache nothing is.
+/// Data in the page cache of the device is read within `submit` (RWF_NOWAIT); past the page cache
+/// nothing is.
 #[test]
 fn a_page_cache_hit_is_answered_on_the_spot() {
     if !may_make_devices() {
@@ -190,7 +191,8 @@ fn a_page_cache_hit_is_answered_on_the_spot() {
             assert!(response.result.is_ok() && response.buffer.iter().all(|byte| *byte == 7));
         });
     }
-    // The one thread that could carry it out is held, so whatever is over was carried out by `submit`.
+    // The only thread that could carry it out is blocked, so a request that is over was carried out
+    // by `submit`.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let direct = open(&disk.path, FileOptions { io_uring: false, direct: true, ..exclusive() });
@@ -260,8 +262,9 @@ fn a_size_that_a_block_device_has_not_got_is_refused() {
     });
 }
 
-/// The file system under the device is full, so the device can store nothing more: EIO. Of many durable writes at once,
-/// each that did not reach the medium hears of it, through the page cache as well.
+/// The file system under the device is full, so the device can store nothing more: EIO. Of many
+/// durable writes at once, each that did not reach the medium gets the error, through the page
+/// cache as well.
 #[test]
 fn a_block_device_that_fails_says_medium_error() {
     if !may_make_devices() {
@@ -303,7 +306,7 @@ fn a_file_on_a_full_file_system_has_no_space() {
                 found.push(kind(device.write(offset, Buffer::copy_of(&[9; 1 << 20]), false).await));
             }
             assert!(found[2..].iter().all(|kind| *kind == Some(ErrorKind::NoSpace)), "{found:?}");
-            // What is given back can be written again.
+            // Space that is given back can be written again.
             device.discard(0, SIZE).await.unwrap();
             device.write(0, Buffer::copy_of(&[9; 4096]), false).await.unwrap();
         });
@@ -311,7 +314,8 @@ fn a_file_on_a_full_file_system_has_no_space() {
     }
 }
 
-/// The backing file of a loop device shrinks below it: what was there is gone, and is never an old answer or a panic.
+/// The backing file of a loop device becomes smaller: the lost part never returns old data, nor
+/// causes a panic.
 #[test]
 fn a_device_that_shrinks_below_us_is_an_error_or_zeroes() {
     if !may_make_devices() {
@@ -332,7 +336,7 @@ fn a_device_that_shrinks_below_us_is_an_error_or_zeroes() {
     });
 }
 
-/// `losetup --detach` waits for the last user, so the device stays whole while it is served.
+/// `losetup --detach` waits for the last user, so the device stays whole while it is open.
 #[test]
 fn a_loop_device_detached_below_us_stays_until_we_let_go() {
     if !may_make_devices() {

@@ -1,5 +1,5 @@
-//! A file that somebody cuts, or takes blocks out of, while it is open: what is read there are zeroes and no error,
-//! unless the device is told to notice.
+//! A file that another process cuts, or takes blocks out of, while it is open: these parts read as
+//! zeroes without an error, unless the option to notice cuts is set.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use rustix::fs::FallocateFlags;
 
 const SIZE: u64 = 1 << 20;
 
-/// Makes zeroes of what was there.
+/// Turns content of a file into zeroes.
 type Wound = fn(&Path);
 
 fn cut_and_lengthened_by_a_write(path: &Path) {
@@ -44,7 +44,7 @@ async fn check(options: &FileOptions, wound: Wound) {
     wound(&path);
     let read = device.read(0, Buffer::zeroed(4096)).await;
     assert_eq!(read.err().map(|error| error.kind()), Some(ErrorKind::Media), "zeroes are not what was written");
-    // What would be durable could make a store of it again that can be opened.
+    // A durable write could make the file a store again that can be opened.
     let written = device.write(0, Buffer::copy_of(&[1; 4096]), true).await;
     assert_eq!(written.err().map(|error| error.kind()), Some(ErrorKind::Media));
     assert_eq!(device.flush().await.err().map(|error| error.kind()), Some(ErrorKind::Media));
@@ -64,7 +64,7 @@ async fn a_file_that_somebody_cuts_while_it_is_open_is_not_read_as_zeroes() {
     }
 }
 
-/// What a device gives back itself nobody took.
+/// Blocks that the device itself gives back are no cut.
 #[tokio::test]
 async fn a_device_that_discards_is_not_taken_for_one_that_was_cut() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -1,4 +1,4 @@
-//! What a file device promises, on both engines, through the page cache and past it.
+//! The contract of a file device, on both engines, through the page cache and past it.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -178,7 +178,8 @@ fn sectors_of_512_bytes_work_where_the_geometry_says_so() {
     });
 }
 
-/// A dropped device and dropped completions: what was submitted is carried out, and nothing is freed under the kernel.
+/// The device and its completions are dropped: submitted requests are carried out, and no memory is
+/// freed under the kernel.
 #[test]
 fn what_is_in_flight_survives_every_drop() {
     let folder = folder();
@@ -198,14 +199,14 @@ fn what_is_in_flight_survives_every_drop() {
             drop(device);
             kept.await.expect(name);
         });
-        // Threads of the pool finish what they began; the ring is waited for by the runtime's end.
+        // Threads of the pool finish their work; the end of the runtime waits for the ring.
         drop(runtime);
         let Ok(bytes) = std::fs::read(&path) else { continue };
         assert!(bytes[301 * 4096..302 * 4096].iter().all(|byte| *byte == 5), "{name}");
     }
 }
 
-/// The runtime ends with writes in flight: they are waited for, and the device then says that it is gone.
+/// The runtime ends with writes in flight: they are awaited, and later requests fail with `Gone`.
 #[test]
 fn a_device_outlives_its_runtime_without_harm() {
     let folder = folder();
@@ -237,7 +238,7 @@ fn many_threads_may_use_one_device() {
         let runtime = runtime.expect("a runtime starts");
         let path = folder.path().join(name);
         let Ok(device) = runtime.block_on(async { FileDevice::open(&path, options) }) else { continue };
-        // Plain threads, too, which end right after they submitted.
+        // Also plain threads, which end right after they submitted.
         let threads: Vec<_> = (0..8u64)
             .map(|index| {
                 let device = Arc::clone(&device);
@@ -333,7 +334,8 @@ fn an_exclusive_file_is_in_use_until_its_device_is_gone() {
             assert_eq!(error.to_string(), format!("in use by another process: {}", path.display()));
             device.write(0, Buffer::copy_of(&[1; 4096]), true).await.expect("the disk works");
             drop(device);
-            // An idle device lets go at once; a thread of the pool may need a moment to see that it is idle.
+            // An idle device releases its claim at once; a thread of the pool may need a moment to
+            // see that it is idle.
             for _ in 0..1000 {
                 match FileDevice::open(&path, options.clone()) {
                     Ok(_) => return,
@@ -391,8 +393,8 @@ impl SmallFileSystem {
 
 impl Drop for SmallFileSystem {
     fn drop(&mut self) {
-        // A ring lets go of its file a moment after its end, so the mount is taken out of sight now and goes when it
-        // can.
+        // A ring closes its file a moment after its end, so the mount is detached now and goes when
+        // it can.
         let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
     }
 }
@@ -419,7 +421,7 @@ fn a_full_file_system_is_no_space() {
     }
 }
 
-/// Another writer's bytes are seen: the device keeps none of its own.
+/// Writes by another process are seen: the device caches nothing.
 #[test]
 fn the_device_shows_what_is_in_the_file() {
     on_each_flavour(async |name, device, path| {

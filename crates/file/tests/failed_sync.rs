@@ -1,5 +1,5 @@
-//! One durable call that fails breaks every later promise, until the device is opened again: on real disks that lose
-//! what they acknowledged.
+//! One failed durable call breaks every later promise, until the device is opened again: on real
+//! disks that lose acknowledged writes.
 
 mod loop_device;
 
@@ -30,8 +30,8 @@ async fn write(device: &Arc<FileDevice>, offset: u64, length: usize, fua: bool) 
     kind(device.write(offset, Buffer::copy_of(&vec![7; length]), fua).await)
 }
 
-/// A durable write through the page cache takes the error of another's write-back: the flush after it fails all the
-/// same.
+/// A durable write through the page cache takes the write-back error of another's pages: the flush
+/// after it fails all the same.
 #[test]
 fn a_flush_fails_after_a_durable_write_took_the_error_of_others() {
     if !may_make_devices() {
@@ -65,7 +65,7 @@ fn a_flush_fails_after_a_durable_write_took_the_error_of_others() {
     );
 }
 
-/// How a device is opened here: past the page cache and through it, on both engines.
+/// The options of all devices here: past the page cache and through it, on both engines.
 fn ways() -> impl Iterator<Item = FileOptions> {
     [(true, true), (true, false), (false, true), (false, false)].into_iter().map(|(direct, io_uring)| FileOptions {
         direct,
@@ -74,8 +74,8 @@ fn ways() -> impl Iterator<Item = FileOptions> {
     })
 }
 
-/// Runs `fail` on a disk that has acknowledged more than it can keep, then looks at what is promised afterwards, when
-/// the disk works again.
+/// Runs `fail` on a disk that has acknowledged more than it can keep, then checks what is promised
+/// afterwards, when the disk works again.
 fn after_a_failure(fail: impl AsyncFn(&Arc<FileDevice>, &str)) {
     if !may_make_devices() {
         return;
@@ -120,14 +120,15 @@ fn a_durable_write_whose_sync_fails_says_so_and_breaks_every_promise_after_it() 
         if name.starts_with("direct true") {
             assert!(own.is_some(), "{name}: the flush in it failed");
         } else {
-            // Through the page cache a durable write speaks for its own bytes. What it may have found is told by the
-            // next flush, too.
+            // Through the page cache a durable write stands for its own bytes. An error that it may
+            // have found is returned by the next flush, too.
             assert!(kind(device.flush().await).is_some(), "{name}: what is lost is told");
         }
     });
 }
 
-/// Many at once: none of those that were written while the sync failed is acknowledged by the next one.
+/// Many at once: the next sync acknowledges no write that was made while the failed sync was under
+/// way.
 #[test]
 fn no_durable_write_is_acknowledged_after_a_sync_that_failed() {
     if !may_make_devices() {
@@ -144,8 +145,8 @@ fn no_durable_write_is_acknowledged_after_a_sync_that_failed() {
                 (0..64).map(|index| device.write(index << 18, Buffer::copy_of(&vec![9; 1 << 18]), true)),
             );
             let acknowledged = rest.await.into_iter().filter(Result::is_ok).count();
-            // The disk has room for eleven, and its own structures; Linux's loop device calls one well that it cut for
-            // want of room.
+            // The disk has room for eleven, and its own structures; Linux's loop device reports
+            // success for one that it cut for want of room.
             assert!(acknowledged <= 12, "{name}: {acknowledged} of 64 acknowledged");
             disk.heal();
             assert_eq!(kind(device.flush().await), Some(ErrorKind::Media), "{name}");
@@ -153,7 +154,7 @@ fn no_durable_write_is_acknowledged_after_a_sync_that_failed() {
     }
 }
 
-/// Who makes room may go on.
+/// After room was made durable writes go on.
 #[test]
 fn a_durable_write_refused_for_want_of_room_breaks_nothing() {
     if !may_make_devices() {
@@ -175,7 +176,7 @@ fn a_durable_write_refused_for_want_of_room_breaks_nothing() {
     }
 }
 
-/// An owner who tells all its clients goes on without opening anew.
+/// An owner that notifies all its clients goes on without opening anew.
 #[test]
 fn where_all_are_told_what_comes_after_a_failed_flush_is_promised_anew() {
     if !may_make_devices() {

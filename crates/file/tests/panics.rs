@@ -1,5 +1,5 @@
-//! A panic in any background work of the blocking engine ends the process, in which a hook sees to that, and hangs
-//! nobody.
+//! A panic in any background work of the blocking engine ends the process, by a panic hook, and
+//! leaves no request hanging.
 //!
 //! Each is planted in a process of its own: this test program, started again.
 
@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const VARIABLE: &str = "FOREBAY_TEST_PANIC_IN";
-/// The block device of the process started again.
+/// Variable with the block device, for the process that is started again.
 const DEVICE_VARIABLE: &str = "FOREBAY_TEST_PANIC_DEVICE";
 
 static PLANTED: OnceLock<String> = OnceLock::new();
@@ -38,7 +38,8 @@ fn a_panic_in_the_work_of_a_file_ends_the_process() {
     }
 }
 
-/// Who has a part of a block device that another keeps looks again and again whether that one has gone.
+/// A holder of a part of a block device tries again and again to become its keeper, in background
+/// work.
 #[test]
 fn a_panic_of_who_waits_to_keep_a_block_device_ends_the_process() {
     if let Ok(name) = std::env::var(VARIABLE) {
@@ -52,7 +53,8 @@ fn a_panic_of_who_waits_to_keep_a_block_device_ends_the_process() {
     }
 }
 
-/// Starts `test` of this program again, with a panic planted in the work of this name, and expects it to end by that.
+/// Starts `test` of this program again, with a panic planted in the work `name`, and expects the
+/// process to abort by it.
 fn ends_the_process(test: &str, name: &str, device: &Path) {
     let program = std::env::current_exe().expect("this test has a program");
     let mut command = Command::new(program);
@@ -63,7 +65,7 @@ fn ends_the_process(test: &str, name: &str, device: &Path) {
     assert!(said.contains(&format!("planted in {name}")), "{said}");
 }
 
-/// Plants a panic in the work of this name, as the program does, and gives what to run it on.
+/// Plants a panic in the work `name`, as the program does. Returns a runtime.
 fn plant(name: String) -> Runtime {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -79,7 +81,7 @@ fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable")
 }
 
-/// Whatever the blocking engine does, with a panic planted in one piece of its work.
+/// Uses everything that the blocking engine does, with a panic planted in the work `name`.
 fn use_a_file(name: String) {
     plant(name).block_on(async {
         let folder = folder();
@@ -91,7 +93,7 @@ fn use_a_file(name: String) {
     });
 }
 
-/// Two parts of a block device: who has the second waits for the first to go.
+/// Two parts of a block device: the holder of the second waits until the keeper goes.
 fn wait_for_a_device(name: String, path: PathBuf) {
     plant(name).block_on(async {
         let part = |offset| {

@@ -5,7 +5,7 @@ use ext2::{BlockNumber, Error, transfer};
 
 use crate::record::{Record, content_blocks_max};
 
-/// The redo area of one file system: where its two halves are, and how they are read and written.
+/// The redo area of one file system: the blocks of its two halves, and their access.
 pub struct Area {
     device: SharedDevice,
     block_bytes: usize,
@@ -19,7 +19,7 @@ impl Area {
         Self { device, block_bytes, halves: [blocks, second] }
     }
 
-    /// The most blocks of a transaction that has room in a half.
+    /// Most blocks of a transaction that fits into a half.
     pub fn content_blocks_max(&self) -> usize {
         content_blocks_max(self.halves[0].len(), self.block_bytes)
     }
@@ -32,7 +32,7 @@ impl Area {
         transfer::write_all(&self.device, self.block_bytes, half.iter().copied().zip(blocks)).await
     }
 
-    /// The records that are whole, the older one first.
+    /// The whole records of both halves, the older one first.
     pub async fn records(&self) -> Result<Vec<Record>, Error> {
         let mut records = Vec::new();
         for half in &self.halves {

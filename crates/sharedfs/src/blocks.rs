@@ -1,4 +1,4 @@
-//! The blocks of a mounted file system, as `ext2` asks for them.
+//! The blocks of a mounted file system, for crate `ext2`.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ pub struct SharedBlocks<C, P = SingleHost> {
 }
 
 impl<C: Commit, P: Pins> SharedBlocks<C, P> {
-    /// The blocks of a device, of which at most `cache_bytes` stay in memory beside what is changed.
+    /// The blocks of a device; at most `cache_bytes` stay in memory, besides changed ones.
     pub(crate) fn new(device: SharedDevice, block_bytes: usize, commit: C, pins: P, cache_bytes: u64) -> Self {
         Self { shared: Arc::new(Shared::new(device, block_bytes, commit, pins, cache_bytes)) }
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         self.shared.counters()
     }
@@ -49,7 +49,7 @@ impl<C: Commit, P: Pins> Blocks for SharedBlocks<C, P> {
         u32::try_from(content).unwrap_or(u32::MAX).clamp(1, OPERATION_BLOCKS_MAX)
     }
 
-    /// They were opened by [`open`](crate::open()), which replays what a crash left.
+    /// True: [`open`](crate::open()) has replayed what a crash left.
     fn is_recovered(&self) -> bool {
         true
     }

@@ -7,10 +7,10 @@ use ext2::{Block, BlockNumber};
 /// Unchanged blocks. Changed ones are kept by their transaction.
 pub struct Cache {
     count_max: usize,
-    /// With the value of `uses` at its last use.
+    /// Each with the value of `uses` at its last use.
     blocks: BTreeMap<BlockNumber, (Block, u64)>,
     by_use: BTreeMap<u64, BlockNumber>,
-    /// Counts every use, as a clock for what was used when.
+    /// Count of all uses; orders blocks by their last use.
     uses: u64,
 }
 
@@ -20,7 +20,7 @@ impl Cache {
         Self { count_max, blocks: BTreeMap::new(), by_use: BTreeMap::new(), uses: 0 }
     }
 
-    /// Blocks in it.
+    /// Count of cached blocks.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
@@ -35,7 +35,7 @@ impl Cache {
         Some(block.clone())
     }
 
-    /// Keeps a block, in place of what is kept of the same number.
+    /// Caches a block, in place of an older content of the same number.
     pub fn insert(&mut self, number: BlockNumber, block: Block) {
         self.remove(number);
         self.uses += 1;
@@ -47,7 +47,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a block no more.
+    /// Removes a block.
     pub fn remove(&mut self, number: BlockNumber) {
         if let Some((_, used)) = self.blocks.remove(&number) {
             self.by_use.remove(&used);

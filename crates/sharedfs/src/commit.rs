@@ -1,28 +1,29 @@
-//! How a transaction becomes durable: all of it, or nothing.
+//! Commits: a transaction becomes durable as a whole or not at all.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 
 use ext2::{Block, BlockNumber, Error};
 
-/// What a transaction changed.
+/// The blocks that a transaction changed.
 pub type Changes = BTreeMap<BlockNumber, Block>;
 
-/// Makes transactions durable, in their order, one at a time: whoever calls it waits for one before the next.
+/// Makes transactions durable, in their order, one at a time: the caller waits for each before the
+/// next.
 pub trait Commit: Send + Sync + 'static {
-    /// The most blocks that one transaction may change.
+    /// Most blocks that one transaction may change.
     fn blocks_max(&self) -> usize;
 
     /// Whether nothing can be committed.
     fn is_read_only(&self) -> bool;
 
-    /// Makes a transaction durable. A crash leaves all of it or nothing. So does an error, and it is not known which of
-    /// both until the same changes, or more, are committed.
+    /// Makes a transaction durable. A crash leaves all of it or nothing. After an error it is
+    /// unknown which, until the same changes, or more, are committed.
     fn commit(&self, changes: &Changes) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// A block that is committed while its place still has older content.
+    /// The content of a block that is committed and not yet written to its place.
     fn not_in_place(&self, block: BlockNumber) -> Option<Block>;
 
-    /// Brings everything that is committed to its place, durably.
+    /// Writes all committed blocks to their places, durably.
     fn settle(&self) -> impl Future<Output = Result<(), Error>> + Send;
 }

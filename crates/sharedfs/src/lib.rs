@@ -3,33 +3,35 @@
 //! ```text
 //!   ext2 (names, files)
 //!      │  operations: read, change, end
-//!   SharedBlocks ── Pins      whoever reads or changes a block holds it, shared or exclusive
-//!      │         └─ Cache     what was read, in bounded memory; the least recently used is evicted
-//!      │  the running transaction: what ended operations changed
-//!   Commit: Redo              all of it, or nothing, becomes durable; then it goes to its place
+//!   SharedBlocks ── Pins      an operation holds each block that it reads or changes, shared or exclusive
+//!      │         └─ Cache     blocks that were read, in bounded memory; the least recently used is evicted
+//!      │  the running transaction: the changes of ended operations
+//!   Commit: Redo              all of it, or nothing, becomes durable; then it is written to its place
 //!      │
 //!   Device
 //! ```
-//! Operations join the running transaction when they end, so none is ever cut by a commit, and the order of operations
-//! is that of commits. A crash leaves what some commit left, the last that was acknowledged or a later one.
+//! Operations join the running transaction when they end, so no commit ever cuts one, and they are
+//! committed in their order. A crash leaves the state of some commit: the last acknowledged one, or
+//! a later one.
 //!
-//! Today one mount has the file system for itself: [`pins::SingleHost`]. Locks of several hosts take its place, and a
-//! commit at the target that of [`Redo`].
+//! At present one mount has the file system for itself: [`pins::SingleHost`]. Locks of several
+//! hosts will take its place, and commits at the target that of [`Redo`].
 //!
 //! | module | holds |
 //! |---|---|
 //! | `open` | [`open()`], [`close()`]: from a device to a file system, and back |
-//! | `blocks` | [`SharedBlocks`]: what the file system asks for |
+//! | `blocks` | [`SharedBlocks`]: the interface that the file system uses |
 //! | `operation` | [`SharedOperation`] |
-//! | `shared` | the running transaction, and what operations share |
+//! | `shared` | the running transaction, and the state that operations share |
 //! | `cache` | unchanged blocks in memory |
-//! | [`pins`] | who may read and change which block |
+//! | [`pins`] | which operation may read and change which block |
 //! | [`commit`] | how a transaction becomes durable |
-//! | `redo`, `recovery` | [`Redo`]: in an area of the file system's own; what a crash left there |
-//! | `area`, `record` | where that is; its bytes |
+//! | `redo`, `recovery` | [`Redo`]: commits in an area of the file system's own; recovery after a crash |
+//! | `area`, `record` | the area; the bytes of a record |
 //! | [`limits`] | the bounds of this crate |
 //!
-//! `docs/formats/redo.md` describes the bytes. Nothing here knows a runtime, an operating system or a clock.
+//! `docs/formats/redo.md` describes the bytes. This crate does not depend on a runtime, an
+//! operating system or a clock.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Mounts the file system of a device, and unmounts it.
+//! Mounting and unmounting of a device's file system.
 
 use block::SharedDevice;
 use ext2::{Access, Blocks, Error, FileSystem, Object, OpenOptions, Operation, mount_state};
@@ -9,26 +9,27 @@ use crate::pins::SingleHost;
 use crate::recovery::recover;
 use crate::redo::Redo;
 
-/// A file system that one mount has for itself.
+/// A file system of one mount.
 pub type Mounted = FileSystem<SharedBlocks<Redo>>;
 
-/// Opens the file system on a device. What a crash left of a mount before is made whole; with `is_read_only` in memory
-/// only. At most `cache_bytes` of unchanged blocks stay in memory.
+/// Mounts the file system of a device. The state that a crash of an earlier mount left is
+/// recovered; with `is_read_only` in memory only. At most `cache_bytes` of unchanged blocks stay in
+/// memory.
 ///
 /// # Errors
-/// `Corrupt` and `Unsupported` for what is no ext2, or none that is supported; `ReadOnly`; `NotClean` where `e2fsck`
-/// has to see it first; `NoSpace` where there is no room for the redo area.
+/// `Corrupt` and `Unsupported` when there is no ext2, or an unsupported one; `ReadOnly`; `NotClean`
+/// where `e2fsck` must run first; `NoSpace` where there is no room for the redo area.
 pub async fn open(device: SharedDevice, options: OpenOptions, cache_bytes: u64) -> Result<Mounted, Error> {
     let redo = recover(&device, &options).await?;
     let block_bytes = mount_state::read(&device).await?.block_bytes;
     FileSystem::open(SharedBlocks::new(device, block_bytes, redo, SingleHost::default(), cache_bytes), options).await
 }
 
-/// Makes everything durable, brings it to its place, and says in the superblock that it is unmounted cleanly. What is
-/// begun from then on fails.
+/// Makes everything durable in its place, and marks the file system cleanly unmounted. Operations
+/// that begin from then on fail.
 ///
 /// # Errors
-/// When the device fails: then the next mount makes it whole, as after a crash.
+/// When the device fails: then the next mount recovers the file system, as after a crash.
 pub async fn close(file_system: &Mounted) -> Result<(), Error> {
     let blocks = file_system.blocks();
     if blocks.is_read_only() {

@@ -14,7 +14,7 @@ pub struct SharedOperation<C: Commit, P: Pins = SingleHost> {
     shared: Arc<Shared<C, P>>,
     held: P::Held,
     changed: Changes,
-    /// Free now, and not changed since.
+    /// Blocks freed and not changed since.
     released: BTreeSet<BlockNumber>,
 }
 
@@ -65,7 +65,7 @@ impl<C: Commit, P: Pins> Operation for SharedOperation<C, P> {
     }
 
     async fn end(self) -> Result<(), Error> {
-        // Pins are given back when it has joined.
+        // The pins are released after it has joined.
         let Self { shared, held: _held, changed, released } = self;
         shared.join(changed, released.into_iter().collect()).await
     }

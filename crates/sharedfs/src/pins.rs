@@ -1,9 +1,9 @@
-//! Who may read and change which block, and for how long.
+//! Pins: which operation may read and change which block, and for how long.
 //!
-//! An operation pins every block before it reads it, shared, and before it changes it, exclusive, and keeps its pins to
-//! its end. So what it reads is of one moment. Where one host has the file system for itself, operations that change
-//! something take turns, and no pin has anything to wait for. Where several share it, a pin is a lock, and one that
-//! another host has is waited for here.
+//! An operation pins every block before it reads it, shared, and before it changes it, exclusive,
+//! and keeps its pins to its end. So everything it reads is of one moment. Where one host has the
+//! file system for itself, operations that change something take turns, and pins never wait. Where
+//! several share it, a pin is a lock, and waits here for another host's.
 
 use std::future::Future;
 
@@ -11,24 +11,24 @@ use block::ByteRange;
 use block::range_lock::{RangeGuard, RangeLock};
 use ext2::{Access, BlockNumber, Error, Object};
 
-/// How a block is held.
+/// The mode of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pin {
-    /// Others may read it, too.
+    /// Other operations may read the block, too.
     Shared,
-    /// Nobody else reads or changes it.
+    /// No other operation reads or changes the block.
     Exclusive,
 }
 
 /// The pins of one host's operations.
 pub trait Pins: Send + Sync + 'static {
-    /// What one operation holds. Dropped, it is given back.
+    /// The pins of one operation; dropping it releases them.
     type Held: Send + 'static;
 
-    /// An operation begins, and holds nothing yet. It waits where no more may begin.
+    /// Begins an operation without pins. Waits while no more may begin.
     fn begin(&self, access: Access) -> impl Future<Output = Result<Self::Held, Error>> + Send;
 
-    /// Holds a block from now on.
+    /// Pins a block.
     ///
     /// # Errors
     /// `Conflict` where the operation has to give way to another.
@@ -44,8 +44,8 @@ pub trait Pins: Send + Sync + 'static {
 /// All operations have one lock.
 const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
 
-/// One host has all blocks: operations that change something run one after the other, those that read beside each
-/// other.
+/// The pins of a host that has all blocks for itself: operations that change something run one
+/// after the other, those that only read run beside each other.
 #[derive(Default)]
 pub struct SingleHost {
     turns: RangeLock,

@@ -1,10 +1,10 @@
-//! A record of the redo area: what one transaction changed.
+//! A record of the redo area: the changes of one transaction.
 //!
 //! ```text
 //!   head     header, then the number of each block           (whole blocks)
 //!   content  the blocks, in that order
 //! ```
-//! Checksums over both tell a record that was written whole from one that was not.
+//! By checksums over both a record that was written whole is recognised.
 
 use base::checksum::{Crc32c, crc32c};
 use ext2::mount_state::Stamp;
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::commit::Changes;
 
-/// What every record begins with, behind its checksum.
+/// The first bytes of every record, behind its checksum.
 const MAGIC: [u8; 8] = *b"fb-redo\0";
 /// The version of these bytes.
 const VERSION: u32 = 1;
@@ -46,12 +46,12 @@ const _: () = assert!(size_of::<HeaderRaw>() == HEADER_BYTES);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, sequence) == 32);
 const _: () = assert!(std::mem::offset_of!(HeaderRaw, content_checksum) == 64);
 
-/// Blocks of the head of a record of so many blocks.
+/// Blocks of the head of a record of `block_count` blocks.
 fn head_blocks(block_count: usize, block_bytes: usize) -> usize {
     (HEADER_BYTES + 4 * block_count).div_ceil(block_bytes)
 }
 
-/// The most blocks that a record in so many blocks can have.
+/// Most blocks in a record that takes `area_blocks` blocks.
 pub fn content_blocks_max(area_blocks: usize, block_bytes: usize) -> usize {
     let fits = |count: usize| head_blocks(count, block_bytes) + count <= area_blocks;
     let guess = area_blocks.saturating_sub(head_blocks(area_blocks, block_bytes));
@@ -61,15 +61,15 @@ pub fn content_blocks_max(area_blocks: usize, block_bytes: usize) -> usize {
 /// One transaction in the redo area.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Of which file system.
+    /// Identifier of the file system.
     pub uuid: Uuid,
-    /// By which mount.
+    /// Stamp of the mount.
     pub stamp: Stamp,
-    /// Its place among the records of the area.
+    /// Sequence number of the record.
     pub sequence: u64,
     /// Whether it makes the area itself.
     pub makes_area: bool,
-    /// What it changed.
+    /// The changed blocks.
     pub changes: Changes,
 }
 
@@ -106,7 +106,7 @@ impl Record {
         head.chunks_exact(block_bytes).map(Block::copy_of).chain(self.changes.values().cloned()).collect()
     }
 
-    /// How many blocks a record has that begins with this block; `None` when no record does.
+    /// Count of blocks of the record that begins with this block; `None` when there is none.
     pub fn blocks_of(first: &[u8], area_blocks: usize) -> Option<usize> {
         let (raw, _) = HeaderRaw::ref_from_prefix(first).ok()?;
         let count = raw.block_count.get() as usize;
@@ -115,7 +115,7 @@ impl Record {
         (is_record && all <= area_blocks).then_some(all)
     }
 
-    /// The record in all its blocks; `None` when it is not whole.
+    /// The record in these bytes; `None` when it is not whole.
     pub fn parse(bytes: &[u8], block_bytes: usize) -> Option<Self> {
         let (raw, _) = HeaderRaw::ref_from_prefix(bytes).ok()?;
         let count = raw.block_count.get() as usize;

@@ -1,14 +1,15 @@
-//! From what a mount or a crash left to a file system that is whole and marked as in use.
+//! Recovery: from the state that a mount or a crash left to a whole file system that is marked as
+//! in use.
 //!
-//! | the superblock says | and the area has | then |
+//! | the superblock is | the area has | then |
 //! |---|---|---|
 //! | clean | no record that makes the area | nothing is to be done |
-//! | clean | the record that made it, of the stamp that the superblock has | that was interrupted: it is brought to its place |
-//! | not clean | records of the stamp that the superblock has | a crash: they are brought to their places, the older first |
-//! | not clean | none of this stamp | somebody else had it mounted since, or found errors: `e2fsck` has to see it |
+//! | clean | the record that made it, with the superblock's stamp | its making was interrupted: the record is applied |
+//! | not clean | records with the superblock's stamp | a crash: they are applied, the older first |
+//! | not clean | none with this stamp | another program mounted it since, or found errors: `e2fsck` must run |
 //!
-//! A mount first leaves an empty record of its stamp, then stamps the superblock: so a stamp of ours always has a
-//! record.
+//! A mount first writes an empty record with its stamp, then stamps the superblock: so for a stamp
+//! of ours there always is a record.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::limits::{AREA_BLOCKS_MIN, AREA_BYTES_MAX, AREA_SHARE, FILE_SYSTEM_BLO
 use crate::record::Record;
 use crate::redo::{Author, Redo};
 
-/// Makes the file system on `device` whole, and marks it as in use unless nothing is to be changed.
+/// Makes the file system on `device` whole, and marks it as in use unless it is read-only.
 pub(crate) async fn recover(device: &SharedDevice, options: &OpenOptions) -> Result<Redo, Error> {
     let state = mount_state::read(device).await?;
     let plain = open_plain(device, options, true).await?;
@@ -65,7 +66,7 @@ fn area_of(device: &SharedDevice, state: &MountState, file: &ReservedFile) -> Ar
     Area::new(Arc::clone(device), state.block_bytes, file.content.clone())
 }
 
-/// What records have that may not be in its place.
+/// Blocks of records that may not be in their places.
 fn missing(state: &MountState, records: Vec<Record>) -> Result<Changes, Error> {
     let is_ours = |record: &Record| record.uuid == state.uuid && record.stamp == state.stamp;
     let ours = records.into_iter().filter(is_ours);
@@ -86,7 +87,7 @@ async fn bring_to_place(device: &SharedDevice, block_bytes: usize, blocks: Chang
 }
 
 /// # Errors
-/// `NotClean` where somebody took the area for free.
+/// `NotClean` where another program has freed blocks of the area.
 async fn check_reserved(plain: &FileSystem<PlainBlocks>, file: &ReservedFile) -> Result<(), Error> {
     if plain.has_all_of(file).await? {
         return Ok(());
@@ -94,17 +95,18 @@ async fn check_reserved(plain: &FileSystem<PlainBlocks>, file: &ReservedFile) ->
     Err(Error::new(ErrorKind::NotClean, "blocks of the redo area count as free: run e2fsck first"))
 }
 
-/// Makes the area, so that a crash leaves it made or not.
+/// Makes the area, so that after a crash it exists or does not.
 ///
-/// Its blocks are free until the inode leads to them, and that is one sector. What else goes with it is in the first
-/// record by then.
+/// Its blocks are free until the inode leads to them, and that is one sector. The other changes are
+/// in the first record by then.
 async fn make_area(device: &SharedDevice, options: &OpenOptions, state: &MountState) -> Result<Area, Error> {
     let plain = open_plain(device, options, false).await?;
     let file = plain.make_reserved_file(area_blocks(state)?).await.map_err(no_room)?;
     let changes = plain.blocks().take_changes();
     let area = area_of(device, state, &file);
     if changes.len() > area.content_blocks_max() {
-        // Freeing what a crash of others left without names changed more than a record can hold.
+        // The orphans of another program's crash were freed, in more changes than a record can
+        // hold.
         return Err(Error::new(ErrorKind::NotClean, "much is without a name on the file system: run e2fsck first"));
     }
     let (uuid, stamp) = (state.uuid, state.stamp);
@@ -141,7 +143,7 @@ fn no_room(error: Error) -> Error {
     }
 }
 
-/// Leaves an empty record, then says in the superblock that it is in use.
+/// Writes an empty record, then marks the superblock as in use.
 async fn begin_mount(
     device: &SharedDevice,
     area: Area,

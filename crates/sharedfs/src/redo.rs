@@ -3,11 +3,11 @@
 //! ```text
 //!   commit n    record n ─► half n%2 ┐
 //!               n-1 ─► its place     ┴─► flush: n is durable, n-1 is in its place
-//!   commit n+1  record n+1 ─► the other half, over n-1, which nobody needs any more ...
+//!   commit n+1  record n+1 ─► the other half, over n-1, which is not needed any more ...
 //! ```
-//! So a commit waits for one flush. Whatever the moment of a crash, one half has a record that is whole, and only what
-//! that one changed may be missing in its place, or be there in part: it is written there again. What n changes as well
-//! need not be brought to its place for n-1.
+//! So a commit waits for one flush. At any moment of a crash one half has a whole record, and only
+//! blocks of that record may be missing in their places, or be there in part: recovery writes them
+//! again. Blocks of n-1 that n changes as well need not be written to their places for n-1.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,14 +21,14 @@ use crate::area::Area;
 use crate::commit::{Changes, Commit};
 use crate::record::Record;
 
-/// The mount that commits, as its records name it.
+/// The mount that commits, for its records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Author {
     pub(crate) uuid: Uuid,
     pub(crate) stamp: Stamp,
 }
 
-/// The commits of one mount: writes the redo records, and later the blocks to their places.
+/// The commits of one mount: writes redo records, and later the blocks to their places.
 pub struct Redo {
     device: SharedDevice,
     block_bytes: usize,
@@ -51,13 +51,14 @@ struct State {
 }
 
 impl Redo {
-    /// Goes on behind record `sequence` of an area where everything is in its place.
+    /// Goes on after record `sequence` of an area whose blocks are all in their places.
     pub(crate) fn new(device: SharedDevice, block_bytes: usize, area: Area, author: Author, sequence: u64) -> Self {
         let state = Mutex::new(State { sequence, pending: Changes::new() });
         Self { device, block_bytes, writer: Some(Writer { area, author }), state }
     }
 
-    /// Changes nothing: what a crash left out of its place is read from memory.
+    /// Commits of a read-only mount: blocks that a crash left out of their places are read from
+    /// `pending` in memory.
     pub(crate) fn for_reading(device: SharedDevice, block_bytes: usize, pending: Changes) -> Self {
         Self { device, block_bytes, writer: None, state: Mutex::new(State { sequence: 0, pending }) }
     }

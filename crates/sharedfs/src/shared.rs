@@ -1,13 +1,13 @@
-//! The running transaction, and what is cached beside it.
+//! The running transaction, and the cache beside it.
 //!
-//! Where a block is, newest first:
+//! The place of a block, newest first:
 //!
 //! | | holds |
 //! |---|---|
-//! | an operation | what it changed itself |
-//! | running | what ended operations changed since the last commit began |
-//! | committing | what the commit under way makes durable |
-//! | committed | what is durable and not in its place yet |
+//! | an operation | its own changes |
+//! | running | changes of ended operations since the last commit began |
+//! | committing | the changes that the commit under way makes durable |
+//! | committed | changes that are durable and not in their places yet |
 //! | cache, device | everything else |
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use crate::pins::Pins;
 /// Commits take turns.
 const WHOLE: ByteRange = ByteRange { offset: 0, length: 1 };
 
-/// What all operations of a mount work on.
+/// The state that all operations of a mount share.
 pub(crate) struct Shared<C, P> {
     device: SharedDevice,
     pub(crate) block_bytes: usize,
@@ -44,7 +44,7 @@ struct State {
     running: Changes,
     committing: Option<Arc<Changes>>,
     cache: Cache,
-    /// Operations that changed something and ended; how many of them are durable.
+    /// Count of ended operations that changed something; `committed` counts the durable ones.
     ended: u64,
     committed: u64,
     /// Users of each inode that is open.
@@ -54,7 +54,7 @@ struct State {
     misses: u64,
 }
 
-/// What was done so far, and what is in memory now.
+/// Counters of a mount, and sizes in memory now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Transactions that became durable.
@@ -70,7 +70,7 @@ pub struct Counters {
 }
 
 impl<C: Commit, P: Pins> Shared<C, P> {
-    /// The blocks of a device, of which at most `cache_bytes` stay in memory beside what is changed.
+    /// State over a device; at most `cache_bytes` of blocks stay in memory, besides changed ones.
     pub(crate) fn new(device: SharedDevice, block_bytes: usize, commit: C, pins: P, cache_bytes: u64) -> Self {
         let block_count = device.geometry().size_bytes / block_bytes as u64;
         let quota = usize::try_from(cache_bytes / block_bytes as u64).unwrap_or(usize::MAX).max(CACHE_BLOCKS_MIN);
@@ -89,7 +89,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         Self { device, block_bytes, block_count, commit, pins, commit_turns, is_closed, state }
     }
 
-    /// What was done so far.
+    /// The counters now.
     pub(crate) fn counters(&self) -> Counters {
         let state = self.lock();
         Counters {
@@ -101,13 +101,13 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         }
     }
 
-    /// Nothing is begun from now on.
+    /// Refuses operations from now on.
     pub(crate) fn refuse_operations(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
     /// # Errors
-    /// `Device` once nothing is begun any more.
+    /// `Device` once operations are refused.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.is_closed.load(Ordering::Relaxed) {
             true => Err(Error::new(ErrorKind::Device(block::ErrorKind::Gone), "the file system is unmounted")),
@@ -119,7 +119,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         self.commit.is_read_only() || self.device.geometry().is_read_only
     }
 
-    /// One user of an inode more; whether it is the first.
+    /// Adds a user of an inode. Returns whether it is the first.
     pub(crate) fn open(&self, inode: InodeNumber) -> bool {
         let mut state = self.lock();
         let users = state.open.entry(inode).or_insert(0);
@@ -127,7 +127,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         *users == 1
     }
 
-    /// One user of an inode less; whether it was the last.
+    /// Removes a user of an inode. Returns whether it was the last.
     pub(crate) fn close(&self, inode: InodeNumber) -> Result<bool, Error> {
         let mut state = self.lock();
         let Some(users) = state.open.get_mut(&inode) else {
@@ -155,7 +155,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         Err(Error::new(ErrorKind::Corrupt, context))
     }
 
-    /// Whether any file has this inode open.
+    /// Whether this inode is open.
     pub(crate) fn is_open(&self, inode: InodeNumber) -> bool {
         self.lock().open.contains_key(&inode)
     }
@@ -185,7 +185,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         Ok(content)
     }
 
-    /// Neighbours, from the first on that is not in memory, in one request.
+    /// Reads neighbours in one request, from the first on that is not in memory.
     pub(crate) async fn read_ahead(&self, first: BlockNumber, count: u32) -> Result<(), Error> {
         let count = u64::from(count).min((TRANSFER_BYTES_MAX / self.block_bytes) as u64);
         let last = (u64::from(first.0) + count).min(self.block_count);
@@ -206,16 +206,18 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         Ok(())
     }
 
-    /// Half of what a commit may have is left for what begins now.
+    /// Commits first when the running transaction has more than half of a commit's blocks, so that
+    /// new operations have room.
     pub(crate) async fn make_room(&self) -> Result<(), Error> {
         let is_much = self.lock().running.len() > self.commit.blocks_max() / 2;
         if is_much { self.commit_all().await } else { Ok(()) }
     }
 
-    /// An operation ended: what it changed joins the running transaction. The operation still holds its pins.
+    /// Adds the changes of an ended operation to the running transaction. The operation still holds
+    /// its pins.
     ///
     /// # Errors
-    /// `NoSpace` when it alone is more than a transaction may be.
+    /// `NoSpace` when the operation alone is larger than a transaction may be.
     pub(crate) async fn join(&self, changed: Changes, released: Vec<BlockNumber>) -> Result<(), Error> {
         if changed.is_empty() {
             return Ok(());
@@ -245,7 +247,7 @@ impl<C: Commit, P: Pins> Shared<C, P> {
         Ok(())
     }
 
-    /// Makes everything durable that has ended before this.
+    /// Makes durable everything that has ended before this call.
     pub(crate) async fn commit_all(&self) -> Result<(), Error> {
         let wanted = self.lock().ended;
         let _turn = self.commit_turns.exclusive(WHOLE).await;
@@ -256,17 +258,17 @@ impl<C: Commit, P: Pins> Shared<C, P> {
     }
 }
 
-/// A commit under way. Whatever way it ends, what it did not make durable is changed still.
+/// A commit under way. If it ends without success its blocks count as changed again.
 struct UnderWay<'a, C: Commit, P: Pins> {
     shared: &'a Shared<C, P>,
     changes: Arc<Changes>,
-    /// Operations that it makes durable.
+    /// Count of operations that it makes durable.
     ended: u64,
     is_durable: bool,
 }
 
 impl<'a, C: Commit, P: Pins> UnderWay<'a, C, P> {
-    /// `None` when so many operations are durable.
+    /// `None` when `wanted` operations are durable already.
     fn begin(shared: &'a Shared<C, P>, wanted: u64) -> Option<Self> {
         let mut state = shared.lock();
         if state.committed >= wanted {

@@ -1,5 +1,5 @@
-//! A device that loses its power: what any crash leaves is, after the next mount, what some commit left, the last that
-//! was acknowledged or one after it.
+//! A device that loses its power: after the next mount the file system has the state of some
+//! commit, the last acknowledged one or one after it.
 
 #[path = "../../ext2/tests/tools/mod.rs"]
 mod tools;
@@ -32,7 +32,7 @@ fn after_crash(layer: &CrashLayer) -> (CrashLayer, SharedDevice) {
     (left.clone(), Arc::new(left))
 }
 
-/// A few operations that are drawn from the seed; they need not succeed.
+/// A few operations that are drawn from the seed; they may fail.
 fn operate<B: Blocks>(file_system: &FileSystem<B>, random: &mut Random) -> Result<(), Error> {
     for _ in 0..8 {
         let name = format!("name {}", random.below(6)).into_bytes();
@@ -56,7 +56,8 @@ fn operate<B: Blocks>(file_system: &FileSystem<B>, random: &mut Random) -> Resul
     Ok(())
 }
 
-/// What was durable for certain, and what may be since: one commit is under way at most.
+/// The state that is durable for certain, and the states that may be since: at most one commit is
+/// under way.
 struct Promise {
     before: Tree,
     after: Tree,
@@ -92,7 +93,7 @@ fn whatever_write_a_crash_comes_at_the_next_mount_has_what_a_commit_left() {
             let mut promise = Promise { before: empty.clone(), after: empty };
             let has_crashed = live(&device, seed, &mut promise).is_err();
             let (mut layer, mut device) = after_crash(&layer);
-            // What makes it whole may be interrupted as well.
+            // The recovery may be interrupted as well.
             for again in [crash_at % 5, crash_at % 11] {
                 layer.power().fail_write(layer.power().writes_seen() + again);
                 let _ = mount(&device, false);
@@ -148,7 +149,8 @@ fn a_look_at_what_a_crash_left_changes_nothing() {
     assert!(tools::bytes_of(&device) == bytes, "nothing was written");
 }
 
-/// Whoever mounts or checks it in between leaves a time or a count in the superblock: what the area has is older then.
+/// Another program that mounts or checks it in between changes a time or a count in the superblock:
+/// the records in the area are outdated then.
 #[test]
 fn what_others_had_mounted_since_a_crash_is_left_to_e2fsck() {
     let (layer, device) = made(7);
@@ -189,7 +191,7 @@ fn a_commit_that_failed_is_made_whole_by_the_next() {
     assert_same(&tree_of(&mount(&device, false).unwrap()), &tree, "after the next commit");
 }
 
-/// What someone had open when the host failed has no name and no user.
+/// A file without a name that was open when the host failed has no user.
 #[test]
 fn files_without_names_are_freed_at_the_next_mount() {
     let (layer, device) = made(9);

@@ -1,4 +1,4 @@
-//! What is kept in memory, and when it is committed without anybody asking.
+//! What is kept in memory, and when a commit comes by itself.
 
 #[path = "../../ext2/tests/tools/mod.rs"]
 mod tools;
@@ -28,7 +28,7 @@ fn more_than_a_transaction_may_have_is_committed_on_the_way() {
     let content: Vec<u8> = (0..6 << 20).map(|at: u32| (at % 251) as u8).collect();
     now(file_system.write_file(inode, 777, &content)).unwrap();
     let counters = file_system.blocks().counters();
-    // 16 MiB have an area of 1 MiB: half of it a transaction.
+    // 16 MiB have an area of 1 MiB, of which a transaction may be half.
     assert!(counters.commits >= 12, "{counters:?}");
     assert!(counters.changed_blocks <= 512, "{counters:?}");
     let metadata = now(file_system.metadata(inode)).unwrap();
@@ -67,7 +67,7 @@ fn a_commit_with_nothing_to_commit_writes_nothing() {
     assert_eq!(file_system.blocks().counters().commits, counters.commits);
 }
 
-/// The redo area is a file: it counts as used, and comes once.
+/// The redo area is a file: its blocks count as used, and it is made once.
 #[test]
 fn the_area_is_made_once_and_takes_a_sixteenth() {
     let device = tools::made(16 << 20, 1024);
@@ -75,14 +75,14 @@ fn the_area_is_made_once_and_takes_a_sixteenth() {
     for _ in 0..3 {
         let file_system = mount(&device);
         let taken = before - now(file_system.statistics()).unwrap().free_blocks;
-        // The blocks that say where it is.
+        // With indirect blocks.
         assert!((1024..1024 + 8).contains(&taken), "{taken}");
         now(sharedfs::close(&file_system)).unwrap();
         tools::check_device(&device);
     }
 }
 
-/// A change that was dropped is none, whatever was read for it.
+/// A dropped operation has no effect, whatever was read for it.
 #[test]
 fn an_operation_that_does_not_end_changes_nothing() {
     let device = tools::made(4 << 20, 1024);

@@ -1,5 +1,6 @@
-//! What waits for a record of a log, and the records on their way: which may start, and what becomes of them. No I/O:
-//! what starts, lands and fails is told here, and whoever is to be told comes out.
+//! The queue of appends that wait for a record of a log, and of the records under way: which record
+//! may start, and how each ends. No I/O: the log reports here what started, landed and failed, and
+//! takes out what is settled or refused.
 //!
 //! ```text
 //!   waiting ──(the rule allows it)──► on its way ──► landed ──(all before it, too)──► settled: all it stands for is acknowledged
@@ -7,9 +8,9 @@
 //!      └──(the log failed)──► refused
 //! ```
 //! - Records start in their order, and count in that order: one that landed waits for those before it.
-//! - When one start is allowed is [`Gathering`]'s to say.
-//! - After a failure nothing starts. What is refused while its record is on its way is told so only when that has
-//!   ended, so that nothing lands later than its writers were told.
+//! - [`Gathering`] decides when the next record may start.
+//! - After a failure no record starts. What is in a record under way is refused only when the write
+//!   of that record has ended, so that nothing lands after its writer got the error.
 
 use std::collections::VecDeque;
 
@@ -18,40 +19,42 @@ use block::Error;
 use crate::gathering::Gathering;
 use crate::sequence::Sequence;
 
-/// What waits for a record.
+/// An append, or a batch of them, that waits for a record.
 pub trait Weighed {
     /// What counts for [`Worth`](crate::Worth): bytes, or appends.
     fn weight(&self) -> u64;
 
-    /// Whether it fills a record, so that nothing that comes later is added to it.
+    /// Whether it fills a record, so that no later append is added to it.
     fn is_full(&self) -> bool;
 }
 
-/// What waits for a record, and the records on their way. `W` waits, `R` is kept of a record until it is settled or
-/// refused.
+/// The appends that wait for a record, and the records under way. `W` is what waits. `R` is what is
+/// kept of a record until it is settled or refused.
 pub struct Appends<W, R> {
     rule: Gathering,
     /// Oldest first.
     waiting: VecDeque<W>,
     waiting_weight: u64,
-    /// Oldest first: those that are not settled.
+    /// Records that are not settled, oldest first.
     records: VecDeque<OnItsWay<R>>,
     records_weight: u64,
-    /// Sequence of the first of them, or of the next one to start: all before it are durable.
+    /// Sequence of the oldest record in `records`, or of the next one to start: all before it are
+    /// durable.
     first: Sequence,
-    /// What is refused, whether it landed or not: everything from this sequence on. And why.
+    /// The first refused sequence, and the error: it and all behind it are refused, whether they
+    /// landed or not.
     failure: Option<(Sequence, Error)>,
 }
 
 struct OnItsWay<R> {
-    /// `None` once it was refused.
+    /// `None` once it was handed out as refused.
     record: Option<R>,
     weight: u64,
     has_ended: bool,
 }
 
 impl<W: Weighed, R> Appends<W, R> {
-    /// None yet; the first record is to have the sequence `first`.
+    /// An empty queue; the first record gets the sequence `first`.
     pub fn new(rule: Gathering, first: Sequence) -> Self {
         Self {
             rule,
@@ -69,18 +72,19 @@ impl<W: Weighed, R> Appends<W, R> {
         self.waiting.iter()
     }
 
-    /// What all that waits weighs.
+    /// Total weight of all that waits.
     pub fn waiting_weight(&self) -> u64 {
         self.waiting_weight
     }
 
-    /// Waits behind all others.
+    /// Adds to the end of the queue.
     pub fn push(&mut self, waiting: W) {
         self.waiting_weight += waiting.weight();
         self.waiting.push_back(waiting);
     }
 
-    /// Changes what has `index` others that wait before it.
+    /// Changes the entry at `index` of the queue, counted from the oldest; `None` where there is
+    /// none.
     pub fn change<T>(&mut self, index: usize, change: impl FnOnce(&mut W) -> T) -> Option<T> {
         let waiting = self.waiting.get_mut(index)?;
         let before = waiting.weight();
@@ -89,20 +93,20 @@ impl<W: Weighed, R> Appends<W, R> {
         Some(changed)
     }
 
-    /// Takes what waits longest.
+    /// Takes the oldest entry of the queue.
     pub fn pop(&mut self) -> Option<W> {
         let front = self.waiting.pop_front()?;
         self.waiting_weight -= front.weight();
         Some(front)
     }
 
-    /// Gives back what is left of what was taken: it waits before all others.
+    /// Puts the rest of an entry that was taken back to the head of the queue.
     pub fn put_back(&mut self, rest: W) {
         self.waiting_weight += rest.weight();
         self.waiting.push_front(rest);
     }
 
-    /// Takes all that waits, since no record will have it.
+    /// Takes the whole queue, since no record will hold it.
     pub fn drain(&mut self) -> VecDeque<W> {
         self.waiting_weight = 0;
         std::mem::take(&mut self.waiting)
@@ -130,7 +134,8 @@ impl<W: Weighed, R> Appends<W, R> {
         self.records.len()
     }
 
-    /// The record [`next_sequence`](Self::next_sequence), of what weighs `weight` and waited, is on its way.
+    /// Notes that the record [`next_sequence`](Self::next_sequence) has started; its entries
+    /// weighed `weight`.
     pub fn start(&mut self, record: R, weight: u64) {
         self.records_weight += weight;
         self.records.push_back(OnItsWay { record: Some(record), weight, has_ended: false });
@@ -154,7 +159,7 @@ impl<W: Weighed, R> Appends<W, R> {
         self.at(sequence)?.record.as_mut()
     }
 
-    /// A record has landed, or its medium refused it: then all behind it are refused, too.
+    /// The write of a record has ended. After an error all records behind it are refused, too.
     pub fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) {
         self.at(sequence).expect("a record stays until it has ended").has_ended = true;
         if let Err(error) = result {
@@ -162,8 +167,8 @@ impl<W: Weighed, R> Appends<W, R> {
         }
     }
 
-    /// The log failed: what is in no record that settled, and in none before `sequence`, counts no more, even if it
-    /// lands.
+    /// The log failed: refuses everything from the record `sequence` on that is not settled, even
+    /// if it lands.
     pub fn refuse_from(&mut self, sequence: Sequence, error: Error) {
         match &mut self.failure {
             Some((from, _)) => *from = (*from).min(sequence),
@@ -171,13 +176,13 @@ impl<W: Weighed, R> Appends<W, R> {
         }
     }
 
-    /// Why the log failed.
+    /// The error with which the log failed.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref().map(|(_, error)| error)
     }
 
-    /// The next record of which it is known by now what becomes of it: durable, with all before it, or refused. Ask
-    /// until there is none.
+    /// Takes the oldest record whose outcome is known: durable with all before it, or refused. Call
+    /// until `None`.
     pub fn settle(&mut self) -> Option<(R, Result<(), Error>)> {
         let refused_from = self.failure.as_ref().map(|(from, _)| *from);
         if refused_from.is_none_or(|from| self.first < from)
@@ -195,7 +200,8 @@ impl<W: Weighed, R> Appends<W, R> {
         refused.next().map(|record| (record, Err(error.clone())))
     }
 
-    /// What became of what is in the record `sequence`, or waits for it; `None` as long as that is open.
+    /// The outcome of what is in the record `sequence` or waits for it; `None` while it is not
+    /// known.
     pub fn outcome(&self, sequence: Sequence) -> Option<Result<(), Error>> {
         let Some(index) = sequence.checked_since(self.first) else { return Some(Ok(())) };
         let (_, error) = self.failure.as_ref().filter(|(from, _)| *from <= sequence)?;

@@ -1,8 +1,9 @@
-//! The appends of a record log by the record that they share, who waits for them, and whose write is to be looked at.
+//! The appends of a record log, grouped by the record that they share; their wakers; and the writes
+//! that are to be polled.
 //!
-//! A batch gathers appends until it becomes a record or is *closed*, since the next append does not fit; which may
-//! become one, and what becomes of it, is [`Appends`]' to say. Nothing here writes or wakes anybody:
-//! [`RecordLog`](crate::RecordLog) does, with what it is told here.
+//! A batch gathers appends until it becomes a record, or until it is *closed* because the next
+//! append does not fit. [`Appends`] decides which batch may start, and how it ends. Nothing here
+//! writes or wakes: [`RecordLog`](crate::RecordLog) does, with the wakers it takes from here.
 
 use std::task::Waker;
 
@@ -16,11 +17,11 @@ use crate::sequence::Sequence;
 struct Batch {
     payload: Vec<u8>,
     waiters: Waiters,
-    /// Of its record, once it is closed.
+    /// Place of its record, once it is closed.
     place: Option<u64>,
 }
 
-/// Of each append whoever waits for it, as far as somebody does.
+/// One waker for each append of the batch; `None` where its caller does not wait.
 type Waiters = Vec<Option<Waker>>;
 
 impl Weighed for Batch {
@@ -36,9 +37,9 @@ impl Weighed for Batch {
 /// What is kept of a batch whose record is on its way.
 struct Writing {
     waiters: Waiters,
-    /// Not there while somebody looks at it, nor once it is over.
+    /// `None` while a poller has taken it out, and once the write has ended.
     completion: Option<Completion>,
-    /// Whether it is to be looked at (again).
+    /// Whether the completion is to be polled (again).
     is_ready: bool,
 }
 
@@ -52,7 +53,7 @@ impl Writing {
 pub(crate) struct Batches {
     /// Only the last one that waits gathers.
     appends: Appends<Batch, Writing>,
-    /// The memory of a payload that became a record, for the next one.
+    /// The empty buffer of an earlier payload, kept for the next batch.
     spare: Vec<u8>,
 }
 
@@ -66,7 +67,7 @@ pub(crate) struct Starting {
 }
 
 impl Batches {
-    /// None yet; the first is to have this sequence.
+    /// No batch yet; the first one gets the sequence `first`.
     pub(crate) fn new(rule: Gathering, first: Sequence) -> Self {
         Self { appends: Appends::new(rule, first), spare: Vec::new() }
     }
@@ -81,7 +82,8 @@ impl Batches {
         self.appends.waiting().next_back().filter(|batch| !batch.is_full()).map(|batch| batch.payload.len())
     }
 
-    /// Adds to the batch that gathers, or to a new one. Its sequence, and the number of the append in it.
+    /// Adds to the batch that gathers, or to a new one. Returns its sequence, and the number of the
+    /// append in it.
     pub(crate) fn add(&mut self, payload: &[u8]) -> (Sequence, usize) {
         if self.gathered_bytes().is_none() {
             self.appends.push(Batch { payload: std::mem::take(&mut self.spare), waiters: Vec::new(), place: None });
@@ -95,7 +97,7 @@ impl Batches {
         (self.appends.next_sequence() + index as u64, number.expect("there is one that gathers"))
     }
 
-    /// Nobody adds any more to the batch that gathers; its record is to stand at `place`.
+    /// Closes the batch that gathers to further appends; its record is to stand at `place`.
     pub(crate) fn close(&mut self, place: u64) {
         let index = self.appends.waiting().len().saturating_sub(1);
         self.appends.change(index, |batch| batch.place.get_or_insert(place).to_owned());
@@ -121,45 +123,45 @@ impl Batches {
         Starting { sequence, place, payload: batch.payload, in_flight }
     }
 
-    /// The write of this record can go on, or is over.
+    /// The write of this record can make progress, or has ended.
     pub(crate) fn mark_ready(&mut self, sequence: Sequence) {
         if let Some(writing) = self.appends.record_mut(sequence) {
             writing.is_ready = true;
         }
     }
 
-    /// Whether a write is to be looked at and nobody does.
+    /// Whether a write is to be polled, and no poller has taken it.
     pub(crate) fn is_any_ready(&self) -> bool {
         self.appends.records().any(Writing::needs_poll)
     }
 
-    /// A payload that [became a record](Self::start) is not needed any more.
+    /// Keeps the buffer of a payload that [became a record](Self::start) for a later batch.
     pub(crate) fn use_again(&mut self, mut payload: Vec<u8>) {
         payload.clear();
         self.spare = payload;
     }
 
-    /// A write to be looked at, and its sequence. It comes back by [`Batches::put_back`] or ends in
-    /// [`Batches::finish`].
+    /// Takes a write that is to be polled, with its sequence. The poller returns it by
+    /// [`Batches::put_back`], or reports its end to [`Batches::finish`].
     pub(crate) fn take_ready(&mut self) -> Option<(Sequence, Completion)> {
         let (sequence, writing) = self.appends.records_mut().find(|(_, writing)| writing.needs_poll())?;
         writing.is_ready = false;
         writing.completion.take().map(|completion| (sequence, completion))
     }
 
-    /// A write goes on.
+    /// Puts back a write that is still under way.
     pub(crate) fn put_back(&mut self, sequence: Sequence, completion: Completion) {
         if let Some(writing) = self.appends.record_mut(sequence) {
             writing.completion = Some(completion);
         }
     }
 
-    /// A write is over.
+    /// The write of a record has ended.
     pub(crate) fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) {
         self.appends.finish(sequence, result);
     }
 
-    /// Refuses what is not on its way yet.
+    /// Refuses the batches whose records have not started.
     pub(crate) fn fail(&mut self, error: Error) {
         self.appends.refuse_from(self.appends.next_sequence(), error);
     }
@@ -168,7 +170,8 @@ impl Batches {
         self.appends.failure()
     }
 
-    /// Lets go what is acknowledged or refused by now: whoever is to be told.
+    /// Removes the records that are settled or refused by now, and adds the wakers of their appends
+    /// to `told`.
     pub(crate) fn settle(&mut self, told: &mut Vec<Waker>) {
         while let Some((record, _)) = self.appends.settle() {
             told.extend(record.waiters.into_iter().flatten());
@@ -178,12 +181,12 @@ impl Batches {
         }
     }
 
-    /// What became of an append; `None` as long as that is open.
+    /// The outcome of an append; `None` while it is not known.
     pub(crate) fn outcome(&self, sequence: Sequence) -> Option<Result<(), Error>> {
         self.appends.outcome(sequence)
     }
 
-    /// `waker` waits for an append.
+    /// Registers `waker` for an append.
     pub(crate) fn wait(&mut self, sequence: Sequence, append: usize, waker: &Waker) {
         self.change_waiter(sequence, append, |waiter| match waiter {
             Some(waiting) => waiting.clone_from(waker),
@@ -191,7 +194,7 @@ impl Batches {
         });
     }
 
-    /// Nobody waits for an append any more.
+    /// Removes the waker of an append whose caller has stopped waiting.
     pub(crate) fn forget(&mut self, sequence: Sequence, append: usize) {
         self.change_waiter(sequence, append, |waiter| *waiter = None);
     }
@@ -204,7 +207,7 @@ impl Batches {
         };
     }
 
-    /// Somebody who waits: for the record `sequence` if anybody does.
+    /// The waker of one waiting append: of the record `sequence` if it has one, else of any other.
     pub(crate) fn waker_of(&mut self, sequence: Sequence) -> Option<Waker> {
         let own =
             self.appends.record_mut(sequence).and_then(|writing| writing.waiters.iter().flatten().next().cloned());

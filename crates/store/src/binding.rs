@@ -16,11 +16,11 @@ pub struct BindingRaw {
     pub size_bytes: U64,
     /// Logical block of the origin in bytes.
     pub logical_block_bytes: U32,
-    /// Bytes of `target` that count.
+    /// Used bytes of `target`.
     pub target_bytes: U16,
-    /// Bytes of `unit` that count.
+    /// Used bytes of `unit`.
     pub unit_bytes: U16,
-    /// Bytes of `serial` that count.
+    /// Used bytes of `serial`.
     pub serial_bytes: U16,
     /// Zero.
     pub reserved: [u8; 14],
@@ -36,7 +36,7 @@ const _: () = assert!(size_of::<BindingRaw>() == 2560);
 const _: () = assert!(std::mem::offset_of!(BindingRaw, target) == 32);
 const _: () = assert!(std::mem::offset_of!(BindingRaw, serial) == 2080);
 
-/// An origin: who it is, how large, in which blocks.
+/// Identity and geometry of an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// Target, unit and serial number.

@@ -1,13 +1,14 @@
-//! Others changed bytes of an origin that a store of it has dirty: one of the two has to be given up.
+//! The error for changes by other hosts to bytes of an origin that a store has dirty: one of the
+//! two versions has to be given up.
 
 use std::fmt;
 
 use block::{Error, ErrorKind};
 
-/// The source of the error with which an open fails that finds such bytes.
+/// Source of the error of an open that finds such bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConflictingChanges {
-    /// How many bytes are concerned.
+    /// Count of bytes that both changed.
     pub bytes: u64,
 }
 

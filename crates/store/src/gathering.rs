@@ -1,4 +1,4 @@
-//! When the next record of a log starts, and what waits until then shares it.
+//! The rule that says when the next record of a log starts; appends that wait until then share it.
 //!
 //! | on their way | a record starts when |
 //! |---|---|
@@ -6,25 +6,25 @@
 //! | some, but fewer than may be | what waits is worth a record ([`Worth`]), or no more can be added to it |
 //! | as many as may be | one has landed |
 //!
-//! One that may start does so after some *turns* of whoever drives the log: whoever was just told of the record before
-//! appends again in these, to this one. There is no timer.
+//! A record that may start does so after some *turns* of the tasks that drive the log: in these the
+//! appends just acknowledged are followed by new ones, which join this record. There is no timer.
 
 /// The rule by which a log makes records of what waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Gathering {
-    /// Records on their way at a time.
+    /// Most records under way at a time.
     pub in_flight_max: usize,
-    /// How much must wait for a record beside others.
+    /// How much must wait before a record starts while others are under way.
     pub worth: Worth,
     /// Turns between a record that may start and its start: at least one.
     pub turns: u32,
 }
 
-/// How much must wait for a record to go on its way beside another one.
+/// How much must wait before a record starts while others are under way.
 #[derive(Clone, Copy, Debug)]
 pub enum Worth {
-    /// Its share of all that is not settled. For appends of a few bytes, which cost what their records do: the medium
-    /// works on some while as many gather, however many there are.
+    /// Its share of all that is not settled. For appends of a few bytes, which cost what their
+    /// records do: while as many gather, the medium is busy, however many there are.
     Share,
     /// This weight. For appends of data, of which a few fill a record: smaller ones wait for one more record, which
     /// costs the medium less than another flush.
@@ -32,8 +32,8 @@ pub enum Worth {
 }
 
 impl Gathering {
-    /// Whether what weighs `waiting` may become a record while `in_flight` others, of what weighs `on_their_way`, are
-    /// not settled. `is_full` when nothing more is added to it.
+    /// Whether what waits, of weight `waiting`, may become a record while `in_flight` records of
+    /// weight `on_their_way` are not settled. `is_full`: nothing more can be added to what waits.
     pub fn allows(&self, in_flight: usize, on_their_way: u64, waiting: u64, is_full: bool) -> bool {
         let is_worth_it = match self.worth {
             Worth::Share => waiting.saturating_mul(self.in_flight_max as u64) >= waiting + on_their_way,

@@ -6,15 +6,15 @@
 //! | [`binding`] | [`Binding`]: which origin a store belongs to, and the error when it meets another |
 //! | [`record`] | the bytes of one log record |
 //! | [`sequence`] | [`Sequence`]: the number of a record |
-//! | [`gathering`], [`turns`] | [`Gathering`]: when the next record of a log starts; who starts it |
-//! | [`appends`] | [`Appends`]: what waits for a record of a log, the records on their way, and what becomes of them |
+//! | [`gathering`], [`turns`] | [`Gathering`]: when the next record of a log starts; which waiting task starts it |
+//! | [`appends`] | [`Appends`]: the appends that wait for a record of a log, the records under way, and how each ends |
 //! | [`log`] | [`RecordLog`]: a circular log with group commit |
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
-//! | `batch` | the appends of such a log by the record they share, and who waits for them |
-//! | [`conflict`] | [`ConflictingChanges`]: others changed what is dirty |
+//! | `batch` | the appends of such a log, grouped by the record they share, with their wakers |
+//! | [`conflict`] | [`ConflictingChanges`]: other hosts changed what is dirty |
 //! | [`losses`] | [`Losses`]: how often an origin lost what it had not flushed, and what that means for copies |
 //! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
-//! | [`life`] | [`Life`]: whether what is opened on a store takes requests, and whether it does anything at all |
+//! | [`life`] | [`Life`]: whether a cache or log takes requests, and whether it still uses its devices |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! The bytes are described in `docs/formats/store.md`. Nothing here knows a runtime, an operating system or a clock.

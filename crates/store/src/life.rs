@@ -1,32 +1,34 @@
-//! The life of what is opened on a store, as far as everything in it has to know: open, stopped, ended.
+//! The life of a cache or log that is open on a store, as all its parts see it: open, stopped,
+//! ended.
 //!
 //! | | from when | means |
 //! |---|---|---|
 //! | open | it is opened, until it closes | requests are taken |
 //! | stopped | the origin has all that it is to get | background work ends, and nothing is sent to the origin any more |
-//! | ended | all that was here is stored, or somebody else's | nothing is done with the devices any more |
+//! | ended | all content is stored, or another cache has taken it over | nothing is done with the devices any more |
 //!
-//! All of it is sequentially consistent: who changes something looks then who is still at work, and who begins looks
-//! behind saying so. One of the two sees the other.
+//! All flags are sequentially consistent. The caller that sets a flag looks afterwards for work
+//! under way; work announces itself first and then reads the flag. So at least one of the two sees
+//! the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Error, ErrorKind};
 
-/// See the top of this file.
+/// The flags that say whether a cache or log is open, stopped or ended.
 pub struct Life {
-    /// As users know it.
+    /// What users call it, as in "the cache".
     name: &'static str,
     is_open: AtomicBool,
-    /// Who is closing it, or has. More than one where some want less of it than others.
+    /// Count of closes under way or done: one that keeps dirty data may overtake one that cleans.
     closing_count: AtomicU64,
     is_stopped: AtomicBool,
-    /// Changed by who excludes requests.
+    /// Set by a caller that holds requests out.
     has_ended: AtomicBool,
 }
 
 impl Life {
-    /// Open. `name` is what users call it: "the cache".
+    /// An open life. `name` is what users call it: "the cache".
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -42,17 +44,18 @@ impl Life {
         self.is_open.load(Ordering::SeqCst) && self.closing_count.load(Ordering::SeqCst) == 0
     }
 
-    /// No request is taken any more.
+    /// From now on requests are refused.
     pub fn refuse_requests(&self) {
         self.is_open.store(false, Ordering::SeqCst);
     }
 
-    /// No request is taken, unless whoever closes it gives that up.
+    /// From now on requests are refused, until [`Life::give_up_close`].
     pub fn begin_close(&self) {
         self.closing_count.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whoever began to close it cannot. It goes on, if nobody else is closing it, or has.
+    /// Takes back one [`Life::begin_close`] that failed. Requests are taken again if no other close
+    /// is under way or done.
     pub fn give_up_close(&self) {
         self.closing_count.fetch_sub(1, Ordering::SeqCst);
     }
@@ -62,22 +65,22 @@ impl Life {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Background work is to end. The caller wakes it.
+    /// Tells background work to end. The caller wakes it.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nothing is done with the devices any more: whoever gets its turn from now on leaves.
+    /// Whether the devices are not to be used any more: a task that gets its turn now ends at once.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Nothing is done with the devices any more. The caller keeps requests out.
+    /// From now on the devices are not used. The caller holds requests out.
     pub fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
     }
 
-    /// What is said to whoever comes too late.
+    /// The error for a request after the close.
     pub fn closed(&self) -> Error {
         Error::new(ErrorKind::Gone, format!("{} is closed", self.name))
     }

@@ -33,8 +33,8 @@ const _: () = assert!(RECORD_BYTES_MAX.is_multiple_of(RECORD_UNIT_BYTES));
 const _: () = assert!(REPLAY_WINDOW_BYTES as usize >= 2 * RECORD_BYTES_MAX);
 const _: () = assert!(SUPERBLOCK_BYTES.is_multiple_of(RECORD_UNIT_BYTES));
 
-/// Turns of those who wait for an append between a record that may start and its start: a writer that was told hands
-/// its answer to a client's task, which sends the next request, which becomes a task that appends. With none the first
-/// to come back had a record to itself, the others wrote their data in vain meanwhile, and 32 writers took half again
-/// as long.
+/// Turns of the waiting appends between a record that may start and its start. A writer whose
+/// append is acknowledged hands its answer to a client's task, which sends the next request, which
+/// becomes a task that appends. Without turns the first writer to return had a record to itself,
+/// the others wrote their data in vain meanwhile, and 32 writers took half again as long.
 pub const TURNS_BEFORE_RECORD: u32 = 2;

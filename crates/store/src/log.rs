@@ -6,9 +6,9 @@
 //!   replay finds it. What landed behind a hole when the power failed was never acknowledged, and does not count.
 //! - A record says how many before it were on their way when it was made. All others before it were durable, so it
 //!   proves as much.
-//! - While as many are on their way as may be, or while less has gathered than is worth a record, appends share the
-//!   next one (*group commit*). There is no timer: a record that may start does so after a few turns of the runtime, in
-//!   which whoever was just told about the one before may append again.
+//! - While as many are on their way as may be, or while less has gathered than is worth a record,
+//!   appends share the next one (*group commit*). There is no timer: a record that may start does
+//!   so after a few turns of the runtime, in which writers just acknowledged may append again.
 //! - The space of a record is reused only after [`RecordLog::release_until`], which the owner calls when a durable
 //!   checkpoint no longer needs it. Until then appends find the log full, and [`RecordLog::append`] waits.
 //! - An error of the medium fails the log for good, and with that record all behind it, whether they landed or not:
@@ -17,8 +17,9 @@
 //! An append returns a [`Hold`] when it is durable. The oldest hold is how far a checkpoint may release, and what later
 //! records call *settled*: the owner drops it when all that the append announced is done.
 //!
-//! Several appends share one write, and whoever polls drives them all; an [`Append`] must be awaited to its end. A
-//! write that is over wakes one of those who wait, who finds out what that means and wakes whom it concerns.
+//! Several appends share one write, and each poll of any of them drives the log for all; an
+//! [`Append`] must be awaited to its end. A write that makes progress wakes one waiting append,
+//! which polls it and wakes the others whose outcome is known.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -61,25 +62,26 @@ struct LogShared {
 struct State {
     /// Place of the oldest record that is still needed.
     tail: u64,
-    /// Place behind the last closed batch: where the gathering one starts, but for padding.
+    /// Place behind the last closed batch: the batch that gathers starts here, or behind padding.
     head: u64,
-    /// What is not acknowledged yet.
+    /// Appends that are not acknowledged yet.
     batches: Batches,
-    /// Where the next record to be written stands, and with which link.
+    /// Place and link of the next record to be written.
     next_to_write: NextToWrite,
     /// Records written or being written since the tail.
     written: VecDeque<RecordPlace>,
-    /// Count of holds by sequence.
+    /// Count of holds of each record.
     holds: BTreeMap<Sequence, u32>,
-    /// Likewise, of those that are settled.
+    /// Likewise, of the holds that are settled.
     settled_holds: BTreeMap<Sequence, u32>,
     turns: Turns<AppendId>,
 }
 
-/// Sequence of the record of an append, and its number in it: it names who waits for it, and drives the log meanwhile.
+/// Sequence of the record of an append, and its number in it: names the append whose caller waits
+/// and drives the log.
 type AppendId = (Sequence, usize);
 
-/// Appends are a few bytes each, and each poll of one who waits is a turn of the runtime.
+/// Appends are a few bytes each, and each poll of a waiting append is a turn of the runtime.
 const GATHERING: Gathering =
     Gathering { in_flight_max: RECORDS_IN_FLIGHT_MAX, worth: Worth::Share, turns: TURNS_BEFORE_RECORD };
 
@@ -235,7 +237,7 @@ impl RecordLog {
         self.shared.lock().batches.failure().cloned()
     }
 
-    /// Fails the log by order of its owner, who found its medium broken elsewhere.
+    /// Fails the log on behalf of its owner, which found its medium broken elsewhere.
     pub fn fail(&self, error: Error) {
         let mut told = Vec::new();
         {
@@ -281,8 +283,8 @@ impl LogShared {
         self.place_for(state.head, bytes) + bytes <= state.tail + self.region.length
     }
 
-    /// Sees to it that there is a batch to which `payload_bytes` can be added, or room for a new one. Whether that can
-    /// be.
+    /// Makes sure that there is a batch to which `payload_bytes` can be added, or room for a new
+    /// one. Returns whether there is.
     fn make_room(&self, state: &mut State, payload_bytes: usize, payload_bytes_max: usize) -> bool {
         let Some(gathered) = state.batches.gathered_bytes() else { return self.has_room(state, payload_bytes) };
         let total = gathered + payload_bytes;
@@ -299,7 +301,7 @@ impl LogShared {
         has_room
     }
 
-    /// Looks at the writes that can go on and tells whom they concern.
+    /// Polls the writes that are ready to be polled, and wakes the appends whose outcome is known.
     fn look(self: &Arc<Self>) {
         loop {
             let awake = self.lock().batches.take_ready();
@@ -321,7 +323,7 @@ impl LogShared {
         }
     }
 
-    /// Polls the write of a record, without any lock: it may call back.
+    /// Polls the write of a record, without holding a lock: the device may call back.
     fn look_at(self: &Arc<Self>, sequence: Sequence, mut completion: Completion) {
         let waker = Waker::from(Arc::new(RecordWaker { shared: Arc::downgrade(self), sequence }));
         let polled = Pin::new(&mut completion).poll(&mut Context::from_waker(&waker));
@@ -344,7 +346,8 @@ impl LogShared {
         }
     }
 
-    /// The record of the next batch, and its place. From here on nobody adds to it any more.
+    /// The record of the next batch: its sequence, offset in the region and bytes. The batch takes
+    /// no more appends from here on.
     fn serialise(&self, state: &mut State) -> (Sequence, u64, Buffer) {
         if state.batches.is_next_gathering() {
             let bytes = state.batches.gathered_bytes().map_or(0, record_bytes);
@@ -366,7 +369,7 @@ impl LogShared {
     }
 }
 
-/// Wakes somebody who waits when the write of a record can go on.
+/// Waker of the write of a record; it wakes one append that waits.
 struct RecordWaker {
     /// Weak, since the write is kept in the log itself.
     shared: Weak<LogShared>,
@@ -412,11 +415,11 @@ impl Append {
     }
 }
 
-/// Waits for one append.
+/// The future of one append.
 struct Waiting {
     shared: Arc<LogShared>,
     sequence: Sequence,
-    /// Of the append in its batch.
+    /// Number of the append in its batch.
     number: usize,
     is_over: bool,
 }
@@ -427,10 +430,12 @@ impl Waiting {
             let mut state = self.shared.lock();
             let outcome = state.batches.outcome(self.sequence);
             if outcome.is_none() {
-                // Before the work, so that what becomes possible meanwhile wakes this one, too.
+                // Registered before the work, so that progress made meanwhile wakes this append,
+                // too.
                 state.batches.wait(self.sequence, self.number, context.waker());
             }
-            // Even when this one is over: it may be the one that was woken for the others.
+            // Also when this append is acknowledged: it may be the one that was woken to poll for
+            // the others.
             if state.batches.is_any_ready() {
                 drop(state);
                 self.shared.look();
@@ -458,7 +463,8 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
-    /// Nobody waits for it any more; it may have been woken for the others.
+    /// The caller waits no more. Another append is woken, since this one may have been woken to
+    /// poll for all.
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -481,13 +487,13 @@ impl Drop for Waiting {
 pub struct Hold {
     shared: Arc<LogShared>,
     sequence: Sequence,
-    /// Whether it only keeps the record from being released.
+    /// Whether it only keeps the record from being released, not from being called settled.
     is_settled: bool,
 }
 
 impl Hold {
-    /// All that the append announced is on stable storage, and be it in the record itself: it may be called settled,
-    /// and stays needed.
+    /// All that the append announced is on stable storage, which may be the record itself. Later
+    /// records may call it settled; it still is not released.
     pub fn settle(mut self) -> Self {
         {
             let state = &mut *self.shared.lock();
@@ -500,7 +506,7 @@ impl Hold {
 }
 
 impl Clone for Hold {
-    /// Another one of the same record, which is held until both are dropped.
+    /// Another hold of the same record; the record is held until both are dropped.
     fn clone(&self) -> Self {
         *self.shared.lock().holds_of(self.is_settled).entry(self.sequence).or_default() += 1;
         Self { shared: Arc::clone(&self.shared), sequence: self.sequence, is_settled: self.is_settled }
@@ -519,7 +525,7 @@ impl State {
     }
 }
 
-/// One less.
+/// Decrements the count of a sequence, and removes it at zero.
 fn count_down(holds: &mut BTreeMap<Sequence, u32>, sequence: Sequence) {
     if let Some(count) = holds.get_mut(&sequence) {
         *count -= 1;

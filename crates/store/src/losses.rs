@@ -1,24 +1,24 @@
 //! How often an origin lost what it had not flushed, and what a loss means for copies of that.
 //!
-//! A loss is counted first, and then copies are looked at. So who took the count, read or wrote something, and finds
-//! the same count where copies are kept, has something that was not lost; and a loss that comes behind that finds the
-//! copy.
+//! A loss is counted first, then the copies are given up. So a reader or writer that took the count
+//! before its request, and finds the same count when it notes a copy, has data that was not lost; a
+//! later loss finds that copy and gives it up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the top of this file.
+/// The count of losses of one origin, and what is done with copies at each.
 pub struct Losses {
     count: AtomicU64,
     forget: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Losses {
-    /// None yet. `forget` gives up copies of what the origin has not flushed.
+    /// No loss yet. `forget` gives up copies of what the origin has not flushed.
     pub fn new(forget: impl Fn() + Send + Sync + 'static) -> Self {
         Self { count: AtomicU64::new(0), forget: Box::new(forget) }
     }
 
-    /// How many there were.
+    /// How many losses there were.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }

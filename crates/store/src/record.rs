@@ -138,8 +138,8 @@ pub fn emit(log_id: Uuid, position: LogPosition, claims: Claims, payload: &[u8])
     (buffer, checksum)
 }
 
-/// Makes bytes a record whose payload stands in its place already, and returns the checksum. What is behind the payload
-/// is the caller's to clear.
+/// Makes a record of bytes that hold its payload already, and returns the checksum. The caller
+/// clears the bytes behind the payload.
 pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, claims: Claims, payload_bytes: usize) -> u32 {
     let header = RecordHeaderRaw {
         checksum: U32::ZERO,
@@ -158,8 +158,8 @@ pub fn seal(bytes: &mut [u8], log_id: Uuid, position: LogPosition, claims: Claim
     checksum
 }
 
-/// The header of the record that starts at `bytes`, if there is one of this log, and the length of its payload. The
-/// checksum is not looked at yet, since the payload may not be there.
+/// The header of the record that starts at `bytes`, if it is one of this log, and the length of its
+/// payload. The checksum is not verified here, since the payload may not be in memory yet.
 pub fn parse_header(bytes: &[u8], log_id: Uuid) -> Option<(RecordHeaderRaw, usize)> {
     let (header, _) = RecordHeaderRaw::read_from_prefix(bytes).ok()?;
     let payload_bytes = header.payload_bytes.get() as usize;

@@ -125,7 +125,7 @@ struct Window<'a> {
     device: &'a SharedDevice,
     region: ByteRange,
     buffer: Buffer,
-    /// Of the buffer's first byte, in the region.
+    /// Offset of the buffer's first byte in the region.
     offset: u64,
 }
 
@@ -145,7 +145,7 @@ impl Window<'_> {
         Ok(header.filter(|header| parse_payload(self.at(offset), header).is_some()))
     }
 
-    /// Makes `bytes` from `offset` on be in the buffer.
+    /// Loads `bytes` from `offset` on into the buffer, if they are not in it.
     async fn load(&mut self, offset: u64, bytes: u64) -> Result<(), Error> {
         if offset >= self.offset && offset + bytes <= self.offset + self.buffer.len() as u64 {
             return Ok(());

@@ -1,10 +1,10 @@
-//! What the origin of a store says happened to it: how often it lost what it had not flushed, and whether it is still
-//! the same disk.
+//! The reports of an origin to its store: how often it lost what it had not flushed, and whether it
+//! is still the same disk.
 //!
-//! A loss is counted when the event that tells of it is taken, while others still wait to take one, or before, by
-//! whoever hears of it. So who took the count, sent something, and finds no event and the same count, has sent
-//! something that was not lost. What a loss means for copies is done at the same moment. That one counts twice costs no
-//! more than that something is sent again.
+//! A loss is counted when its event is taken, under the lock of the receiver, or before that by
+//! [`OriginReports::note_unread_losses`]. So a caller that took the count, sent something, and then
+//! finds no event and the same count, has sent something that was not lost. Copies are given up at
+//! the same moment. A loss that is counted twice only makes something be sent again.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,20 +17,20 @@ use futures_util::future::{Either, select};
 use crate::life::Life;
 use crate::losses::Losses;
 
-/// See the top of this file.
+/// The events and losses of one origin, and its identity at open.
 pub struct OriginReports {
     origin: SharedDevice,
-    /// As it was at open.
+    /// Its identity at open.
     identity: Identity,
     events: Mutex<EventReceiver>,
     losses: Arc<Losses>,
-    /// Whether it said that it is another disk now. Nothing is sent to it any more.
+    /// Whether it is known to be another disk by now. Nothing is sent to it any more.
     is_refused: AtomicBool,
 }
 
 impl OriginReports {
-    /// Of an `origin` that had this `identity`, and has told `events` since before anything of it was read. Each loss
-    /// is noted in `losses` while nobody takes another event.
+    /// `origin` had this `identity`; `events` has received from it since before anything was read.
+    /// Each loss is counted in `losses` while the receiver is locked.
     pub fn new(origin: SharedDevice, identity: Identity, events: EventReceiver, losses: Arc<Losses>) -> Self {
         Self { origin, identity, events: Mutex::new(events), losses, is_refused: AtomicBool::new(false) }
     }
@@ -45,12 +45,12 @@ impl OriginReports {
         self.identity == other.identity
     }
 
-    /// Whether it is another disk now than at open, as far as it can be asked.
+    /// Whether the origin reports another identity than at open.
     pub fn is_another(&self) -> bool {
         self.origin.identity() != self.identity
     }
 
-    /// Nothing is sent to it any more.
+    /// From now on nothing is sent to it.
     pub fn refuse(&self) {
         self.is_refused.store(true, Ordering::Release);
     }
@@ -60,7 +60,8 @@ impl OriginReports {
         self.is_refused.load(Ordering::Acquire)
     }
 
-    /// Gives each event to `handle` as it comes. Ends when `life` is stopped, after which `woken` is notified.
+    /// Passes each event to `handle` as it arrives. Ends when `life` is stopped; the caller then
+    /// notifies `woken`.
     pub async fn follow(&self, life: &Life, woken: &Signal, mut handle: impl FnMut(&Event)) {
         loop {
             let count = woken.count();
@@ -77,14 +78,14 @@ impl OriginReports {
         }
     }
 
-    /// What it has said, and nobody has taken yet.
+    /// Takes the oldest event that is not taken yet.
     pub fn take(&self) -> Option<Event> {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         receiver.try_receive().map(|event| self.note_loss(event))
     }
 
-    /// Notes a loss where it has told of one, though nobody has taken that event yet; who takes it notes it once more.
-    /// Whoever has read or written something meanwhile, and has not said so where copies are kept, must not take it for
+    /// Counts a loss whose event is not taken yet; it is counted again when that is taken. A caller
+    /// that has read or written data meanwhile, and not noted the copy yet, must not take it for
     /// safe because nothing is left to flush.
     pub fn note_unread_losses(&self) {
         let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,8 +94,8 @@ impl OriginReports {
         }
     }
 
-    /// Notes what may be lost while the receiver is still locked: who finds it empty then knows of all losses until
-    /// now.
+    /// Counts a loss while the receiver is still locked: a caller that finds it empty then knows of
+    /// all losses until now.
     fn note_loss(&self, event: Event) -> Event {
         if is_loss(&event) {
             self.losses.note();
@@ -116,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// What an origin says, and how often copies were given up.
+    /// The reports of an origin, and the count of how often copies were given up.
     fn reports_of(origin: &CrashLayer) -> (OriginReports, Arc<AtomicU64>) {
         let forgotten = Arc::new(AtomicU64::new(0));
         let counting = Arc::clone(&forgotten);
@@ -127,7 +128,7 @@ mod tests {
         (OriginReports::new(device, origin.identity(), origin.subscribe(), Arc::new(losses)), forgotten)
     }
 
-    /// By hand: a thread that follows the origin has taken the event and gets no further, while another asks whether
+    /// By hand: a thread that follows the origin has taken the event and stops, while another asks whether
     /// what it sent may be lost.
     #[test]
     fn who_finds_no_event_knows_of_the_loss_that_another_has_taken_and_not_handled() {

@@ -78,23 +78,24 @@ pub const PAYLOAD_BYTES_MAX: usize = SUPERBLOCK_BYTES - size_of::<HeaderRaw>();
 /// A kind of store, as its superblock names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// On the device.
+    /// The kind on the device.
     pub code: [u8; 8],
     /// Version of the format that this program writes.
     pub version: u32,
     /// The oldest version that it reads.
     pub version_min: u32,
-    /// In messages, as in "a forebay cache".
+    /// The kind in messages, as in "a forebay cache".
     pub name: &'static str,
 }
 
-/// By what a host tells a store from other copies of it: random numbers, drawn for each opening, which the host
-/// remembers. A copy from before that opening has another one, and so has a copy that another host used since.
+/// Random numbers by which a host tells a store from other copies of it. They are drawn for each
+/// opening, and the host remembers them. A copy from before that opening has another token, and so
+/// has one that another host used since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// From the opening on.
+    /// Token from the opening on.
     pub in_use: u64,
-    /// From the close on.
+    /// Token from the close on.
     pub closed: u64,
 }
 
@@ -102,14 +103,14 @@ pub struct Tokens {
 #[derive(Clone, Debug)]
 pub struct Superblock<T> {
     kind: Kind,
-    /// Of the format, as the device says.
+    /// Version of the format on the device.
     version: u32,
     uuid: Uuid,
     sequence: u64,
     device_bytes: u64,
-    /// How they were found, or written since.
+    /// State of both copies when they were read, or after the last write.
     copies: Copies,
-    /// See [`Superblock::is_undecided`].
+    /// Whether the last write may or may not be durable, see [`Superblock::is_undecided`].
     is_undecided: bool,
     /// Durable with the next [`Superblock::write`], like the payload.
     token: u64,
@@ -117,7 +118,7 @@ pub struct Superblock<T> {
     pub payload: T,
 }
 
-/// How one of the two copies is.
+/// State of one of the two copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyState {
@@ -127,9 +128,9 @@ pub enum CopyState {
     Older,
     /// All zero: erased.
     Empty,
-    /// Not one of ours, of another store, or not what was written.
+    /// Not a copy of a store, of another store, or not what was written.
     Damaged,
-    /// The device does not return it.
+    /// Reading it failed.
     Unreadable,
 }
 
@@ -151,7 +152,7 @@ impl fmt::Display for CopyState {
     }
 }
 
-/// How both are.
+/// State of both copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Copies {
     /// The one in the first 4 KiB.
@@ -161,10 +162,10 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// As they are after a write.
+    /// After a write.
     const ALIKE: Self = Self { first: CopyState::Newest, last: CopyState::Newest };
 
-    /// Whether only one of them says what the store is. The next write mends that.
+    /// Whether only one copy is whole. The next write mends that.
     pub fn is_one_damaged(self) -> bool {
         !(self.first.is_whole() && self.last.is_whole())
     }
@@ -176,15 +177,16 @@ impl fmt::Display for Copies {
     }
 }
 
-/// Why one copy does not count.
+/// Why a copy is not used.
 enum Fault {
     /// It could not be read.
     Unreadable(Error),
     /// All zero: never written, or erased.
     Empty,
-    /// Not one of ours, or damaged.
+    /// Not a copy of a store, or damaged.
     Damaged,
-    /// Whole, but of another kind or version, or for a device of another size; and which store's.
+    /// Whole, but of another kind or version, or for a device of another size; with the uuid of
+    /// that store.
     Foreign(Error, Uuid),
 }
 
@@ -244,7 +246,7 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
                 Ok(Self { copies: copies(CopyState::Newest, CopyState::Older), ..first })
             }
             (Ok(_), Ok(last)) => Ok(Self { copies: copies(CopyState::Older, CopyState::Newest), ..last }),
-            // Of the same store it is one that was to get another version, and stopped half-way.
+            // The same store: its change to another version stopped between the two copies.
             (Ok(ours), Err(Fault::Foreign(error, uuid))) | (Err(Fault::Foreign(error, uuid)), Ok(ours))
                 if uuid != ours.uuid =>
             {
@@ -302,7 +304,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
         self.uuid
     }
 
-    /// Gives it the token of a store that is in use, or `is_closed`. Without tokens it keeps the one it has.
+    /// Gives it the token of a store in use, or with `is_closed` of a closed one. `None` keeps the
+    /// token it has.
     pub fn set_token(&mut self, tokens: Option<Tokens>, is_closed: bool) {
         if let Some(Tokens { in_use, closed }) = tokens {
             self.token = if is_closed { closed } else { in_use };
@@ -360,8 +363,8 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Copy> Superblock<T> {
     }
 }
 
-/// Whether a copy calls itself one of this kind, in whatever version and however damaged: for who is about to give it
-/// up.
+/// Whether a copy names itself one of this kind, in whatever version and however damaged: asked
+/// before a store is given up.
 pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
     let Ok(places) = places(device.geometry().size_bytes) else { return false };
     for place in places {
@@ -374,22 +377,23 @@ pub async fn is_named(device: &SharedDevice, kind: Kind) -> bool {
     false
 }
 
-/// On how many bytes the store was made whose first copy `head` is; `None` when it is none, or damaged. For who has to
-/// know where the store ends to open it.
+/// Size in bytes of the device on which the store was made whose first copy is `head`; `None` when
+/// that is no copy or damaged. For callers that need the end of the store to open it.
 pub fn device_bytes(head: &[u8; SUPERBLOCK_BYTES]) -> Option<u64> {
     header_for(head, 0).map(|header| header.device_bytes.get())
 }
 
-/// Who a store is.
+/// Names one copy of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreIdentity {
     /// Made when it was formatted.
     pub uuid: Uuid,
-    /// Tells it from other copies of it, see [`Tokens`]; 0 when no host has given it any.
+    /// Tells it from other copies of the store, see [`Tokens`]; 0 when no host has given it one.
     pub token: u64,
 }
 
-/// Who the store is of which `copy`, written to `place`, is one of the two; `None` when it is none, or damaged.
+/// The identity of the store of which `copy`, at `place`, is one of the two; `None` when it is
+/// none, or damaged.
 pub fn identity(copy: &[u8; SUPERBLOCK_BYTES], place: u64) -> Option<StoreIdentity> {
     let header = header_for(copy, place)?;
     Some(StoreIdentity { uuid: Uuid::from_bytes(header.uuid), token: header.token.get() })
@@ -402,8 +406,8 @@ fn header_for(copy: &[u8], place: u64) -> Option<HeaderRaw> {
     (is_whole && header.place.get() == place).then_some(header)
 }
 
-/// Whether the last copy is whole that a store over all of `device` has. It is one even where its first bytes have
-/// become zeroes.
+/// Whether a whole last copy is at the end of `device`. It still is one where the first bytes of
+/// the device have become zeroes.
 ///
 /// # Errors
 /// `NoSpace` for a device that is too small for a store, and the device's own.
@@ -437,7 +441,7 @@ pub fn places(device_bytes: u64) -> Result<[u64; 2], Error> {
     })
 }
 
-/// Neither of the two can be believed: what lies between them is of one of these, or of both.
+/// The two copies are of two stores: what lies between them belongs to one of these, or to both.
 fn of_two_stores(kind: Kind, first: Uuid, last: Uuid) -> Error {
     let context = format!(
         "the two copies of the superblock are of two {}s, {first} and {last}: one lies over the other",
@@ -446,7 +450,7 @@ fn of_two_stores(kind: Kind, first: Uuid, last: Uuid) -> Error {
     Error::new(ErrorKind::Corrupt, context)
 }
 
-/// Likewise, with a store that is none for this program.
+/// Likewise, where one copy is of a store that this program does not open.
 fn beside_another(error: &Error) -> Error {
     let context =
         format!("the two copies of the superblock are of two stores, one of which lies over the other: {error}");
@@ -496,7 +500,7 @@ fn check_size(header: &HeaderRaw, kind: Kind, device_bytes: u64) -> Result<(), E
     Err(Error::new(ErrorKind::Corrupt, context))
 }
 
-/// The one message for a device without a valid copy. What says most comes first.
+/// The one message for a device without a valid copy. The most telling fault comes first.
 fn no_copy(kind: Kind, first: Fault, last: Fault) -> Error {
     match (first, last) {
         (Fault::Foreign(error, _), _) | (_, Fault::Foreign(error, _)) => error,

@@ -1,28 +1,28 @@
-//! Who starts the next record of a log, and when: one of those who drive it, some turns after it may be started
-//! ([`Gathering`](crate::Gathering)).
+//! The choice of the waiting append that starts the next record of a log, some turns after the
+//! record may start ([`Gathering`](crate::Gathering)).
 //!
 //! ```text
-//!   nobody ──(polled, and a record may start)──► starter ──(polled again, turn after turn)──► starts it
+//!     none ──(polled, and a record may start)──► starter ──(polled again, turn after turn)──► starts it
 //!      ▲                                            │
 //!      └─────(over or gone, or none may start)──────┘
 //! ```
-//! A turn is over when whoever drives the log is polled again. What that is depends on who it is, so how many there are
-//! is up to the log.
+//! A *driver* is a task whose polls drive the log. A turn is over when the starter is polled again.
+//! How long that takes depends on the driver, so each log sets its own count of turns.
 
-/// What one who drives a log and was polled has to do.
+/// What a driver that was polled has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Start records as long as one may.
     Start,
     /// Be polled again after the others.
     Yield,
-    /// Another has to: this one is not polled any more.
+    /// Wake another driver: this one is not polled any more.
     HandOver,
-    /// Another one does it, or there is nothing to do.
+    /// Nothing: another driver is the starter, or no record may start.
     Nothing,
 }
 
-/// Who starts the next record, and in how many turns. `D` names one who drives the log.
+/// The starter of the next record, and its turns left. `D` names a driver.
 pub struct Turns<D> {
     /// Turns between a record that may start and its start.
     count: u32,
@@ -35,13 +35,13 @@ struct Starter<D> {
 }
 
 impl<D: Copy + Eq> Turns<D> {
-    /// So many turns, at least one.
+    /// `count` turns, at least one.
     pub fn new(count: u32) -> Self {
         assert!(count > 0, "with none, whoever comes back first has a record to himself");
         Self { count, starter: None }
     }
 
-    /// What `driver` has to do, who was polled and `is_over` when he will not be again.
+    /// What `driver` has to do now that it was polled. `is_over`: it will not be polled again.
     pub fn step(&mut self, driver: D, is_over: bool, may_start: bool) -> Step {
         if !may_start {
             self.starter = None;
@@ -68,7 +68,7 @@ impl<D: Copy + Eq> Turns<D> {
         }
     }
 
-    /// `driver` is gone.
+    /// `driver` was dropped.
     pub fn forget(&mut self, driver: D) {
         self.starter.take_if(|starter| starter.driver == driver);
     }

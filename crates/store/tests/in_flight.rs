@@ -40,7 +40,7 @@ const WRITES_MAX: u64 = 10_000;
 enum Fate {
     Waiting,
     Acknowledged,
-    /// Acknowledged, and done: nobody needs it any more.
+    /// Acknowledged, and its hold dropped: the record is not needed any more.
     LetGo,
     Failed,
 }
@@ -57,7 +57,8 @@ impl Model {
         assert_eq!(self.fates[number], Fate::LetGo, "{context}: append {number} is called settled");
     }
 
-    /// Replay found `numbers`. Takes that as the new start: what was not found never happened.
+    /// Replay found `numbers`, which become the new start: an append that was not found never
+    /// happened.
     fn check_found(&mut self, numbers: &[usize], context: &str) {
         let first = numbers.first().copied().unwrap_or(self.fates.len());
         let expected: Vec<usize> = (first..first + numbers.len()).collect();
@@ -71,7 +72,8 @@ impl Model {
         let end = first + numbers.len();
         assert!((0..self.fates.len()).all(|number| number < end || !is_let_go(number)), "{context}: forgotten");
         self.fates.truncate(end);
-        // Whoever opens the store acts on what replay found and writes a checkpoint: all of it is done.
+        // The program that opens the store carries out what replay found and writes a checkpoint:
+        // all of it is done.
         self.fates.iter_mut().for_each(|fate| *fate = Fate::LetGo);
     }
 }
@@ -185,7 +187,7 @@ impl Store {
     }
 }
 
-/// Several tasks append to a store, after it was opened. Whether it was opened.
+/// Opens a store, and lets several tasks append to it. Returns whether it could be opened.
 fn live(executor: &mut Executor, device: SharedDevice, model: &Arc<Mutex<Model>>, seed: u64, context: &str) -> bool {
     let (model, clock, context) = (Arc::clone(model), executor.clock(), context.to_owned());
     executor.block_on(async move {
@@ -206,8 +208,8 @@ fn new_medium(power: &Power, seed: u64) -> CrashLayer {
     medium
 }
 
-/// A life that ends at write `nth`, crashes in the recovery at each of its writes, and a second life. Whether the power
-/// failed.
+/// A life that ends at write `nth`, crashes in the recovery at each of its writes, and a second
+/// life. Returns whether the power failed.
 fn lose_power(seed: u64, nth: u64) -> bool {
     let context = format!("seed {seed}, power lost at write {nth}");
     let (power, model) = (Power::new(), Arc::new(Mutex::new(Model::default())));
@@ -266,7 +268,7 @@ fn an_error_of_one_record_fails_all_behind_it_and_none_before() {
                 assert!(fates[..failed].iter().all(is_acknowledged), "{context}: {fates:?}");
                 assert!(fates[failed..].iter().all(|fate| *fate == Fate::Failed), "{context}: {fates:?}");
             }
-            // Everybody has been told, so nothing lands any more.
+            // All writes have ended, so nothing lands any more.
             let log = || medium.durable_bytes(REGION.offset, REGION.length as usize);
             let told = log();
             executor.run();
@@ -281,7 +283,8 @@ fn an_error_of_one_record_fails_all_behind_it_and_none_before() {
     }
 }
 
-/// The medium of a log whose records 1 to `count` were all on their way while the first one was, but for `lost` ones.
+/// The medium of a log with records 1 to `count`, except the `lost` ones; `in_flight` gives each
+/// record's claim.
 fn log_with_holes(count: u64, in_flight: impl Fn(u64) -> u64, lost: &[u64]) -> SharedDevice {
     let device: SharedDevice = Arc::new(CrashLayer::new(MEDIUM_BYTES, 1));
     let mut position = START;
@@ -346,7 +349,8 @@ fn so_many_records_are_on_their_way_and_the_next_gathers() {
     assert_eq!(log.position_needed().sequence, Sequence(RECORDS_IN_FLIGHT_MAX as u64 + 2));
 }
 
-/// Whoever is told answers a client, and appends what that sends next: not in the turn in which it was told.
+/// A writer whose append is acknowledged answers a client, and appends what that sends next: not in
+/// the same turn.
 #[test]
 fn whoever_was_just_told_appends_to_the_next_record() {
     const WRITERS: u64 = 8;
@@ -373,7 +377,7 @@ fn whoever_was_just_told_appends_to_the_next_record() {
     assert_eq!(medium.writes_seen(), ROUNDS, "a record a round");
 }
 
-/// Whoever was to look after a write may go; another one does.
+/// The append that was woken to poll a write may be dropped; another one polls it.
 #[test]
 fn an_append_that_nobody_awaits_any_more_holds_up_none() {
     let mut executor = Executor::in_order();

@@ -205,8 +205,8 @@ fn records_of_an_earlier_epoch_are_never_replayed() {
     assert_eq!(end.sequence, Sequence(2));
 }
 
-/// One that a program before wrote landed only after the next one had looked: nobody was told of it, and the next one
-/// has said that it is not there.
+/// A record of an earlier epoch that landed only after the next opening had replayed: it was never
+/// acknowledged, and that opening has said that the log ends before it.
 #[test]
 fn a_record_of_an_earlier_epoch_that_follows_the_last_one_is_not_replayed() {
     let mut executor = Executor::in_order();

@@ -1,9 +1,9 @@
-//! One access of a workload: what is done to which bytes, before anybody decides with what content and when.
+//! One access of a workload: kind and range, before its content and time are decided.
 
 use base::range::ByteRange;
 use serde::{Deserialize, Serialize};
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessKind {
@@ -11,7 +11,7 @@ pub enum AccessKind {
     Read,
     /// Writes the range.
     Write,
-    /// Makes what was written durable; its range is empty.
+    /// Makes the writes durable; its range is empty.
     Flush,
     /// Gives the range back.
     Discard,
@@ -20,14 +20,14 @@ pub enum AccessKind {
 /// One access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// What is done.
+    /// The kind.
     pub kind: AccessKind,
-    /// To which bytes.
+    /// The bytes.
     pub range: ByteRange,
 }
 
 impl Access {
-    /// Whether the order of the two matters: they share bytes and at least one of them changes those.
+    /// Whether the order of the two matters: they overlap and at least one of them changes bytes.
     pub fn conflicts_with(&self, other: &Self) -> bool {
         (self.is_mutation() || other.is_mutation()) && self.range.overlaps(&other.range)
     }

@@ -1,4 +1,4 @@
-//! What `forebay bench --rw ... --bs ... --depth ...` runs, in the words fio made common.
+//! The workloads of `forebay bench --rw ... --bs ... --depth ...`, named as in fio.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ pub enum ReadWrite {
     RandRw,
 }
 
-/// Name, sequential or not, share of writes (`None`: as asked for).
+/// Name, whether it is sequential, share of writes (`None`: as given).
 const TABLE: [(ReadWrite, &str, bool, Option<f64>); 5] = [
     (ReadWrite::RandRead, "randread", false, Some(0.0)),
     (ReadWrite::RandWrite, "randwrite", false, Some(1.0)),
@@ -31,7 +31,7 @@ const TABLE: [(ReadWrite, &str, bool, Option<f64>); 5] = [
     (ReadWrite::RandRw, "randrw", false, None),
 ];
 
-/// The pattern is none of the five.
+/// The error for an unknown pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a pattern: write randread, randwrite, read, write or randrw")]
 pub struct ParseReadWriteError(String);
@@ -45,7 +45,7 @@ impl ReadWrite {
         self.row().1
     }
 
-    /// Whether it destroys what is on the device.
+    /// Whether it overwrites the content of the device.
     pub fn writes(self) -> bool {
         self.row().3 != Some(0.0)
     }

@@ -1,13 +1,14 @@
 //! A closed loop: a generator at a fixed depth against a device, every read checked.
 //!
 //! - At most `depth` requests are in flight; a new one is issued when one comes back.
-//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as soon as it may be;
-//!   others go on, but none that overlaps a parked one. So every read has exactly one right answer, and the check is
-//!   exact.
-//! - When the device fails (the attached process was killed), nothing new is issued, what is in flight comes back
-//!   somehow, and the run ends with [`Ending::DeviceFailed`] and the requests whose outcome is unknown.
-//!   [`ClosedLoop::run`] with a device that works again first issues those, under their old versions, and goes on.
-//!   Their latency counts from when they were first issued, as an application would see it.
+//! - An access that overlaps one in flight (where one of the two writes) is parked and issued as
+//!   soon as the other is over; others go on, but none that overlaps a parked one. So every read
+//!   has exactly one right answer, and the check is exact.
+//! - When the device fails (the attached process was killed), no new request is issued, those in
+//!   flight end in some way, and the run ends with [`Ending::DeviceFailed`] and the requests whose
+//!   outcome is unknown. [`ClosedLoop::run`] with a device that works again first issues those,
+//!   under their old versions, and goes on. Their latency counts from when they were first issued,
+//!   as an application would see it.
 //! - Time is the clock's; the limit counts the time in which the loop ran, not outages.
 //!
 //! Over a device that always answers at once, only a limit by requests ends a run in virtual time.
@@ -31,25 +32,26 @@ use crate::limits::{DEPTH_MAX, PARKED_MAX, PROGRESS_INTERVAL};
 use crate::measurement::{Measurement, Recorder};
 use crate::series::{Sample, Series};
 
-/// When a run is over.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// After so many requests.
+    /// After this many requests.
     Requests(u64),
-    /// After so much time in which the device was there.
+    /// After this much time with a working device.
     Time(Duration),
 }
 
-/// What to run.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Which accesses.
+    /// The accesses.
     pub profile: Profile,
     /// Requests in flight, 1 to [`DEPTH_MAX`].
     pub depth: u32,
-    /// Until when.
+    /// When it ends.
     pub limit: Limit,
-    /// Whether content is checked, and against what at the start. Without, no request costs a look into a ledger.
+    /// Whether content is checked, and the content at the start. `None` saves every request a look
+    /// into the ledger.
     pub verify: Option<InitialContent>,
     /// Whether the response time of each request is kept.
     pub keep_series: bool,
@@ -59,15 +61,15 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The profile makes no sense.
+    /// The profile is impossible.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// The depth makes no sense.
+    /// The depth is impossible.
     #[error("a depth of {0} is not between 1 and {DEPTH_MAX}")]
     Depth(u32),
 }
 
-/// How [`ClosedLoop::run`] came to an end.
+/// The outcome of [`ClosedLoop::run`].
 #[derive(Debug)]
 pub enum Ending {
     /// The limit was reached.
@@ -78,16 +80,16 @@ pub enum Ending {
     DeviceFailed {
         /// Its first error.
         error: Error,
-        /// Requests that did not succeed; of the writes nobody knows whether they happened.
+        /// Requests that did not succeed; those that write may or may not have been carried out.
         unknown: Vec<Access>,
     },
 }
 
-/// Why a run broke off for good.
+/// The error that ends a run for good.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A read brought something else than what was written.
+    /// A read returned other data than was written.
     #[error("the device returned wrong data: {0}")]
     Mismatch(Box<Mismatch>),
     /// The ledger has no version numbers left.
@@ -95,7 +97,7 @@ pub enum RunError {
     TooManyWrites,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// Time run so far, outages not counted.
@@ -123,11 +125,12 @@ pub struct ClosedLoop {
     ledger: Option<Ledger>,
     recorder: Recorder,
     series: Option<Series>,
-    /// Requests to issue before any new one: what an outage left.
+    /// Requests left by an outage, to be issued before any new one.
     again: VecDeque<Task>,
-    /// Drawn accesses that wait for an overlapping one.
+    /// Drawn accesses that wait for one that overlaps them.
     parked: VecDeque<Access>,
-    /// What a verified run has in flight, so that nothing is forgotten when the future of a run is dropped.
+    /// Requests in flight of a verified run, kept for the case that the future of the run is
+    /// dropped.
     in_flight: Vec<Task>,
     began: Option<Instant>,
     active_before: Duration,
@@ -146,7 +149,7 @@ impl ClosedLoop {
     /// A loop that has not run yet. The seed of the content is the profile's.
     ///
     /// # Errors
-    /// What makes no sense about the plan.
+    /// For an impossible plan.
     pub fn new(plan: Plan, clock: Arc<dyn Clock>) -> Result<Self, PlanError> {
         if !(1..=DEPTH_MAX).contains(&plan.depth) {
             return Err(PlanError::Depth(plan.depth));
@@ -169,8 +172,9 @@ impl ClosedLoop {
         })
     }
 
-    /// The same loop on a device that another run wrote to: what that run's ledger expects is expected from the start.
-    /// Versions go on from there, so the content of both stays apart. Without verification it does nothing.
+    /// Expects the content of `ledger` from the start: that of another run, on the same device.
+    /// Versions continue from there, so the contents of both runs differ. Without verification it
+    /// does nothing.
     pub fn with_ledger(mut self, ledger: Ledger) -> Self {
         if self.ledger.is_some() {
             self.ledger = Some(ledger);
@@ -181,8 +185,9 @@ impl ClosedLoop {
     /// Runs on `device` until the limit, a stop or a failure of the device. `progress` is called about every tenth of a
     /// second.
     ///
-    /// Dropping the future (a device that neither answers nor fails) loses the time of this run, but no knowledge of a
-    /// verified one: what was in flight is in doubt, and the next run issues it first.
+    /// If the future is dropped (a device that neither answers nor fails) the time of this run is
+    /// lost, but a verified run loses no knowledge: requests in flight are in doubt, and the next
+    /// run issues them first.
     ///
     /// # Errors
     /// Wrong data.
@@ -196,8 +201,8 @@ impl ClosedLoop {
         let mut round = Round { began: self.clock.now(), failure: None, is_stopped: false };
         self.began.get_or_insert(round.began);
         let mut tick = self.clock.sleep(PROGRESS_INTERVAL);
-        // What is issued because something came back is issued at that moment: to look at the clock again costs as much
-        // as the rest.
+        // A request that is issued because another one ended is issued at that moment: reading the
+        // clock again costs as much as the rest.
         let mut came_back = None;
         loop {
             self.issue(&mut engine, &round, came_back.take())?;
@@ -223,7 +228,7 @@ impl ClosedLoop {
         self.recorder.measurement(self.active_before)
     }
 
-    /// The response times, when the plan keeps them.
+    /// The response times, if the plan keeps them.
     pub fn series(&self) -> Option<&Series> {
         self.series.as_ref()
     }
@@ -233,7 +238,7 @@ impl ClosedLoop {
         &self.outages
     }
 
-    /// What must be on the device now, when the plan verifies.
+    /// The content expected on the device now, if the plan verifies.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.ledger.as_ref()
     }
@@ -277,15 +282,15 @@ impl ClosedLoop {
         self.again.push_back(task);
     }
 
-    /// The next request that may be issued now. What an outage left and what is parked is issued even when the limit is
-    /// reached.
+    /// The next request that may be issued now. Requests left by an outage and parked ones are
+    /// issued even after the limit is reached.
     fn next_task(&mut self, engine: &Engine, round: &Round, now: Instant) -> Result<Option<Task>, RunError> {
         if let Some(task) = self.again.pop_front() {
-            // These were in flight together once, so they do not overlap each other, and nothing else is issued before
-            // them.
+            // These were in flight together before, so they do not overlap, and no other request is
+            // issued before them.
             return Ok(Some(task));
         }
-        // Without verification nobody minds overlaps, as in fio.
+        // Without verification overlaps do not matter, as in fio.
         if self.ledger.is_none() {
             return Ok(self.draw(round, now).map(|access| Task { access, version: 0, issued_at: now }));
         }
@@ -303,8 +308,9 @@ impl ClosedLoop {
         Ok(None)
     }
 
-    /// Whether an access that was drawn after the first `earlier_count` parked ones may be issued before them. Where
-    /// order matters it is the order in which they were drawn, so a stream of reads cannot starve a write.
+    /// Whether an access that was drawn after the first `earlier_count` parked ones may be issued
+    /// before them. Where order matters it is the order of drawing, so a stream of reads cannot
+    /// starve a write.
     fn is_free(&self, engine: &Engine, access: &Access, earlier_count: usize) -> bool {
         let mut earlier = self.parked.iter().take(earlier_count);
         !engine.conflicts(access) && !earlier.any(|other| other.conflicts_with(access))
@@ -366,14 +372,14 @@ impl ClosedLoop {
         }
     }
 
-    /// Books the time of the round and says how it ended.
+    /// Counts the time of the round. Returns how it ended.
     fn end(&mut self, round: Round) -> Ending {
         let Some((error, failed_at)) = round.failure else {
             self.active_before = self.active(&round, self.clock.now());
             return if round.is_stopped { Ending::Stopped } else { Ending::Finished };
         };
         self.active_before += failed_at.since(round.began);
-        // A resumed device that fails before anything succeeded continues the outage that is open.
+        // If the resumed device fails before any success the open outage continues.
         if self.outages.last().is_none_or(|outage| outage.until.is_some()) {
             self.outages.push(Outage { from: failed_at.since(self.began.unwrap_or_default()), until: None });
         }
@@ -394,7 +400,7 @@ impl ClosedLoop {
     }
 }
 
-/// The next request that comes back, or `None` when `tick` is over first.
+/// The next request that ends, or `None` when `tick` ends first.
 pub(crate) async fn next(engine: &mut Engine, ledger: Option<&Ledger>, tick: &mut Sleep) -> Option<Done> {
     poll_fn(|context| {
         if let Poll::Ready(done) = engine.poll_next(context, ledger) {
@@ -465,8 +471,8 @@ mod tests {
         assert_eq!(figures(), figures());
     }
 
-    /// The device dies in the middle; half of what was in flight happened. With a new one over the same memory the loop
-    /// goes on, and nothing that was acknowledged is missing.
+    /// The device dies in the middle; half of the requests in flight are carried out. With a new
+    /// device over the same memory the loop goes on, and no acknowledged write is missing.
     #[test]
     fn a_killed_device_is_resumed() {
         for seed in 0..8 {
@@ -484,7 +490,7 @@ mod tests {
                 assert!((1..=4).contains(&unknown.len()), "{unknown:?}");
                 let ledger = closed_loop.ledger().expect("it verifies");
                 assert!(unknown.iter().all(|access| !access.is_mutation()) == (ledger.doubted_unit_count() == 0));
-                // What is on the device now is right as far as anybody can know.
+                // Each unit has an old or a new content, as far as that can be known.
                 verify_all(&second.shared(), ledger, keep_going).await.expect("each unit is old or new");
                 clock.sleep(MILLISECOND * 300).await;
                 let ending = closed_loop.run(second.shared(), keep_going).await.expect("no data is wrong");
@@ -504,7 +510,8 @@ mod tests {
         }
     }
 
-    /// A device that neither answers nor fails: the caller gives up, and still nothing is forgotten.
+    /// A device that neither answers nor fails: the caller gives up, and the requests are
+    /// remembered all the same.
     #[test]
     fn a_dropped_run_leaves_its_requests_in_doubt() {
         let hanging = ModelDevice::new(1 << 20).latency(Duration::from_secs(3600));
@@ -527,7 +534,7 @@ mod tests {
         assert_eq!((operations, doubted), (100, 0));
     }
 
-    /// So that it can be spawned on any runtime.
+    /// A run must be `Send`, so that any runtime can spawn it.
     #[test]
     fn a_run_may_move_between_threads() {
         fn assert_send(_: &impl Send) {}
@@ -604,7 +611,7 @@ mod tests {
         assert!((0.5..0.51).contains(&seconds));
     }
 
-    /// Over a device that answers at once, without a ledger: what `forebay bench` measures.
+    /// A device that answers at once, without a ledger: as measured by `forebay bench`.
     #[test]
     fn without_verification_buffers_go_round() {
         let device = ModelDevice::new(1 << 20);

@@ -1,4 +1,4 @@
-//! Content that can be checked: each 512-byte unit says which write made it, and for where.
+//! Verifiable content: each 512-byte unit names the write that made it, and its place.
 //!
 //! | offset | bytes | field |
 //! |---:|---:|---|
@@ -8,9 +8,9 @@
 //! | 24 | 8 | version: the number of the write, little-endian |
 //! | 32 | 480 | body: words that follow from seed, unit, version and place |
 //!
-//! The body follows from the header, so one look tells what is wrong: a unit whose body fits its header is *whole* and
-//! was written by this run or another, for this place or another, now or earlier; one whose body does not fit is
-//! *torn*; one without the magic is something else.
+//! The body follows from the header, so one look identifies a fault. A unit whose body fits its
+//! header is *whole*: it was written by this run or another, for this place or another, now or
+//! earlier. One whose body does not fit is *torn*; one without the magic is something else.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ struct UnitRaw {
 const _: () = assert!(size_of::<UnitRaw>() == UNIT_BYTES);
 const _: () = assert!(std::mem::offset_of!(UnitRaw, body) == 32);
 
-/// Which write made a unit, and for where.
+/// The write that made a unit, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Seed of the run.
@@ -47,16 +47,16 @@ pub struct Stamp {
     pub version: u64,
 }
 
-/// What a unit turned out to be.
+/// The state of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Header and body belong together.
+    /// Header and body fit together.
     Whole(Stamp),
-    /// The header is one, but the body is not its own from `first_wrong_byte` on.
+    /// A header whose body is wrong from `first_wrong_byte` on.
     Torn {
-        /// What the header says.
+        /// The stamp in the header.
         stamp: Stamp,
-        /// Where the body stops to fit, 32..512.
+        /// Offset of the first wrong byte, 32..512.
         first_wrong_byte: usize,
     },
     /// All zero.
@@ -65,7 +65,7 @@ pub enum Unit {
     Garbage,
 }
 
-/// Fills `bytes` (whole units) with what the write `version` stores from `unit_first` on.
+/// Fills `bytes` (whole units) with the content of write `version` from `unit_first` on.
 ///
 /// # Panics
 /// When `bytes` are not whole units.
@@ -82,7 +82,8 @@ pub fn fill(seed: u64, unit_first: u64, version: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Whether `bytes` are exactly what `stamp` stores. The fast path of a check: nothing is explained.
+/// Whether `bytes` are exactly the content of `stamp`. The fast path of a check, without an
+/// explanation.
 pub fn is_exactly(stamp: Stamp, bytes: &[u8]) -> bool {
     UnitRaw::ref_from_bytes(bytes).is_ok_and(|raw| {
         raw.magic == MAGIC
@@ -91,7 +92,7 @@ pub fn is_exactly(stamp: Stamp, bytes: &[u8]) -> bool {
     })
 }
 
-/// What `bytes` are; [`Unit::Garbage`] when they are not one unit long.
+/// The state of the unit in `bytes`; [`Unit::Garbage`] when they are not one unit long.
 pub fn identify(bytes: &[u8]) -> Unit {
     let Ok(raw) = UnitRaw::ref_from_bytes(bytes) else { return Unit::Garbage };
     if raw.magic != MAGIC {
@@ -110,7 +111,7 @@ impl UnitRaw {
     }
 }
 
-/// The words of the body: a counter through a mixer, started where no other stamp starts.
+/// The words of the body: a counter through a mixer, with a start of its own for each stamp.
 fn body(stamp: Stamp) -> impl Iterator<Item = u64> {
     let start = mix(stamp.seed ^ mix(stamp.unit ^ mix(stamp.version.wrapping_add(0x9e37_79b9_7f4a_7c15))));
     (0..BODY_WORDS as u64).map(move |word| mix(start.wrapping_add(word.wrapping_mul(0x9e37_79b9_7f4a_7c15))))

@@ -1,9 +1,9 @@
-//! Requests in flight on a device, with what to do when they come back.
+//! The requests in flight on a device, and what follows their responses.
 //!
-//! It makes a write's content, splits what is larger than the device takes, checks what a read brought against the
-//! [`Ledger`], and keeps the buffers for the next request. It keeps no order: whoever drives it does not submit what
-//! [conflicts](Engine::conflicts) with what is in flight, so at every moment each byte has one expected content and the
-//! checks are exact.
+//! It makes the content of writes, splits requests that are larger than the device takes, checks
+//! the data of reads against the [`Ledger`], and keeps buffers for the next request. It keeps no
+//! order: its caller does not submit a request that [conflicts](Engine::conflicts) with one in
+//! flight, so at every moment each byte has one expected content and the checks are exact.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::access::{Access, AccessKind};
 use crate::ledger::{Ledger, Mismatch, Version};
 use crate::limits::{READY_IN_A_ROW_MAX, UNIT_BYTES};
 
-/// A request as a run sees it: decided, with a version when it writes, and the moment it was first issued.
+/// A request of a run: its access, its version if it writes, and when it was first issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) access: Access,
@@ -29,7 +29,7 @@ pub(crate) struct Task {
     pub(crate) issued_at: Instant,
 }
 
-/// A request that came back, whole.
+/// A request that has ended, with all its parts.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) task: Task,
@@ -108,17 +108,18 @@ impl Engine {
         }
     }
 
-    /// Requests not yet come back.
+    /// Count of requests in flight.
     pub(crate) fn count(&self) -> usize {
         self.slots.len() - self.free_slots.len()
     }
 
-    /// Whether the order of `access` and something in flight matters.
+    /// Whether the order of `access` and a request in flight matters.
     pub(crate) fn conflicts(&self, access: &Access) -> bool {
         self.slots.iter().flatten().any(|slot| slot.task.access.conflicts_with(access))
     }
 
-    /// Starts a request. With a ledger, a write's content is that of its version; without, whatever is in the buffer.
+    /// Starts a request. With a ledger a write has the content of its version; without, that of the
+    /// buffer.
     pub(crate) fn submit(&mut self, task: Task, ledger: Option<&Ledger>) {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -168,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The next request that comes back; pending for ever when there is none in flight.
+    /// The next request that ends; pending for ever when none is in flight.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>, ledger: Option<&Ledger>) -> Poll<Done> {
         loop {
             let (info, response) = match self.answered.pop_front() {
@@ -193,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// Books a part; the request, when that was its last.
+    /// Notes the response of a part. Returns the request, if that was its last part.
     fn settle(&mut self, info: PartInfo, response: Response, ledger: Option<&Ledger>) -> Option<Done> {
         let slot = self.slots[info.slot].as_mut().expect("a slot is taken until its last part is back");
         let checked = match response.result {

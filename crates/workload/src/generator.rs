@@ -1,4 +1,4 @@
-//! Seeded streams of accesses: what share writes, which sizes, and where.
+//! Seeded streams of accesses: share of writes, sizes and places.
 //!
 //! The footprint is cut into *slots* of the largest size; the pattern picks a slot, and a smaller access picks its
 //! place inside the slot, aligned to its own size. A skewed pattern ranks the slots, and a seeded permutation scatters
@@ -12,7 +12,7 @@ use crate::limits::{REQUEST_BYTES_MAX, UNIT_BYTES};
 use crate::permutation::{Permutation, mix};
 use crate::zipf::Zipf;
 
-/// Where accesses go.
+/// The places of accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
     /// Every slot equally likely.
@@ -27,41 +27,42 @@ pub enum Pattern {
     Sequential,
 }
 
-/// A workload in figures.
+/// The parameters of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// One seed, one stream.
+    /// Seed: it determines the stream.
     pub seed: u64,
     /// Share of writes, 0.0 to 1.0.
     pub write_share: f64,
     /// Sizes in bytes with their weights; each a multiple of 512 that divides the largest.
     pub sizes: Vec<(u32, f64)>,
-    /// Where accesses go.
+    /// The places of accesses.
     pub pattern: Pattern,
-    /// The bytes of the device it may touch. What does not fill a slot at the end is left out.
+    /// The bytes of the device it may touch. A rest at the end that does not fill a slot is left
+    /// out.
     pub footprint: ByteRange,
 }
 
-/// Why a profile is refused.
+/// The error for an impossible profile.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The share is not one.
+    /// The share of writes is out of range.
     #[error("a write share of {0} is not between 0 and 1")]
     WriteShare(f64),
     /// No sizes, or weights that are not positive.
     #[error("a workload needs at least one size, and each size a positive weight")]
     NoSizes,
-    /// A size nobody can use.
+    /// An impossible size.
     #[error("a request of {0} bytes is not a multiple of 512 up to 16 MiB")]
     Size(u32),
-    /// Sizes that do not fit into each other.
+    /// Sizes that do not divide the largest.
     #[error("requests of {0} bytes do not divide the largest of {1} bytes")]
     SizeMix(u32, u32),
-    /// The exponent is not one.
+    /// The exponent is out of range.
     #[error("a zipf exponent of {0} is not a number from 0")]
     Theta(f64),
-    /// Nothing fits.
+    /// No slot fits.
     #[error("{footprint} do not hold one request of {size} bytes, or do not begin at a multiple of 512")]
     Footprint {
         /// The footprint asked for.
@@ -130,7 +131,7 @@ struct Slots {
     ranking: Option<(Zipf, Permutation)>,
 }
 
-/// `Random` has no `Debug`; its state is of no use to a reader anyway.
+/// `Random` has no `Debug`, and its state is of no use to a reader.
 #[derive(Clone)]
 struct Draws(Random);
 
@@ -144,7 +145,7 @@ impl Generator {
     /// The stream of `profile`.
     ///
     /// # Errors
-    /// What makes no sense about the profile.
+    /// For an impossible profile.
     pub fn new(profile: Profile) -> Result<Self, ProfileError> {
         profile.check()?;
         let size_max = profile.size_max();
@@ -184,7 +185,7 @@ impl Generator {
                     return *size;
                 }
             }
-            // Rounding of the sum can leave a crumb; it belongs to the last.
+            // Rounding of the sum can leave a rest, which counts for the last size.
             return self.profile.sizes.last().map_or(self.size_max, |(size, _)| *size);
         };
         only

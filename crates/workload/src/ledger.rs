@@ -1,8 +1,9 @@
-//! What must be where: the version expected in each 512-byte unit.
+//! The expected content of a device: the version of each 512-byte unit.
 //!
-//! A write takes the next version number, is *committed* when the device acknowledged it, and *doubted* when nobody
-//! knows whether it happened: then either the old content or the new is right, unit by unit, until a later write is
-//! committed. Units never written read as zero or, when the device was not empty at the start, as anything.
+//! A write takes the next version number. It is *committed* when the device acknowledged it, and
+//! *doubted* when its outcome is unknown: then the old content or the new is right, unit by unit,
+//! until a later write is committed. Units never written read as zero or, when the device was not
+//! empty at the start, as anything.
 //!
 //! Versions are kept eight to a 4 KiB block in an ordered map: 40 bytes for each block touched, wherever it lies, so a
 //! trace that touches 1 GiB of a 32 GiB address space needs some 16 MiB.
@@ -26,45 +27,45 @@ const KNOWN_ZERO: Version = Version::MAX;
 const ANYTHING: Version = Version::MAX - 1;
 const VERSION_MAX: Version = Version::MAX - 2;
 
-/// What units hold that were never written.
+/// The content of units that were never written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialContent {
     /// Zeroes.
     Zero,
-    /// Nobody knows; reads of them are not checked.
+    /// Not known; reads of them are not checked.
     Unknown,
 }
 
-/// The versions expected.
+/// The expected versions.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     seed: u64,
     initial: InitialContent,
     version_last: Version,
     blocks: BTreeMap<u64, [Version; UNITS_PER_BLOCK as usize]>,
-    /// Versions that may be there as well, by unit.
+    /// Versions that may be stored as well, by unit.
     doubts: BTreeMap<u64, Vec<Version>>,
 }
 
-/// One unit that is not what it should be.
+/// A unit with wrong content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Byte offset of the unit on the device.
     pub offset: u64,
-    /// What is wrong.
+    /// The kind of fault.
     pub kind: MismatchKind,
-    /// What was found.
+    /// The content that was found.
     pub found: Unit,
-    /// What should be there, in words.
+    /// The expected content, for people.
     pub expected: String,
 }
 
-/// What is wrong about a unit.
+/// The kind of fault of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MismatchKind {
     /// An earlier content of this unit: an acknowledged write is lost.
     Stale,
-    /// A write that is not expected here: a newer one, or one of an unknown number.
+    /// A write that is not expected here: a newer one, or one with an unknown number.
     Unexpected,
     /// Content made for another place.
     WrongPlace,
@@ -72,9 +73,9 @@ pub enum MismatchKind {
     OtherRun,
     /// Parts of two writes.
     Torn,
-    /// Zeroes where something was written.
+    /// Zeroes in place of written content.
     Lost,
-    /// Nothing any run wrote.
+    /// Content of no run.
     Garbage,
 }
 
@@ -90,7 +91,7 @@ impl Ledger {
         Some(self.version_last)
     }
 
-    /// Fills `bytes` with what write `version` stores at byte `offset`.
+    /// Fills `bytes` with the content of write `version` at byte `offset`.
     ///
     /// # Panics
     /// When offset or length are not whole units.
@@ -99,22 +100,22 @@ impl Ledger {
         content::fill(self.seed, offset / UNIT, u64::from(version), bytes);
     }
 
-    /// The write `version` of `range` was acknowledged.
+    /// Notes that write `version` of `range` was acknowledged.
     pub fn commit(&mut self, range: ByteRange, version: Version) {
         self.set(range, version);
     }
 
-    /// `range` reads as zeroes from now on.
+    /// Notes that `range` reads as zeroes from now on.
     pub fn commit_zeroes(&mut self, range: ByteRange) {
         self.set(range, KNOWN_ZERO);
     }
 
-    /// `range` may hold anything from now on (a discard that promises nothing).
+    /// Notes that `range` may hold anything from now on (a discard that promises nothing).
     pub fn forget(&mut self, range: ByteRange) {
         self.set(range, ANYTHING);
     }
 
-    /// The write `version` of `range` may or may not have happened, in each unit.
+    /// Notes that write `version` of `range` may or may not have been carried out, in each unit.
     pub fn doubt(&mut self, range: ByteRange, version: Version) {
         for unit in units(range) {
             let versions = self.doubts.entry(unit).or_default();
@@ -124,10 +125,10 @@ impl Ledger {
         }
     }
 
-    /// Whether `bytes`, read at `offset`, are what must be there.
+    /// Checks `bytes`, read at `offset`, against the expected content.
     ///
     /// # Errors
-    /// The first unit that is not.
+    /// The first unit that is wrong.
     ///
     /// # Panics
     /// When offset or length are not whole units.
@@ -135,7 +136,7 @@ impl Ledger {
         self.check_each(offset, bytes, |mismatch| Err(Box::new(mismatch)))
     }
 
-    /// As [`Ledger::check`], telling `report` of every wrong unit.
+    /// Like [`Ledger::check`], but calls `report` with every wrong unit.
     ///
     /// # Errors
     /// The first error of `report`.
@@ -162,9 +163,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Runs of bytes with content that is expected, ascending: what [`verify_all`](crate::verify::verify_all) reads.
-    /// Runs do not cross multiples of `window_bytes`; between two written units of one window there may be some that
-    /// never were.
+    /// Runs of bytes with expected content, ascending: [`verify_all`](crate::verify::verify_all)
+    /// reads these. Runs do not cross multiples of `window_bytes`; they may include units never
+    /// written between two written ones of a window.
     pub fn written_windows(&self, window_bytes: u64) -> impl Iterator<Item = ByteRange> {
         let mut units = self.written_units().peekable();
         std::iter::from_fn(move || {
@@ -178,7 +179,7 @@ impl Ledger {
         })
     }
 
-    /// Bytes of `range` of which it is known what they are.
+    /// Bytes of `range` whose content is known.
     pub fn known_bytes(&self, range: ByteRange) -> u64 {
         let is_known = |unit: &u64| {
             let versions = self.blocks.get(&(unit / UNITS_PER_BLOCK));
@@ -191,7 +192,7 @@ impl Ledger {
         units(range).filter(is_known).count() as u64 * UNIT
     }
 
-    /// Bytes that were written, or made zeroes, and of which it is known what they are.
+    /// Bytes that were written, or made zeroes, and whose content is known.
     pub fn written_bytes(&self) -> u64 {
         let versions = self.blocks.values().flatten();
         versions.filter(|&&version| version != NEVER_WRITTEN && version != ANYTHING).count() as u64 * UNIT
@@ -274,7 +275,7 @@ fn units(range: ByteRange) -> std::ops::Range<u64> {
     range.offset / UNIT..range.end() / UNIT
 }
 
-/// Two ascending sequences as one, without duplicates.
+/// Merges two ascending sequences, without duplicates.
 fn merge_ascending(first: impl Iterator<Item = u64>, second: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
     let (mut first, mut second) = (first.peekable(), second.peekable());
     std::iter::from_fn(move || match (first.peek().copied(), second.peek().copied()) {

@@ -2,11 +2,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`access`] | [`Access`]: one access, before it has content |
+//! | [`access`] | [`Access`]: one access, without content |
 //! | [`generator`] | seeded streams of accesses: mix, sizes, uniform, zipf, sequential |
 //! | [`zipf`], [`permutation`] | what skewed streams are made of |
-//! | [`content`] | content of which each 512-byte unit says who wrote it, when and for where |
-//! | [`ledger`] | [`Ledger`]: what must be where, and what exactly is wrong when it is not |
+//! | [`content`] | content whose 512-byte units name their write and their place |
+//! | [`ledger`] | [`Ledger`]: the expected content, and the exact fault of wrong content |
 //! | [`closed_loop`] | [`ClosedLoop`]: a generator at a depth against a device, verified, resumable after a failure |
 //! | [`mod@bench`] | the patterns of `forebay bench` |
 //! | [`verify`] | [`verify_all`](verify::verify_all): everything read back |
@@ -14,7 +14,7 @@
 //! | [`mod@replay`] | a trace onto a device, verified |
 //! | [`miss_ratio`] | the exact LRU miss ratio for every cache size |
 //! | [`report`] | the demo's HTML page |
-//! | [`measurement`], [`series`] | what a run measured |
+//! | [`measurement`], [`series`] | the figures of a run |
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Bytes of the unit in which content is made and checked: the smallest logical block there is, and the atomic unit of
-/// media.
+/// Bytes of the unit in which content is made and checked: the smallest logical block, and the
+/// atomic unit of media.
 pub const UNIT_BYTES: usize = 512;
 
 /// Requests in flight of one run. Enough to fill a session of many connections; small enough that looking for overlaps
@@ -13,7 +13,7 @@ pub const DEPTH_MAX: u32 = 1024;
 /// Drawn requests that wait because they overlap one in flight. When it is full the run waits instead of drawing on.
 pub const PARKED_MAX: usize = 64;
 
-/// Bytes of one request of a generator. Larger ones than the device takes are split.
+/// Most bytes of one request of a generator. Requests larger than the device takes are split.
 pub const REQUEST_BYTES_MAX: u32 = 16 << 20;
 
 /// Samples a time series keeps (24 bytes each): 24 MiB, four minutes of 4,000 requests a second. Beyond it, it thins
@@ -26,16 +26,16 @@ pub const GROUP_REQUESTS: u64 = 1000;
 /// Groups kept; beyond it neighbours are merged.
 pub const GROUPS_MAX: usize = 1 << 14;
 
-/// Between two calls of a progress callback.
+/// Interval between two calls of a progress callback.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Requests answered at once that a run takes before it lets other tasks of its thread run.
+/// Requests answered at once after which a run yields to other tasks of its thread.
 pub const READY_IN_A_ROW_MAX: u32 = 64;
 
 /// Requests in flight while everything is read back at the end.
 pub const VERIFY_DEPTH: usize = 32;
 
-/// Bytes of one request of that: large, because nothing about it is measured.
+/// Bytes of one such request: large, because nothing about it is measured.
 pub const VERIFY_REQUEST_BYTES: u64 = 256 << 10;
 
 /// Wrong units described one by one; the others are only counted.
@@ -45,12 +45,12 @@ pub const MISMATCHES_DESCRIBED_MAX: usize = 16;
 /// memory.
 pub const TRACE_LINE_BYTES_MAX: usize = 4096;
 
-/// Bytes of one request of a trace: SCSI's largest 16-byte-command transfers are 2 TiB, which no recorder ever saw.
-/// What is above is a damaged line.
+/// Most bytes of one request of a trace: SCSI's 16-byte commands could transfer 2 TiB, which no
+/// recorder has ever seen. A larger one is a damaged line.
 pub const TRACE_REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// Bytes of what moves as one when a trace is rebased: large enough that what was near stays near, small enough that
-/// little comes along.
+/// Bytes that are moved together when a trace is rebased: large enough that near addresses stay
+/// near, small enough that little else comes along.
 pub const REBASE_CHUNK_BYTES: u64 = 1 << 20;
 
 /// Most chunks that a trace may touch to be rebased, 4 TiB: their numbers are some 64 MiB of memory.

@@ -1,7 +1,7 @@
-//! What a run measured, as people and `--json` get it.
+//! The figures of a run, for people and for `--json`.
 //!
-//! Latencies are nanoseconds from issue to completion. A percentile is there only where at least ten samples lie beyond
-//! it; otherwise it is `None`, in JSON `null`.
+//! Latencies are nanoseconds from issue to completion. A percentile is given only where at least
+//! ten samples lie beyond it; otherwise it is `None`, in JSON `null`.
 
 use std::time::Duration;
 
@@ -30,12 +30,12 @@ pub struct Latency {
     pub max: Option<u64>,
 }
 
-/// Processor time per request, in microseconds; filled by who can measure it.
+/// Processor time per request, in microseconds; filled in by a caller that can measure it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuPerOperation {
-    /// On the side that issues.
+    /// Of the side that issues.
     pub client: Option<f64>,
-    /// On the side that serves, when it runs on this machine.
+    /// Of the side that serves, when it runs on this machine.
     pub server: Option<f64>,
 }
 
@@ -60,9 +60,9 @@ pub struct LatencyClass {
 /// The figures of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Requests per second while the device was there.
+    /// Requests per second with a working device.
     pub iops: f64,
-    /// Bytes read and written per second while the device was there.
+    /// Bytes read and written per second with a working device.
     pub bytes_per_second: f64,
     /// Reads and writes together.
     pub latency_ns: Latency,
@@ -72,7 +72,7 @@ pub struct Measurement {
     pub writes: Latency,
     /// Share of reads and writes that took at most 1 ms.
     pub share_within_1ms: Option<f64>,
-    /// How many took how long.
+    /// Counts by latency.
     pub latency_classes: Vec<LatencyClass>,
     /// More such shares.
     pub shares_within: Vec<ShareWithin>,
@@ -86,7 +86,7 @@ pub struct Measurement {
     pub seconds: f64,
 }
 
-/// Collects what becomes a [`Measurement`].
+/// Collects the requests of a [`Measurement`].
 #[derive(Clone, Default)]
 pub struct Recorder {
     reads: LatencyHistogram,
@@ -95,7 +95,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder that saw nothing.
+    /// A recorder without requests.
     pub fn new() -> Self {
         Self::default()
     }
@@ -110,7 +110,7 @@ impl Recorder {
         self.bytes += bytes;
     }
 
-    /// Adds what another one saw at the same time.
+    /// Adds the requests of another recorder of the same time.
     pub fn merge(&mut self, other: &Self) {
         self.reads.merge(&other.reads);
         self.writes.merge(&other.writes);

@@ -112,7 +112,7 @@ impl MissRatioCurve {
         (count > 0).then(|| self.misses(cache_blocks) as f64 / count as f64)
     }
 
-    /// Gives the marks the first slots, in the order they have, and room for as many again.
+    /// Moves the marks to the first slots, in their order, and makes room for as many again.
     fn compact(&mut self) {
         let mut by_slot: Vec<(usize, u64)> = self.last_use.iter().map(|(block, slot)| (*slot, *block)).collect();
         by_slot.sort_unstable();

@@ -4,7 +4,7 @@
 //! through again until it lands inside (cycle walking), which needs below four steps on average. It scatters the hot
 //! items of a skewed distribution, so that hot blocks are not neighbours. It is not fit for secrets.
 
-/// Feistel rounds: four make neighbours unrelated, which is all that is asked here.
+/// Feistel rounds: four make neighbours unrelated, which is all that is needed here.
 const ROUND_COUNT: usize = 4;
 
 /// A permutation of `0..count`.
@@ -16,7 +16,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..count` that belongs to `seed`.
+    /// The permutation of `0..count` for `seed`.
     pub fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         let half_bits = bits.div_ceil(2).max(1);
@@ -24,7 +24,7 @@ impl Permutation {
         Self { count, half_bits, keys }
     }
 
-    /// Where `index` goes.
+    /// The image of `index`.
     ///
     /// # Panics
     /// When `index` is not below the count.

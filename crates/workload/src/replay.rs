@@ -9,7 +9,7 @@
 //!   with an error that names it.
 //! - A flush is a flush, a discard a discard; where the device has no discard, it is left out and counted.
 //!
-//! Hits and misses are counted by the cache below; ask it.
+//! Hits and misses are counted by the cache below.
 
 use std::ops::ControlFlow;
 use std::str::FromStr;
@@ -31,13 +31,14 @@ use crate::miss_ratio::blocks;
 use crate::trace::survey::Place;
 use crate::trace::{Record, TraceError};
 
-/// How fast.
+/// The speed of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Pace {
     /// As fast as the device answers.
     #[default]
     AsFastAsPossible,
-    /// At the recorded times, divided by `speed` (2.0 is twice as fast); a device that cannot follow is waited for.
+    /// At the recorded times, divided by `speed` (2.0 is twice as fast); waits for a device that is
+    /// slower.
     Recorded {
         /// Above zero.
         speed: f64,
@@ -62,16 +63,16 @@ impl FromStr for Pace {
     }
 }
 
-/// How to replay.
+/// The parameters of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayPlan {
-    /// Of the content.
+    /// Seed of the content.
     pub seed: u64,
     /// Requests in flight, 1 to [`DEPTH_MAX`].
     pub depth: u32,
-    /// How fast.
+    /// The speed.
     pub pace: Pace,
-    /// What the device holds at the start.
+    /// The content of the device at the start.
     pub initial: InitialContent,
 }
 
@@ -81,7 +82,7 @@ impl Default for ReplayPlan {
     }
 }
 
-/// What was replayed.
+/// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayCounts {
     /// Records of the trace.
@@ -98,8 +99,8 @@ pub struct ReplayCounts {
     pub discards_left_out: u64,
     /// Bytes read.
     pub bytes_read: u64,
-    /// Bytes of these of which it was known what they are: written before, or zeroes where the device was empty at the
-    /// start. All were right.
+    /// Bytes of these with known content: written before, or zeroes where the device was empty at
+    /// the start. All were right.
     pub bytes_read_checked: u64,
     /// Bytes written.
     pub bytes_written: u64,
@@ -110,24 +111,25 @@ pub struct ReplayCounts {
 /// A replay that went through, or was stopped.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    /// Whether the progress callback stopped it before the end of the trace. What was in flight came back all the same.
+    /// Whether the progress callback stopped it before the end of the trace. Requests in flight
+    /// ended normally.
     pub was_stopped: bool,
-    /// What was replayed.
+    /// The counts.
     pub counts: ReplayCounts,
-    /// How fast.
+    /// The figures.
     pub measurement: Measurement,
-    /// What must be on the device now; [`verify_all`](crate::verify::verify_all) looks.
+    /// The content expected on the device now; [`verify_all`](crate::verify::verify_all) checks it.
     pub ledger: Ledger,
 }
 
-/// Why a replay did not go through.
+/// The error that ended a replay.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// The depth or the speed make no sense.
+    /// Depth or speed are impossible.
     #[error("a replay needs a depth between 1 and {DEPTH_MAX} and a speed above zero")]
     Plan,
-    /// The trace cannot be read on.
+    /// The rest of the trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// A request does not fit onto the device.
@@ -135,9 +137,9 @@ pub enum ReplayError {
     OutOfRange {
         /// Its number in the trace, from 1.
         number: u64,
-        /// What it wants.
+        /// Its range.
         range: ByteRange,
-        /// Where the device ends.
+        /// Size of the device.
         size_bytes: u64,
     },
     /// A request is off the device's blocks.
@@ -147,7 +149,7 @@ pub enum ReplayError {
     Misaligned {
         /// Its number in the trace, from 1.
         number: u64,
-        /// What it wants.
+        /// Its range.
         range: ByteRange,
         /// The logical block of the device.
         block_bytes: u32,
@@ -155,13 +157,13 @@ pub enum ReplayError {
     /// The device failed.
     #[error("the device failed at {range}: {error}")]
     Device {
-        /// What it was asked.
+        /// The range of the request.
         range: ByteRange,
         /// Its error.
         #[source]
         error: Error,
     },
-    /// A read brought something else than what was written.
+    /// A read returned other data than was written.
     #[error("the device returned wrong data: {0}")]
     Mismatch(Box<Mismatch>),
     /// The ledger has no version numbers left.
@@ -169,11 +171,12 @@ pub enum ReplayError {
     TooManyWrites,
 }
 
-/// Replays `records` onto `device`. `progress` is called about every tenth of a second with the count of requests
-/// finished; when it breaks nothing more is issued, and what was replayed so far is the result.
+/// Replays `records` onto `device`. `progress` is called about every tenth of a second with the
+/// count of requests finished; when it breaks no further request is issued, and the result is what
+/// was replayed so far.
 ///
 /// # Errors
-/// Whatever keeps the replay from going through; see [`ReplayError`].
+/// An error that ends the replay; see [`ReplayError`].
 pub async fn replay(
     records: impl IntoIterator<Item = Result<Record, TraceError>>,
     device: SharedDevice,
@@ -208,7 +211,7 @@ pub async fn replay(
     Ok(replay.end())
 }
 
-/// Whether a request is on a device of this geometry.
+/// Checks that a request is within a device of this geometry.
 ///
 /// # Errors
 /// `OutOfRange`.
@@ -217,7 +220,7 @@ pub fn check_end(place: Place, geometry: &Geometry) -> Result<(), ReplayError> {
     if range.end() > size_bytes { Err(ReplayError::OutOfRange { number, range, size_bytes }) } else { Ok(()) }
 }
 
-/// Whether a request is of whole blocks of a device of this geometry.
+/// Checks that a request is of whole blocks of a device of this geometry.
 ///
 /// # Errors
 /// `Misaligned`.
@@ -254,9 +257,9 @@ struct Replay<I> {
     counts: ReplayCounts,
     began: Instant,
     finished: u64,
-    /// The record that is next but may not be issued yet.
+    /// The next record, if it may not be issued yet.
     held: Option<Record>,
-    /// Whether the trace is at its end and nothing is held.
+    /// Whether the trace is at its end and no record is held.
     is_read: bool,
     was_stopped: bool,
 }
@@ -279,7 +282,7 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         }
     }
 
-    /// Issues nothing any more.
+    /// Issues no further request.
     fn stop(&mut self) {
         self.was_stopped = !self.is_read;
         // It was counted when it was read.
@@ -287,7 +290,8 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         self.is_read = true;
     }
 
-    /// Issues what may be issued now; returns when the next record is due, if that is what it waits for.
+    /// Issues the records that may be issued now. Returns when the next record is due, if it waits
+    /// for its time.
     fn issue(&mut self, engine: &mut Engine) -> Result<Option<Instant>, ReplayError> {
         while engine.count() < self.plan.depth as usize && !self.is_read {
             let Some(record) = self.take_record()? else { break };
@@ -331,7 +335,7 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         }
     }
 
-    /// The request for an access, or `None` when there is nothing to ask the device.
+    /// The request of an access, or `None` when the device need not be asked.
     fn task(&mut self, access: Access) -> Result<Option<Task>, ReplayError> {
         let Access { kind, range } = access;
         match kind {
@@ -380,7 +384,8 @@ impl<I: Iterator<Item = Result<Record, TraceError>>> Replay<I> {
         Ok(())
     }
 
-    /// Whole grains read as zeroes where the device says so; of anything else nothing is known.
+    /// Whole granules read as zeroes if the device promises that; the content of the rest is
+    /// unknown.
     fn book_discard(&mut self, range: ByteRange) {
         let grain = u64::from(self.geometry.discard_granularity_bytes.unwrap_or(1).max(1));
         let is_whole = range.offset.is_multiple_of(grain) && range.length.is_multiple_of(grain);

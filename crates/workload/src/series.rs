@@ -16,7 +16,7 @@ pub struct Sample {
     pub at_ns: u64,
     /// How long it took, in nanoseconds.
     pub latency_ns: u64,
-    /// What it was.
+    /// The kind of access.
     pub kind: AccessKind,
 }
 
@@ -63,7 +63,7 @@ impl Series {
         self.seen += 1;
     }
 
-    /// What was kept, in the order in which the requests finished.
+    /// The samples kept, in the order in which the requests finished.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
@@ -73,7 +73,7 @@ impl Series {
         self.seen
     }
 
-    /// Each sample kept stands for so many requests.
+    /// Count of requests for each sample kept.
     pub fn stride(&self) -> u64 {
         self.stride
     }

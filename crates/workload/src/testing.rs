@@ -18,13 +18,13 @@ pub(crate) struct ModelDevice {
     workers: Workers,
     latency: Duration,
     random: OnceLock<Mutex<Random>>,
-    /// From when on every request fails, and what fails is carried out or not by turns.
+    /// From when on every request fails; every second failing one is carried out.
     fails_at: Option<Instant>,
     loses_write: Option<u64>,
     writes: Mutex<u64>,
 }
 
-/// Gives back a device changed, for chains in tests: nobody else has it yet.
+/// Changes a device that has no other user yet, for chains in tests.
 fn changed(mut device: Arc<ModelDevice>, change: impl FnOnce(&mut ModelDevice)) -> Arc<ModelDevice> {
     change(Arc::get_mut(&mut device).expect("nobody else has it yet"));
     device
@@ -50,12 +50,12 @@ impl ModelDevice {
         })
     }
 
-    /// Every request takes so long.
+    /// Sets the latency of every request.
     pub(crate) fn latency(self: Arc<Self>, latency: Duration) -> Arc<Self> {
         changed(self, |device| device.latency = latency)
     }
 
-    /// Every request takes up to so long.
+    /// Sets a random latency of up to `latency_max`.
     pub(crate) fn random_latency(self: Arc<Self>, seed: u64, latency_max: Duration) -> Arc<Self> {
         changed(self, |device| {
             device.latency = latency_max;

@@ -1,7 +1,7 @@
-//! Reads back everything a run wrote and checks every unit.
+//! Reads back everything that a run wrote, and checks every unit.
 //!
-//! Large requests, many at a time: it measures nothing and only wants to be done. Units between written ones are read
-//! along and must still hold what they held at the start.
+//! Large requests, many at a time: nothing is measured here. Units between written ones are read
+//! along and must still have their content of the start.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::ledger::{Ledger, Mismatch};
 use crate::limits::{MISMATCHES_DESCRIBED_MAX, VERIFY_DEPTH, VERIFY_REQUEST_BYTES};
 
-/// What was found in order.
+/// Counts of a check without faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Reads issued.
@@ -22,14 +22,14 @@ pub struct Verified {
     pub bytes: u64,
 }
 
-/// What was not.
+/// The error of a check.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// Wrong data.
     #[error("{count} blocks of 512 bytes are wrong; the first: {}", first_of(.described))]
     Mismatches {
-        /// How many units.
+        /// Count of wrong units.
         count: u64,
         /// The first of them, by offset.
         described: Vec<Mismatch>,
@@ -37,7 +37,7 @@ pub enum VerifyError {
     /// The device failed.
     #[error("reading {range} back failed: {error}")]
     Device {
-        /// What was read.
+        /// The range that was read.
         range: ByteRange,
         /// Its error.
         #[source]
@@ -52,11 +52,11 @@ fn first_of(described: &[Mismatch]) -> String {
     described.first().map_or_else(String::new, Mismatch::to_string)
 }
 
-/// Reads every written unit of `ledger` from `device`. `progress` is told, after each request, the share that is done
-/// (0.0 to 1.0).
+/// Reads every written unit of `ledger` from `device`. `progress` is called after each request with
+/// the share that is done (0.0 to 1.0).
 ///
 /// # Errors
-/// Wrong data (everything is read all the same, and counted), a failed device, or a stop.
+/// Wrong data (everything is read and counted all the same), a failed device, or a stop.
 pub async fn verify_all(
     device: &SharedDevice,
     ledger: &Ledger,
@@ -89,7 +89,7 @@ pub async fn verify_all(
     wrong.into_result().map(|()| verified)
 }
 
-/// A request of this size divides into whole blocks and is one the device takes.
+/// The size of a request: whole blocks, and no more than the device takes.
 fn window_bytes(transfer_bytes_max: u32, block_bytes: u32) -> u64 {
     let block = u64::from(block_bytes);
     VERIFY_REQUEST_BYTES.min(u64::from(transfer_bytes_max)).max(block) / block * block
@@ -114,7 +114,7 @@ impl Wrong {
             self.described.push(mismatch);
             Ok::<(), std::convert::Infallible>(())
         });
-        // Requests come back in any order; the first by offset are the ones described.
+        // Requests end in any order; the faults with the lowest offsets are described.
         self.described.sort_by_key(|mismatch| mismatch.offset);
         self.described.truncate(MISMATCHES_DESCRIBED_MAX);
     }

@@ -1,8 +1,8 @@
 //! The LRU curve of a recorded trace, to four digits.
 //!
-//! The figures were measured by libCacheSim on its own `cloudPhysicsIO.csv`: 4 KiB blocks, reads and writes both
-//! allocate, no warm-up. The trace is not ours to copy: `FOREBAY_TRACE` names it. Without, the test says that it was
-//! skipped.
+//! The figures were measured by libCacheSim on its own `cloudPhysicsIO.csv`: 4 KiB blocks, reads
+//! and writes both allocate, no warm-up. The trace may not be copied here: `FOREBAY_TRACE` names
+//! it. Without that the test reports itself as skipped.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,6 +1,6 @@
-//! The report of two made-up runs: one page, whole, safe and small.
+//! The report of two synthetic runs: one page, complete, safe and small.
 //!
-//! The page is left in the target folder's `tmp`, to be looked at.
+//! The page is left in the target folder's `tmp`.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,14 +1,17 @@
-//! Records on their way to the log device: group commit.
+//! Sending records to the log device: group commit.
 //!
-//! What arrives is queued; a record takes as much of the queue as fits and is submitted with force unit access, once
-//! all others had their turn: whoever is ready to write when the first one queues, or was just answered and writes
-//! again, has queued by then. When the next one may go is the rule's to say ([`store::Gathering`]). A device may write
-//! while it is asked to, and keep its thread; so after each record the others get their turn first.
+//! Entries are queued. A record takes as much of the queue as fits. It is submitted with force unit
+//! access after a turn of the other tasks, in which writers that are ready or were just answered
+//! queue theirs. [`store::Gathering`] decides when the next record may start. A device may carry
+//! out a write inside `submit` and so keep its thread; after each record the other tasks get their
+//! turn first.
 //!
 //! - Records are applied to the map, and their writers answered, in the order of their sequences: a record counts only
 //!   when all before it are durable, as replay will see it.
-//! - A segment is opened only when another is at hand to be named as the next one, so that replay finds its way.
-//! - When the device refuses a record, nothing may follow it: the log has failed, and who waits is told.
+//! - A segment is opened only when another one is free to be named as the next, so that replay
+//!   finds its way.
+//! - When the device refuses a record, nothing may follow it: the log has failed, and waiting
+//!   writers get the error.
 
 use std::sync::Arc;
 
@@ -33,19 +36,19 @@ use crate::place::Place;
 use crate::stage::Stage;
 use crate::unit::LogUnit;
 
-/// A record that is sent now.
+/// A record that is to be submitted now.
 struct Outgoing {
     sequence: Sequence,
     offset: u64,
     buffer: Buffer,
 }
 
-/// Who is told, and what, once the state is not locked any more.
+/// Tickets and their results, to be completed after the lock of the state is released.
 type Finished = Vec<(Arc<Ticket>, Result<(), Error>)>;
 
 impl Core {
-    /// Queues runs of sectors for the next records. The completion says when all are durable in the log, or that it
-    /// failed.
+    /// Queues runs of sectors for the next records. The completion ends when all of them are
+    /// durable in the log, or with the log's error.
     pub(crate) fn append(self: &Arc<Self>, entries: Vec<(Sector, u64, Content)>) -> Completion {
         if entries.is_empty() {
             return Completion::ready(Response::done(Buffer::empty()));
@@ -67,7 +70,7 @@ impl Core {
         completion
     }
 
-    /// Lets the workers send as many records as may be on their way, when it is their turn.
+    /// Lets the workers submit as many records as may be under way, after the turns of other tasks.
     pub(crate) fn start_records(self: &Arc<Self>) {
         let Some(sender) = self.state().appender.begin_turns() else { return };
         let core = Arc::clone(self);
@@ -127,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Records wait for room, and level 2 cannot make any: who waits is told why.
+    /// Records wait for room, and level 2 cannot make any: the waiting writers get the error.
     pub(crate) fn give_up_queue(&self, error: &Error) {
         let mut finished = Vec::new();
         {
@@ -146,7 +149,7 @@ impl Core {
         None
     }
 
-    /// Somebody waits until the origin has taken some of what the log holds.
+    /// Notes that records or slots wait until level 2 has made room, and wakes it.
     pub(crate) fn ask_for_room(&self, state: &mut State) {
         if state.room.ask() {
             self.background.notify();
@@ -202,7 +205,7 @@ impl Core {
         Outgoing { sequence: position.sequence, offset: self.layout.offset_of(unit), buffer }
     }
 
-    /// What the next record, of so many entries, says of itself, its position and its segment.
+    /// The head of the next record with `entry_count` entries, its position and its segment.
     fn head_of(&self, state: &State, entry_count: usize) -> (HeadRaw, LogPosition, SegmentNumber) {
         let State { appender, contents: Contents { stage, .. }, .. } = state;
         let open = appender.open.as_ref().expect("a record has a segment");
@@ -269,14 +272,15 @@ impl Core {
         }
         tell(finished);
         if has_landed {
-            // After those who were answered, who may write again at once.
+            // After the answers, since the writers just answered may write again at once.
             self.start_records();
         }
         self.changed.notify();
         self.background.notify();
     }
 
-    /// The log device failed where nothing can be promised without it. The first time, loudly.
+    /// Notes that the log device failed, so that nothing new can be promised with it. The first
+    /// failure is logged.
     fn fail(&self, state: &mut State, error: &Error) {
         if state.failure.comes(error) {
             tracing::error!(
@@ -291,9 +295,9 @@ impl Core {
         self.background.notify();
     }
 
-    /// The log device refused a checkpoint: nothing may follow it, and who waits for a record is told, once it is not
-    /// on its way any more. What is on its way counts no more, even if it arrives: its writers go to the origin, and
-    /// others after them.
+    /// The log device refused a checkpoint: nothing may follow it. Waiting writers get the error,
+    /// once their record is not under way any more. A record under way does not count, even if it
+    /// lands: its writers, and later ones, write to the origin.
     pub(crate) fn give_up_log(self: &Arc<Self>, error: &Error) {
         let mut finished = Vec::new();
         {
@@ -306,7 +310,7 @@ impl Core {
         self.background.notify();
     }
 
-    /// Takes what is durable by now into the map, and gives up what is refused.
+    /// Takes what is durable by now into the map, and refuses the failed records.
     fn settle(&self, state: &mut State, finished: &mut Finished) {
         while let Some((record, result)) = state.appender.settle() {
             match result {
@@ -324,7 +328,7 @@ impl Core {
         }
     }
 
-    /// Takes a durable record into the map.
+    /// Puts the pieces of a durable record into the map.
     fn apply(&self, state: &mut State, record: Record, finished: &mut Finished) {
         let mut slots_freed = 0;
         for placed in record.placed {
@@ -357,7 +361,7 @@ impl Core {
     }
 }
 
-/// The data of an entry.
+/// Copies the data of an entry into a record.
 fn load(stage: Option<&Stage>, content: &Content, target: &mut [u8]) {
     match (content, stage) {
         (Content::Bytes { buffer, at }, _) => target.copy_from_slice(&buffer[*at..*at + target.len()]),
@@ -366,7 +370,7 @@ fn load(stage: Option<&Stage>, content: &Content, target: &mut [u8]) {
     }
 }
 
-/// Gives up all that waits.
+/// Refuses all queued entries.
 fn abandon_queue(state: &mut State, error: &Error, finished: &mut Finished) {
     for entry in state.appender.drain() {
         cancel_move(&mut state.contents.stage, entry.slot());

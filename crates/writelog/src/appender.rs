@@ -1,8 +1,10 @@
-//! What waits for a record of the log, the records on their way, and where in the segments the next one goes.
+//! The queue of entries that wait for a record, the records under way, and the place of the next
+//! record.
 //!
-//! Which record may start, and in which order they count, is [`Appends`]' to say. When the log device refuses one, all
-//! that is not settled is refused, those before it, too: what a later start finds of the log is written down from then
-//! on, and a record that lands after that does not count.
+//! [`Appends`] decides which record may start, and in which order they count. When the log device
+//! refuses one, all that are not settled are refused, those before it, too: from then on the
+//! failure note says what a later start finds of the log, and a record that lands later does not
+//! count.
 
 use std::sync::Arc;
 
@@ -19,14 +21,14 @@ use crate::map::Piece;
 use crate::numbers::{SegmentNumber, SlotNumber};
 use crate::unit::LogUnit;
 
-/// Entries weigh what data they have.
+/// The weight of an entry is its bytes of data.
 const GATHERING: Gathering = Gathering {
     in_flight_max: RECORDS_IN_FLIGHT_MAX,
     worth: Worth::Weight(SECOND_RECORD_BYTES),
     turns: TURNS_BEFORE_RECORD,
 };
 
-/// An entry of a record under way, and where it stands.
+/// An entry of a record under way, with its place in the log.
 pub(crate) struct Placed {
     pub(crate) piece: Piece,
     pub(crate) slot: Option<SlotNumber>,
@@ -36,7 +38,7 @@ pub(crate) struct Placed {
 /// A record under way.
 pub(crate) struct Record {
     pub(crate) is_epoch_end: bool,
-    /// What it adds to a checkpoint, at most.
+    /// Extents that it adds to a checkpoint, at most.
     pub(crate) extents: usize,
     pub(crate) data_bytes: u64,
     pub(crate) end: LogPlace,
@@ -51,11 +53,11 @@ pub(crate) struct Record {
 pub(crate) struct OpenSegment {
     pub(crate) segment: SegmentNumber,
     pub(crate) offset: u64,
-    /// What its records name as the next one.
+    /// The segment that its records name as the next one.
     pub(crate) next_segment: SegmentNumber,
 }
 
-/// One who was told to send records, and lets the others have their turn first.
+/// A task that will send records after the turns of other tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SenderId(u64);
 
@@ -65,14 +67,14 @@ pub(crate) struct Appender {
     turns: Turns<SenderId>,
     sender_next: SenderId,
     pub(crate) open: Option<OpenSegment>,
-    /// The segment that is opened next.
+    /// The segment to open next.
     pub(crate) next_segment: SegmentNumber,
     epoch: u64,
     link: u32,
 }
 
 impl Appender {
-    /// An appender whose first record goes to the start of `start.segment`, which was taken as the next one.
+    /// The first record goes to the start of `start.segment`, which was taken as the next one.
     pub(crate) fn new(start: &LogPlace) -> Self {
         assert_eq!(start.position.offset, 0, "each opening starts a segment");
         Self {
@@ -86,7 +88,7 @@ impl Appender {
         }
     }
 
-    /// Data that waits for a record.
+    /// Bytes of data that wait for a record.
     pub(crate) fn queue_bytes(&self) -> u64 {
         self.appends.waiting_weight()
     }
@@ -103,7 +105,7 @@ impl Appender {
         !self.has_queue() && self.appends.records().next().is_none()
     }
 
-    /// What records under way add to a checkpoint, at most.
+    /// Extents that the records under way add to a checkpoint, at most.
     pub(crate) fn extents_in_flight(&self) -> usize {
         self.appends.records().map(|record| record.extents).sum()
     }
@@ -121,7 +123,7 @@ impl Appender {
         self.appends.may_start()
     }
 
-    /// Who is to send the next records after some turns: nobody if none may start, or somebody else does.
+    /// A new sender of the next records; `None` if no record may start, or another sender is at it.
     pub(crate) fn begin_turns(&mut self) -> Option<SenderId> {
         let sender = self.sender_next;
         let step = self.step(sender);
@@ -131,17 +133,19 @@ impl Appender {
         })
     }
 
-    /// What one who was told to send records has to do when the others have had their turn.
+    /// What a sender has to do after a turn of the other tasks.
     pub(crate) fn step(&mut self, sender: SenderId) -> Step {
         self.turns.step(sender, false, self.appends.may_start())
     }
 
-    /// Whether what waits longest has room in a checkpoint with `extents_max` more extents.
+    /// Whether the oldest queued entry has room in a checkpoint that can take `extents_max` more
+    /// extents.
     pub(crate) fn has_room(&self, extents_max: usize) -> bool {
         self.appends.waiting().next().is_some_and(|front| front.extents() <= extents_max)
     }
 
-    /// Takes as many entries from the queue as a record of `limit` bytes holds, and a checkpoint. A long one is split.
+    /// Takes as many entries from the queue as fit into a record of `limit` bytes, and into a
+    /// checkpoint. A long entry is split.
     pub(crate) fn take(&mut self, limit: u64, extents_max: usize) -> Vec<Entry> {
         let mut taken: Vec<Entry> = Vec::new();
         let (mut data_bytes, mut extents) = (0, 0);
@@ -171,17 +175,18 @@ impl Appender {
         part
     }
 
-    /// Where the next record stands in the open segment, which number it has, and the checksum that it follows.
+    /// Position of the next record in the open segment: its number, and the checksum that it
+    /// follows.
     pub(crate) fn position(&self, offset: u64) -> LogPosition {
         LogPosition { offset, epoch: self.epoch, sequence: self.appends.next_sequence(), link: self.link }
     }
 
-    /// How many records right before the next one may not have landed.
+    /// Count of records right before the next one that may not have landed.
     pub(crate) fn in_flight(&self) -> usize {
         self.appends.in_flight()
     }
 
-    /// The next record is on its way.
+    /// Notes that the next record was submitted.
     pub(crate) fn start(&mut self, record: Record) {
         if let Some(open) = &mut self.open {
             open.offset = record.end.position.offset;
@@ -191,23 +196,24 @@ impl Appender {
         self.appends.start(record, weight);
     }
 
-    /// A record has landed, or was refused.
+    /// Notes that the write of a record has ended.
     pub(crate) fn finish(&mut self, sequence: Sequence, result: Result<(), Error>) -> Option<&mut Record> {
         self.appends.finish(sequence, result);
         self.appends.record_mut(sequence)
     }
 
-    /// The log failed: nothing that is not settled counts any more.
+    /// Refuses all records that are not settled: the log failed.
     pub(crate) fn refuse(&mut self, error: &Error) {
         self.appends.refuse_from(self.appends.durable_end(), error.clone());
     }
 
-    /// The next record that is durable, with all before it, or that is refused and not on its way any more.
+    /// The next record that is durable with all before it, or that is refused and no longer under
+    /// way.
     pub(crate) fn settle(&mut self) -> Option<(Record, Result<(), Error>)> {
         self.appends.settle()
     }
 
-    /// Gives up all that waits.
+    /// Takes all queued entries.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Entry> + use<> {
         self.appends.drain().into_iter()
     }

@@ -1,4 +1,4 @@
-//! What goes to the origin with one flush.
+//! A batch: the pieces that go to the origin with one flush.
 
 use crate::core::{Core, State};
 use crate::epoch::Part;
@@ -16,7 +16,7 @@ pub(crate) enum Choice {
     Oldest,
 }
 
-/// What a batch is for.
+/// The purpose of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     /// Room, age, or an idle moment.
@@ -25,11 +25,11 @@ pub(crate) enum Goal {
     Everything,
 }
 
-/// What is sent to the origin with one flush.
+/// The pieces that go to the origin with one flush.
 pub(crate) struct Batch {
     /// Disjoint, ascending.
     pub(crate) pieces: Vec<Piece>,
-    /// Bytes of the log that are in RAM for it.
+    /// Bytes of the log that are in RAM for these pieces.
     pub(crate) images: Images,
     /// With [`Choice::Epoch`]: which part of the epoch it is.
     pub(crate) part: Option<Part>,
@@ -37,15 +37,16 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Nothing yet.
+    /// An empty batch.
     pub(crate) fn new(pins: Pins) -> Self {
         Self { pieces: Vec::new(), images: Images::default(), part: None, _pins: pins }
     }
 }
 
 impl Core {
-    /// What a batch takes, in bytes of log. The more, the less of it is sent, since more is superseded in it and more
-    /// pieces are adjacent. But its room comes back all at once, and who waits for room waits for the whole batch.
+    /// How much a batch takes, in bytes of log. A larger one sends less, since more is superseded
+    /// in it and more pieces are adjacent. But its room comes back all at once, and a writer that
+    /// waits for room waits for the whole batch.
     pub(crate) fn batch_bytes(&self, state: &State) -> u64 {
         let most = self.level2().batch_bytes;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
@@ -53,7 +54,7 @@ impl Core {
         let freed_per_second = state.pace.freed_per_second().unwrap_or(0.0);
         let when_full = (freed_per_second * BATCH_TIME_WHEN_FULL.as_secs_f64()) as u64;
         let least = when_full.clamp(BATCH_BYTES_WHEN_FULL, usual);
-        // No more than what is free lasts for, if as much comes as leaves. Slots last longer.
+        // At most what the free space lasts for, if as much comes as leaves. Slots last longer.
         let free_bytes = if self.is_staged() { usual } else { state.free_bytes(&self.layout) };
         let wanted = if state.room.is_wanted() { least } else { free_bytes.clamp(least, usual) };
         wanted.min(most)

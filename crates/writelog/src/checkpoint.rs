@@ -1,19 +1,21 @@
-//! Checkpoints: the map on the device, so that replay begins later and segments may be used again.
+//! Checkpoints: the map is stored on the device, so that replay begins later and segments may be
+//! used again.
 //!
 //! ```text
-//!   1. under one lock: segments in use, where the last applied record ended, and which segments nobody needs any more; then, some at a time, dirty extents
+//!   1. under one lock: segments in use, end of the last applied record, segments to free; then extents, step by step
 //!   2. all of it to the older slot ─► 3. flush ─► 4. superblock, both copies ─► 5. those segments may be used again
 //! ```
 //! Requests go on meanwhile. A power loss before step 4 leaves the old checkpoint and everything it refers to.
 //!
-//! Extents change while they are collected, which does no harm. What a later record brings is left out, since replay
-//! finds it behind the place where it begins; what it supersedes may be there or not, since replay puts the record over
-//! it; and what is clean by then is on the origin, flushed. In order `log` the place up to which all is on the origin
-//! is asked for last: what became clean meanwhile lies before it.
+//! Extents change while they are collected, which does no harm. What a later record brings is left
+//! out, since replay reads that record. What it supersedes may be in the checkpoint or not, since
+//! replay puts the record over it. And what is clean by then is on the origin, flushed. In order
+//! `log` the number of the last record that is on the origin is read last: what became clean
+//! meanwhile is in records up to it.
 //!
-//! A checkpoint costs about as much as the log has extents, however few segments it frees. So while room is short one
-//! waits until it frees many times what it writes, or, when records have to wait, until it has rested for some times as
-//! long as the last one took.
+//! A checkpoint costs about as much as the log has extents, however few segments it frees. So while
+//! room is short the next one waits until it frees many times what it writes, or, when records
+//! wait, for some multiple of the duration of the last one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,23 +41,23 @@ use crate::numbers::{Sector, SegmentNumber};
 use crate::options::DestageOrder;
 use crate::place::PlaceView;
 
-/// What a checkpoint stores.
+/// What one checkpoint stores.
 pub(crate) struct Snapshot {
     bytes: CheckpointBytes,
     segment_count: u32,
     pub(crate) extent_count: u32,
-    /// What lies before it was collected.
+    /// Extents before this sector were collected.
     sector: Sector,
-    /// Where the last record that counts ended.
+    /// Place behind the last record that it covers.
     applied: LogPlace,
-    /// Where replay begins.
+    /// Place where replay begins.
     place: LogPlace,
     destaged_sequence: Sequence,
     dirty_bytes: u64,
     tail_bytes: u64,
     released: Vec<SegmentNumber>,
     has_failed: bool,
-    /// Whether it names what cannot be read back.
+    /// Whether it names data that cannot be read back.
     has_lost: bool,
     pub(crate) has_nvram: bool,
 }
@@ -80,7 +82,7 @@ impl Core {
                 return;
             }
             if self.has_failed() || self.checkpoint_if_it_helps().await.is_err() {
-                // It has failed for good, and said so.
+                // The log has failed, and the failure was logged.
                 self.background.changed_since(count).await;
                 continue;
             }
@@ -93,7 +95,7 @@ impl Core {
         }
     }
 
-    /// In what time a checkpoint is due unless something changes; `None` when none is.
+    /// Time until a checkpoint is due unless something changes; `None` when none is.
     fn checkpoint_due_in(&self, state: &State) -> Option<Duration> {
         let interval = self.options.checkpoint_interval_bytes;
         let rested = state.checkpointed.rested(self.clock.now());
@@ -101,7 +103,7 @@ impl Core {
         if state.checkpointed.tail_bytes() >= if is_paused { interval * TAIL_INTERVALS_MAX } else { interval } {
             return Some(Duration::ZERO);
         }
-        // Who waits for room in the checkpoint waits for level 2 only.
+        // Writers that wait for room in the checkpoint wait for level 2 only.
         if state.contents.segments.reusable_count() >= state.contents.segments.count().div_ceil(8) {
             return None;
         }
@@ -124,8 +126,8 @@ impl Core {
         state.contents.segments.releasable(state.contents.applied.position.sequence, destaged)
     }
 
-    /// Makes the map durable, and frees segments that nothing refers to any more. `next_state` is what the superblock
-    /// says afterwards.
+    /// Makes the map durable, and frees segments that nothing refers to any more. `next_state` is
+    /// the superblock's state afterwards.
     pub(crate) async fn checkpoint(self: &Arc<Self>, next_state: u8) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
         let payload = &superblock.payload;
@@ -149,7 +151,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a snapshot what replay begins with, and lets go of the segments that it does not name.
+    /// Makes a snapshot the start of replay, and releases the segments that it does not name.
     pub(crate) async fn commit(
         self: &Arc<Self>,
         superblock: &mut Superblock<ParametersRaw>,
@@ -157,7 +159,8 @@ impl Core {
         next_state: u8,
     ) -> Result<(), Error> {
         if superblock.is_undecided() {
-            // A crash brings back either slot. First it is the one that was written last, whole and durable.
+            // The last superblock write failed, so either slot may count after a crash. First make
+            // the last whole one count.
             superblock.write(&self.log_device).await?;
         }
         let slot = superblock.payload.checkpoint_slot ^ 1;
@@ -174,9 +177,9 @@ impl Core {
             payload.dirty_bytes = snapshot.dirty_bytes.into();
             let has_leftovers = self.state().destaged.has_leftovers_behind(snapshot.destaged_sequence);
             payload.order = match (snapshot.has_failed || snapshot.has_lost, has_leftovers) {
-                // After a failure newer data went to the origin in no order, so that what is left is no part of any
-                // epoch. Likewise what could not be read in its turn: it is not on the origin, whatever record that
-                // is at, and a later opening may read it.
+                // After a failure newer data went to the origin in no order, so the rest is no part
+                // of any epoch. Likewise data that could not be read in its turn: it is not on the
+                // origin, whatever record it is in, and a later opening may read it.
                 (true, _) => DestageOrder::Lba.code(),
                 (false, true) => payload.order,
                 (false, false) => self.options.order.code(),
@@ -201,11 +204,11 @@ impl Core {
         self.state().failure.error().cloned()
     }
 
-    /// All that a checkpoint stores, as of now.
+    /// Collects all that a checkpoint stores.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.collect_all();
         snapshot.destaged_sequence = self.state().destaged.sequence();
-        // Behind it: what is lost is so before that number passes it.
+        // After the number: data of these records is marked lost before the number passes it.
         snapshot.has_lost = self.has_lost();
         snapshot
     }
@@ -214,7 +217,8 @@ impl Core {
         let mut snapshot = self.snapshot_without_extents(&self.state());
         while !self.collect(&mut snapshot, EXTENTS_AT_ONCE) {
             if snapshot.bytes.length() as u64 > self.layout.checkpoint_bytes {
-                // Collected while others write they may be more than there ever were; at one moment they have room.
+                // Collected while others write, the extents may be more than at any one moment; of
+                // one moment they fit.
                 let state = self.state();
                 snapshot = self.snapshot_without_extents(&state);
                 state.contents.owed_from(Sector::FIRST).for_each(|piece| snapshot.add(&piece));
@@ -245,11 +249,12 @@ impl Core {
         }
         let mut place = state.contents.applied;
         if state.failure.has_come() {
-            // Records of this epoch may have landed that nobody was told of: none of them may ever count.
+            // Records of this epoch that were refused may have landed: none of them may ever count.
             place.position.epoch += 1;
         }
         if is_released.contains(&place.segment) {
-            // Nothing more comes in this segment, which may be used again: replay begins where the next record goes.
+            // No more records come into this segment, which may be used again: replay begins where
+            // the next record goes.
             let position = LogPosition { offset: 0, ..place.position };
             place = LogPlace { segment: place.next_segment, position, ..place };
         }
@@ -272,8 +277,8 @@ impl Core {
         }
     }
 
-    /// Adds the next extents that the origin lacks, so many under one lock, but for what came behind the snapshot's
-    /// place. Whether these were all.
+    /// Adds the next `count` extents that the origin lacks, under one lock, except those of records
+    /// behind the snapshot's place. Returns whether these were all.
     fn collect(&self, snapshot: &mut Snapshot, count: usize) -> bool {
         let mut found = Vec::with_capacity(count);
         {
@@ -287,8 +292,8 @@ impl Core {
         false
     }
 
-    /// Whether the record that brought a piece was applied before `place`. Zeroes, which do not say, count as if:
-    /// replay makes them once more.
+    /// Whether the record of a piece was applied before `place`. Zeroes, whose record is not known
+    /// exactly, count as before: replay makes them once more.
     fn was_before(&self, state: &State, place: &LogPlace, piece: &Piece) -> bool {
         let PlaceView::Segment(unit) = piece.place.view() else { return true };
         let segment = self.layout.segment_of(unit);
@@ -324,7 +329,7 @@ impl Core {
             };
             let is_urgent = is_waited_for || self.life.is_stopped();
             if offset < end && !is_urgent {
-                // Records have the device for as long as they had to share it.
+                // Records get the device for as long as they had to share it.
                 self.clock.sleep_until(self.clock.now() + self.clock.now().since(began_at)).await;
             }
         }
@@ -355,8 +360,8 @@ mod tests {
         executor: Executor,
         random: Random,
         core: Arc<Core>,
-        /// The bytes that each block may hold after a power loss: as of the last flush, and what was written since. The
-        /// last is what it holds now.
+        /// The contents that each block may have after a power loss: that of the last flush, and
+        /// those written since. The last one is its present content.
         blocks: Vec<Vec<u8>>,
     }
 
@@ -387,7 +392,7 @@ mod tests {
             response.buffer
         }
 
-        /// Writes, clears, moves slots or destages something.
+        /// Writes, zeroes, moves slots or destages.
         fn act(&mut self) {
             let (first, count) = (self.random.below(BLOCKS), 1 + self.random.below(4));
             let count = count.min(BLOCKS - first);
@@ -434,8 +439,8 @@ mod tests {
         }
     }
 
-    /// Extents are collected a few at a time, and between them anything happens. Whatever the checkpoint names then,
-    /// with the records behind it every block is as it was acknowledged.
+    /// Extents are collected a few at a time, and anything happens in between. With the records
+    /// behind the checkpoint every block is as it was acknowledged.
     #[test]
     fn a_checkpoint_of_extents_that_change_meanwhile_is_whole() {
         let test = block::crash_test!();
@@ -471,14 +476,15 @@ mod tests {
             for (block, (held, may_be)) in bytes.chunks(BLOCK_BYTES as usize).zip(&world.blocks).enumerate() {
                 assert!(held.iter().all(|byte| may_be.contains(byte)), "block {block}, seed {seed}");
             }
-            // And what the origin gets of it.
+            // Check also what the origin gets of it.
             let core = Arc::clone(&after.core);
             after.executor.block_on(async move { core.destage_all(|_| {}).await }).expect("nothing fails");
             assert!(origin.durable_bytes(0, bytes.len()) == bytes, "the origin, seed {seed}");
         }
     }
 
-    /// It is dirty in the checkpoint; the number that was asked for last says that it is on the origin.
+    /// It is dirty in the checkpoint, but the record number read last says that it is on the
+    /// origin.
     #[test]
     fn what_became_clean_while_a_checkpoint_was_collected_is_clean_when_the_log_is_opened() {
         const ORDERED_SEED: u64 = 0;
@@ -507,8 +513,8 @@ mod tests {
         assert_eq!(dirty, [Sector::at(20 * BLOCK_BYTES)], "what was written last is all that the origin lacks");
     }
 
-    /// What a slot covers goes from the map to the shadow, where it joins what was collected before: its rest begins in
-    /// the middle of an extent.
+    /// A slot moves what it covers from the map to the shadow, where it joins an extent that was
+    /// collected before: the rest begins in the middle of an extent.
     #[test]
     fn an_extent_that_grew_behind_what_was_collected_is_collected() {
         const VOLATILE_SEED: u64 = 3;
@@ -537,7 +543,7 @@ mod tests {
         assert!(bytes[..4 * BLOCK_BYTES as usize].iter().all(|&byte| byte == 1), "what was flushed is there");
     }
 
-    /// A log whose device takes a millisecond, with nobody who destages.
+    /// A log whose device takes a millisecond, without level 2.
     fn slow(log: &CrashLayer, origin: &CrashLayer) -> (Executor, Arc<Core>) {
         let (mut executor, workers) = (Executor::in_order(), Workers::new());
         let latency = Latency::Fixed(Duration::from_millis(1));
@@ -570,7 +576,7 @@ mod tests {
         executor.block_on(committed).expect("nothing fails");
     }
 
-    /// It may never land, and the next opening gives its number to another one.
+    /// The record may never land, and the next opening gives its number to another one.
     #[test]
     fn a_checkpoint_counts_no_record_that_is_under_way() {
         let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));
@@ -590,7 +596,8 @@ mod tests {
         assert_eq!(last, Some(Sequence::FIRST));
     }
 
-    /// The log may say by then that it must be discarded, and nobody notes any more what goes past it.
+    /// The note may say by then that the log must be discarded, and later writes past the log are
+    /// not noted any more.
     #[test]
     fn a_log_that_has_failed_takes_no_checkpoint_of_its_own_accord() {
         let (log, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(BLOCKS * BLOCK_BYTES, 2));

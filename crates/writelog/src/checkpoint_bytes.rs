@@ -1,7 +1,9 @@
-//! A checkpoint's bytes, a piece at a time: neither writing nor reading one needs all of them twice.
+//! The bytes of a checkpoint, piece by piece: neither writing nor reading needs a second copy of
+//! them all.
 //!
-//! The checksum is at the front and covers what follows, so writing goes over the pieces once before the first is sent,
-//! and what is read counts only when [`CheckpointReader::finish`] says so.
+//! The checksum is at the front and covers what follows. So writing goes over all pieces before the
+//! first one is sent, and rows that were read count only when [`CheckpointReader::finish`]
+//! succeeds.
 
 use base::buffer::Buffer;
 use base::checksum::Crc32c;
@@ -12,7 +14,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 use crate::format::{CHECKPOINT_MAGIC, CheckpointRaw, ExtentRaw, SegmentRaw};
 use crate::limits::{CHECKPOINT_IO_BYTES, UNIT_BYTES};
 
-/// A checkpoint that is put together.
+/// A checkpoint that is being built.
 #[derive(Default)]
 pub(crate) struct CheckpointBytes {
     /// All but the last are full.
@@ -21,7 +23,7 @@ pub(crate) struct CheckpointBytes {
 }
 
 impl CheckpointBytes {
-    /// Room for the head, which [`CheckpointBytes::seal`] fills in.
+    /// An empty one, with room for the head, which [`CheckpointBytes::seal`] fills in.
     pub(crate) fn new() -> Self {
         let mut bytes = Self::default();
         bytes.push(&CheckpointRaw::new_zeroed());
@@ -49,7 +51,7 @@ impl CheckpointBytes {
         self.length
     }
 
-    /// Puts `head` with its checksum in front. The pieces, in whole sectors.
+    /// Puts `head` with its checksum in front. Returns the pieces, in whole sectors.
     pub(crate) fn seal(mut self, mut head: CheckpointRaw) -> Vec<Buffer> {
         let last = self.length - (self.pieces.len() - 1) * CHECKPOINT_IO_BYTES;
         let mut checksum = Crc32c::new();
@@ -68,12 +70,12 @@ impl CheckpointBytes {
     }
 }
 
-/// A checkpoint that is read.
+/// A checkpoint that is being read.
 pub(crate) struct CheckpointReader<'a> {
     device: &'a SharedDevice,
-    /// Of what is behind `piece` on the device.
+    /// Offset on the device of what follows `piece`.
     offset: u64,
-    /// Bytes behind `piece`.
+    /// Bytes of the checkpoint behind `piece`.
     rest: u64,
     piece: Buffer,
     /// Bytes of `piece` that were taken.
@@ -87,7 +89,7 @@ fn damaged(what: &str) -> Error {
 }
 
 impl<'a> CheckpointReader<'a> {
-    /// The checkpoint at `offset`, of at most `bytes_max`, and its head.
+    /// Opens the checkpoint at `offset`, of at most `bytes_max`.
     ///
     /// # Errors
     /// `Corrupt` unless it is number `sequence` of the log `log_id`, the device's own.
@@ -152,10 +154,10 @@ impl<'a> CheckpointReader<'a> {
         Ok(())
     }
 
-    /// All rows were taken.
+    /// Checks the checksum, after all rows were taken.
     ///
     /// # Errors
-    /// `Corrupt` when they are not what was written.
+    /// `Corrupt` when the rows are not what was written.
     pub(crate) fn finish(self) -> Result<(), Error> {
         let is_whole = self.rest == 0 && self.at == self.piece.len() && self.checksum.finish() == self.expected;
         if is_whole { Ok(()) } else { Err(damaged("the log's checkpoint is damaged: its checksum is wrong")) }

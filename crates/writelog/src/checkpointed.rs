@@ -1,12 +1,13 @@
-//! The last checkpoint, and what came since: what says when the next one is due ([`crate::checkpoint`]).
+//! Time, duration and tail of the last checkpoint, from which follows when the next one is due
+//! ([`crate::checkpoint`]).
 
 use std::time::Duration;
 
 use base::clock::Instant;
 
-/// When the last checkpoint was, and what came since.
+/// The last checkpoint, and the records since.
 pub(crate) struct Checkpointed {
-    /// When it was; at first, when the log was opened.
+    /// When it was made; at first the time of the opening.
     at: Instant,
     /// How long it took.
     took: Duration,
@@ -15,17 +16,17 @@ pub(crate) struct Checkpointed {
 }
 
 impl Checkpointed {
-    /// None yet of a log that is opened `now`.
+    /// No checkpoint yet; the log is opened `now`.
     pub(crate) fn none(now: Instant) -> Self {
         Self { at: now, took: Duration::ZERO, tail_bytes: 0 }
     }
 
-    /// Bytes of records that it does not have.
+    /// Bytes of records since the last checkpoint.
     pub(crate) fn tail_bytes(&self) -> u64 {
         self.tail_bytes
     }
 
-    /// For how long there was none.
+    /// Time since the last checkpoint.
     pub(crate) fn rested(&self, now: Instant) -> Duration {
         now.since(self.at)
     }
@@ -35,18 +36,18 @@ impl Checkpointed {
         self.took
     }
 
-    /// A record came.
+    /// Notes a record of `bytes`.
     pub(crate) fn note_record(&mut self, bytes: u64) {
         self.tail_bytes += bytes;
     }
 
-    /// There is another one, with `bytes` of the records that the one before did not have.
+    /// Notes a durable checkpoint with `bytes` of the records that the one before did not have.
     pub(crate) fn note_durable(&mut self, now: Instant, bytes: u64) {
         self.tail_bytes -= bytes;
         self.at = now;
     }
 
-    /// It began at `began_at`, and all that follows from it is done.
+    /// Notes the end of a checkpoint, with all that follows from it; it began at `began_at`.
     pub(crate) fn note_end(&mut self, began_at: Instant, now: Instant) {
         self.took = now.since(began_at);
     }

@@ -1,8 +1,8 @@
-//! What of the origin's sectors is where in the log: the map, and all that follows from a change of it for segments,
-//! slots and what RAM has of the log.
+//! The contents of the log: the map of the origin's sectors, with the segments, slots and RAM
+//! copies that depend on it.
 //!
-//! Whatever takes part of a sector's newest copy away, or makes it clean, does so here: so what a segment says that it
-//! has dirty, and a slot that it has live, is what the map says of them.
+//! Every change that takes part of a sector's newest copy away, or makes it clean, is made here. So
+//! the counts of dirty sectors of a segment, and of live ones of a slot, agree with the map.
 
 use base::clock::Instant;
 
@@ -16,26 +16,27 @@ use crate::shadow::Shadow;
 use crate::stage::Stage;
 use crate::sums::Sums;
 
-/// The map of the log, with the segments and slots whose counts follow from it.
+/// The map of the log, with the segments and slots whose counts depend on it.
 pub(crate) struct Contents {
     pub(crate) layout: Layout,
     pub(crate) map: ExtentMap,
-    /// What the log has below volatile slots.
+    /// Pieces that the log has below volatile slots.
     pub(crate) shadow: Shadow,
     pub(crate) segments: Segments,
     pub(crate) stage: Option<Stage>,
     /// The newest records in RAM.
     pub(crate) records: RecordCache,
     pub(crate) sums: Sums,
-    /// Where the last record applied to the map ended: where a checkpoint of now lets replay start.
+    /// Place behind the last record applied to the map: a checkpoint of now lets replay start
+    /// there.
     pub(crate) applied: LogPlace,
-    /// Since when there have been zeroes that the origin lacks.
+    /// Since when there have been zeroes that the origin lacks; `None` when there are none.
     pub(crate) zeroes_since: Option<Instant>,
 }
 
 impl Contents {
-    /// Makes `piece` what is known of its sectors, with all that follows for what was known before. Counts the sectors
-    /// that it supersedes in the log.
+    /// Puts `piece` into the map as the newest of its sectors, and updates segments and slots for
+    /// what it replaces. Returns the count of sectors in the log that it supersedes.
     pub(crate) fn index(&mut self, piece: Piece) -> u64 {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let mut superseded = 0;
@@ -57,13 +58,13 @@ impl Contents {
             segments.add_dirty(layout.segment_of(piece.unit()), piece.sectors);
         }
         if map.clean_extents() > layout.extents_max() {
-            // The origin has what they say.
+            // The origin has the data of clean extents.
             map.sweep(|_| false);
         }
         superseded
     }
 
-    /// Forgets what is known of some sectors: the origin has newer ones.
+    /// Removes some sectors from the map: the origin has newer data.
     pub(crate) fn forget(&mut self, sector: Sector, sectors: u64) {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let mut forget = |old| {
@@ -73,10 +74,12 @@ impl Contents {
         shadow.remove(sector, sectors, forget);
     }
 
-    /// Marks what is still at the place a batch took it from as clean. Returns the sectors that became clean.
+    /// Marks clean what is still at the place from which a batch sent it. Returns the sectors that
+    /// became clean.
     pub(crate) fn mark_clean(&mut self, sent: &Piece) -> u64 {
         if sent.is_in_stage() {
-            // Straight to the origin, since the log failed: the slot is done with.
+            // It went straight to the origin, since the log failed: its slot is not needed any
+            // more.
             let there: Vec<Piece> = self.map.pieces_at(sent).collect();
             there.iter().for_each(|piece| self.forget(piece.sector, piece.sectors));
             return there.iter().map(|piece| piece.sectors).sum();
@@ -88,7 +91,7 @@ impl Contents {
         let shadowed: Vec<Piece> = shadow.pieces_at(sent).filter(|piece| !piece.tag.is_lost()).collect();
         shadowed.iter().for_each(|piece| shadow.remove(piece.sector, piece.sectors, &mut clean));
         if sent.is_zero() {
-            // Clean zeroes say nothing that the origin does not.
+            // Clean zeroes need no extent: the origin has them.
             let zeroes: Vec<Piece> = map
                 .pieces(sent.sector, sent.sectors)
                 .filter(|piece| piece.is_zero() && !piece.tag.is_dirty())
@@ -98,12 +101,13 @@ impl Contents {
         cleaned
     }
 
-    /// The parts of `held` that the log still has to give to the origin from its place.
+    /// The parts of `held` that are still at its place and that the origin lacks.
     pub(crate) fn owed_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
         self.map.pieces_at(held).filter(|piece| piece.tag.is_dirty()).chain(self.shadow.pieces_at(held))
     }
 
-    /// What the log has and the origin lacks, from `sector` on, ascending: all that is dirty but what is in slots.
+    /// Pieces in the log that the origin lacks, from `sector` on, ascending: all dirty ones except
+    /// those in slots.
     pub(crate) fn owed_from(&self, sector: Sector) -> impl Iterator<Item = Piece> + '_ {
         let mut logged = self.map.dirty_from(sector).filter(|piece| !piece.is_in_stage()).peekable();
         let mut shadowed = self.shadow.from(sector).peekable();
@@ -114,42 +118,45 @@ impl Contents {
         })
     }
 
-    /// [`Contents::owed_from`] of what begins before `sector` and reaches behind it, from there on.
+    /// The piece of [`Contents::owed_from`] that begins before `sector` and reaches behind it, from
+    /// there on.
     pub(crate) fn owed_across(&self, sector: Sector) -> impl Iterator<Item = Piece> + '_ {
         let logged = self.map.dirty_across(sector).filter(|piece| !piece.is_in_stage());
         logged.into_iter().chain(self.shadow.across(sector))
     }
 
-    /// Count of extents that a checkpoint names, at most: slots are not among them.
+    /// Most extents that a checkpoint names: slots are not among them.
     pub(crate) fn owed_extents_max(&self) -> usize {
         self.map.dirty_extents() - self.map.staged_extents() + self.shadow.len()
     }
 
-    /// Count of extents that the map has at most: those that a checkpoint names, as many clean ones, and those in
+    /// Most extents of the map: those that a checkpoint names, as many clean ones, and those in
     /// slots, a sector each.
     pub(crate) fn map_extents_max(&self) -> usize {
         let slots = self.stage.as_ref().map_or(0, |stage| stage.slot_count() * stage.slot_sectors() as usize);
         2 * self.layout.extents_max() + slots
     }
 
-    /// Whether an extent says where its bytes are: dirty ones always do, clean ones until their segment is used again.
+    /// Whether the place of an extent is valid: that of a dirty one always is, that of a clean one
+    /// until its segment is used again.
     pub(crate) fn is_current(&self, piece: &Piece) -> bool {
         piece.tag.is_dirty()
             || !piece.is_in_segment()
             || piece.tag.is_of(self.segments.get(self.layout.segment_of(piece.unit())).generation)
     }
 
-    /// When the oldest of what the origin lacks and the log has was written, about.
+    /// When the oldest data was written that the log has and the origin lacks, approximately.
     pub(crate) fn oldest_in_log_at(&self) -> Option<Instant> {
         earlier(self.segments.oldest_dirty_at(), self.zeroes_since)
     }
 
-    /// Likewise, slots included.
+    /// Likewise, with the data in slots.
     pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
         earlier(self.oldest_in_log_at(), self.stage.as_ref().and_then(Stage::oldest_at))
     }
 
-    /// What is still in the slot is in the log now. What a newer slot has is the newest in the log all the same.
+    /// Notes that the data of a slot is in the log now. A newer slot that covers part of it remains
+    /// the newest.
     pub(crate) fn note_moved(&mut self, slot: SlotNumber, piece: &Piece) {
         let Self { layout, map, shadow, segments, stage, .. } = self;
         let Some(stage) = stage else { return };
@@ -177,8 +184,7 @@ impl Contents {
         stage.finish_move(slot);
     }
 
-    /// Clean extents that nothing refers to any more are swept out when they are many; and all clean ones, when too
-    /// many are left.
+    /// Removes stale clean extents when they are many; and all clean ones when too many are left.
     pub(crate) fn sweep_if_large(&mut self) {
         if self.map.len() <= 2 * self.map.dirty_extents() + self.layout.extents_max() / 2 {
             return;
@@ -188,7 +194,7 @@ impl Contents {
             piece.is_in_segment() && piece.tag.is_of(segments.get(layout.segment_of(piece.unit())).generation)
         });
         if map.clean_extents() > layout.extents_max() / 4 * 3 {
-            // Otherwise it would soon be swept again, for nothing.
+            // Otherwise the next sweep would soon follow, and find little.
             map.sweep(|_| false);
         }
     }
@@ -233,7 +239,7 @@ mod tests {
     const SECTORS: u64 = 48;
     const SECTORS_MAX: u64 = 4;
 
-    /// Beside it, what is known of each sector.
+    /// The contents, with a model of each sector beside them.
     struct World {
         contents: Contents,
         twin: [Known; SECTORS as usize],
@@ -244,9 +250,9 @@ mod tests {
 
     #[derive(Clone, Copy, Default)]
     struct Known {
-        /// Where its newest bytes are, and whether the origin lacks them.
+        /// Place of its newest bytes, and whether the origin lacks them.
         newest: Option<(Place, bool)>,
-        /// What the log has below a slot, and the origin lacks.
+        /// Place in the log below a slot that the origin lacks.
         below: Option<Place>,
     }
 
@@ -274,7 +280,7 @@ mod tests {
             Self { contents, twin: [Known::default(); SECTORS as usize], open, offset: 0, sequence: Sequence::NONE }
         }
 
-        /// The next place of the log for so many sectors, and a tag for them.
+        /// The next place of the log for `sectors`, and a tag for them.
         fn next_place(&mut self, sectors: u64) -> (Place, Tag) {
             let segments = &mut self.contents.segments;
             if self.offset + sectors * UNIT_BYTES > self.contents.layout.segment_bytes {
@@ -312,7 +318,7 @@ mod tests {
             }
         }
 
-        /// What no slot has: those are emptied first.
+        /// Writes to the log what no slot has: slots are emptied first.
         fn write_log(&mut self, sector: Sector, sectors: u64, is_zeroing: bool) {
             if self.is_staged(sector, sectors) {
                 return;

@@ -1,4 +1,4 @@
-//! What all operations of one write log share: the devices, the locks, the state.
+//! The parts that all operations of one write log share: the devices, the locks, the state.
 //!
 //! Locks, taken in this order and released in any:
 //!
@@ -10,11 +10,11 @@
 //! | `moving`, async | a round of level 1 | slots leaving in their order |
 //! | `superblock`, async | a checkpoint | one checkpoint at a time |
 //! | `below` | reads that wait for a device (shared), what changes the origin | what a read finds on the origin as it was when it began |
-//! | `state`, a mutex | nobody across an await | map, segments, slots, records under way |
+//! | `state`, a mutex | never held across an await | map, segments, slots, records under way |
 //!
-//! Neither level needs `ranges`, so requests that wait for room never stand in the way of what makes it. A sector in
-//! the map is never read from the origin, and only batches write there, one at a time; so what a read finds on the
-//! origin is not older than what it must see.
+//! Neither level needs `ranges`, so requests that wait for room never stand in the way of what
+//! makes it. A sector in the map is never read from the origin, and only batches write there, one
+//! at a time; so what a read finds on the origin is not older than what it must return.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,30 +49,30 @@ use crate::segments::Segments;
 use crate::status::RecoveryReport;
 use crate::tag::Tag;
 
-/// What all operations of one write log share.
+/// The parts that all operations of one write log share.
 pub(crate) struct Core {
     pub(crate) log_device: SharedDevice,
     pub(crate) origin: Origin,
     pub(crate) life: Life,
     pub(crate) uuid: uuid::Uuid,
     pub(crate) layout: Layout,
-    /// As it was opened: when level 2 does what may have changed since ([`Core::level2`]).
+    /// The options of the open; level 2's may have changed since ([`Core::level2`]).
     pub(crate) options: OpenOptions,
     pub(crate) level2: Mutex<Level2>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) ranges: RangeLock,
     pub(crate) below: RangeLock,
-    /// Also keeps what is begun of an epoch: only who may send knows how far it is sent.
+    /// Also guards the unfinished epoch: only the holder, which sends, knows how far it is sent.
     pub(crate) destaging: futures_util::lock::Mutex<Option<Epoch>>,
     pub(crate) moving: futures_util::lock::Mutex<()>,
     pub(crate) checking: futures_util::lock::Mutex<()>,
     /// Held while a checkpoint runs.
     pub(crate) superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
     pub(crate) workers: Workers,
-    /// Memory of records and of segments that level 2 reads, used again and again: new pages would cost more than what
-    /// is done with them.
+    /// Buffers of records and of segments that level 2 reads, used again and again: new pages would
+    /// cost more than the work on them.
     pub(crate) buffers: BufferPool,
-    /// Notified when room was made or something came to rest: whoever waits looks again.
+    /// Notified when room was made or something came to rest: each waiting task looks again.
     pub(crate) changed: Signal,
     /// Notified when background work may have become necessary.
     pub(crate) background: Signal,
@@ -81,7 +81,7 @@ pub(crate) struct Core {
     pub(crate) recovery: RecoveryReport,
     /// Grows with each request: an interruptible batch stops when it does.
     pub(crate) request_count: AtomicU64,
-    /// Bytes of writes that were let in and have not come to the queue or the slots yet.
+    /// Bytes of writes that were admitted and are not in the queue or the slots yet.
     pub(crate) entering_bytes: AtomicU64,
     /// When the last request came, in nanoseconds of the clock.
     pub(crate) last_request_ns: AtomicU64,
@@ -92,13 +92,13 @@ pub(crate) struct Core {
 pub(crate) struct State {
     pub(crate) contents: Contents,
     pub(crate) appender: Appender,
-    /// How far the origin is (destage order `log`).
+    /// How far the origin has the log (destage order `log`).
     pub(crate) destaged: Destaged,
-    /// Segments that the next checkpoint lets go, as of the last batch.
+    /// Count of segments that the next checkpoint releases, as of the last batch.
     pub(crate) releasable_count: u32,
-    /// Who waits to change something.
+    /// Changes that wait for admission.
     pub(crate) line: Line,
-    /// How fast changes may come for the room that level 2 makes in the log.
+    /// How fast changes are admitted for the room that level 2 makes in the log.
     pub(crate) pace: Pace,
     /// Likewise for the slots that level 1 empties.
     pub(crate) slot_pace: Pace,
@@ -110,9 +110,10 @@ pub(crate) struct State {
     pub(crate) is_gated: bool,
     /// Where the next batch in order of LBA begins.
     pub(crate) lba_cursor: Sector,
-    /// The log device refused a record or a checkpoint. From then on writes go to the origin.
+    /// Whether the log device refused a record or a checkpoint. From then on writes go to the
+    /// origin.
     pub(crate) failure: Failure,
-    /// Why the last batch of level 2 did not succeed.
+    /// The error of the last batch of level 2, if it failed.
     pub(crate) destage_failure: Option<String>,
 }
 
@@ -130,7 +131,7 @@ impl State {
         segments.max(self.contents.owed_extents_max() as f64 / layout.extents_max() as f64)
     }
 
-    /// Count of changes that wait for their turn or for a record.
+    /// Count of changes that wait for admission or for a record.
     pub(crate) fn waiting_count(&self) -> usize {
         self.line.len() + self.appender.queue_count()
     }
@@ -147,7 +148,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a future now; whatever it leaves undone is done by the workers.
+    /// Polls a future once now; the workers carry it on if it is not done.
     pub(crate) fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
         drop(Completion::task(&self.workers, async move {
             future.await;
@@ -174,8 +175,8 @@ impl Core {
         self.state().failure.has_come()
     }
 
-    /// Whether a write of this length goes to slots. Where the order is kept all do, a piece at a time; else large ones
-    /// go to the log at once.
+    /// Whether a write of this length goes to slots. Where the order is kept every write does, a
+    /// piece at a time; else large ones go straight to the log.
     pub(crate) fn fits_stage(&self, state: &State, length: u64) -> bool {
         if !self.is_staged() {
             return false;
@@ -185,25 +186,25 @@ impl Core {
         !state.failure.has_come() && (self.keeps_order() || length <= stage_bytes / 8)
     }
 
-    /// When data leaves for the origin, and how fast.
+    /// The present options of level 2.
     pub(crate) fn level2(&self) -> Level2 {
         *self.level2.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How old what was written at `at` is, as a share of the largest age.
+    /// Age of data written at `at`, as a share of the largest age.
     pub(crate) fn share_of_age(&self, at: Instant) -> f64 {
         self.clock.now().since(at).as_secs_f64() / self.level2().age_max.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Sectors of the log were written again before they were sent. In order `log` they are sent all the same, unless
-    /// both are in one epoch.
+    /// Counts sectors of the log that were written again before they were sent. In order `log` they
+    /// count only within one epoch: else they are sent all the same.
     pub(crate) fn count_superseded(&self, sectors: u64) {
         if !self.keeps_order() {
             self.counters.superseded(sectors);
         }
     }
 
-    /// Memory with whatever it held before.
+    /// A buffer with arbitrary former contents.
     pub(crate) fn used_buffer(&self, length: usize) -> Buffer {
         self.buffers.try_acquire(length).unwrap_or_else(|| Buffer::zeroed(length))
     }
@@ -213,7 +214,7 @@ impl Core {
         self.clock.now().since(Instant::from_nanoseconds(self.last_request_ns.load(Ordering::Relaxed)))
     }
 
-    /// A tag for data that goes to a segment now.
+    /// The tag of data that goes to a segment now.
     pub(crate) fn tag_for(segments: &Segments, segment: SegmentNumber) -> Tag {
         Tag::dirty(segments.get(segment).generation)
     }

@@ -1,11 +1,11 @@
-//! Counts since a log was opened.
+//! Counters since a log was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limits::{SIZE_CLASSES, UNIT_BYTES};
 use crate::reads::ReadCounters;
 
-/// Counts of requests by size, which several threads may count: up to 512 bytes, 1 KiB, ... 1 MiB, and more.
+/// Counts of requests by size, shared by threads: up to 512 bytes, 1 KiB, ... 1 MiB, and more.
 #[derive(Default)]
 pub(crate) struct SizeCounters([AtomicU64; SIZE_CLASSES]);
 
@@ -44,7 +44,7 @@ pub(crate) struct Counters {
     pub(crate) lost_bytes: AtomicU64,
 }
 
-/// What it counts now.
+/// The value of a counter now.
 pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }

@@ -1,24 +1,25 @@
-//! How far the origin is in the order of the log: where the next epoch begins ([`crate::epoch`]), and whether it may
-//! have an end.
+//! How far the origin has the records in the order of the log: where the next epoch begins
+//! ([`crate::epoch`]), and whether it may have an end.
 use store::Sequence;
 
-/// How far the origin has the log. Sequences are those of records.
+/// How far the origin has the log, in sequences of records.
 pub(crate) struct Destaged {
-    /// Everything up to this record is on the origin, but for what is newer in the epoch that is under way, and nothing
-    /// behind it is clean: a step of an epoch becomes clean when all of it is there, and this says so first.
+    /// Everything up to this record is on the origin, where the epoch under way has nothing newer,
+    /// and nothing behind it is clean. When a step of an epoch is on the origin this number moves
+    /// first, then its sectors become clean.
     sequence: Sequence,
-    /// The last record that was found when the log was opened: the program before sent nothing newer.
+    /// The last record that the opening found: the program before sent nothing newer.
     found: Sequence,
-    /// The last record with what another order left: until it is destaged a checkpoint says that the log is in no
-    /// order.
+    /// The last record with data that another order left: until it is destaged a checkpoint says
+    /// that the log is in no order.
     leftovers_end: Sequence,
-    /// Whether an epoch may end behind `sequence`. With slots many records may come before one does: nobody looks for
-    /// it until then.
+    /// Whether an epoch may end behind `sequence`. With slots many records may come without such an
+    /// end: the search waits until one may have come.
     may_have_epoch: bool,
 }
 
 impl Destaged {
-    /// Nothing is on the origin yet of a log in which `found` is the last record.
+    /// Nothing is on the origin yet; `found` is the last record of the log.
     pub(crate) fn new(found: Sequence) -> Self {
         Self { sequence: Sequence::NONE, found, leftovers_end: Sequence::NONE, may_have_epoch: true }
     }
@@ -28,38 +29,39 @@ impl Destaged {
         self.sequence
     }
 
-    /// The last record that was found when the log was opened.
+    /// The last record that the opening found.
     pub(crate) fn found(&self) -> Sequence {
         self.found
     }
 
-    /// What the program before said is on the origin, or what turned out to be.
+    /// Sets how far the origin is, from the superblock or from what the opening found out.
     pub(crate) fn begin_at(&mut self, sequence: Sequence) {
         self.sequence = sequence;
     }
 
-    /// What was found is what another order left, and goes first.
+    /// Notes that the records found were left by another order, and go first.
     pub(crate) fn begin_with_leftovers(&mut self) {
         self.leftovers_end = self.found;
     }
 
-    /// Whether what another order left is not all on the origin when everything up to `sequence` is.
+    /// Whether data left by another order is still missing on the origin when everything up to
+    /// `sequence` is there.
     pub(crate) fn has_leftovers_behind(&self, sequence: Sequence) -> bool {
         sequence < self.leftovers_end
     }
 
-    /// A step of an epoch is on the origin, and `end` is its last record.
+    /// Notes that a step of an epoch is on the origin; `end` is its last record.
     pub(crate) fn note_step(&mut self, end: Sequence) {
         self.sequence = end;
         self.may_have_epoch = true;
     }
 
-    /// A record came after which an epoch can end.
+    /// Notes a record after which an epoch can end.
     pub(crate) fn note_epoch_end(&mut self) {
         self.may_have_epoch = true;
     }
 
-    /// Whether it is worth looking for the end of the next epoch. Not again until one may have come.
+    /// Whether to look for the end of the next epoch; then not again until one may have come.
     pub(crate) fn take_epoch_hint(&mut self) -> bool {
         std::mem::replace(&mut self.may_have_epoch, false)
     }

@@ -1,4 +1,4 @@
-//! Each request goes its way.
+//! Dispatch of requests to the code that carries them out.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,8 @@ impl Core {
             }
             Operation::Discard { .. } => {
                 let entrance = self.enter(submitter, self.range_of_zeroes(range), 0);
-                // Where the origin promises nothing of what it reads as later, neither does the log.
+                // Where the origin does not promise zeroes after a discard, the log does not
+                // either.
                 let promises_zeroes = self.origin.device().geometry().discard_reads_zeroes;
                 let zeroed = if promises_zeroes { Zeroed::MayDiscard } else { Zeroed::Discarded };
                 Completion::task(workers, write::write_zeroes(core, range, zeroed, entrance))
@@ -52,8 +53,8 @@ impl Core {
         }
     }
 
-    /// Zeroes go to the log past the slots. Where the order is kept they wait until the slots are empty and nobody else
-    /// writes.
+    /// Zeroes go to the log, not to slots. Where the order is kept they wait until the slots are
+    /// empty, with all other changes held back.
     fn range_of_zeroes(&self, range: ByteRange) -> ByteRange {
         if self.is_staged() && self.keeps_order() { ByteRange { offset: 0, length: u64::MAX } } else { range }
     }

@@ -1,19 +1,19 @@
-//! Who may change something now, and who waits for his turn.
+//! Admission of changes: which may start now, and which wait for their turn.
 //!
 //! | a change waits | until |
 //! |---|---|
-//! | while as much waits for a record as may | a record has taken some |
+//! | while the queue for records is full | a record has taken some of it |
 //! | while no slot is free, where it goes to slots | one is |
-//! | while the log would soon be full | its turn at the pace at which room is made ([`crate::pace`]) |
+//! | while the log would soon be full | its turn, at the pace at which room is made ([`crate::pace`]) |
 //! | to slots, while these would soon be full | likewise, at the pace at which slots come free |
 //! | during a round in the paper's profile | its end |
 //!
-//! Those who wait go in by turns of their submitters ([`block::fair_queue`]), so that one who sends much delays
-//! himself.
+//! Waiting changes are admitted by turns of their submitters ([`block::fair_queue`]), so that a
+//! submitter of many changes delays only its own.
 //!
-//! A change takes its place among overlapping requests when it goes in, not before. So reads of a block whose write
-//! waits are answered, with what was there before: nobody was told of the write yet. Changes of one submitter go in in
-//! the order in which they came.
+//! A change takes its place among overlapping requests at its admission, not before. So a read of a
+//! block whose write still waits is answered with the old content: that write is not acknowledged
+//! yet. Changes of one submitter are admitted in their order.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -30,15 +30,15 @@ use crate::limits::{QUEUE_BYTES_MAX, QUEUE_BYTES_WHEN_FULL, UNIT_BYTES};
 use crate::line::{ChangeBytes, SharedPlace, Waiting};
 use crate::pace::log_cost;
 
-/// A change that was submitted.
+/// A submitted change: admitted, or waiting for admission.
 pub(crate) enum Entrance {
-    /// It is in.
+    /// It is admitted.
     Open(Acquire),
-    /// It waits for its turn, and finds its place then.
+    /// It waits for its turn, and finds its place among overlapping requests then.
     Later { turn: Completion, place: SharedPlace },
 }
 
-/// Why nobody goes in now.
+/// Why no change is admitted now.
 enum Closed {
     /// Until something changes.
     UntilChanged,
@@ -47,7 +47,8 @@ enum Closed {
 }
 
 impl Core {
-    /// A change of `range` by writing `bytes`. Its place among those that overlap is taken here, if it may go in now.
+    /// Submits a change of `range` that writes `bytes`. If it may be admitted now, it takes its
+    /// place among overlapping requests here.
     pub(crate) fn enter(self: &Arc<Self>, submitter: Submitter, range: ByteRange, bytes: u64) -> Entrance {
         let (entrance, is_first) = {
             let state = &mut *self.state();
@@ -80,7 +81,7 @@ impl Core {
         }
     }
 
-    /// Lets those in who wait, as they may. Ends when nobody does.
+    /// Admits waiting changes as they may be. Ends when none waits.
     async fn serve_line(self: Arc<Self>) {
         loop {
             let count = self.changed.count();
@@ -94,7 +95,8 @@ impl Core {
         }
     }
 
-    /// Lets in who may go in now. Says why others may not; `None` when nobody waits any more.
+    /// Admits the waiting changes that may be admitted now. Returns why the next one may not;
+    /// `None` when none waits any more.
     fn admit_due(&self) -> Option<Closed> {
         let mut entered = Vec::new();
         let closed = {
@@ -117,7 +119,7 @@ impl Core {
         let is_over = closed.is_none();
         entered.into_iter().for_each(|turn| turn.complete(Response::done(Buffer::empty())));
         if is_over {
-            // Closing waits for it.
+            // A close waits until none waits.
             self.changed.notify();
         }
         closed
@@ -130,19 +132,19 @@ impl Core {
             slots => state.slot_pace.admit(now, slots, self.free_slot_bytes(state)),
         }
         self.entering_bytes.fetch_add(bytes_needed.data, Ordering::Relaxed);
-        // Here, so that nobody who comes later is before it.
+        // Taken here, so that no later change comes before it.
         self.ranges.exclusive(range)
     }
 
-    /// Why a change may not go in now.
+    /// Why a change may not be admitted now.
     fn closed(&self, state: &mut State, bytes_needed: ChangeBytes) -> Option<Closed> {
         if state.failure.has_come() || state.room.stuck().is_some() {
-            // It goes elsewhere, or learns why it cannot.
+            // It goes past the log, or fails and returns the reason.
             return None;
         }
         let entering = self.entering_bytes.load(Ordering::Relaxed);
         let queue_max = if state.room.is_wanted() { QUEUE_BYTES_WHEN_FULL } else { QUEUE_BYTES_MAX };
-        // Slots have room of their own, whatever level 1 waits for.
+        // Slots have room of their own, even while level 1 waits for room.
         let is_queue_full = bytes_needed.slots == 0 && state.appender.queue_bytes() + entering > queue_max;
         let has_slot = bytes_needed.slots == 0 || self.free_slot_bytes(state) > 0;
         if state.is_gated || is_queue_full || !has_slot {
@@ -156,26 +158,27 @@ impl Core {
         (!wait.is_zero()).then_some(Closed::For(wait))
     }
 
-    /// Bytes of the log that nothing is on its way to.
+    /// Free bytes of the log, without those for queued entries.
     fn free_bytes(&self, state: &State) -> u64 {
         state.free_bytes(&self.layout).saturating_sub(state.appender.queue_bytes())
     }
 
-    /// Bytes of slots that nothing is on its way to.
+    /// Free bytes of slots, without those for admitted writes.
     fn free_slot_bytes(&self, state: &State) -> u64 {
         let free_count = state.contents.stage.as_ref().map_or(0, |stage| stage.slot_count() - stage.used_count());
         (free_count as u64 * self.layout.slot_bytes).saturating_sub(self.entering_bytes.load(Ordering::Relaxed))
     }
 
-    /// Waits until nobody is at work, and keeps everybody out until the guards are dropped. Whoever waits for his turn
-    /// goes on waiting: while applications write more than the log takes in there is always one.
+    /// Waits until no request is under way, and keeps new ones out until the guards are dropped.
+    /// Changes that wait for admission go on waiting: while clients write more than the log takes
+    /// in there always are some.
     pub(crate) async fn exclude_requests(&self) -> (RangeGuard, RangeGuard) {
         let everything = ByteRange { offset: 0, length: u64::MAX };
         let requests = self.ranges.exclusive(everything).await;
         (requests, self.below.exclusive(everything).await)
     }
 
-    /// Waits until nobody waits for his turn. Whoever comes later is for the caller to keep out.
+    /// Waits until no change waits for admission. The caller keeps new ones out.
     pub(crate) async fn line_emptied(&self) {
         loop {
             let count = self.changed.count();
@@ -188,7 +191,8 @@ impl Core {
 }
 
 impl Entrance {
-    /// Goes in: waits for its turn, and then for requests before it that overlap. `bytes` is what it entered with.
+    /// Waits for its turn, and then for overlapping requests before it. `bytes` is the same as in
+    /// `enter`.
     pub(crate) async fn pass(self, core: &Core, bytes: u64) -> RangeGuard {
         let place = match self {
             Self::Open(place) => place,

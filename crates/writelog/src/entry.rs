@@ -1,4 +1,4 @@
-//! What waits for a record of the log, and who waits for it.
+//! Entries that wait for a record of the log, and the ticket of their owner.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +13,13 @@ use crate::limits::{EXTENTS_OF_A_CHANGE, LOGICAL_BLOCK_BYTES_MAX, SEGMENT_BYTES_
 use crate::numbers::{Sector, SlotNumber};
 use crate::place::Zeroed;
 
-/// Data up to here is not split between records: a request stays in one piece.
+/// Data up to this size is not split between records: such a request stays whole.
 const WHOLE_BYTES_MAX: u64 = SEGMENT_BYTES_PAPER as u64 / 2;
 
-/// Requests are split where sectors are multiples of this: the largest blocks that an origin has.
+/// Entries are split only at multiples of this: the largest block of an origin.
 const SPLIT_SECTORS: u64 = LOGICAL_BLOCK_BYTES_MAX as u64 / UNIT_BYTES;
 
-/// What is to be recorded of a run of sectors.
+/// The content that a record has for a run of sectors.
 pub(crate) enum Content {
     Bytes { buffer: Arc<Buffer>, at: usize },
     Slot(SlotNumber),
@@ -60,7 +60,7 @@ impl Entry {
         }
     }
 
-    /// The slot that it moves.
+    /// The slot that it moves, if it moves one.
     pub(crate) fn slot(&self) -> Option<SlotNumber> {
         match self.content {
             Content::Slot(slot) => Some(slot),
@@ -68,7 +68,7 @@ impl Entry {
         }
     }
 
-    /// What the record says of it.
+    /// Its row in the record.
     pub(crate) fn raw(&self) -> EntryRaw {
         let (kind, flags) = match self.content {
             Content::Bytes { .. } | Content::Slot(_) => (ENTRY_DATA, 0),
@@ -79,8 +79,8 @@ impl Entry {
         EntryRaw { sector: self.sector.into(), sectors: (self.sectors as u32).into(), kind, flags, reserved: [0; 2] }
     }
 
-    /// Cuts off as much as fits into `room` bytes. Each part is sent on its own, so it ends where a block of the origin
-    /// does. Short ones and slots stay whole.
+    /// Splits off as much as fits into `room` bytes. Each part is destaged on its own, so it ends
+    /// at a block of the origin. Short entries and slots stay whole.
     pub(crate) fn split_off(&mut self, room: u64) -> Option<Self> {
         let end = (self.sector + room / UNIT_BYTES).last_multiple_of(SPLIT_SECTORS);
         let part = end.max(self.sector) - self.sector;
@@ -97,14 +97,14 @@ impl Entry {
     }
 }
 
-/// Extents that a slot adds to a checkpoint when it is moved, at most: newer ones may hold parts of it, so that each
-/// sector is one.
+/// Extents that a moved slot adds to a checkpoint, at most: newer slots may hold parts of it, so
+/// each sector may be one.
 pub(crate) fn extents_of_slot(sectors: u64) -> usize {
     EXTENTS_OF_A_CHANGE + sectors as usize
 }
 
-/// Several entries whose owner is told when all are durable, or that some are not. In either case none is on its way
-/// any more: the owner then lets others change the same sectors.
+/// The completion of several entries: it ends when all are durable, or some refused, and none is
+/// under way any more. The owner then lets others change the same sectors.
 pub(crate) struct Ticket {
     rest: AtomicU32,
     owner: Mutex<Owner>,
@@ -116,7 +116,7 @@ struct Owner {
 }
 
 impl Ticket {
-    /// For so many entries, and what tells their owner.
+    /// A ticket for `entry_count` entries, and its completion.
     pub(crate) fn new(entry_count: usize) -> (Completion, Arc<Self>) {
         let (completion, sender) = Completion::slot();
         let owner = Mutex::new(Owner { sender: Some(sender), error: None });
@@ -128,7 +128,7 @@ impl Ticket {
         Arc::clone(self)
     }
 
-    /// One of the entries is durable, or refused and on its way no more.
+    /// Notes that one of the entries is durable, or refused and not under way any more.
     pub(crate) fn finish(&self, result: Result<(), Error>) {
         let sent = {
             let mut owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,19 +9,22 @@
 //!   on the origin    all  |  some, in any order |  nothing
 //!   clean            all  |  nothing            |  nothing
 //! ```
-//! - Where an epoch ends is decided once. If it is more than a batch it is sent in *steps*, in the order of the log: a
-//!   step has what some segments have of the epoch, but for what is newer in a later one. When it is on the origin,
-//!   `destaged_sequence` moves to the end of these segments, and only then its sectors become clean and make room. So
-//!   whatever a crash forgets is dirty, and is sent again with all that came after it.
-//! - A step may be sent in several batches, since requests interrupt them; each goes on, in order of LBA, where the one
-//!   before was flushed.
-//! - The first epoch of an opening has all records that were found then: of these a program that was killed may have
-//!   sent any, and forgotten that it did. So it does not matter which step of an epoch a crash comes after: the next
-//!   opening's first epoch ends no earlier.
-//! - What another order left when the log was opened is the first epoch likewise. Until it is on the origin checkpoints
-//!   keep the number of another order, so that whoever opens the log after a crash begins with all that is there again.
-//! - Its bytes stay in RAM from when its end is looked for if they are no more than a batch; else those of a step are
-//!   read when its turn comes. What it takes besides is one entry for each write in it.
+//! - The end of an epoch is decided once. If the epoch is more than a batch it is sent in *steps*,
+//!   in the order of the log: a step is what some segments have of the epoch, except what is newer
+//!   in a later one. When it is on the origin, `destaged_sequence` moves to the end of these
+//!   segments, and only then its sectors become clean and make room. So data that a crash leaves
+//!   dirty is sent again with all that came after it.
+//! - A step may be sent in several batches, since requests interrupt them; each continues, in order
+//!   of LBA, where the one before was flushed.
+//! - The first epoch of an opening has all records that the opening found: a program that was
+//!   killed may have sent any of them without recording it. So it does not matter after which step
+//!   of an epoch a crash comes: the next opening's first epoch ends no earlier.
+//! - Data left by another order when the log was opened is such a first epoch, too. Until it is on
+//!   the origin checkpoints keep the code of another order, so that an opening after a crash begins
+//!   with all of the rest.
+//! - If the epoch is no more than a batch its bytes stay in RAM from the search for its end; else
+//!   those of a step are read when its turn comes. Apart from that it takes one entry for each
+//!   write in it.
 
 use std::collections::BTreeMap;
 use store::Sequence;
@@ -29,52 +32,53 @@ use store::Sequence;
 use crate::map::Piece;
 use crate::numbers::Sector;
 
-/// What is sent before anything that came after it.
+/// An epoch: it is sent before anything that came after it.
 pub(crate) struct Epoch {
-    /// What is under way of it.
+    /// The step under way.
     step: Option<Step>,
-    /// What comes behind that, by the last record of the segment that it is in: of each sector what is newest in the
-    /// epoch.
+    /// The pieces of later steps, by the last record of their segment: for each sector the newest
+    /// in the epoch.
     rest: BTreeMap<Sequence, Vec<Piece>>,
 }
 
-/// What is sent of an epoch before `destaged_sequence` moves.
+/// A part of an epoch, after which `destaged_sequence` moves.
 struct Step {
     /// Its last record.
     end: Sequence,
     /// Disjoint, ascending.
     pieces: Vec<Piece>,
-    /// Before this sector all of it is on the origin, durably.
+    /// All pieces before this sector are on the origin, durably.
     sent_to: Sector,
 }
 
-/// What a batch sends of an epoch.
+/// The part of an epoch that one batch sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Behind its last sector.
+    /// The sector behind its last one.
     pub(crate) end_sector: Sector,
-    /// Whether nothing of its step comes behind it.
+    /// Whether it is the last part of its step.
     pub(crate) is_last: bool,
 }
 
 impl Epoch {
-    /// One of which nothing is sent, by the last record of the segment that each piece is in.
+    /// An epoch of which nothing is sent yet: its pieces, by the last record of their segment.
     pub(crate) fn new(rest: BTreeMap<Sequence, Vec<Piece>>) -> Self {
         Self { step: None, rest }
     }
 
-    /// The next pieces, with about so many bytes, and which part of their step they are.
+    /// The next pieces, of about `bytes_max` bytes, and which part of their step they are.
     pub(crate) fn next_part(&mut self, bytes_max: u64) -> (Vec<Piece>, Part) {
         let rest = &mut self.rest;
         self.step.get_or_insert_with(|| Step::first_of(rest, bytes_max)).next_part(bytes_max)
     }
 
-    /// The step under way is on the origin up to `sector`, durably.
+    /// Notes that the step under way is on the origin up to `sector`, durably.
     pub(crate) fn sent_to(&mut self, sector: Sector) {
         self.step.iter_mut().for_each(|step| step.sent_to = sector);
     }
 
-    /// The step under way is on the origin, durably. Its last record, and what it had.
+    /// Ends the step under way: it is on the origin, durably. Returns its last record and its
+    /// pieces.
     pub(crate) fn end_step(&mut self) -> Option<(Sequence, Vec<Piece>)> {
         self.step.take().map(|step| (step.end, step.pieces))
     }
@@ -85,7 +89,7 @@ impl Epoch {
 }
 
 impl Step {
-    /// What the oldest segments have, up to so many bytes, but at least one of them.
+    /// The step of the oldest segments, up to `bytes_max` bytes, with at least one segment.
     fn first_of(rest: &mut BTreeMap<Sequence, Vec<Piece>>, bytes_max: u64) -> Self {
         let mut step = Self { end: Sequence::NONE, pieces: Vec::new(), sent_to: Sector::FIRST };
         let mut bytes = 0;

@@ -1,10 +1,10 @@
-//! What the origin says happened to it.
+//! Events of the origin, and how the log handles them.
 //!
 //! | event | here | passed on |
 //! |---|---|---|
-//! | writes lost | what a batch has sent and not flushed stays dirty | no: what was acknowledged is in the log |
+//! | writes lost | what a batch has sent and not flushed stays dirty | no: acknowledged writes are in the log |
 //! | invalidated | clean copies of the range are forgotten, after the requests in flight | yes |
-//! | identity changed | nothing in the log belongs to it: no request is taken any more, and nothing is destaged | yes |
+//! | identity changed | the content is of another disk: requests are refused, and nothing is destaged | yes |
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
 //! | resized, offline, back | nothing | yes |
 
@@ -24,7 +24,7 @@ impl Core {
         self.origin.reports.follow(&self.life, &self.background, |event| self.handle_origin_event(event)).await;
     }
 
-    /// Handles the events that have come until now.
+    /// Handles the events received so far.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) {
         while let Some(event) = self.origin.reports.take() {
             self.handle_origin_event(&event);
@@ -67,7 +67,7 @@ impl Core {
         });
     }
 
-    /// Forgets clean copies of so many sectors from `sector` on, which the caller has alone.
+    /// Forgets clean copies of `sectors` from `sector` on. The caller holds the range exclusively.
     pub(crate) fn forget_clean_in(&self, (sector, sectors): (Sector, u64)) {
         let state = &mut *self.state();
         let clean: Vec<Piece> =

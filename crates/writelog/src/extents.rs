@@ -1,4 +1,4 @@
-//! Which parts of a range are stored: what is in the log, and for the rest what the origin says.
+//! The extents of a range: those of the log, and for the rest those of the origin.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(crate) async fn extents(core: Arc<Core>, range: ByteRange, place: Acquire) -
 }
 
 impl Core {
-    /// The first extents of a range: those up to where the log's knowledge changes, or as many as the origin answers.
+    /// The first extents of a range: up to the next change between log and origin, or as many as
+    /// the origin returns.
     async fn extents(&self, range: ByteRange) -> Result<Vec<Extent>, Error> {
         let (sector, sectors) = sectors_of(range);
         let first = {

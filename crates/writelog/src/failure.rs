@@ -1,27 +1,28 @@
-//! Whether the log device failed, and what a later start finds of that.
+//! Whether the log device failed, and how that is noted for a later start.
 
 use block::Error;
 
-/// What a later start finds of the log device's failure.
+/// How the failure of the log device is noted for a later start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureNote {
-    /// Nobody has tried to note it.
+    /// Not tried yet.
     Untried,
-    /// A checkpoint of what the log has and the origin lacks, made after the failure: the next start goes on from it.
-    /// What goes past the log to the origin is left out of another one before it is acknowledged.
+    /// By a checkpoint of what the log has and the origin lacks, made after the failure: the next
+    /// start goes on from it. When a write goes past the log to the origin, a new checkpoint
+    /// without that range is made before it is acknowledged.
     Kept,
-    /// Likewise, and that checkpoint holds nothing: whatever goes past the log needs no other.
+    /// Likewise, and that checkpoint is empty: later writes past the log need no other.
     Empty,
-    /// The log says, or the note beside it, that it must be discarded.
+    /// On the device, or in the user's note beside it: the log must be discarded.
     Discard,
-    /// Nowhere: nothing may go past the log.
+    /// Nowhere: no write may go past the log.
     Nowhere,
 }
 
-/// The first error of the log device. Once it has come it stays.
+/// The first error of the log device; it stays.
 pub(crate) struct Failure {
     error: Option<Error>,
-    /// How it was noted durably.
+    /// How it is noted durably.
     pub(crate) note: FailureNote,
 }
 
@@ -34,19 +35,19 @@ impl Failure {
         self.error.is_some()
     }
 
-    /// What the device said when it came.
+    /// The device's error.
     pub(crate) fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
 
-    /// It has come. Whether it is the first: another one is none.
+    /// Notes an error of the device. Returns whether it is the first; a later one changes nothing.
     pub(crate) fn comes(&mut self, error: &Error) -> bool {
         let is_first = self.error.is_none();
         self.error.get_or_insert_with(|| error.clone());
         is_first
     }
 
-    /// Whether it has come, and nobody has tried to note it.
+    /// Whether the device failed and noting it was not tried yet.
     pub(crate) fn is_unnoted(&self) -> bool {
         self.has_come() && self.note == FailureNote::Untried
     }

@@ -1,4 +1,4 @@
-//! What a later start finds of the log device's failure.
+//! The durable note that the log device failed, for a later start.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::failure::FailureNote;
 use crate::format::{ParametersRaw, STATE_FAILED, STATE_IN_USE};
 
 impl Core {
-    /// Notes the failure when it comes, whoever else is about to. Ends when the log closes.
+    /// Notes the failure when it comes, also when no request does. Ends when the log closes.
     pub(crate) async fn note_failure_in_background(self: Arc<Self>) {
         loop {
             let count = self.background.count();
@@ -28,13 +28,13 @@ impl Core {
         }
     }
 
-    /// Says durably that the log device refused a write, before anything goes past the log: a start that knows of
-    /// nothing would bring older data back. A device that takes a checkpoint all the same keeps what it has, and a
-    /// later start goes on from there. One that does not is noted as failed, on it or where the user of the log keeps
-    /// such notes, and must be discarded.
+    /// Notes durably that the log device refused a write, before any write goes past the log: a
+    /// start without the note would bring older data back. If the device still takes a checkpoint,
+    /// the log keeps what it has, and a later start goes on from there. Otherwise the log is marked
+    /// as failed, on the device or by the user's `failure_note`, and must be discarded.
     ///
     /// # Errors
-    /// When nobody could note it.
+    /// When the failure could be noted nowhere.
     pub(crate) async fn note_failure(self: &Arc<Self>) -> Result<(), Error> {
         let mut superblock = self.superblock.lock().await;
         let note = self.state().failure.note;
@@ -44,7 +44,8 @@ impl Core {
         self.check_note()
     }
 
-    /// Leaves out of what a later start finds what is on the origin by now: before anybody is told that it is there.
+    /// Removes from the durable note what has reached the origin since; done before a write or a
+    /// flush reports it durable.
     ///
     /// # Errors
     /// As [`Core::note_failure`].

@@ -1,4 +1,4 @@
-//! The bytes of a write log on its device. `docs/formats/writelog.md` is the page a person reads.
+//! The bytes of a write log on its device. For people: `docs/formats/writelog.md`.
 //!
 //! ```text
 //! | superblock A 4 KiB | checkpoint slot 0 | checkpoint slot 1 | segments | ... | superblock B 4 KiB |
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::limits::{RECORD_ENTRIES_MAX, UNIT_BYTES};
 
-/// What superblocks call a write log.
+/// The kind of store in the superblock.
 pub const KIND: Kind = Kind { code: *b"writelog", version: 1, version_min: 1, name: "write log" };
 
 /// Open, or its program stopped in the middle.
@@ -60,7 +60,7 @@ pub struct ParametersRaw {
     pub position_segment: U32,
     /// Segment that the record before `position` names as the next one.
     pub position_next: U32,
-    /// Bytes that the origin does not have, to inform.
+    /// Bytes that the origin does not have; only to inform.
     pub dirty_bytes: U64,
     /// Zero.
     pub reserved_2: [u8; 40],
@@ -69,7 +69,7 @@ const _: () = assert!(size_of::<ParametersRaw>() == 2704);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, checkpoint_offset) == 2576);
 const _: () = assert!(std::mem::offset_of!(ParametersRaw, position) == 2616);
 
-/// What a record says of itself, behind the record header.
+/// The head of a record, behind the record header.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct HeadRaw {
@@ -116,8 +116,8 @@ pub const ENTRY_DATA: u8 = 1;
 pub const ENTRY_ZEROES: u8 = 2;
 /// The bytes are zero and the origin may give their space back.
 pub const ENTRY_DISCARDED: u8 = 3;
-/// Flag of [`ENTRY_DISCARDED`]: nobody needs the bytes, so that the origin may keep what it has. Without it they are
-/// zero.
+/// Flag of [`ENTRY_DISCARDED`]: the client does not need the bytes, so the origin may keep what it
+/// has. Without the flag they are zero.
 pub const ENTRY_FLAG_NOT_NEEDED: u8 = 1;
 
 /// The head of a checkpoint slot; then segments, then extents.
@@ -146,8 +146,8 @@ const _: () = assert!(size_of::<CheckpointRaw>() == 64);
 /// First bytes after the checksum of a checkpoint.
 pub const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"wckp");
 
-/// Flag of a checkpoint: the highest of the 25 low bits of a place of zeroes says that nobody needs the bytes. Without
-/// it, it is one more bit of the record's sequence.
+/// Flag of a checkpoint: the highest of the 25 low bits of a place of zeroes says that the client
+/// does not need the bytes. Without the flag that bit is one more of the record's sequence.
 pub const CHECKPOINT_FLAG_DISCARDS: u32 = 1;
 
 /// A segment in use.
@@ -198,7 +198,7 @@ const _: () = assert!(size_of::<NvramRaw>() == 32);
 /// First bytes after the checksum of an NVRAM region.
 pub const NVRAM_MAGIC: u32 = u32::from_le_bytes(*b"wnvr");
 
-/// What a slot holds.
+/// The header of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub struct SlotRaw {

@@ -22,15 +22,15 @@ pub(crate) struct Found {
     pub(crate) link: u32,
     pub(crate) epoch: u64,
     pub(crate) checksum: u32,
-    /// Offset in the segment behind it.
+    /// Offset in the segment behind the record.
     pub(crate) end: u64,
-    /// What it holds, and where.
+    /// Its pieces, with their places.
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// The whole records of a segment's image with one of these sequences, in the order in which they stand: one of each,
-/// unless some are damaged or landed in the place of others. What an earlier lap left has smaller ones; behind a
-/// damaged record the next one begins at some unit.
+/// The whole records in a segment's image that have one of these sequences, in the order of their
+/// places: one of each, unless some are damaged or landed in the place of others. Records of an
+/// earlier lap have smaller sequences. Behind a damaged record the next one may begin at any unit.
 pub(crate) fn records_in(
     image: &[u8],
     sequences: RangeInclusive<Sequence>,
@@ -52,7 +52,7 @@ pub(crate) fn records_in(
     records
 }
 
-/// The whole record at `offset` of a segment's image, if there is one of this log that belongs there.
+/// The whole record at `offset` of a segment's image, if one of this log belongs there.
 pub(crate) fn find_record(
     image: &[u8],
     offset: u64,
@@ -66,8 +66,8 @@ pub(crate) fn find_record(
     record_at(bytes, offset, segment, log_id, segment_unit)
 }
 
-/// The record that begins with `bytes`, at `offset` of a segment. They were never anywhere but in RAM, or their
-/// checksum is right.
+/// The record that begins with `bytes`, at `offset` of a segment. The caller has checked the
+/// checksum, or the bytes never left RAM.
 pub(crate) fn record_at(
     bytes: &[u8],
     offset: u64,

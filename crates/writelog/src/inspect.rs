@@ -1,4 +1,4 @@
-//! Looks at a write log without opening it, and makes it a plain device again.
+//! Inspection of a write log without opening it, and its removal from a device.
 
 use std::fmt;
 
@@ -44,11 +44,11 @@ pub struct Inspection {
     pub segment_bytes: u64,
     /// Segments.
     pub segments: u32,
-    /// Of these in use.
+    /// Segments of these in use.
     pub segments_used: u32,
     /// Bytes of an NVRAM slot.
     pub slot_bytes: u64,
-    /// How the two copies of its superblock are.
+    /// State of the two copies of the superblock.
     pub superblock: Copies,
     /// Whether it was closed in order.
     pub was_closed: bool,
@@ -56,45 +56,46 @@ pub struct Inspection {
     pub has_failed: bool,
     /// Whether acknowledged data may be in NVRAM, which is not counted here.
     pub has_nvram: bool,
-    /// What [`check`] found there, if it was given the NVRAM.
+    /// What [`check`] found in the NVRAM, if it was given one.
     pub nvram: Option<NvramInspection>,
     /// Bytes that the origin does not have.
     pub dirty_bytes: u64,
-    /// Runs of these.
+    /// Count of runs of these bytes.
     pub dirty_extents: u64,
-    /// Ranges of the origin whose newest data [`check`] did not find as it was written; none without it.
+    /// Ranges of the origin whose newest data [`check`] did not find as it was written; empty
+    /// without it.
     pub damaged: Vec<DamagedRange>,
-    /// What opening it would do.
+    /// The result of a recovery as the next open would do it.
     pub recovery: RecoveryReport,
 }
 
-/// What the slots of an NVRAM hold.
+/// The contents of the slots of an NVRAM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NvramInspection {
     /// Slots.
     pub slots: u64,
-    /// Of these with a write as it was acknowledged.
+    /// Slots of these with a write as it was acknowledged.
     pub slots_whole: u64,
-    /// Bytes of these.
+    /// Bytes in these.
     pub bytes: u64,
-    /// Slots that are neither free nor whole. A power loss leaves one at most, of a write that nobody was told of or of
-    /// a slot that was being cleared; more are damage.
+    /// Slots that are neither free nor whole. A power loss leaves at most one, of a write that was
+    /// not acknowledged or of a slot that was being cleared; more are damage.
     pub slots_torn: u64,
 }
 
 impl NvramInspection {
-    /// Whether that cannot come of a power loss.
+    /// Whether there are more torn slots than a power loss leaves.
     pub fn is_damaged(&self) -> bool {
         self.slots_torn > SLOTS_TORN_MAX
     }
 }
 
-/// Bytes of the origin.
+/// A range of the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DamagedRange {
-    /// The first.
+    /// Offset of the first byte.
     pub offset_bytes: u64,
-    /// How many.
+    /// Count of bytes.
     pub length_bytes: u64,
 }
 
@@ -119,11 +120,12 @@ pub async fn inspect(log_device: &SharedDevice, clock: &dyn Clock) -> Result<Ins
     inspection(&superblock, &layout, &recovered)
 }
 
-/// Like [`inspect`], and holds everything dirty on the device against the checksums of the records it is in, and what
-/// is in `nvram`, if that is given, against those of its slots.
+/// Like [`inspect`], and compares all dirty data on the device with the checksums of its records,
+/// and the data in `nvram`, if given, with those of its slots.
 ///
 /// # Errors
-/// See [`inspect`]; `Corrupt` when the NVRAM is another log's. Damage of what is dirty is named and is no error.
+/// See [`inspect`]; `Corrupt` when the NVRAM is another log's. Damage of dirty data is listed and
+/// is no error.
 pub async fn check(
     log_device: &SharedDevice,
     nvram: Option<&dyn PersistentRegion>,
@@ -146,7 +148,7 @@ pub async fn check(
                 let (sector, sectors) = (Sector::from(raw.sector), u64::from(raw.sectors.get()));
                 found.slots_whole += 1;
                 found.bytes += sectors * UNIT_BYTES;
-                // Newer than what the log has.
+                // A slot is newer than the log.
                 recovered.map.remove(sector, sectors, |_| {});
             }
             SlotFound::Torn(raw) => {
@@ -169,12 +171,13 @@ pub async fn check(
     Ok(Inspection { damaged, nvram: slots.map(|_| found), ..inspection })
 }
 
-/// Whether the device calls itself a write log, in whatever version and however damaged.
+/// Whether the superblock names the device a write log, in whatever version and however damaged.
 pub async fn is_log(log_device: &SharedDevice) -> bool {
     superblock::is_named(log_device, KIND).await
 }
 
-/// Makes a log a plain device again. What was dirty in it is gone: the caller asks first.
+/// Erases a log, so that its device is a plain one again. Dirty data in it is gone: the caller asks
+/// first.
 ///
 /// # Errors
 /// The device's own.

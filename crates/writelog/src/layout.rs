@@ -1,4 +1,4 @@
-//! Where things lie on a log device.
+//! The layout of a log device.
 
 use base::range::ByteRange;
 use block::{Error, ErrorKind};
@@ -16,7 +16,7 @@ use crate::unit::LogUnit;
 
 const PAGE: u64 = SUPERBLOCK_BYTES as u64;
 
-/// See the picture in `format`.
+/// The offsets and sizes of all structures on a log device; the picture is in `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of a segment.
@@ -37,9 +37,9 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPlace {
     pub(crate) segment: SegmentNumber,
-    /// Segment that the record before names as the next one.
+    /// Segment that the record before this place names as the next one.
     pub(crate) next_segment: SegmentNumber,
-    /// Its offset is in the segment.
+    /// Position; its offset is within the segment.
     pub(crate) position: LogPosition,
 }
 
@@ -159,13 +159,13 @@ impl Layout {
         self.segments_offset + unit.0 * UNIT_BYTES
     }
 
-    /// Behind the last unit.
+    /// The unit behind the last one.
     pub fn end(&self) -> LogUnit {
         self.unit(SegmentNumber(self.segment_count), 0)
     }
 }
 
-/// What gives many segments, and segments of several records.
+/// A segment size that gives many segments, each with room for several records.
 fn suitable_segment_bytes(device_bytes: u64) -> u64 {
     let wanted = (device_bytes / SEGMENTS_WANTED).max(1).ilog2();
     let (least, most) = (*SEGMENT_BYTES_AUTO.start(), *SEGMENT_BYTES_AUTO.end());

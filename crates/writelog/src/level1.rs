@@ -5,8 +5,8 @@
 //! waits for one record, not for the round. In the paper's profile a round goes on until the RAM is empty, and requests
 //! wait until then: its peaks.
 //!
-//! A round begins when many slots are in use or one has been for long, in an idle moment, and when somebody needs the
-//! slots empty.
+//! A round begins when many slots are in use or one has been for long, in an idle moment, and when
+//! a flush or a request needs the slots empty.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::limits::{AGE_SHARES, DESTAGE_RETRY_MS, RECORDS_IN_FLIGHT_MAX, SEGMENT
 /// Bytes of slots that, with their table, fill a record in the smallest segment.
 const ROUND_RECORD_BYTES: u64 = SEGMENT_BYTES_PAPER as u64 / 8 * 7;
 
-/// What a round under load moves.
+/// Share of the slots in use that a round under load moves.
 const SHARE_MOVED: f64 = 0.5;
 
 impl Core {
@@ -72,8 +72,8 @@ impl Core {
                 }
             }
             match on_their_way.pop_front() {
-                // All are waited for: a slot that is still moving is not for the next round to take, nor for a flush to
-                // pass over.
+                // All records are awaited: a slot that is still moving must not be taken by the
+                // next round, nor passed over by a flush.
                 Some(oldest) => result = result.and(oldest.await.result),
                 None => return result,
             }
@@ -120,7 +120,7 @@ impl Core {
     }
 }
 
-/// Waits for a signal or for the time to pass, whichever is first.
+/// Waits for a notification of background work, at most for the time `most`.
 pub(crate) async fn wait_for(core: &Core, count: u64, most: Duration) {
     match select(core.clock.sleep(most), core.background.changed_since(count)).await {
         Either::Left(_) | Either::Right(_) => {}

@@ -42,7 +42,7 @@ use crate::runs::{Bounds, Run, joined, runs};
 use crate::sectors::range_of;
 use crate::stage::Stage;
 
-/// How far a destage of everything is.
+/// Progress of a destage of everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DestageProgress {
     /// Bytes that the origin lacked when it began.
@@ -51,7 +51,7 @@ pub struct DestageProgress {
     pub bytes_done: u64,
 }
 
-/// Why a batch runs, and so whether it may be interrupted.
+/// The reason for a batch, which says whether requests may interrupt it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Nothing is dirty.
@@ -60,11 +60,11 @@ enum Need {
     Later(Duration),
     /// An idle moment.
     Idle,
-    /// Space or age ask for it.
+    /// Space or age require it.
     Due,
 }
 
-/// A share of a time, of the longest there is, too.
+/// `share` of `time`, without overflow.
 fn part_of(time: Duration, share: f64) -> Duration {
     Duration::try_from_secs_f64(time.as_secs_f64() * share).unwrap_or(Duration::MAX)
 }
@@ -82,7 +82,7 @@ impl Core {
             let is_due = match need {
                 Need::Nothing => {
                     if let Err(error) = self.origin.check() {
-                        // Nobody will ever make room.
+                        // No batch will ever make room.
                         self.give_up_queue(&error);
                     }
                     self.background.changed_since(count).await;
@@ -98,7 +98,7 @@ impl Core {
             let lost_before = self.lost_bytes_ever();
             let result = self.destage(Goal::Background, !is_due && self.level2().is_interruptible).await;
             if result.is_err() && self.life.is_stopped() {
-                // It was closed while this waited for its turn, which is no failure.
+                // The log was closed while this waited for its turn, which is no failure.
                 return;
             }
             self.note_destaged(&result);
@@ -121,7 +121,7 @@ impl Core {
                 }
                 Ok(0) => wait_for(&self, count, self.level2().idle).await,
                 Ok(_) => self.state().room.note_batch(),
-                // What cannot be read is left out the next time.
+                // Unreadable data is now marked lost, and left out of the next batch.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => {
                     tracing::warn!(%error, "level 2 destage failed; it is tried again");
@@ -135,8 +135,8 @@ impl Core {
         }
     }
 
-    /// The log is full, and there is nothing to send: all of it is on the origin, and only a checkpoint says so, or
-    /// what fills it cannot be read, and who waits for room is told.
+    /// The log is full, and there is nothing to send. Either all of it is on the origin, and a
+    /// checkpoint frees it; or what fills it cannot be read, and waiting writers get the error.
     async fn make_room_without_batch(self: &Arc<Self>) {
         let frees_nothing = self.releasable(&self.state()).is_empty();
         match self.lost_bytes_now() {
@@ -148,7 +148,7 @@ impl Core {
         }
     }
 
-    /// Changes that, from the next batch and the next write on.
+    /// Changes the options of level 2, from the next batch and the next write on.
     pub(crate) fn set_level2(&self, level2: Level2) {
         *self.level2.lock().unwrap_or_else(PoisonError::into_inner) = level2;
         let log_bytes = u64::from(self.layout.segment_count) * self.layout.segment_bytes;
@@ -181,7 +181,8 @@ impl Core {
         }
     }
 
-    /// Whether level 2 has anything to do: what is in slots is level 1's, and what is lost is nobody's.
+    /// Whether level 2 has anything to send: slots are moved by level 1, and lost data is never
+    /// sent.
     fn is_anything_dirty(&self, state: &State) -> bool {
         if state.failure.has_come() {
             return state.contents.map.dirty_from(Sector::FIRST).any(|piece| !piece.tag.is_lost());
@@ -195,7 +196,7 @@ impl Core {
     pub(crate) async fn destage(self: &Arc<Self>, goal: Goal, may_stop: bool) -> Result<usize, Error> {
         let epoch = &mut *self.destaging.lock().await;
         if self.life.is_stopped() {
-            // Whoever closes it has waited for the batch before: the log may be open elsewhere by now.
+            // A close has waited for the batch before: the log may be open elsewhere by now.
             return Err(self.life.closed());
         }
         self.origin.check()?;
@@ -213,10 +214,11 @@ impl Core {
     ) -> Result<usize, Error> {
         let requests = self.request_count.load(Ordering::Relaxed);
         if self.has_failed() {
-            // Without a note less is sent, and no error of its own.
+            // If noting it fails less is sent; that is no error of the batch.
             drop(self.note_failure().await);
         }
-        // Chosen only now: while others sent, the log may have failed, and newer data gone past it.
+        // Chosen only under the lock: during the batch before the log may have failed, and newer
+        // data gone past it.
         let choice = self.choice(&self.state(), goal);
         let mut batch = self.select(choice, epoch).await?;
         if batch.pieces.is_empty() && batch.part.is_none() {
@@ -256,7 +258,7 @@ impl Core {
         if !self.has_failed() {
             self.checkpoint_if_it_helps().await?;
         }
-        // Also when no segment came free: there may be room for extents again.
+        // Also when no segment came free: a checkpoint may have room for extents again.
         self.start_records();
         Ok(batch.pieces.len().max(1))
     }
@@ -270,8 +272,9 @@ impl Core {
         pieces.chunks(PIECES_AT_ONCE).map(mark).sum()
     }
 
-    /// A step of the epoch is on the origin up to `sector`, durably; or all of it. Only then it is clean: part of a
-    /// step is nothing to go on from. Returns the sectors that became clean.
+    /// Notes that a step of the epoch is on the origin up to `sector`, durably, or all of it.
+    /// Sectors become clean only with the whole step: an opening cannot go on from part of one.
+    /// Returns the sectors that became clean.
     fn advance(&self, epoch: &mut Option<Epoch>, sector: Sector, is_all: bool) -> u64 {
         if !is_all {
             epoch.iter_mut().for_each(|epoch| epoch.sent_to(sector));
@@ -286,8 +289,8 @@ impl Core {
         self.mark_all_clean(&pieces)
     }
 
-    /// Sends all pieces, or as many as there is time for until a request comes after `requests`. What was not sent
-    /// leaves the batch: all from the sector on that is returned.
+    /// Sends all pieces; if `requests` is given, only until a later request comes. Removes from the
+    /// batch what was not sent: all pieces from the returned sector on.
     async fn send(self: &Arc<Self>, batch: &mut Batch, requests: Option<u64>) -> Result<Option<Sector>, Error> {
         let runs = runs(&batch.pieces, &self.bounds(self.level2().seek_bytes));
         let mut in_flight = FuturesUnordered::new();
@@ -333,8 +336,8 @@ impl Core {
         Bounds { block_bytes, length_max: (length_max / block_bytes * block_bytes).max(block_bytes), seek_bytes }
     }
 
-    /// Writes in flight for the share of the log in use now, for the age of what is in it, and for those who wait for
-    /// room: the rate controller.
+    /// The rate controller: writes in flight for the share of the log in use, for the age of its
+    /// data, and for the count of writers that wait for room.
     fn writes_in_flight(&self) -> usize {
         let level2 = &self.level2();
         let state = self.state();
@@ -356,7 +359,7 @@ impl Core {
         if let Some(PlaceView::Zeroes(zeroed)) = named {
             return self.origin.zero(run.range, zeroed).await;
         }
-        // Filled from end to end: by the pieces, or by what is read first.
+        // Filled completely: by the pieces, or by the data read first.
         let buffer = self.used_buffer(run.range.length as usize);
         if !run.has_gaps() {
             return self.write_run(images, run, buffer).await;
@@ -379,7 +382,7 @@ impl Core {
         }
     }
 
-    /// Writes the pieces, and between them what `buffer` holds.
+    /// Writes the pieces, with the bytes of `buffer` between them.
     async fn write_run(&self, images: &Images, run: &Run, buffer: Buffer) -> Result<(), Error> {
         let mut buffer = buffer;
         for piece in &run.pieces {
@@ -391,7 +394,8 @@ impl Core {
         self.origin.device().write(run.range.offset, buffer, false).await.map(drop)
     }
 
-    /// A piece's bytes: from its slot, or from where they were read to, and checked, when it was chosen.
+    /// Copies a piece's bytes: from its slot, or from the image that was read and checked when it
+    /// was chosen.
     fn load(&self, images: &Images, piece: &Piece, target: &mut [u8]) -> Result<(), Error> {
         match piece.place.view() {
             PlaceView::Zeroes(_) => target.fill(0),
@@ -411,12 +415,12 @@ impl Core {
         Ok(())
     }
 
-    /// What the status says of destaging.
+    /// Notes the result of a batch for the status.
     fn note_destaged(&self, result: &Result<usize, Error>) {
         self.state().destage_failure = result.as_ref().err().map(ToString::to_string);
     }
 
-    /// Destages all that is acknowledged now. `progress` is told after each batch.
+    /// Destages all that is acknowledged now. `progress` is called after each batch.
     pub(crate) async fn destage_all(self: &Arc<Self>, mut progress: impl FnMut(DestageProgress)) -> Result<(), Error> {
         if !self.has_failed() {
             self.move_round(1.0).await?;
@@ -439,9 +443,9 @@ impl Core {
             let result = self.destage(Goal::Everything, false).await;
             self.note_destaged(&result);
             match result {
-                // All of it was lost.
+                // The whole batch was lost.
                 Ok(0) if self.lost_bytes_ever() > lost_before => {}
-                // What it found was superseded while it was read; or nothing can be sent.
+                // All that was chosen was superseded while it was read; or nothing can be sent.
                 Ok(0) if empty_batches == EMPTY_BATCHES_MAX => break,
                 Ok(0) => {
                     empty_batches += 1;
@@ -451,7 +455,7 @@ impl Core {
                     }
                 }
                 Ok(_) => {}
-                // What cannot be read is left out the next time.
+                // Unreadable data is now marked lost, and left out of the next batch.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => return Err(error),
             }
@@ -469,7 +473,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether anything from before record `end` is not on the origin, but for what is lost.
+    /// Whether anything of the records before `end` is not on the origin, except lost data.
     fn is_dirty_before(&self, state: &State, end: Sequence) -> bool {
         if state.failure.has_come() {
             return state.contents.map.dirty_from(Sector::FIRST).any(|piece| !piece.tag.is_lost());

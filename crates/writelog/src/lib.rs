@@ -8,24 +8,30 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`write_log`] | [`WriteLog`], what users hold |
-//! | [`options`] | what users choose: durability, destage order, the paper's profile |
+//! | [`write_log`] | [`WriteLog`], the device that users hold |
+//! | [`options`] | the options that users choose: durability, destage order, the paper's profile |
 //! | [`status`], [`reads`], [`mod@inspect`] | what a log says about itself, running and at rest; its reads by where their bytes were |
-//! | `verify` | whether what is dirty is as it was written |
+//! | `verify` | whether dirty data is as it was written |
 //! | [`mod@format`], [`layout`] | the bytes on the log device, and where they lie |
 //! | [`nvram`] | persistent memory as the log sees it |
-//! | `core` | what all operations share: locks, state |
-//! | `dispatch` | each request goes its way |
+//! | `core` | the parts that all operations share: locks, state |
+//! | `dispatch` | requests to the code that carries them out |
 //! | `write`, `read`, `flush`, `extents` | one operation each |
-//! | `contents`, `map`, `place`, [`mod@unit`], [`numbers`], `sorted`, `sectors`, `segments`, `stage`, `shadow`, `records` | what is where, and what follows from a change of it; which sectors are where; what *where* is; in which units; which segment and which slot; in how few bytes; of which bytes; segments; slots; what the log has below volatile slots; the newest records in RAM |
-//! | `entry`, `appender`, `append` | what waits for a record, and who; the records on their way; sending them, and what becomes of them |
-//! | `level1`, `batch`, `selection`, `epoch`, `next_epoch`, `destaged`, `runs`, `level2`, `lost` | destaging: from slots to the log; what is sent at once; which; in the order of the log; which epoch is next; how far the origin is in it; in which writes; sending it; what cannot be sent, since it cannot be read |
-//! | `images`, `found`, `pins`, `loaded`, `places`, `sums`, `salvage` | bytes of the log in RAM; records in them; segments that must stay; segments as they are read; pieces read in the order of their places, and the checksums they are held against; what is left of a segment that cannot be read as a whole |
-//! | `line`, `entrance`, `pace`, `room` | who waits; who may change something now; how fast, for the rate at which room is made; whether there is any |
+//! | `contents` | the map, with the segments and slots that depend on it |
+//! | `map`, `place`, [`mod@unit`] | the extents of the log; their places; units of 512 bytes |
+//! | [`numbers`], `sorted`, `sectors` | numbers of sectors, segments, slots; extents in few bytes; ranges in sectors |
+//! | `segments`, `stage`, `shadow`, `records` | segments; slots; the log below volatile slots; cached records |
+//! | `entry`, `appender`, `append` | entries that wait for a record; the records under way; sending them |
+//! | `level1`, `batch`, `selection` | from slots to the log; the pieces sent at once; their choice |
+//! | `epoch`, `next_epoch`, `destaged` | epochs; the choice of the next one; how far the origin has the log |
+//! | `runs`, `level2`, `lost` | the writes of a batch; from the log to the origin; data that cannot be read |
+//! | `images`, `found`, `pins`, `loaded` | bytes of the log in RAM; records in them; pinned and loaded segments |
+//! | `places`, `sums`, `salvage` | pieces read by their places; checksums of entries; unreadable segments |
+//! | `line`, `entrance`, `pace`, `room` | waiting changes; their admission; its pace; room for records |
 //! | `checkpoint`, `checkpointed`, `checkpoint_bytes`, `recovery`, `open` | the life of a log |
 //! | `failure`, `failure_note` | whether its device failed; how that is noted |
-//! | `origin`, `events` | the origin; what follows from what it says |
-//! | `counters`, `report` | what is counted; how it becomes a status |
+//! | `origin`, `events` | the origin; its events |
+//! | `counters`, `report` | the counters; the status |
 //! | [`limits`] | the bounds of this crate |
 //!
 //! What is promised: every write acknowledged is there, whole, after the power fails at any write of the log device or

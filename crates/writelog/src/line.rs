@@ -1,4 +1,4 @@
-//! Those who wait until they may change something.
+//! The changes that wait for admission.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,10 +7,10 @@ use block::FairQueue;
 use block::completion::SlotSender;
 use block::range_lock::Acquire;
 
-/// Those who wait.
+/// The queue of waiting changes.
 pub(crate) struct Line {
     pub(crate) waiting: FairQueue<Waiting>,
-    /// Whether somebody lets them in.
+    /// Whether a task runs that admits them.
     pub(crate) is_served: bool,
 }
 
@@ -24,10 +24,10 @@ impl Line {
     }
 }
 
-/// Where one who is let in finds its place among overlapping requests.
+/// Place of a change among overlapping requests; set at its admission.
 pub(crate) type SharedPlace = Arc<Mutex<Option<Acquire>>>;
 
-/// One that waits.
+/// A change that waits.
 pub(crate) struct Waiting {
     pub(crate) range: ByteRange,
     pub(crate) bytes_needed: ChangeBytes,
@@ -39,7 +39,8 @@ pub(crate) struct Waiting {
 #[derive(Clone, Copy)]
 pub(crate) struct ChangeBytes {
     pub(crate) data: u64,
-    /// Of the log. What goes to slots may be written again there, and never take any.
+    /// Bytes of the log; 0 for a write to slots, which may be superseded there and never reach the
+    /// log.
     pub(crate) log: u64,
     pub(crate) slots: u64,
 }

@@ -1,4 +1,5 @@
-//! Segments as they are read for level 2, or as their records are in RAM, and what is lost of them.
+//! Segments in RAM for level 2, read or assembled from cached records, and the marking of lost data
+//! in them.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,16 +20,17 @@ use crate::salvage::segment_image;
 use crate::segments::SegmentState;
 use crate::unit::LogUnit;
 
-/// A segment as it was read, or as its records are in RAM.
+/// The image of a segment, read or assembled from cached records, with its records.
 pub(crate) struct Loaded {
     pub(crate) images: Images,
-    /// Those that are whole, in the order in which they stand.
+    /// Whole records, in the order of their places.
     pub(crate) records: Vec<Found>,
-    /// Whether no record will follow those that were looked for.
+    /// Whether the segment gets no further records.
     pub(crate) is_all: bool,
-    /// Whether none is missing.
+    /// Whether none of the records is missing.
     pub(crate) is_whole: bool,
-    /// Behind the last record that was applied when it was read: what comes there later was not looked for.
+    /// Unit behind the last record that was applied when it was read: later records were not looked
+    /// for.
     end: LogUnit,
 }
 
@@ -46,7 +48,7 @@ impl Core {
         ((self.level2().writes_in_flight as f64 * free).round() as usize).max(1)
     }
 
-    /// Segments one after the other, the next ones being read already.
+    /// Loads segments one after the other, with the next ones already being read.
     pub(crate) fn load_in_order(
         &self,
         segments: Vec<SegmentNumber>,
@@ -56,7 +58,7 @@ impl Core {
         Box::pin(loading.buffered(self.log_reads_in_flight().min(at_once)))
     }
 
-    /// A segment's image and the records in it that were applied.
+    /// Loads the image of a segment and the records in it that were applied.
     pub(crate) async fn load_segment(&self, segment: SegmentNumber) -> Loaded {
         let range = self.layout.segment(segment);
         let (first, last, end, is_all) = {
@@ -86,7 +88,7 @@ impl Core {
         Loaded { images: Images::of(unit, image), records, is_all, is_whole, end }
     }
 
-    /// Puts what is in RAM of a segment that begins at `first` into its image.
+    /// Copies cached records of a segment that begins at `first` into its image.
     fn copy_records_in_ram(&self, first: LogUnit, image: &mut [u8]) {
         let state = self.state();
         for (unit, bytes) in state.contents.records.records_in(first, image.len() as u64 / UNIT_BYTES) {
@@ -95,7 +97,7 @@ impl Core {
         }
     }
 
-    /// The records of a segment, if all of these are in RAM still: neither read nor checked.
+    /// The records of a segment, if all of these are still in RAM: neither read nor checked.
     fn records_in_ram(
         &self,
         segment: SegmentNumber,
@@ -115,7 +117,7 @@ impl Core {
         is_whole.then(|| (kept.into_iter().collect(), found))
     }
 
-    /// What the log has in damaged records of a segment is lost, by name.
+    /// Marks as lost what the log has in damaged records of a segment.
     pub(crate) fn lose_damaged(&self, segment: SegmentNumber, loaded: &Loaded) {
         if loaded.is_whole {
             return;
@@ -137,18 +139,19 @@ impl Core {
 }
 
 impl Loaded {
-    /// The parts of a piece in it that no whole record has, of those that were looked for.
+    /// The parts of a piece in this segment that are in no whole record, as far as records were
+    /// looked for.
     pub(crate) fn missing_of(&self, piece: &Piece) -> Vec<Piece> {
         without(piece, self.end, LogUnit(u64::MAX)).iter().flat_map(|part| outside(part, &self.records)).collect()
     }
 }
 
-/// Why they are lost.
+/// The error for data in damaged records.
 pub(crate) fn damaged_records(segment: SegmentNumber) -> Error {
     Error::new(ErrorKind::Corrupt, format!("records in segment {segment} of the log are damaged"))
 }
 
-/// The parts of a piece of the log that lie in none of these records as the sectors that they say they are.
+/// The parts of a piece that are in none of these records, or there belong to other sectors.
 fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
     let mut parts = vec![*piece];
     let is_of = |held: &&Piece| {
@@ -160,7 +163,7 @@ fn outside(piece: &Piece, records: &[Found]) -> Vec<Piece> {
     parts
 }
 
-/// What is left of a piece without what lies at the units `start..end`.
+/// The parts of a piece that are not at the units `start..end`.
 pub(crate) fn without(piece: &Piece, start: LogUnit, end: LogUnit) -> Vec<Piece> {
     let (from, to) = (piece.unit(), piece.unit_end());
     let sector_of = |unit: LogUnit| piece.sector + (unit - from);

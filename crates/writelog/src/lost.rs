@@ -1,4 +1,4 @@
-//! Bytes that only the log had and that cannot be read back from it.
+//! Lost data: bytes that only the log had and that cannot be read back from it.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::numbers::Sector;
 use crate::sectors::range_of;
 
 impl Core {
-    /// Bytes that only the log had cannot be read back: from now on they are an error until they are written again.
+    /// Marks a piece lost: from now on reading it is an error until it is written again.
     pub(crate) fn lose(&self, piece: &Piece, error: &Error) {
         tracing::error!(%error, range = %range_of(piece), "data that only the log had is lost; reading it is an error \
                                                            until it is written again");
@@ -21,17 +21,17 @@ impl Core {
         self.counters.lost_bytes.fetch_add(piece.sectors * UNIT_BYTES, Ordering::Relaxed);
     }
 
-    /// How many there were since the log was opened.
+    /// Lost bytes since the log was opened.
     pub(crate) fn lost_bytes_ever(&self) -> u64 {
         self.counters.lost_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the log still has any, below slots, too.
+    /// Whether the log still has lost data, also below slots.
     pub(crate) fn has_lost(&self) -> bool {
         self.lost_bytes_ever() > 0 && self.state().contents.owed_from(Sector::FIRST).any(|piece| piece.tag.is_lost())
     }
 
-    /// How many there are that nobody has written again.
+    /// Lost bytes that were not written again.
     pub(crate) fn lost_bytes_now(&self) -> u64 {
         let state = self.state();
         state

@@ -1,4 +1,5 @@
-//! Which sectors of the origin are in the log or in RAM, and where: runs of sectors (*extents*) by their first sector.
+//! The map: which sectors of the origin are in the log or in RAM, and where, as runs of sectors
+//! (*extents*) by their first sector.
 //!
 //! An extent's bytes stand one behind the other from its [`Place`] on.
 //!
@@ -6,7 +7,7 @@
 //! a *generation*, and an extent of an older one counts for nothing. Such leftovers are swept out when they are many,
 //! so that using a segment again costs no search.
 //!
-//! What an extent takes is in [`crate::sorted`].
+//! Memory of an extent: see [`crate::sorted`].
 
 use crate::limits::{UNIT_BYTES, ZERO_BYTES_A_BYTE};
 use crate::numbers::Sector;
@@ -15,7 +16,7 @@ use crate::sorted::{Extent, SortedExtents};
 use crate::tag::Tag;
 use crate::unit::LogUnit;
 
-/// Where a run of sectors is.
+/// A run of sectors, with its place and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) sector: Sector,
@@ -41,7 +42,7 @@ impl Piece {
         self.place.is_zero()
     }
 
-    /// Where in the segments it begins; asked only of what is there.
+    /// The unit of the segments at which it begins; only for a piece in a segment.
     pub(crate) fn unit(&self) -> LogUnit {
         match self.place.view() {
             PlaceView::Segment(unit) => unit,
@@ -51,7 +52,7 @@ impl Piece {
         }
     }
 
-    /// Where in the segments it ends; asked only of what is there.
+    /// The unit of the segments at which it ends; only for a piece in a segment.
     pub(crate) fn unit_end(&self) -> LogUnit {
         self.unit() + self.sectors
     }
@@ -62,14 +63,14 @@ impl Piece {
         Self { sector: from, sectors: to - from, place: self.place.advance(from - self.sector), tag: self.tag }
     }
 
-    /// What sending it costs, in bytes of data sent: what is made zero or discarded is named, not sent, but takes the
-    /// medium time, too.
+    /// The cost of sending it, as bytes of data: zeroes and discards are requests without data, but
+    /// take the medium some time, too.
     pub(crate) fn destage_bytes(&self) -> u64 {
         let bytes = self.sectors * UNIT_BYTES;
         if self.is_zero() { (bytes / ZERO_BYTES_A_BYTE).max(UNIT_BYTES) } else { bytes }
     }
 
-    /// As much of it, from its start, as costs about `bytes`: less than all only of zeroes, which can be very many.
+    /// Its first part that costs about `bytes`: only zeroes, which can be very many, are cut.
     pub(crate) fn within(&self, bytes: u64) -> Self {
         let sectors = (bytes.max(UNIT_BYTES) / UNIT_BYTES).saturating_mul(ZERO_BYTES_A_BYTE);
         if !self.is_zero() || sectors >= self.sectors {
@@ -79,20 +80,20 @@ impl Piece {
         if end < self.end() { self.clip(self.sector, end) } else { *self }
     }
 
-    /// Whether `next` goes on where this one ends, in sectors and in place.
+    /// Whether `next` continues this piece, in sectors and in place.
     fn is_continued_by(&self, next: &Self) -> bool {
         let is_adjacent = self.place.is_continued_by(self.sectors, next.place);
         self.end() == next.sector && self.tag == next.tag && is_adjacent
     }
 }
 
-/// The map.
+/// The extents of the log by their first sector.
 #[derive(Default)]
 pub(crate) struct ExtentMap {
     extents: SortedExtents,
     dirty_sectors: u64,
     dirty_extents: usize,
-    /// Of the dirty extents those in slots.
+    /// Count of the dirty extents that are in slots.
     staged_extents: usize,
 }
 
@@ -122,7 +123,7 @@ impl ExtentMap {
         self.dirty_sectors
     }
 
-    /// What is known of `sector..sector + sectors`, ascending and clipped.
+    /// The pieces in `sector..sector + sectors`, ascending and clipped.
     pub(crate) fn pieces(&self, sector: Sector, sectors: u64) -> impl Iterator<Item = Piece> + '_ {
         let end = sector + sectors;
         let before = self.extents.before(sector).map(piece).filter(|before| before.end() > sector);
@@ -135,24 +136,25 @@ impl ExtentMap {
         self.extents.from(sector).filter(|(_, extent)| extent.tag.is_dirty()).map(piece)
     }
 
-    /// What reaches across the start of `sector` and is dirty, from there on.
+    /// The dirty extent that begins before `sector` and reaches behind it, from `sector` on.
     pub(crate) fn dirty_across(&self, sector: Sector) -> Option<Piece> {
         let before = self.extents.before(sector).map(piece)?;
         (before.tag.is_dirty() && before.end() > sector).then(|| before.clip(sector, before.end()))
     }
 
-    /// Adds a piece that begins where all others have ended.
+    /// Adds a piece behind all others.
     pub(crate) fn append(&mut self, piece: Piece) {
         self.put(piece);
     }
 
-    /// Makes `piece` what is known of its sectors. `removed` is told what was known before.
+    /// Puts `piece` into the map as the newest of its sectors. `removed` is called with each piece
+    /// that it replaces.
     pub(crate) fn insert(&mut self, piece: Piece, mut removed: impl FnMut(Piece)) {
         let mut before = self.extents.before(piece.sector).map(self::piece);
         let next = self.extents.from(piece.sector).next().map(self::piece);
         let is_met = before.is_some_and(|before| before.end() > piece.sector);
         match next {
-            // Written again as it was: usual.
+            // The same range was written again: the usual case.
             Some(same) if !is_met && same.sector == piece.sector && same.sectors == piece.sectors => {
                 self.take(same.sector);
                 removed(same);
@@ -173,7 +175,7 @@ impl ExtentMap {
         self.put(joined);
     }
 
-    /// Forgets what is known of `sector..sector + sectors`.
+    /// Removes what the map has of `sector..sector + sectors`.
     pub(crate) fn remove(&mut self, sector: Sector, sectors: u64, mut removed: impl FnMut(Piece)) {
         let end = sector + sectors;
         let mut next = self.extents.before(sector).map(piece).filter(|before| before.end() > sector);
@@ -192,13 +194,14 @@ impl ExtentMap {
         }
     }
 
-    /// The parts of `held` that are known to be at its place.
+    /// The parts of `held` that the map still has at the same place.
     pub(crate) fn pieces_at(&self, held: &Piece) -> impl Iterator<Item = Piece> + '_ {
         let (held, found) = (*held, self.pieces(held.sector, held.sectors));
         found.filter(move |piece| piece.place == held.clip(piece.sector, piece.end()).place)
     }
 
-    /// Changes the tag of all sectors of `range` that are at the place `range` says. `changed` is told which.
+    /// Changes the tag of all sectors of `range` that are still at its place. `changed` is called
+    /// with each changed piece.
     pub(crate) fn retag(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>, mut changed: impl FnMut(Piece)) {
         if let Some(whole) = self.retag_whole(range, &tag) {
             if let Some(piece) = whole {
@@ -215,8 +218,8 @@ impl ExtentMap {
         }
     }
 
-    /// [`ExtentMap::retag`] where the range is one extent, which is the usual case and takes no searching; `None` where
-    /// it is not. What lies beside it stays apart even if it could be joined now.
+    /// [`ExtentMap::retag`] of a range that is one extent, the usual case, without a search; `None`
+    /// where it is not one. It is not joined with neighbours, even if that were possible now.
     fn retag_whole(&mut self, range: &Piece, tag: impl Fn(Tag) -> Option<Tag>) -> Option<Option<Piece>> {
         let extent = self.extents.get_mut(range.sector)?;
         if u64::from(extent.sectors) != range.sectors || extent.place != range.place {
@@ -236,7 +239,7 @@ impl ExtentMap {
         Some(Some(Piece { tag: before, ..*range }))
     }
 
-    /// Forgets all clean extents that `is_wanted` does not want.
+    /// Removes all clean extents that `is_wanted` refuses.
     pub(crate) fn sweep(&mut self, is_wanted: impl Fn(&Piece) -> bool) {
         self.extents.retain(|sector, extent| extent.tag.is_dirty() || is_wanted(&piece((sector, *extent))));
     }
@@ -295,7 +298,7 @@ mod tests {
         proptest::collection::vec(step, 1..80)
     }
 
-    /// The naive twin: one entry a sector.
+    /// The naive model: one entry a sector.
     type Twin = HashMap<Sector, (Place, bool)>;
 
     fn in_log(unit: u64) -> Place {

@@ -1,4 +1,4 @@
-//! Which epoch comes next, from what the records of the log say, and its bytes ([`crate::epoch`]).
+//! The choice of the next epoch from the records of the log, and its bytes ([`crate::epoch`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::stage::Stage;
 use crate::unit::LogUnit;
 
 impl Core {
-    /// The next part of the epoch that is begun, or of the one that comes next.
+    /// The next part of the epoch under way, or of the next one.
     pub(crate) async fn select_epoch(self: &Arc<Self>, epoch: &mut Option<Epoch>) -> Batch {
         let mut known = None;
         if epoch.is_none() {
@@ -35,7 +35,8 @@ impl Core {
         };
         let bytes_max = if known.is_some() { u64::MAX } else { self.batch_bytes(&self.state()) };
         let (pieces, part) = epoch.next_part(bytes_max);
-        // Nobody uses a segment again that has records of the epoch, so none is pinned.
+        // A segment with records of the epoch is not used again before it is sent, so none is
+        // pinned.
         let (pieces, images) = match known {
             Some(images) => (pieces, images),
             None => self.read_pieces(pieces).await,
@@ -43,8 +44,8 @@ impl Core {
         Batch { pieces, images, part: Some(part), _pins: pins }
     }
 
-    /// Begins with what was found when the log was opened, unless slots have kept more: the map has of each sector what
-    /// is newest in it, and what would have followed is gone with the RAM it was in.
+    /// Makes the found records the first epoch, unless slots have newer data: the map has the
+    /// newest of each sector, and what would have followed was lost with the RAM.
     pub(crate) async fn begin_with_found(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = self.state();
@@ -55,8 +56,9 @@ impl Core {
         }
     }
 
-    /// Begins with what another order left. It is part of no epoch, so all of it is one, and goes before anything
-    /// newer. Its records are no guide to what the origin lacks: segments with newer ones may have been used again.
+    /// Makes the data that another order left the first epoch. It is part of no epoch, so all of it
+    /// is one, and goes before anything newer. The records do not say what the origin lacks:
+    /// segments with newer ones may have been used again.
     pub(crate) async fn begin_with_leftovers(&self) {
         let mut epoch = self.destaging.lock().await;
         let state = &mut *self.state();
@@ -70,7 +72,7 @@ impl Core {
         *epoch = Some(self.epoch_of(state, pieces, found));
     }
 
-    /// The epoch up to `end` that has these pieces, of each sector one.
+    /// The epoch up to `end` of these pieces, one for each sector.
     fn epoch_of(&self, state: &State, pieces: Vec<Piece>, end: Sequence) -> Epoch {
         let last_of = |segment: SegmentNumber| state.contents.segments.get(segment).last_sequence.min(end);
         let lasts: Vec<Sequence> = state.contents.segments.by_age().map(last_of).collect();
@@ -88,7 +90,8 @@ impl Core {
         Epoch::new(rest)
     }
 
-    /// The epoch behind the last one, if it has an end, and its bytes if they are no more than those of a batch.
+    /// The epoch behind the last one, if it has an end; with its bytes, if they are no more than a
+    /// batch.
     async fn find_epoch(self: &Arc<Self>) -> (Option<Epoch>, Option<Images>) {
         let (mut segments, destaged, applied, found, count) = {
             let state = &mut *self.state();
@@ -103,11 +106,11 @@ impl Core {
             (segments, destaged, applied, state.destaged.found(), count)
         };
         let (mut images, mut end) = (Some(Images::default()), None);
-        // Oldest first; what waits is behind the last end of an epoch.
+        // Oldest first; `waiting` has the pieces behind the last end of an epoch.
         let (mut pieces, mut waiting) = (Vec::new(), Vec::new());
-        // No more than is wanted is read ahead, but where an epoch is longer. The first one of this opening has all
-        // that the program before may have sent and forgotten that it did: sent again up to an earlier end, it would
-        // take the origin back there.
+        // Reads no further ahead than needed, unless an epoch is longer. The first epoch of this
+        // opening has all records that the program before may have sent without recording it: sent
+        // again up to an earlier end, it would take the origin back there.
         let mut seen = destaged;
         let rest = segments.split_off(count.min(segments.len()));
         let (mut loading, mut index) = (self.load_in_order(segments).chain(self.load_in_order(rest)), 0);
@@ -130,7 +133,7 @@ impl Core {
                 }
             }
             if !loaded.is_whole {
-                // The order ends here: what can still be read of it is sent with this batch.
+                // The order ends here: the rest that can still be read is sent with this batch.
                 end = end.max(Some(last).filter(|&last| last > destaged));
                 pieces.append(&mut waiting);
             }
@@ -143,8 +146,9 @@ impl Core {
         (epoch, images)
     }
 
-    /// What is dirty in records up to `destaged_sequence` is on the origin: a checkpoint collects what is dirty first
-    /// and asks for that number last, so that nothing is missing behind it.
+    /// Removes what is dirty in records up to `destaged_sequence`: it is on the origin. A
+    /// checkpoint collects dirty extents first and reads that number last, so nothing behind it is
+    /// missing.
     pub(crate) async fn forget_destaged(&self) {
         let destaged = self.state().destaged.sequence();
         let across = {
@@ -172,11 +176,12 @@ impl Core {
             PlaceView::Slot(_) => false,
         };
         let sent: Vec<Piece> = state.contents.owed_from(Sector::FIRST).filter(is_sent).collect();
-        // Forgotten, not clean: nobody has compared it with its checksum, and the origin has it.
+        // Removed rather than marked clean: these bytes were not compared with their checksums, and
+        // the origin has them.
         sent.iter().for_each(|piece| state.contents.forget(piece.sector, piece.sectors));
     }
 
-    /// The bytes of these pieces; what is damaged is left out.
+    /// Reads the bytes of these pieces; damaged ones are left out.
     async fn read_pieces(&self, pieces: Vec<Piece>) -> (Vec<Piece>, Images) {
         let (logged, mut whole): (Vec<Piece>, Vec<Piece>) = pieces.into_iter().partition(Piece::is_in_segment);
         let mut by_segment: BTreeMap<SegmentNumber, Vec<Piece>> = BTreeMap::new();
@@ -199,19 +204,19 @@ impl Core {
     }
 }
 
-/// What whole records have of a piece.
+/// The parts of a piece that whole records have.
 fn intact(loaded: &Loaded, piece: &Piece) -> Vec<Piece> {
     loaded.missing_of(piece).iter().fold(vec![*piece], |parts, missing| {
         parts.iter().flat_map(|part| without(part, missing.unit(), missing.unit_end())).collect()
     })
 }
 
-/// Of each sector the newest of these pieces, which are in the order in which they were written; ascending. That some
-/// are written again as they were is usual, and takes a sort; that they overlap otherwise takes a map.
+/// For each sector the newest of these pieces, which are in the order of their records; ascending.
+/// The usual case, that some have the same range, takes a sort; other overlaps take a map.
 fn newest(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut sorted = pieces.clone();
     sorted.sort_by_key(|piece| piece.sector);
-    // Of those in the same place the last stays.
+    // Of pieces with the same range the last one stays.
     sorted.dedup_by(|next, kept| {
         let is_same = (next.sector, next.sectors) == (kept.sector, kept.sectors);
         if is_same {
@@ -237,7 +242,7 @@ mod tests {
     const SECTORS: u64 = 64;
 
     proptest! {
-        /// Beside a table of sectors.
+        /// Against a table of sectors.
         #[test]
         fn the_newest_piece_of_each_sector_is_left(
             writes in proptest::collection::vec((0..SECTORS / 4, 1..3u64), 0..40),

@@ -1,5 +1,6 @@
-//! Which sector of the origin, which segment of the log, which slot: each is a type of its own, so that none is taken
-//! for another, nor for a count of them. They are bare numbers only on the device and in NVRAM ([`crate::format`]).
+//! The numbers of sectors, segments and slots, each a type of its own, so that none is taken for
+//! another or for a count. They are bare numbers only on the device and in NVRAM
+//! ([`crate::format`]).
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -8,12 +9,12 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::limits::UNIT_BYTES;
 
-/// Which segment of the log, counted from the first.
+/// Number of a segment of the log, counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentNumber(pub u32);
 
 impl SegmentNumber {
-    /// In a table with one row a segment.
+    /// Index into a table with one row a segment.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
@@ -37,43 +38,43 @@ impl From<SegmentNumber> for U32 {
     }
 }
 
-/// Which slot of RAM or NVRAM, counted from the first.
+/// Number of a slot of RAM or NVRAM, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotNumber(pub(crate) u32);
 
 impl SlotNumber {
-    /// In a table with one row a slot.
+    /// Index into a table with one row a slot.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Which sector of 512 bytes of the origin.
+/// Number of a sector of 512 bytes of the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Sector(pub(crate) u64);
 
 impl Sector {
-    /// The origin begins with it.
+    /// The first sector of the origin.
     pub(crate) const FIRST: Self = Self(0);
-    /// None is so far behind, whatever a damaged log says.
+    /// Behind every sector, whatever a damaged log claims.
     pub(crate) const END: Self = Self(1 << 54);
 
-    /// The one that begins `bytes` behind the start of the origin.
+    /// The sector that begins `bytes` behind the start of the origin.
     pub(crate) fn at(bytes: u64) -> Self {
         Self(bytes / UNIT_BYTES)
     }
 
-    /// Where it begins on the origin, in bytes.
+    /// Its offset on the origin, in bytes.
     pub(crate) fn offset(self) -> u64 {
         self.0 * UNIT_BYTES
     }
 
-    /// The first one from here on that is a multiple of `sectors`.
+    /// The first sector from here on that is a multiple of `sectors`.
     pub(crate) fn next_multiple_of(self, sectors: u64) -> Self {
         Self(self.0.next_multiple_of(sectors))
     }
 
-    /// The last one up to here that is a multiple of `sectors`.
+    /// The last sector up to here that is a multiple of `sectors`.
     pub(crate) fn last_multiple_of(self, sectors: u64) -> Self {
         Self(self.0 / sectors * sectors)
     }
@@ -87,7 +88,7 @@ impl Sector {
 impl Add<u64> for Sector {
     type Output = Self;
 
-    /// So many sectors on.
+    /// The sector that is `sectors` further.
     fn add(self, sectors: u64) -> Self {
         Self(self.0 + sectors)
     }

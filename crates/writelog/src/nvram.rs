@@ -1,8 +1,8 @@
-//! Persistent memory as the log sees it.
+//! The interface to persistent memory.
 //!
-//! What is stored is there after a power loss once [`PersistentRegion::persist`] returned; before that any part of it
-//! may be, in units of one byte. The door to the operating system that maps such memory and flushes the processor's
-//! caches is in crate `file`.
+//! Stored bytes survive a power loss once [`PersistentRegion::persist`] has returned; before that
+//! any part of them may survive, byte by byte. Crate `file` maps such memory and flushes the
+//! processor's caches.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,11 +23,11 @@ pub trait PersistentRegion: Send + Sync + 'static {
     /// Outside the region.
     fn store(&self, offset: usize, bytes: &[u8]);
 
-    /// Returns when what was stored in the range survives a power loss.
+    /// Makes the stored bytes of the range durable; returns when they are.
     fn persist(&self, offset: usize, length: usize);
 }
 
-/// Plain RAM in the place of persistent memory: for `unsafe-volatile`, and for models.
+/// Plain RAM in place of persistent memory: for `unsafe-volatile`, and for models.
 pub struct VolatileRegion {
     bytes: Mutex<Vec<u8>>,
 }
@@ -38,7 +38,7 @@ impl VolatileRegion {
         Self::of(vec![0; size_bytes])
     }
 
-    /// Of these bytes.
+    /// A region with these bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
         Self { bytes: Mutex::new(bytes) }
     }

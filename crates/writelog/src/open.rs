@@ -1,9 +1,9 @@
-//! Makes a device a write log, opens it, and closes it.
+//! Formats a device as a write log, opens it, and closes it.
 //!
-//! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so nothing that an
-//! earlier one left behind is ever replayed. Nothing is sent to the origin before
-//! [`WriteLog::run`](crate::WriteLog::run) is polled. Closing waits for all requests, empties the slots, destages
-//! unless told to keep what is dirty, and says *closed*.
+//! Each open begins a new epoch in a new segment, with a checkpoint before the first request, so no
+//! record of an earlier opening is ever replayed. Nothing is sent to the origin before
+//! [`WriteLog::run`](crate::WriteLog::run) is polled. A close waits for all requests, empties the
+//! slots, destages unless it is to keep dirty data, and marks the log *closed*.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -79,7 +79,7 @@ pub(crate) async fn format(
     Ok(())
 }
 
-/// See [`FormatOptions::data_bytes_max`].
+/// Writes zeroes over checkpoints and segments: see [`FormatOptions::data_bytes_max`].
 async fn write_zeroes(device: &SharedDevice, layout: &Layout, bytes_max: u64) -> Result<(), Error> {
     let mut offset = layout.checkpoint_offset;
     let end = layout.offset_of(layout.end()).min(offset.saturating_add(bytes_max));
@@ -91,7 +91,7 @@ async fn write_zeroes(device: &SharedDevice, layout: &Layout, bytes_max: u64) ->
     Ok(())
 }
 
-/// Refuses what no write log can be made of.
+/// Refuses devices that no write log can be made of.
 fn check_devices(log_device: &SharedDevice, origin: &SharedDevice) -> Result<(), Error> {
     let (log, origin) = (log_device.geometry(), origin.geometry());
     if log.is_read_only {
@@ -117,7 +117,8 @@ pub(crate) async fn open(
     options: OpenOptions,
 ) -> Result<Arc<Core>, Error> {
     check_devices(&log_device, &origin)?;
-    // Before it is asked which disk it is: what changes from now on is told, whatever an open takes.
+    // Before its identity is read: the log then gets the events of all later changes, however long
+    // the open takes.
     let origin_events = origin.subscribe();
     let mut superblock: Superblock<ParametersRaw> = Superblock::read(&log_device, KIND).await?;
     let layout = Layout::from_parameters(&superblock.payload, log_device.geometry().size_bytes)?;
@@ -125,8 +126,9 @@ pub(crate) async fn open(
     let binding = Binding::from_raw(&superblock.payload.binding)?;
     let binding_now = Binding::of(&origin);
     binding.check_same(&binding_now, KIND.name)?;
-    // A program that was killed may have left what it wrote in the device's own cache: also this superblock, which must
-    // not be gone after all once the next checkpoint takes the slot that the one before it names.
+    // A program that was killed may have left data in the volatile cache of the device, also this
+    // superblock. It must not be lost later, once the next checkpoint has overwritten the slot that
+    // the superblock before it names.
     log_device.flush().await?;
     let recovered = recover(&log_device, &layout, &superblock, options.clock.as_ref()).await?;
     superblock.payload.binding = binding_now.to_raw()?;
@@ -146,9 +148,9 @@ pub(crate) async fn open(
             core.begin_with_leftovers().await;
         }
     }
-    // What the origin has acknowledged to whoever was here before the log may still be in its cache only, and a flush
-    // of ours does not go on to it. Before the checkpoint, so that an origin which fails it is asked again by the next
-    // open.
+    // Writes that the origin acknowledged before the log was attached may still be in its volatile
+    // cache, and a client's flush of the log does not reach the origin. Before the checkpoint, so
+    // that after a failure of this flush the next open flushes again.
     core.origin.device().flush().await?;
     core.checkpoint(STATE_IN_USE).await?;
     Ok(core)
@@ -163,7 +165,7 @@ fn check_state(payload: &ParametersRaw) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Corrupt, context))
 }
 
-/// Refuses an origin that shrank to less than what is dirty.
+/// Refuses an origin that ends before some dirty data.
 fn check_size(recovered: &Recovered, stage: Option<&Stage>, binding: &Binding, origin_bytes: u64) -> Result<(), Error> {
     let in_log = recovered.map.dirty_from(Sector::FIRST).map(|piece| piece.end());
     let in_slots =
@@ -303,8 +305,8 @@ fn assemble(
 }
 
 impl Core {
-    /// Refuses what is dirty where others changed the origin. A range counts in whole sectors; what lies in two of them
-    /// counts twice.
+    /// Refuses dirty data where other hosts changed the origin. A range counts in whole sectors; a
+    /// sector in two ranges counts twice.
     fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
         let state = self.state();
         let sectors = ranges.iter().flat_map(|&range| {
@@ -318,7 +320,8 @@ impl Core {
         }
     }
 
-    /// See [`WriteLog::invalidate`](crate::WriteLog::invalidate).
+    /// Forgets clean data that others changed: see
+    /// [`WriteLog::invalidate`](crate::WriteLog::invalidate).
     pub(crate) async fn invalidate(self: &Arc<Self>, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {
         let _guard = self.exclude_requests().await;
         if self.life.is_stopped() {
@@ -328,12 +331,12 @@ impl Core {
             self.check_kept_changes(ranges)?;
         }
         ranges.iter().for_each(|&range| self.forget_clean_in(whole_sectors(range)));
-        // What was destaged since the last one is replayed after a crash, and would be sent again, over what others
-        // wrote.
+        // Without this checkpoint a crash would replay data destaged since the last one, and send
+        // it again, over the data of other hosts.
         self.checkpoint(STATE_IN_USE).await
     }
 
-    /// See [`WriteLog::close`](crate::WriteLog::close).
+    /// Destages or keeps dirty data, and closes: see [`WriteLog::close`](crate::WriteLog::close).
     pub(crate) async fn close(
         self: &Arc<Self>,
         keep_dirty: bool,
@@ -346,7 +349,7 @@ impl Core {
         self.line_emptied().await;
         drop(self.exclude_requests().await);
         if let Err(error) = self.prepare_close(keep_dirty, progress).await {
-            // Nothing is lost: it goes on, and can be closed with what is dirty.
+            // Nothing is lost: the log goes on, and can be closed with `keep_dirty`.
             self.life.give_up_close();
             return Err(error);
         }
@@ -357,7 +360,8 @@ impl Core {
         let is_clean = self.state().contents.map.dirty_sectors() == 0;
         let result = match self.failure() {
             Some(error) if !is_clean => Err(error),
-            // Clean in spite of a failure: if the device takes a checkpoint of nothing, the next open begins anew.
+            // Nothing is dirty in spite of a failure: if the device takes an empty checkpoint, the
+            // next open begins anew.
             _ => self.checkpoint(STATE_CLOSED).await,
         };
         self.workers.stop();
@@ -371,8 +375,8 @@ impl Core {
     ) -> Result<(), Error> {
         match keep_dirty {
             false => match self.destage_all(&mut progress).await {
-                // The origin may have had to tell of an earlier write still, which it does once. What is lost stays
-                // lost.
+                // The error may concern an earlier write, and the origin reports it only once, so
+                // try again. Lost data stays lost.
                 Err(_) if self.lost_bytes_now() == 0 => self.destage_all(progress).await,
                 destaged => destaged,
             },
@@ -382,7 +386,7 @@ impl Core {
     }
 }
 
-/// The whole of a device's log as it would be found now, and nothing written.
+/// The whole contents of a device's log as an open would find them; nothing is written.
 pub(crate) async fn look(
     log_device: &SharedDevice,
     clock: &dyn base::clock::Clock,
@@ -402,7 +406,7 @@ mod tests {
 
     use super::*;
 
-    /// A file system commits its own journal for each record in what was only reserved.
+    /// A file system commits its journal for each record in blocks that it has only reserved.
     #[test]
     fn a_log_is_made_of_data_as_far_as_it_is_told() {
         const LOG_BYTES: u64 = 4 << 20;

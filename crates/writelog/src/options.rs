@@ -1,4 +1,4 @@
-//! What a user chooses: once when a log is formatted, and at each open.
+//! The options that a user chooses: some when a log is formatted, the others at each open.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,8 +28,9 @@ pub enum Durability {
     UnsafeVolatile,
 }
 
-/// The order in which the origin gets what the log holds. Low space destages the oldest first whatever is chosen, but
-/// for `Log`, which always does, and `Lba` over a disk (`Level2::seek_bytes`).
+/// The order in which the log's data is sent to the origin. When space is low the oldest data goes
+/// first in any order, except in `Log`, which always keeps its order, and in `Lba` over a disk
+/// (`Level2::seek_bytes`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageOrder {
@@ -42,14 +43,14 @@ pub enum DestageOrder {
     LastWriteFirst,
 }
 
-/// (value, its name)
+/// Values with their names.
 const DURABILITIES: [(Durability, &str); 3] =
     [(Durability::Log, "log"), (Durability::Nvram, "nvram"), (Durability::UnsafeVolatile, "unsafe-volatile")];
 const ORDERS: [(DestageOrder, &str); 3] =
     [(DestageOrder::Log, "log"), (DestageOrder::Lba, "lba"), (DestageOrder::LastWriteFirst, "last-write-first")];
 
 impl DestageOrder {
-    /// Its number on disk.
+    /// Its number in the superblock.
     pub(crate) fn code(self) -> u8 {
         self as u8
     }
@@ -93,15 +94,15 @@ fn value_of<T: Copy>(table: &[(T, &'static str)], name: &str) -> Option<T> {
 /// Chosen when a log is formatted.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatOptions {
-    /// Bytes of a segment: a multiple of 4 KiB, at least 64 KiB; `None` for what suits the size of the log.
+    /// Bytes of a segment: a multiple of 4 KiB, at least 64 KiB; `None` to fit the size of the log.
     pub segment_bytes: Option<u32>,
     /// Bytes of an NVRAM slot: a power of two from 512.
     pub slot_bytes: u32,
     /// Identifier of the log; `None` for a random one. Two logs never have the same.
     pub uuid: Option<Uuid>,
-    /// So many bytes of its checkpoints and segments, at most, are written with zeroes, as data, when it is made: a
-    /// file system commits its journal for each durable write to blocks that it has only reserved. None unless told
-    /// otherwise; for a file, [`DATA_BYTES_MAX`](crate::limits::DATA_BYTES_MAX).
+    /// Most bytes of checkpoints and segments that formatting writes with zeroes, as data: a file
+    /// system commits its journal for each durable write to blocks that it has only reserved. 0 by
+    /// default; for a file, [`DATA_BYTES_MAX`](crate::limits::DATA_BYTES_MAX).
     pub data_bytes_max: u64,
 }
 
@@ -134,45 +135,46 @@ pub struct Level1 {
 pub struct Level2 {
     /// Share of the log in use up to which it waits for an idle moment, unless data is too old.
     pub share_start: f64,
-    /// Share of the log in use from which level 2 is at full speed. What is free then is the most that is kept in
-    /// reserve for what comes while a batch is on its way: only below it writes are slowed down to less than what level
-    /// 2 makes free.
+    /// Share of the log in use from which level 2 is at full speed. The rest is the largest reserve
+    /// for changes that come while a batch is under way: only below the reserve writes are slowed
+    /// down to less than the rate at which level 2 makes room.
     pub share_slow: f64,
     /// Time without a request that counts as idle.
     pub idle: Duration,
-    /// Age that data does not exceed on its way to the origin as long as that takes what comes: from three quarters of
-    /// it on it is destaged under load. From slots it goes to the log at half.
+    /// Largest age of data that is not on the origin, as long as the origin keeps up: from three
+    /// quarters of it on data is destaged under load. Data in slots goes to the log at half of it.
     pub age_max: Duration,
-    /// Bytes of log that one batch takes from at most: also the RAM it needs. It takes less where the log is small or
-    /// full.
+    /// Most bytes of log that one batch takes from, and the RAM for it. It takes less where the log
+    /// is small or full.
     pub batch_bytes: u64,
-    /// Writes to the origin in flight at full speed; also reads of the log device, as long as the slots are empty. Of a
-    /// disk that serves first come, first served, they are destaging's share.
+    /// Writes to the origin in flight at full speed; also reads of the log device, as long as the
+    /// slots are empty. On a disk that serves requests in their order this is destaging's share.
     pub writes_in_flight: usize,
     /// Writes to the origin in flight at most while writers wait for room: some for each that waits.
     pub writes_when_full: usize,
-    /// Bytes that the origin would transfer in the time that one more request costs it (a disk: seek and half a turn).
-    /// More than 0 lets destaging read what lies between near pieces and write all in one: only where nobody else
-    /// writes to the origin.
+    /// Bytes that the origin would transfer in the time of one more request (a disk: seek and half
+    /// a turn). More than 0 allows destaging to read what lies between near pieces and to write all
+    /// of it at once: only where no other host writes to the origin.
     pub seek_bytes: u64,
-    /// Writes are slowed down as soon as the room of the log, or its slots, would be used up within this time at the
-    /// rates of now;
-    /// zero for never. Of those who wait for their turn one is looked at as often.
+    /// Writes are slowed down as soon as the free room of the log, or of the slots, would be used
+    /// up within this time at the present rates; zero for never. It is also the longest pause
+    /// between two looks at the changes that wait.
     pub pause_max: Duration,
     /// Whether a batch stops for a new request, unless space is low (paper 2.3.3).
     pub is_interruptible: bool,
 }
 
 impl Level1 {
-    /// The most that is kept in reserve of `slots_bytes` of slots for what comes while a record is on its way: half of
-    /// what is left when a round begins.
+    /// The largest reserve of `slots_bytes` of slots for changes that come while a record is under
+    /// way: half of what is left when a round begins.
     pub(crate) fn reserve_bytes(&self, slots_bytes: u64) -> u64 {
         (slots_bytes as f64 * (1.0 - self.share_start) / 2.0) as u64
     }
 }
 
 impl Level2 {
-    /// The most that is kept in reserve of a log of `log_bytes` for what comes while a batch is on its way.
+    /// The largest reserve of a log of `log_bytes` for changes that come while a batch is under
+    /// way.
     pub(crate) fn reserve_bytes(&self, log_bytes: u64) -> u64 {
         (log_bytes as f64 * (1.0 - self.share_slow)) as u64
     }
@@ -185,37 +187,39 @@ pub struct OpenOptions {
     pub durability: Durability,
     /// The order of level 2.
     pub order: DestageOrder,
-    /// Where slots are with [`Durability::Nvram`]; in that mode it must be there.
+    /// The region of the slots with [`Durability::Nvram`], which requires it.
     pub nvram: Option<Arc<dyn PersistentRegion>>,
     /// Bytes of RAM for slots with [`Durability::UnsafeVolatile`].
     pub volatile_bytes: usize,
     /// Bytes of the newest records that stay in RAM for reads and for destaging.
     pub record_cache_bytes: usize,
-    /// Bytes of log behind the last checkpoint from which the next begins.
+    /// Bytes of log behind the last checkpoint at which the next one begins.
     pub checkpoint_interval_bytes: u64,
-    /// Least time between two checkpoints for that reason, unless
-    /// [`TAIL_INTERVALS_MAX`](crate::limits::TAIL_INTERVALS_MAX) times as many bytes come first: what a recovery reads
-    /// at most, about.
+    /// Least time between two such checkpoints, unless
+    /// [`TAIL_INTERVALS_MAX`](crate::limits::TAIL_INTERVALS_MAX) times as many bytes come first;
+    /// that is about the most that a recovery reads.
     pub checkpoint_pause: Duration,
-    /// What others changed on the origin since the log was open last, as long as nobody has said that the log's data
-    /// counts more: an open fails with [`ConflictingChanges`](crate::ConflictingChanges) where it holds something dirty
-    /// there, before it sends anything.
+    /// Ranges of the origin that other hosts changed since the log was open last, as long as the
+    /// user has not decided for the log's data. An open with dirty data there fails with
+    /// [`ConflictingChanges`](crate::ConflictingChanges), before it sends anything.
     pub kept_changes: Vec<ByteRange>,
-    /// By what the caller tells the log from other copies of it, from now on; `None` when nobody does.
+    /// Tokens by which the caller tells the log from other copies of it, from now on; `None` for a
+    /// caller that does not.
     pub tokens: Option<Tokens>,
-    /// Notes durably, apart from the log device, that it failed while the log was open, and says whether it could: the
-    /// next open must be refused then. Called at most once, from a context that may block for a moment.
+    /// Notes durably, apart from the log device, that the device failed while the log was open;
+    /// returns whether it could. The next open must then be refused. Called at most once, from a
+    /// context that may block for a moment.
     pub failure_note: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    /// For pauses, ages and time stamps.
+    /// Clock for pauses, ages and time stamps.
     pub clock: Arc<dyn Clock>,
-    /// Level 1.
+    /// Options of level 1.
     pub level1: Level1,
-    /// Level 2.
+    /// Options of level 2.
     pub level2: Level2,
 }
 
 impl OpenOptions {
-    /// The usual.
+    /// The defaults.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             durability: Durability::Log,
@@ -245,8 +249,8 @@ impl OpenOptions {
         }
     }
 
-    /// What the paper describes (2.1, 2.3, 3.1): 16 segments of RAM, last write first, 64 KiB at a time, level 2 in
-    /// idle periods only, level 1 until the RAM is empty with every request waiting for it.
+    /// The paper's profile (2.1, 2.3, 3.1): 16 segments of RAM, last write first, 64 KiB at a time,
+    /// level 2 in idle periods only, level 1 until the RAM is empty, with all requests waiting.
     #[must_use]
     pub fn paper(mut self) -> Self {
         self.order = DestageOrder::LastWriteFirst;

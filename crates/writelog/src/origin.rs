@@ -1,4 +1,4 @@
-//! The origin as its log knows it: the device, and what it has said of itself.
+//! The origin in the view of its log: the device and its reports.
 
 use std::sync::Arc;
 
@@ -11,21 +11,22 @@ use store::{Losses, OriginReports};
 use crate::limits::DESTAGE_WRITE_BYTES_MAX;
 use crate::place::Zeroed;
 
-/// The origin: the device, and what it has said of itself.
+/// The device of the origin, and its reports.
 pub(crate) struct Origin {
     device: SharedDevice,
     pub(crate) reports: OriginReports,
 }
 
 impl Origin {
-    /// `device`, which had this `identity` when the log was opened, and has told `events` since before.
+    /// `device` had this `identity` when the log was opened; `events` has received from it since
+    /// before.
     pub(crate) fn new(device: SharedDevice, identity: Identity, events: EventReceiver) -> Self {
-        // No copies of what it has not flushed count as clean: they are in the log.
+        // Copies of unflushed data need not be given up: the log has that data as dirty.
         let reports = OriginReports::new(device.clone(), identity, events, Arc::new(Losses::new(|| {})));
         Self { device, reports }
     }
 
-    /// Where requests go. Who sends any [checks](Self::check) first.
+    /// The device for requests. The caller that sends any [checks](Self::check) the origin first.
     pub(crate) fn device(&self) -> &SharedDevice {
         &self.device
     }
@@ -38,7 +39,7 @@ impl Origin {
         }
     }
 
-    /// Makes a range zero, or tells that nobody needs it.
+    /// Makes a range zero, or discards it.
     pub(crate) async fn zero(&self, range: ByteRange, zeroed: Zeroed) -> Result<(), Error> {
         let result = match zeroed {
             Zeroed::Discarded => self.device.discard(range.offset, range.length).await,
@@ -48,7 +49,7 @@ impl Origin {
             }
         };
         match result {
-            // An origin that cannot any more keeps what it has.
+            // An origin that no longer supports discards keeps its content.
             Err(error) if error.kind() == ErrorKind::Unsupported && zeroed == Zeroed::Discarded => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Unsupported => {}
             result => return result,

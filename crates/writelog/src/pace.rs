@@ -1,8 +1,8 @@
-//! How fast writes may come: as they like while there is room for long, and as fast as room is made when there is not.
+//! The pace of writes: unlimited while there is room for long, else the rate at which room is made.
 //!
-//! Room is made in *lumps*: a batch of level 2 gives segments back all at once when the origin has flushed it, a record
-//! of level 1 its slots. What a lump brings, and how long its work takes, is measured. Some lumps' worth of room is
-//! a *reserve*: what comes while the next one is on its way.
+//! Room is made in *lumps*: a batch of level 2 frees its segments all at once when the origin has
+//! flushed it, a record of level 1 frees its slots. The size and the time of lumps are measured.
+//! Some lumps' worth of room is a *reserve*, for what comes while the next lump is under way.
 //!
 //! ```text
 //!   rate let in                                          time until only the reserve is left, at that rate
@@ -13,20 +13,23 @@
 //!      └──────────┴────────────────► free bytes
 //!              reserve
 //! ```
-//! So who brings less than that never waits, however full the log is; who brings more is slowed down once what is free
-//! would be used up within the horizon, along a curve without a step, to the rate at which room is made. The measure is
-//! time until full at the rates of now, not fullness: the same bytes that are plenty for a trickle are nothing for a
-//! flood.
+//! So a load below the rate at which room is made never waits, however full the log is. A greater
+//! load is slowed down once the free room would be used up within the horizon, along a curve
+//! without a step, to that rate. The measure is the time until the log is full at the present
+//! rates, not how full it is: the same free bytes are plenty for a small load and nothing for a
+//! large one.
 //!
-//! Before the first lump, and when one takes longer than usual, what is free is spread over the time that the work has
-//! taken so far. Before any work there is nothing to go by, and nothing that is slowed down: it begins long before all
-//! is used up.
+//! Before the first lump, and when one takes longer than usual, the free room is spread over the
+//! time that the work has taken so far. Before any work there is no measurement, and no write is
+//! slowed down: the work begins long before all room is used up.
 //!
-//! Slots of level 1 have a pace of their own, which knows nothing of the log: where that is full, the records that
-//! empty slots take longer, and come several at once when level 2 has made room. So of slots a lump is some records.
-//! What is written again in slots takes the room that it makes free, and so costs nothing ([`Pace::give_back`]).
+//! Slots of level 1 have a pace of their own, which does not depend on that of the log. Over a full
+//! log the records that empty slots take longer, and several end at once when level 2 has made
+//! room; so for slots a lump is some records. A write that supersedes slots frees the room that it
+//! takes, and so costs nothing ([`Pace::give_back`]).
 //!
-//! A state machine: `now` and the free bytes go in, whether the next write may come and when to ask again come out.
+//! A state machine: `now` and the free bytes go in; whether the next write is admitted, and when to
+//! ask again, come out.
 
 use std::time::Duration;
 
@@ -36,7 +39,8 @@ use crate::limits::{
     CHECKPOINT_BYTES_PER_EXTENT, LUMPS_RESERVED, PAUSE_LEAST, SHARE_FOR_RESERVE, SHARE_OF_RESERVE_LEFT, UNIT_BYTES,
 };
 
-/// What a write of `bytes` takes of the log: its data, what is before them in a record, and room in the checkpoint.
+/// Bytes of the log that a write of `bytes` takes: its data, its part of a record's header, and
+/// room in the checkpoint.
 pub(crate) fn log_cost(bytes: u64) -> u64 {
     (bytes + UNIT_BYTES).max(CHECKPOINT_BYTES_PER_EXTENT)
 }
@@ -45,31 +49,31 @@ pub(crate) fn log_cost(bytes: u64) -> u64 {
 #[derive(Clone, Copy)]
 struct Lump {
     bytes: f64,
-    /// Of work for it.
+    /// Seconds of work for it.
     seconds: f64,
 }
 
-/// Measures how fast room is made, and says how long a write is held back.
+/// Measures the rate at which room is made, and computes how long the next write waits.
 pub(crate) struct Pace {
-    /// Zero: nobody is ever slowed down.
+    /// Zero: writes are never slowed down.
     horizon: Duration,
     /// Largest reserve, in bytes.
     reserve_max: f64,
-    /// What comes free counts as a lump from so many bytes on, with what came before it.
+    /// Least bytes of a lump: smaller amounts that come free are added up.
     lump_bytes_min: u64,
-    /// What came and is none yet.
+    /// Bytes that came free and do not make a lump yet.
     gathered_bytes: u64,
-    /// As they come lately; `None` before the first.
+    /// Moving average of the lumps; `None` before the first.
     lump: Option<Lump>,
-    /// Whether room has ever been worked for.
+    /// Whether work for room has ever begun.
     has_worked: bool,
-    /// Since when it is.
+    /// Since when work for room is under way.
     working_since: Option<Instant>,
-    /// How long before that, since the last lump.
+    /// Time of earlier work since the last lump.
     worked: Duration,
-    /// Bytes let in that the rate allowed has not made up for.
+    /// Bytes admitted that the allowed rate has not paid for yet.
     debt: f64,
-    /// Up to when it has.
+    /// Time up to which the debt is paid.
     paid_until: Instant,
 }
 
@@ -89,25 +93,26 @@ impl Pace {
         }
     }
 
-    /// Another largest reserve, and another horizon, from the next write on.
+    /// Changes horizon and largest reserve, from the next write on.
     pub(crate) fn set_limits(&mut self, horizon: Duration, reserve_max: u64) {
         (self.horizon, self.reserve_max) = (horizon, reserve_max as f64);
     }
 
-    /// Somebody works for room from now on.
+    /// Notes that work for room has begun.
     pub(crate) fn work_began(&mut self, now: Instant) {
         self.has_worked = true;
         self.working_since.get_or_insert(now);
     }
 
-    /// Nobody works for room any more: the time until somebody does says nothing about how long that takes.
+    /// Notes that the work has stopped: the time until it begins again is not part of the lump's
+    /// time.
     pub(crate) fn work_stopped(&mut self, now: Instant) {
         if let Some(since) = self.working_since.take() {
             self.worked += now.since(since);
         }
     }
 
-    /// The work so far has made `bytes` free.
+    /// Notes that the work has made `bytes` free.
     pub(crate) fn room_made(&mut self, now: Instant, bytes: u64) {
         self.gathered_bytes += bytes;
         if self.gathered_bytes < self.lump_bytes_min {
@@ -117,32 +122,33 @@ impl Pace {
         let since = self.working_since.replace(now).unwrap_or(now);
         let seconds = (std::mem::take(&mut self.worked) + now.since(since)).as_secs_f64();
         let new = Lump { bytes: bytes as f64, seconds };
-        // The newest half: a pace that changes is followed within some lumps.
+        // Half the weight for the newest: a change of the rate is followed within some lumps.
         self.lump = Some(self.lump.map_or(new, |old| Lump {
             bytes: f64::midpoint(old.bytes, new.bytes),
             seconds: f64::midpoint(old.seconds, new.seconds),
         }));
     }
 
-    /// What was measured counts no more: no room is made as things are.
+    /// Forgets the measurement: at present no room is made.
     pub(crate) fn room_failed(&mut self) {
         self.lump = None;
         self.gathered_bytes = 0;
         self.worked = Duration::ZERO;
     }
 
-    /// A write that takes `cost` bytes of what is free is let in.
+    /// Admits a write that takes `cost` of the free bytes.
     pub(crate) fn admit(&mut self, now: Instant, cost: u64, free_bytes: u64) {
         self.pay(now, free_bytes);
         self.debt += cost as f64;
     }
 
-    /// What was let in made `bytes` free itself.
+    /// Notes that an admitted write has freed `bytes` itself.
     pub(crate) fn give_back(&mut self, bytes: u64) {
         self.debt = (self.debt - bytes as f64).max(0.0);
     }
 
-    /// In what time the next write may come; zero for now. Ask again then: the rate changes with what is free.
+    /// Time until the next write may be admitted; zero for now. Ask again then: the rate depends on
+    /// the free bytes.
     pub(crate) fn poll_wait(&mut self, now: Instant, free_bytes: u64) -> Duration {
         self.pay(now, free_bytes);
         let seconds = self.debt / self.rate(free_bytes);
@@ -159,19 +165,20 @@ impl Pace {
         self.paid_until = now;
     }
 
-    /// Bytes a second that are made free while somebody works for it; `None` while nobody knows.
+    /// Bytes a second made free while work is under way; `None` before the first measurement.
     pub(crate) fn freed_per_second(&self) -> Option<f64> {
         self.lump.map(|lump| lump.bytes / lump.seconds.max(f64::MIN_POSITIVE))
     }
 
-    /// Bytes a second that may come. Not bounded where nothing is free: who comes then waits for the room itself.
+    /// Bytes a second that may be admitted. Not bounded when nothing is free: a write then waits
+    /// for the room itself.
     fn rate(&self, free_bytes: u64) -> f64 {
         let horizon = self.horizon.as_secs_f64();
         if free_bytes == 0 || horizon == 0.0 {
             return f64::INFINITY;
         }
         let free = free_bytes as f64;
-        // The lump under way takes at least as long as it has taken.
+        // The lump under way takes at least the time that it has taken already.
         let so_far = self.worked + self.working_since.map_or(Duration::ZERO, |since| self.paid_until.since(since));
         let Some(lump) = self.lump.filter(|lump| lump.bytes > 0.0) else {
             if !self.has_worked {
@@ -198,8 +205,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const LOG_BYTES: u64 = 64 * MIB;
 
-    /// A log, the lumps in which it is emptied, and who writes to it, by a clock turned a tenth of a millisecond at a
-    /// time.
+    /// A log, the lumps in which it is emptied, and a load, by a clock that advances in steps of a
+    /// tenth of a millisecond.
     struct Model {
         pace: Pace,
         now: Instant,
@@ -207,7 +214,7 @@ mod tests {
         lump_bytes: u64,
         lump_time: Duration,
         lump_at: Instant,
-        /// Let in ever.
+        /// Bytes admitted so far.
         admit: u64,
     }
 
@@ -215,7 +222,7 @@ mod tests {
     const WRITE: u64 = 4096;
 
     impl Model {
-        /// Which makes `out` bytes free a second, a lump of `lump_bytes` at a time.
+        /// A log that makes `out` bytes free a second, in lumps of `lump_bytes`.
         fn new(free: u64, out: u64, lump_bytes: u64) -> Self {
             let lump_time = Duration::from_secs_f64(lump_bytes as f64 / out as f64);
             let now = Instant::START;
@@ -224,8 +231,8 @@ mod tests {
             Self { pace, now, free, lump_bytes, lump_time, lump_at: now + lump_time, admit: 0 }
         }
 
-        /// Passes a time in which `wanted` bytes a second would come, and what must wait comes later. Returns the bytes
-        /// that were let in, and those left.
+        /// Passes `time` with a load of `wanted` bytes a second; writes that must wait come later.
+        /// Returns the bytes that were admitted, and those left.
         fn pass(&mut self, time: Duration, wanted: f64, mut left: f64) -> (u64, f64) {
             let (end, before) = (self.now + time, self.admit);
             while self.now < end {
@@ -249,11 +256,11 @@ mod tests {
         }
     }
 
-    /// However full it is: what matters is that it does not get fuller.
+    /// The log may be however full: it does not get fuller.
     #[test]
     fn nobody_waits_in_a_full_log_that_empties_faster_than_it_fills() {
         for out in [4 * MIB, 100 * MIB] {
-            // Opened full, and two lumps were made free so far.
+            // Opened full; two lumps were made free so far.
             let mut model = Model::new(0, out, MIB);
             let warm_up = model.lump_time * 3;
             model.pass(warm_up, 0.0, 0.0);
@@ -270,7 +277,7 @@ mod tests {
         let (out, lump) = (10 * MIB, MIB);
         let mut model = Model::new(LOG_BYTES, out, lump);
         let wanted = 200 * MIB;
-        // What that flood uses up until only the reserve and a horizon's worth are left.
+        // Bytes that the load uses up until only the reserve and a horizon's worth are left.
         let fast = (LOG_BYTES as f64 - LUMPS_RESERVED * lump as f64) / wanted as f64 - HORIZON.as_secs_f64();
         let (_, left) = model.pass(Duration::from_secs_f64(fast), wanted as f64, 0.0);
         assert!(left < 32.0 * 1024.0, "{left} bytes wait at {} free", model.free);
@@ -290,7 +297,7 @@ mod tests {
                 assert!(model.free >= log_cost(WRITE), "it is full: {rates:?}");
                 rates.push(came as f64 / window.as_secs_f64());
             }
-            // In halves of what was let in before, not at once.
+            // The rate falls in steps, none of them to less than 0.3 of the last, not at once.
             let steps = rates.windows(2).filter(|pair| pair[0] > 1.2 * out as f64).map(|pair| pair[1] / pair[0]);
             let steepest = steps.fold(1.0, f64::min);
             assert!(steepest > 0.3, "{steepest}: {rates:?}");
@@ -300,7 +307,8 @@ mod tests {
         }
     }
 
-    /// The time in which level 2 has nothing to do, or is interrupted, is not what a lump takes.
+    /// The time in which level 2 has nothing to do, or is interrupted, is not part of a lump's
+    /// time.
     #[test]
     fn only_the_time_of_work_counts() {
         let at = |ms| Instant::START + Duration::from_millis(ms);
@@ -321,7 +329,7 @@ mod tests {
         assert!(pace.lump.is_none());
     }
 
-    /// As level 1 does over a full log: nothing for long, then several records at once.
+    /// Level 1 over a full log frees nothing for long, then several records at once.
     #[test]
     fn what_comes_in_bursts_is_measured_with_the_time_between_them() {
         let mut pace = Pace::new(HORIZON, LOG_BYTES, MIB);
@@ -344,7 +352,7 @@ mod tests {
         assert_eq!(pace.poll_wait(Instant::START, MIB), HORIZON);
     }
 
-    /// As what is written again in slots.
+    /// Writes that supersede data in slots free as much as they take.
     #[test]
     fn who_makes_as_much_free_as_he_takes_never_waits() {
         let mut pace = Pace::new(HORIZON, LOG_BYTES, 0);

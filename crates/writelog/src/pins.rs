@@ -1,4 +1,4 @@
-//! Segments that somebody reads from.
+//! Pinned segments: a read or a batch uses their bytes.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::numbers::SegmentNumber;
 use crate::segments::Segments;
 
-/// Segments that must stay what they are. Dropping it lets them go.
+/// Pinned segments, which are not used again. Dropping it unpins them.
 pub(crate) struct Pins {
     core: Arc<Core>,
     segments: Vec<SegmentNumber>,
@@ -17,7 +17,7 @@ impl Pins {
         Self { core: Arc::clone(core), segments: Vec::new() }
     }
 
-    /// Pins one more. `segments` are those of this very log, locked.
+    /// Pins one more segment. `segments` is the locked state of the same log.
     pub(crate) fn add(&mut self, segments: &mut Segments, segment: SegmentNumber) {
         segments.pin(segment);
         self.segments.push(segment);

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | below 2^31 | that unit of 512 bytes of the segments |
 //! | 2^31 and more | that unit of the RAM or NVRAM slots |
-//! | the last 2^25 | nowhere: they are zero. The number says which record made them so, so that what a batch sent is told from the same again later, and how the origin is told ([`Zeroed`]) |
+//! | the last 2^25 | none: the bytes are zero. The number holds their record, and how they are sent ([`Zeroed`]) |
 //!
-//! Nobody else knows these numbers: [`Place::view`] tells the three apart.
+//! No other file knows these numbers: [`Place::view`] tells the three apart.
 use store::Sequence;
 
 use crate::unit::{LogUnit, SlotUnit};
@@ -16,8 +16,8 @@ const SLOTS: u32 = 1 << 31;
 /// Places from here on are zeroes.
 const ZEROES: u32 = u32::MAX << 25;
 
-/// Of the number of a record that made zeroes, what their place says: it repeats after 2^23 records, which no log holds
-/// of one sector at a time.
+/// The bits of a record's sequence that a place of zeroes holds: they repeat after 2^23 records,
+/// more than a log holds of a sector at a time.
 const SEQUENCE_MASK: u32 = 0x7f_ffff;
 const MAY_DISCARD: u32 = 1;
 const DISCARDED: u32 = 1 << 24;
@@ -25,12 +25,12 @@ const DISCARDED: u32 = 1 << 24;
 /// Units of slots that places can name.
 pub(crate) const SLOT_UNITS_MAX: u64 = (ZEROES - SLOTS) as u64;
 
-/// Where an extent's first byte is; the others follow.
+/// Where the first byte of an extent is; the others follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(u32);
 const _: () = assert!(size_of::<Place>() == 4, "the map has one for each extent");
 
-/// What a [`Place`] says.
+/// The three kinds of [`Place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceView {
     Segment(LogUnit),
@@ -38,14 +38,15 @@ pub(crate) enum PlaceView {
     Zeroes(Zeroed),
 }
 
-/// How the origin is told of zeroes.
+/// How the origin is told that bytes are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Zeroed {
     /// They read as zero, and stay allocated.
     Kept,
     /// They read as zero, and the origin may give the space back.
     MayDiscard,
-    /// Nobody needs the bytes: the origin is told so and writes nothing, whatever it reads as then.
+    /// The client does not need the bytes: the origin is told so and writes nothing, whatever it
+    /// reads as then.
     Discarded,
 }
 
@@ -60,7 +61,7 @@ impl Place {
         Self(SLOTS + unit.0 as u32)
     }
 
-    /// Of bytes that record `sequence` made zero.
+    /// The place of bytes that record `sequence` made zero.
     pub(crate) fn zeroes(sequence: Sequence, zeroed: Zeroed) -> Self {
         let how = match zeroed {
             Zeroed::Kept => 0,
@@ -70,13 +71,14 @@ impl Place {
         Self(ZEROES | (sequence.0 as u32 & SEQUENCE_MASK) << 1 | how)
     }
 
-    /// From a checkpoint. In one that knew no discards, their bit was one more of the sequence of zeroes.
+    /// Decodes a place from a checkpoint. In a checkpoint without discards their bit belongs to the
+    /// sequence.
     pub(crate) fn decode(number: u32, has_discards: bool) -> Self {
         let is_older = number >= ZEROES && !has_discards;
         Self(if is_older { number & !DISCARDED } else { number })
     }
 
-    /// For a checkpoint.
+    /// Encodes a place for a checkpoint.
     pub(crate) fn encode(self) -> u32 {
         self.0
     }
@@ -89,7 +91,7 @@ impl Place {
         }
     }
 
-    /// Of a place of zeroes: how the origin is told.
+    /// How the origin is told, for a place of zeroes.
     fn zeroed(self) -> Zeroed {
         match (self.0 & MAY_DISCARD != 0, self.0 & DISCARDED != 0) {
             (true, true) => Zeroed::Discarded,
@@ -98,19 +100,19 @@ impl Place {
         }
     }
 
-    /// Of a place of zeroes: the record that made them, of which `newest` is the last.
+    /// The record that made the zeroes of this place; `newest` is the log's last one.
     pub(crate) fn record(self, newest: Sequence) -> Sequence {
         let mask = u64::from(SEQUENCE_MASK);
         let behind = newest.0.wrapping_sub(u64::from(self.0 >> 1)) & mask;
         newest.0.checked_sub(behind).map_or(newest, Sequence)
     }
 
-    /// The place of what is so many sectors behind its first; that of zeroes says the same of all of them.
+    /// The place `sectors` further; that of zeroes is the same.
     pub(crate) fn advance(self, sectors: u64) -> Self {
         if self.is_zero() { self } else { Self(self.0 + sectors as u32) }
     }
 
-    /// Whether what is at `next` goes on where so many `sectors` from here on end.
+    /// Whether `next` continues `sectors` sectors that begin here.
     pub(crate) fn is_continued_by(self, sectors: u64, next: Self) -> bool {
         if self.is_zero() {
             return self == next;

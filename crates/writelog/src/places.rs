@@ -1,11 +1,14 @@
-//! Pieces of the log read by their places, each held against its checksum before it may go to the origin.
+//! Reading pieces of the log by their places; each is compared with its checksum before it may go
+//! to the origin.
 //!
-//! Extents in order of LBA lie all over the log: what is in RAM is copied from there, and the rest is read in the order
-//! of its places, near pieces with one request. What is read is whole entries, since only they have checksums
-//! ([`crate::sums`]); an entry that is not as it was written is lost, by name. A segment whose checksums are not known
-//! yet is read as a whole, and its records are checked.
+//! Extents in order of LBA lie all over the log: what is in RAM is copied from there, and the rest
+//! is read in the order of its places, near pieces with one request. Whole entries are read, since
+//! only they have checksums ([`crate::sums`]); an entry that is not as it was written is marked
+//! lost. A segment whose checksums are not known yet is read as a whole, and its records are
+//! checked.
 //!
-//! What the device refuses to read is asked for entry by entry, and lost, by name, when it refuses again.
+//! A read that the device refuses is repeated entry by entry; an entry that it refuses again is
+//! marked lost.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,10 +29,10 @@ use crate::salvage::read_after_all;
 use crate::sums::Entry;
 use crate::unit::LogUnit;
 
-/// A piece that the log device must give, and the entries it lies in.
+/// A piece to read from the log device, with the entries that it lies in.
 struct Wanted {
     piece: Piece,
-    /// Ascending, one behind the other.
+    /// Ascending, each directly behind the one before.
     entries: Vec<Entry>,
 }
 
@@ -43,16 +46,17 @@ impl Wanted {
     }
 }
 
-/// Where the bytes of pieces are.
+/// The pieces sorted by how they are read.
 #[derive(Default)]
 struct Sorted {
     wanted: Vec<Wanted>,
-    /// Of segments whose checksums are not known.
+    /// Pieces of segments whose checksums are not known.
     unknown: Vec<Piece>,
 }
 
 impl Core {
-    /// The bytes of these pieces, as far as the log has them in RAM or its device returns them as they were written.
+    /// The bytes of these pieces, as far as RAM has them, or the log device returns them as they
+    /// were written.
     pub(crate) async fn read_places(self: &Arc<Self>, pieces: &[Piece]) -> Images {
         let mut images = Images::default();
         let sorted = self.sort(pieces, &mut images);
@@ -70,7 +74,7 @@ impl Core {
             let Some((group, bytes)) = reads.next().await else { return images };
             match bytes {
                 Ok(bytes) => self.take_whole(&group, &bytes, &mut images),
-                // Apart, what is readable of it is.
+                // Read one by one, the readable ones succeed.
                 Err(_) if group.wanted.len() > 1 => near.extend(group.wanted.into_iter().map(Near::of)),
                 Err(_) => {
                     let bytes = self.read_entries(&group).await;
@@ -80,7 +84,7 @@ impl Core {
         }
     }
 
-    /// Copies what RAM has, and says how the rest is read.
+    /// Copies the pieces that are in RAM, and sorts the rest by how they are read.
     fn sort(&self, pieces: &[Piece], images: &mut Images) -> Sorted {
         let mut sorted = Sorted::default();
         let state = self.state();
@@ -132,8 +136,8 @@ impl Core {
         (group, bytes)
     }
 
-    /// The bytes of a group one entry after the other; zeroes, which are not as they were written, where the device
-    /// refuses.
+    /// Reads the entries of a group one by one; where the device refuses there are zeroes, which
+    /// fail the checksum.
     async fn read_entries(&self, group: &Near) -> Buffer {
         let mut bytes = Buffer::zeroed(((group.end - group.start) * UNIT_BYTES) as usize);
         for entry in group.wanted.iter().flat_map(|wanted| &wanted.entries) {
@@ -146,7 +150,7 @@ impl Core {
         bytes
     }
 
-    /// Takes what is as it was written; the rest is lost.
+    /// Takes the entries that are as they were written; the others are marked lost.
     fn take_whole(&self, group: &Near, bytes: &[u8], images: &mut Images) {
         let at = |unit: LogUnit| ((unit - group.start) * UNIT_BYTES) as usize;
         let is_as_written = |entry: &Entry| {
@@ -154,7 +158,7 @@ impl Core {
             let bytes = bytes.get(start..start + (entry.sectors * UNIT_BYTES) as usize);
             bytes.is_some_and(|bytes| crc32c(bytes) == entry.checksum)
         };
-        // Several pieces may be left of one entry.
+        // Several remaining pieces may belong to one entry.
         let mut last: Option<(Entry, bool)> = None;
         for Wanted { piece, entries } in &group.wanted {
             let mut take = |part: Option<Piece>| {
@@ -184,7 +188,7 @@ impl Core {
     }
 }
 
-/// What of a piece lies in an entry; some of it does.
+/// The part of a piece that lies in an entry; there is some.
 fn part_of(piece: &Piece, entry: &Entry) -> Piece {
     let sector_at = |unit: LogUnit| piece.sector + unit.saturating_since(piece.unit());
     piece.clip(sector_at(entry.unit), sector_at(entry.end()))
@@ -207,7 +211,7 @@ impl Near {
         Self { start: wanted.start(), end: wanted.end(), wanted: vec![wanted] }
     }
 
-    /// Whether `next` begins so near that reading what is between costs less than another request.
+    /// Whether `next` begins so near that reading the gap costs less than another request.
     fn is_near(&self, next: &Wanted) -> bool {
         next.start().saturating_since(self.end) * UNIT_BYTES <= READ_GAP_BYTES_MAX
     }
@@ -223,7 +227,8 @@ fn groups(wanted: Vec<Wanted>) -> Vec<Near> {
     for wanted in wanted {
         match groups.last_mut() {
             Some(last) if last.is_near(&wanted) && last.has_room_for(&wanted) => {
-                // Several pieces may be left of one entry, and of a damaged map one may lie within another.
+                // Several remaining pieces may belong to one entry, and with a damaged map one may
+                // lie within another.
                 last.end = last.end.max(wanted.end());
                 last.wanted.push(wanted);
             }

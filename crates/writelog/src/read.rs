@@ -7,15 +7,17 @@
 //! | segments | read from the log device, which is kept from using them again meanwhile |
 //! | nowhere known | read from the origin; runs with small gaps in one request |
 //!
-//! What a read returns is decided in one moment, when it has its range. While it waits for a device, writes to the
-//! range go on: the segments it reads from stay what they are, and the origin keeps what it has there until the read is
-//! done.
+//! The sources of a read are decided in one moment, when it has its range. While it waits for a
+//! device, writes to the range go on: segments that it reads from are pinned, and nothing is
+//! destaged to its range of the origin until it is done.
 //!
-//! A segment that was found when the log was opened is read as a whole before the first read from it, and its records
-//! are checked: its device was in others' hands meanwhile. What was appended since is read as it is.
+//! A segment that the opening found is read as a whole before the first read from it, and its
+//! records are checked: other programs had the device meanwhile. Records appended since are read
+//! unchecked.
 //!
-//! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes. A clean copy that
-//! cannot be read is forgotten, and the read is decided anew: the origin answers, or what was written meanwhile.
+//! Bytes that only the log has and that cannot be read are an error, never the origin's old bytes.
+//! A clean copy that cannot be read is forgotten, and the sources are decided anew: the origin, or
+//! data written meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,13 +55,13 @@ pub(crate) async fn read(core: Arc<Core>, range: ByteRange, buffer: Buffer, plac
     }
 }
 
-/// What is left to be read once RAM has given what it has.
+/// The parts of a read that are not in RAM.
 struct Rest {
     log: Vec<Piece>,
     /// Ascending, apart by more than the gap.
     below: Vec<Below>,
     pins: Pins,
-    /// Where all of it is.
+    /// The sectors of the read by where they were found.
     found: FoundSectors,
 }
 
@@ -81,7 +83,7 @@ impl Core {
         }
     }
 
-    /// The bytes, and where they were.
+    /// Reads; returns the bytes and where they were found.
     async fn read(
         self: &Arc<Self>,
         range: ByteRange,
@@ -90,14 +92,15 @@ impl Core {
     ) -> Result<(Buffer, FoundSectors), Error> {
         let mut buffer = buffer;
         let mut rest = self.copy_known(range, &mut buffer)?;
-        // Writes to the range wait meanwhile: what is there is still what was there when the read began.
+        // Writes to the range wait meanwhile, so the sources are still those of the beginning.
         if self.check_found(&rest).await {
             rest = self.copy_known(range, &mut buffer)?;
         }
         if rest.is_empty() {
             return Ok((buffer, rest.found));
         }
-        // The place in line first: nothing that is written from now on reaches the origin before this read is done.
+        // The place in `below` is taken first: no later write reaches the origin before this read
+        // is done.
         let place = self.below.shared(range);
         drop(guard);
         let _below = place.await;
@@ -117,8 +120,8 @@ impl Core {
         }
     }
 
-    /// Checks the segments with pieces of `rest` that nobody has yet: what is damaged in them is lost, by name. Whether
-    /// there were any.
+    /// Checks the segments with pieces of `rest` that were not checked yet: damaged data is marked
+    /// lost. Returns whether there were any.
     async fn check_found(&self, rest: &Rest) -> bool {
         let segment_of = |piece: &Piece| self.layout.segment_of(piece.unit());
         let unchecked: BTreeSet<SegmentNumber> = {
@@ -140,7 +143,7 @@ impl Core {
         !unchecked.is_empty()
     }
 
-    /// Copies what RAM has and notes the rest.
+    /// Copies the parts that are in RAM, and returns the rest.
     fn copy_known(self: &Arc<Self>, range: ByteRange, buffer: &mut Buffer) -> Result<Rest, Error> {
         let (start, sectors) = sectors_of(range);
         let found = FoundSectors::default();
@@ -171,7 +174,8 @@ impl Core {
         Ok(rest)
     }
 
-    /// Whether that was all; otherwise a clean copy turned out unreadable, and the map knows it no longer.
+    /// Reads the rest from the devices. Returns `false` when a clean copy was unreadable, and was
+    /// removed from the map.
     async fn read_rest(&self, range: ByteRange, buffer: &mut Buffer, rest: Rest) -> Result<bool, Error> {
         if !rest.below.is_empty() {
             self.origin.check()?;
@@ -229,13 +233,15 @@ impl Rest {
         self.log.is_empty() && self.below.is_empty()
     }
 
-    /// Sectors `start..end` are the origin's; read together with the run before when the gap is small.
+    /// Adds sectors `start..end` as the origin's; read together with the run before when the gap is
+    /// small.
     fn add_below(&mut self, start: Sector, end: Sector, block_bytes: u64) {
         if start >= end {
             return;
         }
         let run = ByteRange { offset: start.offset(), length: (end - start) * UNIT_BYTES };
-        // A slot may be smaller than a block: of a write that the power failed at, the log then has part of one.
+        // A slot may be smaller than a block: of a write cut off by a power loss the log may have
+        // part of a block.
         let hull = whole_blocks(run, block_bytes);
         match self.below.last_mut() {
             Some(last) if hull.offset.saturating_sub(last.hull.end()) <= READ_GAP_BYTES_MAX => {
@@ -247,7 +253,7 @@ impl Rest {
     }
 }
 
-/// Copies a piece that is in slots, in the newest records or zero. Whether it is.
+/// Copies a piece that is in slots, in the newest records or zero. Returns whether it is.
 fn copy_from_ram(state: &mut State, piece: &Piece, target: &mut [u8]) -> bool {
     match piece.place.view() {
         PlaceView::Zeroes(_) => target.fill(0),
@@ -283,8 +289,8 @@ mod tests {
 
     const RANGE: ByteRange = ByteRange { offset: 0, length: 4096 };
 
-    /// A writer that waits for a read, woken as the read gives up its range: on another thread it could bring its bytes
-    /// to the origin at once.
+    /// A writer that waits for a read, woken when the read gives up its range: on another thread it
+    /// could bring its bytes to the origin at once.
     struct Writer {
         core: Arc<Core>,
         is_woken: AtomicBool,

@@ -1,4 +1,4 @@
-//! Reads by where their bytes were found, and how long they took there.
+//! Counters of reads by where their bytes were found, and their response times.
 //!
 //! | place | a read counts there when its bytes were |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | origin | on the origin, all of them |
 //! | mixed | on the origin, and others nearer |
 //!
-//! A time begins when the read comes and ends with its answer: what it waits for writes to the same blocks is in it.
-//! Reads that fail are not counted.
+//! The response time includes waiting for writes to the same blocks. Reads that fail are not
+//! counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ enum Place {
     Mixed,
 }
 
-/// Of one place; its histogram takes memory from the first read on.
+/// The histogram of one place; it takes memory from the first read on.
 #[derive(Default)]
 struct Times(Option<Box<LatencyHistogram>>);
 
@@ -99,7 +99,7 @@ impl ReadCounters {
     }
 }
 
-/// Where reads were answered from, in requests.
+/// Counts of reads by where they were answered from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadStatus {
     /// Slots and newest records, alone.
@@ -116,11 +116,11 @@ pub struct ReadStatus {
     pub log_bytes: u64,
     /// Bytes from the origin.
     pub origin_bytes: u64,
-    /// How long they took.
+    /// Their response times.
     pub latency: ReadLatencies,
 }
 
-/// How long reads took, by where they were answered from.
+/// Response times of reads, by where they were answered from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReadLatencies {
     /// See [`ReadStatus::ram`].

@@ -1,4 +1,5 @@
-//! The newest and the most used records in RAM: what they hold is read and destaged without the log device.
+//! The cache of the newest and most used records in RAM: they are read and destaged without the log
+//! device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub(crate) struct RecordCache {
     bytes_max: usize,
     bytes: usize,
     by_unit: BTreeMap<LogUnit, Record>,
-    /// Units by when they were used.
+    /// Units of records by their last use.
     by_use: BTreeMap<u64, LogUnit>,
     uses: u64,
 }
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_a_segment_used_again_is_forgotten() {
-        // What counts is the memory, in pages.
+        // The bound is on memory, in whole pages.
         let mut cache = RecordCache::new(8192);
         cache.insert(LogUnit(0), Buffer::copy_of(&[1; 1024]));
         cache.insert(LogUnit(2), Buffer::copy_of(&[2; 1024]));
@@ -134,7 +135,7 @@ mod tests {
             cache.get(LogUnit(0), 512).is_some() && cache.get(LogUnit(2), 512).is_none(),
             "the other one was used longer ago"
         );
-        // A miss behind a record is no use of it.
+        // A miss behind a record does not count as its use.
         assert_eq!(cache.get_used(LogUnit(100), 512), None);
         cache.insert(LogUnit(6), record(4));
         assert!(cache.get(LogUnit(0), 512).is_none() && cache.get(LogUnit(4), 512).is_some());

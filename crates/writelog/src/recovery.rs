@@ -1,13 +1,15 @@
-//! Finds again what a log holds: the checkpoint, then the records behind it.
+//! Recovery: the contents of a log from the checkpoint and the records behind it.
 //!
 //! Records are followed segment by segment: each is the *successor* of the one before (epoch, sequence, link,
 //! checksum), and names the segment that comes next. The first that is not ends the replay. Two records may have been
 //! on their way when the program stopped, so a hole followed by *one* record is a torn end; a hole followed by more is
-//! damage: they were written only after what is missing was durable. They may be in any segment that the checkpoint
-//! does not name, since what is damaged may have been the only word of which one came next; so unless the log was
-//! closed, the start of each of those is looked at.
+//! damage: records after the second are written only after the missing one is durable. They may be
+//! in any segment that the checkpoint does not name, since the damaged record may have been the
+//! only one to name the next segment. So unless the log was closed, the start of each such segment
+//! is read.
 //!
-//! What is read is the checkpoint, the records since and a sector of each segment, not the log.
+//! A recovery reads the checkpoint, the records since and a sector of each segment, not the whole
+//! log.
 
 use base::buffer::Buffer;
 use base::clock::{Clock, Instant};
@@ -31,11 +33,11 @@ use crate::status::RecoveryReport;
 use crate::tag::Tag;
 use crate::unit::LogUnit;
 
-/// What a log holds.
+/// The recovered contents of a log.
 pub(crate) struct Recovered {
     pub(crate) map: ExtentMap,
     pub(crate) segments: Segments,
-    /// Where the next record goes: the start of a segment that was taken as the next one.
+    /// Place of the next record: the start of a segment that was taken as the next one.
     pub(crate) start: LogPlace,
     pub(crate) report: RecoveryReport,
 }
@@ -125,8 +127,8 @@ impl Replay<'_> {
         rows.finish()
     }
 
-    /// Adds what a checkpoint says that the segment at `unit` has dirty. The segment's generation; `None` where it
-    /// cannot be.
+    /// Adds dirty sectors of a checkpoint at `unit`. Returns the segment's generation; `None` where
+    /// the row is impossible.
     fn add_dirty(&mut self, unit: LogUnit, sectors: u64) -> Option<u32> {
         let end = unit + sectors;
         if end > self.layout.end() {
@@ -146,7 +148,7 @@ impl Replay<'_> {
         Some(segments.get(segment).generation)
     }
 
-    /// Follows the records from `place` on.
+    /// Applies the records from `place` on.
     async fn follow(&mut self, mut place: LogPlace) -> Result<(), Error> {
         let mut image = self.image(place.segment).await?;
         loop {
@@ -155,7 +157,7 @@ impl Replay<'_> {
                 continue;
             }
             self.refuse_damage(&image, place.segment, place.position.offset, &place.position)?;
-            // Not in this segment any more: at the start of the next one, or nowhere.
+            // Not in this segment: at the start of the next one, or nowhere.
             if place.position.offset == 0 {
                 break;
             }
@@ -230,8 +232,8 @@ impl Replay<'_> {
         is_successor.then_some(found)
     }
 
-    /// Refuses a log in whose segment, from `offset` on, there is a record of this epoch that proves a missing one to
-    /// have been durable.
+    /// Refuses a log with a record of this epoch, from `offset` of this segment on, that proves a
+    /// missing one to have been durable.
     fn refuse_damage(&self, image: &[u8], segment: SegmentNumber, offset: u64, end: &LogPosition) -> Result<(), Error> {
         let first = self.layout.unit(segment, 0);
         for offset in (offset.min(self.layout.segment_bytes)..self.layout.segment_bytes).step_by(UNIT_BYTES as usize) {
@@ -247,7 +249,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Refuses a log of which another segment begins with a record that proves a missing one to have been durable.
+    /// Refuses a log in which another segment begins with a record that proves a missing one to
+    /// have been durable.
     async fn refuse_later_records(&self, end: &LogPlace) -> Result<(), Error> {
         let segments = &self.recovered.segments;
         let others = self
@@ -260,7 +263,8 @@ impl Replay<'_> {
         });
         let mut starts = stream::iter(starts).buffered(SEGMENT_STARTS_AT_ONCE);
         while let Some((segment, start)) = starts.next().await {
-            // Of a record only its header is here; whether it is whole is looked at where it matters.
+            // Only the header of the record is in RAM; whether all of it is whole is checked where
+            // it matters.
             let is_later = start.is_ok_and(|start| {
                 parse_header(&start, self.log_id).is_some_and(|(header, _)| {
                     header.epoch.get() == end.position.epoch && Sequence::from(header.sequence) > end.position.sequence

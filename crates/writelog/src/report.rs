@@ -1,4 +1,4 @@
-//! What a log says about itself, put together at one moment.
+//! The status of a log, taken at one moment.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,10 +1,10 @@
-//! Whether the log has room for records, who waits for it, and whether level 2 can make any.
+//! Room for records: whether records wait for it, and whether level 2 can make any.
 
 use block::Error;
 
 use crate::limits::ROOM_SHARE_AFTER_FULL;
 
-/// Whether there is room in the log, and whether more is waited for.
+/// Whether records wait for room in the log, and the error if level 2 can make none.
 #[derive(Default)]
 pub(crate) struct Room {
     was_full: bool,
@@ -23,23 +23,24 @@ impl Room {
         self.was_full
     }
 
-    /// Why level 2 makes no room, since the last batch that did.
+    /// The error for which level 2 makes no room, since the last batch that did.
     pub(crate) fn stuck(&self) -> Option<&Error> {
         self.stuck.as_ref()
     }
 
-    /// Somebody waits for it. Whether nobody did before.
+    /// Notes that a record waits for room. Returns whether it is the first to wait.
     pub(crate) fn ask(&mut self) -> bool {
         self.was_full = true;
         !std::mem::replace(&mut self.is_wanted, true)
     }
 
-    /// There is some; it stays wanted where records wait all the same.
+    /// Notes that there is room; more stays wanted while records wait.
     pub(crate) fn note_found(&mut self, do_records_wait: bool) {
         self.is_wanted &= do_records_wait;
     }
 
-    /// Level 2 can make none, so that nobody waits for it any more. Whether anybody did.
+    /// Notes that level 2 can make none; the waiting records are refused. Returns whether any
+    /// waited.
     pub(crate) fn give_up(&mut self, error: &Error) -> bool {
         let was_wanted = std::mem::take(&mut self.is_wanted);
         if was_wanted {
@@ -48,12 +49,12 @@ impl Room {
         was_wanted
     }
 
-    /// A batch of level 2 has sent something.
+    /// Notes a batch of level 2 that has sent something.
     pub(crate) fn note_batch(&mut self) {
         self.stuck = None;
     }
 
-    /// So much of the log is in use after a batch (0.0 to 1.0).
+    /// Notes the share of the log in use after a batch (0.0 to 1.0).
     pub(crate) fn note_share_used(&mut self, share: f64) {
         self.was_full &= self.is_wanted || share > 1.0 - ROOM_SHARE_AFTER_FULL;
     }

@@ -11,8 +11,8 @@
 //!   n writes of d bytes in all         n * seek + d
 //!   one read and one write of l bytes  2 * seek + 2 * l
 //! ```
-//!   whichever is less. What lies between is written back as it was; nobody else may write there meanwhile, which is
-//!   why nothing is ever read so unless the user asked for it.
+//!   whichever is less. The bytes between are written back as they were. No other host may write there meanwhile,
+//!   which is why this is done only when the user asks for it.
 
 use base::range::ByteRange;
 use smallvec::{SmallVec, smallvec};
@@ -30,18 +30,19 @@ pub(crate) struct Run {
     pub(crate) range: ByteRange,
     /// Ascending; mostly one.
     pub(crate) pieces: SmallVec<[Piece; 1]>,
-    /// Whether it is named only: its one piece is zero, and whole blocks.
+    /// Whether it is a request without data: its one piece is zero, in whole blocks.
     pub(crate) is_zeroing: bool,
 }
 
-/// What the writes of a batch must keep to, in bytes.
+/// The bounds of the writes of a batch, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Of the origin: no write begins or ends within one.
+    /// Block of the origin: no write begins or ends within one.
     pub(crate) block_bytes: u64,
     /// Longest write: a multiple of the block.
     pub(crate) length_max: u64,
-    /// Bytes that a disk transfers in the time of one seek: what a gap between two pieces may have; 0 for never.
+    /// Bytes that a disk transfers in the time of one seek, which bounds the gap between two
+    /// pieces; 0 for never.
     pub(crate) seek_bytes: u64,
 }
 
@@ -51,7 +52,8 @@ impl Run {
         Self { range, pieces: smallvec![piece], is_zeroing: false }
     }
 
-    /// Whether the pieces leave bytes out: between them, or of the first and the last block.
+    /// Whether there are bytes that no piece has: between pieces, or in the first and the last
+    /// block.
     pub(crate) fn has_gaps(&self) -> bool {
         self.pieces.iter().map(|piece| piece.sectors * UNIT_BYTES).sum::<u64>() < self.range.length
     }
@@ -76,7 +78,7 @@ pub(crate) fn runs(pieces: &[Piece], bounds: &Bounds) -> Vec<Run> {
     if seek_bytes == 0 {
         return joined;
     }
-    // Each gap is read and written: one that takes longer than a seek is never worth it.
+    // Each gap is read and written: one that takes longer than a seek costs more than it saves.
     let gap_max = seek_bytes / 2;
     let mut chosen = Vec::with_capacity(joined.len());
     let mut group: Vec<Run> = Vec::new();
@@ -111,7 +113,7 @@ pub(crate) fn joined(pieces: &[Piece], bounds: &Bounds) -> Vec<Run> {
     runs
 }
 
-/// Moves a group of near runs to `chosen`, as one or as they are.
+/// Moves a group of near runs to `chosen`, joined or one by one.
 fn close_group(group: &mut Vec<Run>, seek_bytes: u64, chosen: &mut Vec<Run>) {
     let data: u64 = group.iter().map(|run| run.range.length).sum();
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return };
@@ -130,7 +132,8 @@ fn close_group(group: &mut Vec<Run>, seek_bytes: u64, chosen: &mut Vec<Run>) {
     chosen.extend(whole);
 }
 
-/// A piece in parts that each are within one multiple of the longest write. Of zeroes whole blocks are only named.
+/// A piece in parts that each are within one multiple of the longest write. Zeroes in whole blocks
+/// have no data.
 fn parts(piece: &Piece, bounds: &Bounds) -> Vec<Run> {
     let block = bounds.block_bytes / UNIT_BYTES;
     let (start, end) = (piece.sector.next_multiple_of(block), piece.end().last_multiple_of(block));

@@ -1,8 +1,8 @@
-//! A segment that its device does not return as a whole, read as far as it can be.
+//! Salvage: a segment that its device does not return as a whole is read as far as possible.
 //!
-//! What is unreadable stays zero, so a record of which anything is missing has the wrong checksum and counts for
-//! nothing: what nobody can check is not taken for what was written. Of records that are in RAM still, nothing is
-//! missing.
+//! Unreadable bytes stay zero, so a record with any has the wrong checksum and is ignored: data
+//! that cannot be checked is not taken for what was written. Records that are still in RAM are
+//! complete.
 
 use base::buffer::Buffer;
 use block::SharedDevice;
@@ -23,7 +23,7 @@ pub(crate) async fn segment_image(device: &SharedDevice, layout: &Layout, segmen
     image
 }
 
-/// Reads in parts of so many bytes, and what is refused of them in units.
+/// Reads in parts of `part_bytes`, and parts that the device refuses unit by unit.
 async fn read_parts(device: &SharedDevice, offset: u64, bytes: &mut [u8], part_bytes: usize) {
     for (index, part) in bytes.chunks_mut(part_bytes).enumerate() {
         let offset = offset + (index * part_bytes) as u64;
@@ -37,7 +37,7 @@ async fn read_parts(device: &SharedDevice, offset: u64, bytes: &mut [u8], part_b
     }
 }
 
-/// What is refused is asked for once more before it counts as unreadable.
+/// Reads, and on an error once more, before the bytes count as unreadable.
 pub(crate) async fn read_after_all(device: &SharedDevice, offset: u64, length: usize) -> Option<Buffer> {
     for _ in 0..READS_BEFORE_GIVING_UP {
         if let Ok(bytes) = device.read(offset, Buffer::zeroed(length)).await {

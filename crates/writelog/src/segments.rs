@@ -6,9 +6,9 @@
 //!    ▲                                                           │ nothing dirty in it, and a durable
 //!    └────────── taken again (its clean extents are stale) ◄── valid   checkpoint that no longer names it
 //! ```
-//! Free and valid segments are taken first come, first served, so the log is used circularly as long as they come free
-//! in order. A *valid* segment holds clean data and serves reads until then. A segment that somebody is reading from is
-//! passed over.
+//! Free and valid segments are taken first come, first served, so the log is used circularly as
+//! long as they come free in order. A *valid* segment holds clean data and serves reads until then.
+//! A pinned segment, from which a read or a batch reads, is passed over.
 
 use std::collections::{BTreeMap, VecDeque};
 use store::Sequence;
@@ -33,27 +33,28 @@ pub(crate) struct Segment {
     pub(crate) state: SegmentState,
     /// Grows when it is taken.
     pub(crate) generation: u32,
-    /// Of its records; [`Sequence::NONE`] before the first.
+    /// Sequence of its first record; [`Sequence::NONE`] before the first.
     pub(crate) first_sequence: Sequence,
     pub(crate) last_sequence: Sequence,
     pub(crate) dirty_sectors: u32,
     pub(crate) pins: u32,
-    /// Nothing that comes into it, or into one opened later, was written before.
+    /// No data that comes into it, or into a segment opened later, was written before this time.
     pub(crate) oldest_at: Instant,
-    /// Whether a checkpoint named it when the log was opened, and nobody has compared its records with their checksums
-    /// since.
+    /// Whether a checkpoint named it when the log was opened, and its records were not compared
+    /// with their checksums since.
     pub(crate) is_unchecked: bool,
 }
 
 impl Segment {
-    /// Extents that are still said to be in it are stale from now on, so nobody begins to read from it.
+    /// Makes it the next segment. Clean extents in it are stale from now on, so no new read uses
+    /// it.
     fn become_next(&mut self) {
         self.state = SegmentState::Next;
         self.generation = self.generation.wrapping_add(1);
     }
 }
 
-/// All of them.
+/// All segments of a log.
 pub(crate) struct Segments {
     table: Vec<Segment>,
     /// Free and valid ones, in the order in which they are taken.
@@ -111,7 +112,8 @@ impl Segments {
         Some(segment)
     }
 
-    /// Takes this very segment to be the next one: a record on the device names it. Whether it could be.
+    /// Takes this segment to be the next one: a record on the device names it. Returns whether it
+    /// was reusable.
     pub(crate) fn take_named(&mut self, segment: SegmentNumber) -> bool {
         let Some(index) = self.reusable.iter().position(|&other| other == segment) else { return false };
         self.reusable.remove(index);
@@ -146,12 +148,12 @@ impl Segments {
         self.get_mut(segment).last_sequence = sequence;
     }
 
-    /// Nothing more goes into the open segment.
+    /// Closes the open segment: no more records go into it.
     pub(crate) fn close(&mut self, segment: SegmentNumber) {
         self.get_mut(segment).state = SegmentState::Used;
     }
 
-    /// A segment as a checkpoint names it.
+    /// Restores a segment as a checkpoint names it.
     pub(crate) fn restore(
         &mut self,
         segment: SegmentNumber,
@@ -170,7 +172,7 @@ impl Segments {
         true
     }
 
-    /// What of it is not as it was written is known from now on.
+    /// Notes that the records of a segment were checked.
     pub(crate) fn note_checked(&mut self, segment: SegmentNumber) {
         self.get_mut(segment).is_unchecked = false;
     }
@@ -200,7 +202,7 @@ impl Segments {
         self.by_age.values().copied()
     }
 
-    /// When the oldest of what is dirty was written, or earlier.
+    /// When the oldest dirty data was written, or earlier.
     pub(crate) fn oldest_dirty_at(&self) -> Option<Instant> {
         self.by_age()
             .map(|segment| self.get(segment))
@@ -208,8 +210,8 @@ impl Segments {
             .map(|segment| segment.oldest_at)
     }
 
-    /// Used segments that a checkpoint of now would not need: nothing dirty, all records before `sequence`, and up to
-    /// `destaged` where the order is kept.
+    /// Used segments that a checkpoint made now would not need: nothing dirty, all records before
+    /// `sequence`, and up to `destaged` where the order is kept.
     pub(crate) fn releasable(&self, sequence: Sequence, destaged: Option<Sequence>) -> Vec<SegmentNumber> {
         let is_releasable = |segment: &Segment| {
             segment.state == SegmentState::Used

@@ -1,4 +1,4 @@
-//! What one batch of level 2 takes from the log, by the chosen order.
+//! The choice of the pieces for one batch of level 2, by the destage order.
 //!
 //! | order | a batch is |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `last-write-first` | what is dirty in the newest segments |
 //! | when space is low (but for `lba` over a disk), and to clean everything | what is dirty in the oldest segments |
 //!
-//! A segment whose records are all in RAM still is taken from there. Others are read whole, since that is one request,
-//! and their records checked. Extents in order of LBA lie all over the log: they are read by their places
-//! ([`crate::places`]), and only they stay in RAM.
+//! A segment whose records are all still in RAM is taken from there. Other segments are read whole,
+//! which is one request, and their records checked. Extents in order of LBA lie all over the log:
+//! they are read by their places ([`crate::places`]), and only they stay in RAM.
 
 use std::sync::Arc;
 
@@ -26,17 +26,19 @@ use crate::options::DestageOrder;
 use crate::pins::Pins;
 
 impl Core {
-    /// What is sent next. Ask under the lock `destaging`: what is chosen before may be wrong by then.
+    /// The choice for the next batch. To be called under the lock `destaging`: an earlier choice
+    /// may be wrong by then.
     pub(crate) fn choice(&self, state: &State, goal: Goal) -> Choice {
         // Halfway between where writes slow down and where they stop.
         let is_low =
             state.room.is_wanted() || state.share_used(&self.layout) > f64::midpoint(self.level2().share_slow, 1.0);
         match self.options.order {
-            // What is only in the log goes first, while it can be read; of slots, too.
+            // Data that only the log has goes first, while it can be read; also that in slots.
             _ if state.failure.has_come() => Choice::Lba,
             DestageOrder::Log => Choice::Epoch,
             _ if goal == Goal::Everything => Choice::Oldest,
-            // On a disk a sweep that takes its neighbours along makes more room than the oldest segments would.
+            // On a disk a sweep that includes neighbours makes more room than the oldest segments
+            // would.
             DestageOrder::Lba if !is_low || self.level2().seek_bytes > 0 => Choice::Lba,
             DestageOrder::LastWriteFirst if !is_low => Choice::Newest,
             _ => Choice::Oldest,
@@ -46,7 +48,7 @@ impl Core {
     /// The next batch, or one without pieces when there is nothing to send.
     pub(crate) async fn select(self: &Arc<Self>, choice: Choice, epoch: &mut Option<Epoch>) -> Result<Batch, Error> {
         if choice != Choice::Epoch {
-            // The map says what is left of it.
+            // The map has what is left of the epoch.
             *epoch = None;
         }
         let batch = match choice {
@@ -54,7 +56,7 @@ impl Core {
             Choice::Lba => return Ok(self.select_by_lba().await),
             Choice::Newest | Choice::Oldest => self.select_segments(choice).await?,
         };
-        // Zeroes are not in any segment; once no segment is dirty, they are what is left.
+        // Zeroes are not in any segment: they are left when no segment is dirty.
         if batch.pieces.is_empty() { Ok(self.select_by_lba().await) } else { Ok(batch) }
     }
 
@@ -71,8 +73,8 @@ impl Core {
         let bytes_max = self.batch_bytes(state);
         let (mut pieces, mut bytes): (Vec<Piece>, u64) = (Vec::new(), 0);
         let cursor = state.lba_cursor;
-        // What is in slots goes straight to the origin when the log has failed, once a later start knows of it: it is
-        // newer than what the log has.
+        // When the log has failed, data in slots goes straight to the origin, once a later start
+        // knows of the failure: it is newer than the log's.
         let dirty_from = |sector| -> Box<dyn Iterator<Item = Piece> + '_> {
             match state.failure.note {
                 FailureNote::Untried | FailureNote::Nowhere => Box::new(state.contents.owed_from(sector)),
@@ -120,8 +122,8 @@ impl Core {
         Ok(batch)
     }
 
-    /// Leaves out what was written again or lost while it was read. At one moment, so that no sector is among them
-    /// twice: requests go on.
+    /// Removes pieces that were written again or lost while they were read. Done in one moment, so
+    /// that no sector is in two pieces: requests go on.
     fn keep_owed(&self, pieces: &mut Vec<Piece>) {
         {
             let state = self.state();

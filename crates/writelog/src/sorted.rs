@@ -17,14 +17,14 @@ use crate::numbers::Sector;
 use crate::place::Place;
 use crate::tag::Tag;
 
-/// Rows of a leaf. Some 2.5 KiB are moved at most where one is inserted, and the tree above has one entry for so many.
-/// Few in tests, so that they meet all cases.
+/// Rows of a leaf. An insertion moves at most some 2.5 KiB, and the tree above has one entry for
+/// each leaf. Few in tests, so that all cases occur.
 const ROWS_MAX: usize = if cfg!(test) { 8 } else { 128 };
 
 /// Below this many rows a leaf looks for a neighbour to join.
 const ROWS_FEW: usize = ROWS_MAX / 4;
 
-/// What is known of a run of sectors, but for the first.
+/// An extent without its first sector.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(crate) sectors: u32,
@@ -61,7 +61,7 @@ type Leaf = Vec<Row>;
 /// Extents by their first sector, which do not overlap.
 #[derive(Default)]
 pub(crate) struct SortedExtents {
-    /// By a key that is not above the first row's, and above all rows of the leaf before.
+    /// By a key that is at most the first row's sector, and above all rows of the leaf before.
     leaves: BTreeMap<Sector, Leaf>,
     len: usize,
 }
@@ -71,13 +71,13 @@ impl SortedExtents {
         self.len
     }
 
-    /// The last one that starts before `sector`.
+    /// The last extent that starts before `sector`.
     pub(crate) fn before(&self, sector: Sector) -> Option<(Sector, Extent)> {
         let mut leaves = self.leaves.range(..sector).rev();
         leaves.find_map(|(_, leaf)| Some(leaf[..position(leaf, sector)].last()?.to_pair()))
     }
 
-    /// Those that start at `sector` or later, ascending.
+    /// The extents that start at `sector` or later, ascending.
     pub(crate) fn from(&self, sector: Sector) -> impl Iterator<Item = (Sector, Extent)> + '_ {
         let first = self.leaves.range(..=sector).next_back();
         let rest = self.leaves.range(behind(sector));
@@ -85,7 +85,7 @@ impl SortedExtents {
         first.iter().chain(rest.flat_map(|(_, leaf)| leaf)).map(|row| row.to_pair())
     }
 
-    /// Adds one that starts where none does.
+    /// Adds an extent; none starts at the same sector.
     pub(crate) fn insert(&mut self, sector: Sector, extent: Extent) {
         let row = Row::new(sector, extent);
         self.len += 1;
@@ -130,14 +130,14 @@ impl SortedExtents {
         self.leaves.insert(rows[0].sector(), leaf);
     }
 
-    /// The one that starts at `sector`, to be changed in place.
+    /// The extent that starts at `sector`, to be changed in place.
     pub(crate) fn get_mut(&mut self, sector: Sector) -> Option<&mut Extent> {
         let (_, leaf) = self.leaves.range_mut(..=sector).next_back()?;
         let at = position(leaf, sector);
         leaf.get_mut(at).filter(|row| row.sector() == sector).map(|row| &mut row.extent)
     }
 
-    /// Takes out the one that starts at `sector`.
+    /// Removes the extent that starts at `sector`.
     pub(crate) fn remove(&mut self, sector: Sector) -> Option<Extent> {
         let (&key, leaf) = self.leaves.range_mut(..=sector).next_back()?;
         let at = position(leaf, sector);
@@ -175,7 +175,7 @@ impl SortedExtents {
         }
     }
 
-    /// Keeps those that `is_wanted`, in full leaves.
+    /// Keeps the extents for which `is_wanted`, in full leaves.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(Sector, &Extent) -> bool) {
         let leaves = std::mem::take(self).leaves;
         for row in leaves.into_values().flatten() {
@@ -186,12 +186,12 @@ impl SortedExtents {
     }
 }
 
-/// What starts behind `sector`.
+/// The keys behind `sector`.
 fn behind(sector: Sector) -> (Bound<Sector>, Bound<Sector>) {
     (Bound::Excluded(sector), Bound::Unbounded)
 }
 
-/// How many rows start before `sector`.
+/// Count of rows that start before `sector`.
 fn position(leaf: &Leaf, sector: Sector) -> usize {
     leaf.partition_point(|row| row.sector() < sector)
 }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        // The upper half of a sector's number counts, too.
+        // Also the upper half of a sector's number is used.
         let sector = (0..200u64).prop_map(|number| Sector(number << 28));
         let step = prop_oneof![
             6 => sector.clone().prop_map(Step::Insert),

@@ -5,11 +5,12 @@
 //!    ▲               │ every sector of it was written again (absorbed)
 //!    └───────────────┘
 //! ```
-//! - A write goes to free slots, never over a slot in use: data and header first, durably, then the slots it makes
-//!   superfluous are cleared. So at every moment of a power loss the newest acknowledged data of each sector is in the
-//!   slot with the largest sequence.
-//! - What is in a slot is newer than anything in the log for the same sectors. Slots leave in the order of their
-//!   sequences, and an older slot is cleared before a newer one leaves, so this stays true.
+//! - A write goes to free slots, never over a slot in use: data and header first, durably, then
+//!   slots that it supersedes are cleared. So at every moment of a power loss the newest
+//!   acknowledged data of each sector is in the slot with the largest sequence.
+//! - Data in a slot is newer than anything in the log for the same sectors. Slots leave in the
+//!   order of their sequences, and an older slot is cleared before a newer one leaves, so this
+//!   stays true.
 //! - Where destaging keeps the order, slots of a round that began are moved even when their sectors are written again
 //!   meanwhile: at the end of the round the log holds exactly what was acknowledged when it began.
 
@@ -35,12 +36,12 @@ const HEADER_BYTES: usize = size_of::<NvramRaw>();
 const SLOT_HEADER_BYTES: usize = size_of::<SlotRaw>();
 const PAGE_BYTES: usize = 4096;
 
-/// What the tag of an extent is before its segment is known.
+/// The tag of an extent whose segment is not known yet.
 pub(crate) fn stage_tag() -> Tag {
     Tag::dirty(0)
 }
 
-/// The order in which slots were written: none of a record's. 0 in a free slot.
+/// The order in which slots were written; unrelated to sequences of records. 0 in a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SlotSequence(u64);
 
@@ -56,7 +57,7 @@ pub(crate) struct Slot {
     pub(crate) sector: Sector,
     pub(crate) sectors: u32,
     sequence: SlotSequence,
-    /// Sectors that were not written again.
+    /// Sectors that were not written again since.
     live_sectors: u32,
     is_moving: bool,
     written_at: Instant,
@@ -88,7 +89,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// The slots in `region` and what is in them, oldest first, if it is this log's; empty ones when it is nobody's.
+    /// Opens the slots in `region`, with their contents, oldest first, if it is this log's; makes
+    /// empty ones if it has no valid header.
     pub(crate) fn open(
         region: Arc<dyn PersistentRegion>,
         log_id: Uuid,
@@ -130,7 +132,8 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Takes what whole slots hold. Returns the count of those that are neither whole nor free.
+    /// Restores the contents of whole slots. Returns the count of slots that are neither whole nor
+    /// free.
     fn restore(&mut self, now: Instant) -> u64 {
         let mut torn = Vec::new();
         for slot in (0..self.slots.len() as u32).map(SlotNumber) {
@@ -156,7 +159,7 @@ impl Stage {
         let used: std::collections::BTreeSet<SlotNumber> = by_sequence.values().copied().collect();
         self.free.retain(|slot| !used.contains(slot));
         if torn.len() as u64 <= SLOTS_TORN_MAX {
-            // So that the next power loss leaves one again.
+            // Cleared, so that the next power loss leaves one torn slot again.
             torn.iter().for_each(|&slot| self.clear_header(slot));
         }
         torn.len() as u64
@@ -189,12 +192,14 @@ impl Stage {
         self.by_sequence.is_empty()
     }
 
-    /// When the oldest slot in use was written; of those found at the start, the start.
+    /// When the oldest slot in use was written; for slots found by the opening, the time of the
+    /// opening.
     pub(crate) fn oldest_at(&self) -> Option<Instant> {
         self.by_sequence.values().next().map(|&slot| self.slots[slot.index()].written_at)
     }
 
-    /// Puts up to a slot's worth of sectors into a free slot, durably, and returns where it begins.
+    /// Writes up to a slot's worth of sectors into a free slot, durably. Returns the unit where it
+    /// begins.
     pub(crate) fn write(&mut self, sector: Sector, data: &[u8], now: Instant) -> Option<SlotUnit> {
         let slot = self.free.pop()?;
         let sectors = (data.len() as u64 / UNIT_BYTES) as u32;
@@ -219,7 +224,7 @@ impl Stage {
         Some(self.unit(slot))
     }
 
-    /// Copies from a unit on into `bytes`.
+    /// Copies the bytes from a unit on into `bytes`.
     pub(crate) fn load(&self, unit: SlotUnit, bytes: &mut [u8]) {
         self.region.load(self.data_offset + (unit.0 * UNIT_BYTES) as usize, bytes);
     }
@@ -257,7 +262,7 @@ impl Stage {
         self.cut = None;
     }
 
-    /// Takes slots of the round that come next, up to `bytes`; they are moving from now on.
+    /// Takes the next slots of the round, up to `bytes`; they are moving from now on.
     pub(crate) fn take_moving(&mut self, bytes: u64) -> Vec<SlotNumber> {
         let Some(cut) = self.cut else { return Vec::new() };
         let (mut taken, mut taken_bytes) = (Vec::new(), 0);
@@ -277,7 +282,7 @@ impl Stage {
         taken
     }
 
-    /// Whether, with what is moving now, the log holds all that was acknowledged at some moment.
+    /// Whether the log, with what is moving now, holds all that was acknowledged at some moment.
     pub(crate) fn is_at_cut(&self) -> bool {
         match self.cut {
             Some(cut) => self.by_sequence.range(..=cut).all(|(_, &slot)| self.slots[slot.index()].is_moving),
@@ -285,12 +290,12 @@ impl Stage {
         }
     }
 
-    /// The slot's data is durable in the log: it is free again.
+    /// Frees a slot whose data is durable in the log.
     pub(crate) fn finish_move(&mut self, slot: SlotNumber) {
         self.clear(slot);
     }
 
-    /// A move did not happen.
+    /// Takes back the move of a slot.
     pub(crate) fn cancel_move(&mut self, slot: SlotNumber) {
         self.slots[slot.index()].is_moving = false;
         if self.slots[slot.index()].live_sectors == 0 {
@@ -307,12 +312,12 @@ impl Stage {
         self.by_sequence.values().map(|&slot| (slot, self.place(slot), &self.slots[slot.index()]))
     }
 
-    /// Where a slot begins.
+    /// The unit where a slot begins.
     pub(crate) fn unit(&self, slot: SlotNumber) -> SlotUnit {
         SlotUnit(u64::from(slot.0) * self.slot_sectors())
     }
 
-    /// Likewise, for the map.
+    /// The place of a slot, for the map.
     pub(crate) fn place(&self, slot: SlotNumber) -> Place {
         Place::slot(self.unit(slot))
     }
@@ -335,18 +340,19 @@ impl Stage {
     }
 }
 
-/// What there is in a slot.
+/// The contents of a slot.
 pub(crate) enum SlotFound {
     /// Nothing.
     Free,
     /// A write as it was acknowledged.
     Whole(SlotRaw),
-    /// Something else: a write, or the clearing of its slot, that the power failed at, or damage.
+    /// Neither: a write, or the clearing of the slot, was cut off by a power loss, or it is
+    /// damaged.
     Torn(SlotRaw),
 }
 
 impl SlotFound {
-    /// The sectors that it says it is, if a slot can have them.
+    /// The sectors of a header, if a slot can have them.
     pub(crate) fn sectors_of(raw: &SlotRaw, slot_bytes: usize) -> Option<(Sector, u64)> {
         let sectors = u64::from(raw.sectors.get());
         let is_sane = sectors > 0
@@ -357,7 +363,8 @@ impl SlotFound {
     }
 }
 
-/// All slots of the NVRAM of a log, in any order; none when it is nobody's, which is an error when it `must_be_ours`.
+/// All slots of the NVRAM of a log, in any order; none when it has no valid header, which is an
+/// error when it `must_be_ours`.
 ///
 /// # Errors
 /// As [`Stage::open`].
@@ -376,7 +383,7 @@ pub(crate) fn slots_in(
     Ok((0..count as u32).map(SlotNumber).map(|slot| look_at(region, slot, slot_bytes, data_offset(count))).collect())
 }
 
-/// The header that the NVRAM of a log has.
+/// The header that the NVRAM of this log has.
 fn header_of(region: &dyn PersistentRegion, log_id: Uuid, slot_bytes: usize) -> Result<NvramRaw, Error> {
     let slot_count = slot_count(region.size_bytes(), slot_bytes).ok_or_else(|| {
         Error::new(ErrorKind::NoSpace, format!("NVRAM of {} bytes has no room for slots", region.size_bytes()))
@@ -392,14 +399,14 @@ fn header_of(region: &dyn PersistentRegion, log_id: Uuid, slot_bytes: usize) -> 
     Ok(header)
 }
 
-/// Whether a region has this header; `false` when it is nobody's.
+/// Whether a region has this header; `false` when it has no valid one.
 fn is_ours(region: &dyn PersistentRegion, header: &NvramRaw, must_be_ours: bool) -> Result<bool, Error> {
     let mut found = NvramRaw::new_zeroed();
     region.load(0, found.as_mut_bytes());
     if found == *header {
         return Ok(true);
     }
-    // Without a valid header nothing was ever acknowledged from here.
+    // Without a valid header no write was ever acknowledged from here.
     let is_anothers =
         found.magic.get() == NVRAM_MAGIC && found.checksum.get() == base::checksum::crc32c(&found.as_bytes()[4..]);
     if must_be_ours || is_anothers {
@@ -434,7 +441,7 @@ fn data_offset(slot_count: usize) -> usize {
     (HEADER_BYTES + slot_count * SLOT_HEADER_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// Most slots that fit, or `None` when that is not at least a few.
+/// Most slots that fit; `None` when these are too few.
 fn slot_count(region_bytes: usize, slot_bytes: usize) -> Option<usize> {
     let places_max = SLOT_UNITS_MAX as usize / (slot_bytes / UNIT_BYTES as usize);
     let room = region_bytes.checked_sub(HEADER_BYTES + PAGE_BYTES)?;

@@ -1,11 +1,11 @@
-//! What a write log says about itself.
+//! The status of a write log.
 
 use serde::Serialize;
 
 use crate::options::{DestageOrder, Durability, Level2};
 use crate::reads::ReadStatus;
 
-/// What was found when the log was opened.
+/// What the recovery of an open found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecoveryReport {
     /// Whether it had been closed; otherwise its program had stopped in the middle.
@@ -27,15 +27,16 @@ pub struct RecoveryReport {
 /// Segments by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SegmentStatus {
-    /// Bytes of one.
+    /// Bytes of a segment.
     pub bytes: u64,
-    /// All.
+    /// Count of all segments.
     pub count: u32,
-    /// Holding nothing.
+    /// Segments that hold nothing.
     pub free: u32,
-    /// Open or used, and holding what the origin lacks, or waiting for a checkpoint.
+    /// Open or used segments that hold what the origin lacks, or wait for a checkpoint.
     pub dirty: u32,
-    /// Holding only what the origin has, too: they serve reads until they are used again.
+    /// Segments that hold only what the origin has, too: they serve reads until they are used
+    /// again.
     pub valid: u32,
 }
 
@@ -48,9 +49,9 @@ pub struct DestageStatus {
     pub full_speed_percent: u64,
     /// Nanoseconds without a request that count as idle.
     pub idle_ns: u64,
-    /// Nanoseconds that data does not exceed in the log; `None` without a bound.
+    /// Largest age of data that is not on the origin, in nanoseconds; `None` without a bound.
     pub age_max_ns: Option<u64>,
-    /// Bytes of log that a batch takes from at most.
+    /// Most bytes of log that a batch takes from.
     pub batch_bytes: u64,
     /// Writes in flight at full speed.
     pub writes: usize,
@@ -70,14 +71,14 @@ impl From<Level2> for DestageStatus {
     }
 }
 
-/// What a log says about itself.
+/// The status of a write log.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// When writes count as acknowledged.
     pub durability: Durability,
     /// The order of level 2.
     pub order: DestageOrder,
-    /// What else level 2 goes by.
+    /// The other options of level 2.
     pub destage: DestageStatus,
     /// Bytes that the origin lacks, in slots and in the log.
     pub dirty_bytes: u64,
@@ -85,20 +86,20 @@ pub struct Status {
     pub lost_bytes: u64,
     /// Age of the oldest such bytes, in nanoseconds: of their slot, or of the segment they are in.
     pub dirty_age_ns: u64,
-    /// Share of the log, of its segments or of its checkpoint's extents, that takes new records only when the origin
-    /// has what is there.
+    /// Share of the log (its segments, or its checkpoint's extents) that takes new records only
+    /// when the origin has the present content.
     pub share_used: f64,
     /// Segments.
     pub segments: SegmentStatus,
     /// Slots of RAM or NVRAM.
     pub slots: u64,
-    /// Of these in use.
+    /// Slots of these in use.
     pub slots_used: u64,
-    /// Bytes of RAM of the newest records.
+    /// Bytes of RAM for the newest records.
     pub record_cache_bytes: u64,
     /// Extents of the map: 21 to 81 bytes of RAM each.
     pub extents: u64,
-    /// Most extents that it has, by the size of the log and its slots.
+    /// Most extents of the map, by the size of the log and its slots.
     pub extents_max: u64,
     /// Bytes of records since the last checkpoint: what a recovery reads now, besides the checkpoint.
     pub tail_bytes: u64,
@@ -108,7 +109,8 @@ pub struct Status {
     pub written_bytes: u64,
     /// Bytes written again in RAM before they were in the log.
     pub absorbed_bytes: u64,
-    /// Bytes in the log that are never sent, since they were written again before: in order `log` within one epoch.
+    /// Bytes in the log that are never sent, because they were written again before; in order `log`
+    /// only within one epoch.
     pub superseded_bytes: u64,
     /// Records.
     pub records: u64,
@@ -118,9 +120,9 @@ pub struct Status {
     pub appended_bytes: u64,
     /// Bytes sent to the origin.
     pub destaged_bytes: u64,
-    /// Writes in which they were sent.
+    /// Writes to the origin for these.
     pub destage_writes: u64,
-    /// Pieces that were joined in these.
+    /// Pieces that were joined into these.
     pub merged_pieces: u64,
     /// Bytes that became clean.
     pub cleaned_bytes: u64,
@@ -142,8 +144,8 @@ pub struct Status {
     pub destaged_sizes: Vec<u64>,
     /// What the open found.
     pub recovery: RecoveryReport,
-    /// Why the log takes nothing any more, if it does not.
+    /// The error since which the log takes no records, if it failed.
     pub failure: Option<String>,
-    /// Why the last batch could not be brought down, if it could not; in the background it is tried again.
+    /// The error of the last batch, if it failed; in the background it is tried again.
     pub destage_failure: Option<String>,
 }

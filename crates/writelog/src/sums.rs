@@ -1,9 +1,10 @@
-//! Checksums of what lies in segments, entry by entry.
+//! Checksums of the data in segments, entry by entry.
 //!
-//! A record has one checksum over all of it. Destaging that takes single pieces out of records, in order of LBA, would
-//! have to read whole records to trust a piece. So where that is the order, the checksum of each entry is kept in RAM
-//! from when its record is made, 8 bytes an entry; of segments found when the log was opened it is *learned* when the
-//! first piece of one is wanted: the segment is read as a whole, and its records are checked.
+//! A record has one checksum over all of it. Destaging in order of LBA takes single pieces out of
+//! records, and would have to read whole records to check a piece. So in that order the checksum of
+//! each entry is kept in RAM from when its record is made, 8 bytes an entry. Those of segments that
+//! the opening found are *learned* with the first piece of one: the segment is read as a whole, and
+//! its records are checked.
 
 use base::checksum::crc32c;
 
@@ -14,10 +15,10 @@ use crate::map::Piece;
 use crate::numbers::SegmentNumber;
 use crate::unit::LogUnit;
 
-/// An entry of a segment.
+/// The checksum of an entry of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sum {
-    /// Of the segment's units its first.
+    /// First unit of the entry, within the segment.
     unit: u16,
     sectors: u16,
     checksum: u32,
@@ -25,7 +26,7 @@ struct Sum {
 const _: () = assert!(size_of::<Sum>() == 8);
 const _: () = assert!(SEGMENT_BYTES_MAX as u64 / UNIT_BYTES <= u16::MAX as u64);
 
-/// Where an entry begins, and the checksum of its bytes.
+/// First unit of an entry, and the checksum of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) unit: LogUnit,
@@ -39,7 +40,7 @@ impl Entry {
     }
 }
 
-/// Checksums of the entries of each segment, as far as they are known.
+/// Checksums of the entries of each segment, where they are known.
 pub(crate) struct Sums {
     /// Entries of each segment, ascending; `None` where they are not known.
     by_segment: Vec<Option<Vec<Sum>>>,
@@ -47,7 +48,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Of as many segments. Unless they are `kept`, only what is learned is known.
+    /// Checksums of `segment_count` segments. Unless they are `kept`, only learned ones are known.
     pub(crate) fn new(segment_count: u32, is_kept: bool) -> Self {
         Self { by_segment: vec![None; segment_count as usize], is_kept }
     }
@@ -57,12 +58,12 @@ impl Sums {
         self.is_kept
     }
 
-    /// A segment is used again from its start.
+    /// Begins a segment that is used again.
     pub(crate) fn begin(&mut self, segment: SegmentNumber) {
         self.by_segment[segment.index()] = self.is_kept.then(Vec::new);
     }
 
-    /// Nothing in the segment is sent any more.
+    /// Forgets a segment: nothing in it is sent any more.
     pub(crate) fn forget(&mut self, segment: SegmentNumber) {
         self.by_segment[segment.index()] = None;
     }

@@ -1,6 +1,6 @@
-//! What is known of an extent besides where it is.
+//! The tag of an extent: whether it is dirty or lost, and the generation of its segment.
 
-/// What is known of an extent besides where it is.
+/// Whether an extent is dirty or lost, and the generation of its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u32);
 

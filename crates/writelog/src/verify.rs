@@ -1,8 +1,9 @@
-//! Whether what the origin lacks could be read back from the log as it was written.
+//! The check of a log at rest: whether what the origin lacks can be read back as it was written.
 //!
-//! A dirty extent points past the header of its record, straight at the data, and behind the checkpoint nothing follows
-//! records any more. So the records of each segment in use are found again, one by one, and what a dirty extent points
-//! at counts only when a whole record with the right checksum says that it is those sectors.
+//! A dirty extent points past the header of its record, straight at the data, and no replay reads
+//! records before the checkpoint. So the records of each segment in use are searched again, one by
+//! one; the data of a dirty extent counts only where a whole record with the right checksum names
+//! those sectors.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +19,11 @@ use crate::numbers::{Sector, SegmentNumber};
 use crate::salvage::segment_image;
 use crate::segments::{Segment, Segments};
 
-/// The sector that each unit of a segment holds, by what records that are whole say.
+/// The sector in each unit of a segment, according to whole records.
 type Units = Vec<Option<Sector>>;
 
-/// The ranges of the origin whose newest data is in the log and is not there as it was written, ascending; what the
-/// device refuses to read is among them.
+/// The ranges of the origin whose newest data is in the log and is damaged or unreadable there,
+/// ascending.
 pub(crate) async fn damaged_ranges(
     device: &SharedDevice,
     layout: &Layout,
@@ -55,7 +56,7 @@ pub(crate) async fn damaged_ranges(
     })
 }
 
-/// Adds a range, or makes the last one longer.
+/// Adds a range, or extends the last one.
 fn add(ranges: &mut Vec<ByteRange>, range: ByteRange) {
     match ranges.last_mut() {
         Some(last) if last.end() == range.offset => last.length += range.length,

@@ -6,8 +6,8 @@
 //! | `nvram` | it is in slots, flushed by the processor | go to the log past the slots, once these hold nothing of the range |
 //! | `unsafe-volatile` | it is in slots of RAM; with force unit access, when all slots are in the log | as for `nvram` |
 //!
-//! When the log device has failed, writes go to the origin with force unit access, and what the log knew of the range
-//! is forgotten.
+//! When the log device has failed, writes go to the origin with force unit access, and the map
+//! forgets the range.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(crate) async fn write(
         true => core.write_slots(range, &buffer, fua).await,
         false => core.write_record(range, &buffer).await,
     };
-    // Whatever went wrong in the log, the origin may still take it.
+    // After a failure of the log the origin may still take it.
     let result = match result {
         Err(_) if core.has_failed() => core.write_through(range, &buffer).await,
         result => result,
@@ -64,7 +64,7 @@ pub(crate) async fn write_zeroes(core: Arc<Core>, range: ByteRange, zeroed: Zero
 }
 
 impl Core {
-    /// Into slots, each piece as soon as one is free.
+    /// Writes into slots, each piece as soon as a slot is free.
     async fn write_slots(self: &Arc<Self>, range: ByteRange, buffer: &Buffer, fua: bool) -> Result<(), Error> {
         let (mut sector, end) = (Sector::at(range.offset), Sector::at(range.end()));
         while sector < end {
@@ -80,7 +80,7 @@ impl Core {
                     false => self.ask_for_room(state),
                 }
                 let Some(stage) = &mut state.contents.stage else { break };
-                // Level 1 has its eye on slots from the first one on.
+                // Level 1 watches the slots from the first one on.
                 let (is_first, used_before) = (stage.is_empty(), stage.used_count());
                 let mut again = 0;
                 let sectors = stage.slot_sectors().min(end - sector);
@@ -92,7 +92,7 @@ impl Core {
                     let before = state.contents.map.dirty_sectors();
                     let superseded = state.contents.index(piece);
                     let used = state.contents.stage.as_ref().map_or(0, Stage::used_count);
-                    // Its slot takes the place of these.
+                    // The new slot replaces these.
                     state.slot_pace.give_back((used_before + 1 - used) as u64 * self.layout.slot_bytes);
                     self.count_superseded(superseded);
                     again = sectors - (state.contents.map.dirty_sectors() - before);
@@ -106,7 +106,7 @@ impl Core {
                 self.background.notify();
             }
             if has_room_for_others {
-                // The slots that it supersedes are free, whatever is moved to the log.
+                // The slots that it supersedes are free, without any move to the log.
                 self.changed.notify();
             }
             match written {
@@ -118,9 +118,9 @@ impl Core {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    /// Whether a checkpoint has room for what one more slot changes: what the log has there may be in three parts
-    /// afterwards. Where the order is kept nothing leaves the log before the slots of a round are all in it, so there
-    /// must be room for these, too.
+    /// Whether a checkpoint has room for the changes of one more slot: a piece of the log there may
+    /// be in three parts afterwards. Where the order is kept nothing leaves the log before all
+    /// slots of a round are in it, so there must be room for these, too.
     fn has_room_for_slot(&self, state: &State) -> bool {
         let slots = state.contents.stage.as_ref().filter(|_| self.keeps_order());
         let kept = slots.map_or(0, |stage| (stage.used_count() + 1) * extents_of_slot(stage.slot_sectors()));
@@ -147,8 +147,8 @@ impl Core {
         self.append(entries).await.result
     }
 
-    /// Moves slots to the log until none holds anything of the range (where the order is kept: until none holds
-    /// anything). The caller has the range for itself.
+    /// Moves slots to the log until none has data of the range (where the order is kept: until all
+    /// are empty). The caller holds the range exclusively.
     async fn empty_slots_of(self: &Arc<Self>, range: ByteRange) -> Result<(), Error> {
         loop {
             let is_empty = {
@@ -167,8 +167,8 @@ impl Core {
         }
     }
 
-    /// To the origin, durably. What the log holds of the range never comes back: it is left out of what a later start
-    /// finds, or the log is discarded.
+    /// Writes to the origin, durably. The log's data of the range never comes back: it is removed
+    /// from the failure note, or the log is discarded.
     async fn write_through(self: &Arc<Self>, range: ByteRange, buffer: &Buffer) -> Result<(), Error> {
         self.note_failure().await?;
         let _batch = self.destaging.lock().await;

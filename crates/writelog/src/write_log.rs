@@ -1,4 +1,4 @@
-//! The write log as its users hold it.
+//! The write log as a device: the type that its users hold.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,17 +29,19 @@ impl WriteLog {
         open::format(log_device, origin, options).await
     }
 
-    /// Opens a log made by [`WriteLog::format`], recovering it when it was not closed. One program at a time: the
-    /// caller keeps others off the device. Reads and writes may start at once; what is dirty is destaged in the
-    /// background, and nothing is sent before [`run`](Self::run) or [`run_destaging`](Self::run_destaging) is polled:
-    /// who has yet to find out what others wrote polls them then. Where the order changes to `log`, everything that is
-    /// dirty goes before anything newer.
+    /// Opens a log made by [`WriteLog::format`], recovering it when it was not closed. One program
+    /// at a time: the caller keeps others off the device. Reads and writes may start at once; dirty
+    /// data is destaged in the background. Nothing is sent before [`run`](Self::run) or
+    /// [`run_destaging`](Self::run_destaging) is polled: a caller that has yet to find out what
+    /// other hosts wrote polls them afterwards. Where the order changes to `log`, all dirty data
+    /// goes before anything newer.
     ///
     /// # Errors
-    /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to another origin or
-    /// another NVRAM, or holds data beyond the end of an origin that shrank; `InvalidRange` for more slots than it has
-    /// room for; `Unsupported` for options that cannot be; [`ConflictingChanges`](crate::ConflictingChanges), as the
-    /// source of `Unsupported`, when others changed what is dirty; the devices' own.
+    /// `Corrupt` when the device is no write log, is damaged or was cut, failed in use, belongs to
+    /// another origin or another NVRAM, or holds data beyond the end of an origin that shrank;
+    /// `InvalidRange` for more slots than it has room for; `Unsupported` for impossible options;
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`, when
+    /// other hosts changed what is dirty; the devices' own.
     pub async fn open(
         log_device: SharedDevice,
         origin: SharedDevice,
@@ -57,8 +59,9 @@ impl WriteLog {
         }
     }
 
-    /// What requests wait for: records and level 1. With [`WriteLog::run_destaging`], all of [`WriteLog::run`]: two
-    /// futures, so that two threads can poll them, and requests need not wait while level 2 works through a batch.
+    /// The background work that requests wait for: records and level 1. With
+    /// [`WriteLog::run_destaging`] it is all of [`WriteLog::run`]: two futures, so that two threads
+    /// can poll them, and requests need not wait while level 2 works through a batch.
     pub fn run_requests(&self) -> impl Future<Output = ()> + Send + 'static {
         let core = Arc::clone(&self.core);
         async move {
@@ -73,7 +76,7 @@ impl WriteLog {
         }
     }
 
-    /// Level 2, and checkpoints.
+    /// The background work of level 2, and checkpoints.
     pub fn run_destaging(&self) -> impl Future<Output = ()> + Send + 'static {
         let core = Arc::clone(&self.core);
         async move {
@@ -86,19 +89,19 @@ impl WriteLog {
         self.core.status()
     }
 
-    /// When data leaves for the origin, and how fast.
+    /// The present options of level 2.
     pub fn level2(&self) -> Level2 {
         self.core.level2()
     }
 
-    /// Changes that while the log is in use. The RAM for batches stays as it was opened with: what is larger is not
-    /// used again and again.
+    /// Changes the options of level 2 while the log is in use. The pool of RAM for batches keeps
+    /// the size of the open; larger batches allocate anew.
     pub fn set_level2(&self, level2: Level2) {
         self.core.set_level2(level2);
     }
 
-    /// Brings everything to the origin that is acknowledged now, and makes it durable there. `progress` is told after
-    /// each batch.
+    /// Destages everything that is acknowledged now, and makes it durable on the origin. `progress`
+    /// is called after each batch.
     ///
     /// # Errors
     /// The devices' own. What could not be destaged stays dirty, and nothing is lost.
@@ -106,9 +109,9 @@ impl WriteLog {
         self.core.destage_all(progress).await
     }
 
-    /// Others changed these bytes of the origin, and what is clean here of them is old: it is forgotten, and the log is
-    /// durably as it is then. Dirty data of before that is refused, unless it `is_overwritten`, and so is what was
-    /// written here since: the two look the same.
+    /// Forgets what is clean of these bytes of the origin, which other hosts changed; the log is
+    /// durably without it when this returns. Dirty data there is refused, unless it
+    /// `is_overwritten`: the log cannot tell whether it was written before the change or since.
     ///
     /// # Errors
     /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`: nothing has changed then.
@@ -117,8 +120,8 @@ impl WriteLog {
         self.core.invalidate(changed, is_overwritten).await
     }
 
-    /// Waits for all requests, destages unless told to keep what is dirty (durably, in the log), and closes. Requests
-    /// from now on fail with `Gone`.
+    /// Waits for all requests, destages unless `keep_dirty` (dirty data then stays in the log,
+    /// durably), and closes. Requests from now on fail with `Gone`.
     ///
     /// # Errors
     /// When destaging failed the log goes on as before; close again with `keep_dirty`. When the log device failed it is

@@ -1,4 +1,5 @@
-//! The LUN turns out to be another disk while something is on its way to it: nothing is written there.
+//! The LUN turns out to be another disk while a batch is on its way to it: nothing is written
+//! there.
 
 mod common;
 
@@ -19,7 +20,8 @@ use writelog::{DestageOrder, Durability, WriteLog};
 const LUN_BYTES: u64 = 64 * 4096;
 const LOG_BYTES: u64 = 512 << 10;
 
-/// A log whose device takes 10 ms for everything, over a LUN of nines that takes no time. Nobody destages by himself.
+/// A log whose device takes 10 ms for each request, over a LUN of nines that takes no time. Nothing
+/// is destaged unless asked for.
 fn slow_log(order: DestageOrder) -> (Executor, CrashLayer, CrashLayer, Arc<WriteLog>) {
     let mut executor = Executor::in_order();
     let (log_medium, lun) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(LUN_BYTES, 2));

@@ -135,7 +135,7 @@ fn rows_that_cannot_be_are_refused() {
 #[test]
 fn more_dirty_bytes_than_a_segment_has_are_refused() {
     let mut world = World::new();
-    // Each alone could be: from one place, nearly a whole segment.
+    // Each extent alone is possible: nearly a whole segment, all from one place.
     world.change(|extents, layout| {
         let sectors = (layout.segment_bytes / 512 - 8) as u32;
         for (index, extent) in extents.iter_mut().enumerate() {
@@ -146,8 +146,8 @@ fn more_dirty_bytes_than_a_segment_has_are_refused() {
     assert_eq!(world.open().err(), Some(ErrorKind::Corrupt));
 }
 
-/// A log device that ends the test when it is asked too often: virtual time stands still where somebody is busy for
-/// ever.
+/// A log device that ends the test after too many requests: virtual time stands still while a task
+/// loops for ever.
 struct Counted {
     inner: SharedDevice,
     requests: AtomicU32,
@@ -173,8 +173,8 @@ impl Device for Counted {
     }
 }
 
-/// A damaged record, and a checkpoint that promises more records than the log has, leave level 2 nothing to do. It once
-/// looked again at once, for ever.
+/// A damaged record, and a checkpoint that promises more records than the log has, leave level 2
+/// nothing to do. It once looked again at once, for ever.
 #[test]
 fn a_segment_that_promises_records_to_come_keeps_nobody_busy() {
     let mut world = World::new();
@@ -201,8 +201,8 @@ fn a_segment_that_promises_records_to_come_keeps_nobody_busy() {
     assert_eq!(blocks, [7, 0, 7], "what is whole was sent");
 }
 
-/// Extents that lie within each other in the log, though not on the origin. Reading them in the order of their places
-/// once began behind the first.
+/// Extents that lie within each other in the log, though not on the origin. Reading them by their
+/// places once began behind the first.
 #[test]
 fn pieces_that_lie_within_each_other_end_in_values() {
     for order in [DestageOrder::Lba, DestageOrder::Log, DestageOrder::LastWriteFirst] {
@@ -213,7 +213,7 @@ fn pieces_that_lie_within_each_other_end_in_values() {
                 (extent.place, extent.sectors) = (place.into(), sectors.into());
             }
         });
-        // Bytes that no record vouches for at this sector are never sent; what comes of the rest is a value.
+        // Bytes that no record has for this sector are never sent; the rest ends in a value.
         let Ok(log) = world.open_in(order) else { continue };
         let closing = Arc::clone(&log);
         let _ = world.executor.block_on(async move { closing.close(false).await });

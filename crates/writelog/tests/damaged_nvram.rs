@@ -149,7 +149,7 @@ fn another_logs_nvram_is_refused() {
     assert_eq!(world.check(true).err(), Some(ErrorKind::Corrupt), "acknowledged data may be in the right one");
 }
 
-/// Part of what a slot has is written again by the next program, and that one is killed, too.
+/// The next program writes part of a slot's sectors again, and is killed, too.
 #[test]
 fn what_is_written_is_newer_than_what_was_found_in_slots() {
     let mut world = World::new();

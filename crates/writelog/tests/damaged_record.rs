@@ -1,5 +1,5 @@
-//! What `check` finds when bytes of the log change behind its back: exactly what is dirty and not as it was written;
-//! and in whatever order data is destaged, none of that reaches the origin.
+//! What `check` finds when bytes of the log are damaged: exactly the dirty ranges that are not as
+//! they were written; and in no destage order such data reaches the origin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +30,11 @@ struct World {
     medium: CrashLayer,
     log_device: SharedDevice,
     origin: SharedDevice,
-    /// Where the first record is.
+    /// Offset of the first record.
     records_at: u64,
 }
 
-/// Destages after that time without a request, and has nothing in RAM.
+/// Opens a log that destages after `idle` without a request, and keeps no records in RAM.
 fn open(
     executor: &mut Executor,
     log_device: &SharedDevice,
@@ -95,7 +95,7 @@ impl World {
         self.executor.block_on(self.log_device.read(offset, Buffer::zeroed(512))).expect("nothing fails")
     }
 
-    /// One bit of the log becomes another.
+    /// Flips one bit of the log.
     fn rot(&mut self, offset: u64) {
         let sector = offset / 512 * 512;
         let mut bytes = self.bytes(sector);
@@ -121,7 +121,7 @@ impl World {
         self.executor.block_on(log.write(block * 4096, Buffer::copy_of(bytes), false)).expect("nothing fails");
     }
 
-    /// Where in the segments these bytes stand for the first time.
+    /// Offset of the first place in the segments that holds these bytes.
     fn find(&mut self, wanted: [u8; 512]) -> u64 {
         let layout = Layout::new(LOG_BYTES, &FormatOptions::paper()).expect("as it was made");
         let first = layout.segment(SegmentNumber(0)).offset;
@@ -227,7 +227,7 @@ fn damage_from_before_the_log_was_opened_never_reaches_the_origin() {
     }
 }
 
-/// Nobody has read it yet, and nobody sends it.
+/// The damaged record is not read and not destaged before this read.
 #[test]
 fn damage_from_before_the_log_was_opened_is_an_error_to_whoever_reads_it_first() {
     let hour = Duration::from_secs(3600);
@@ -280,7 +280,8 @@ fn damage_that_comes_later_never_reaches_the_origin() {
 fn what_is_left_of_a_damaged_write_is_lost_and_what_joins_it_is_sent() {
     let mut world = World::new();
     let log = world.open(DestageOrder::Lba);
-    // Four blocks in one entry, of which the second is written again; the next one goes on where they end.
+    // Four blocks in one entry, of which the second is written again; the next entry continues
+    // where they end.
     let bytes: Vec<u8> = [40, 41, 42, 43].into_iter().flat_map(|byte| [byte; 4096]).collect();
     world.write(&log, 32, &bytes);
     world.write(&log, 36, &[44; 4096]);
@@ -307,8 +308,8 @@ fn pieces_of_several_entries_are_sent_whole() {
     assert_eq!(world.origin_blocks([1, 3, 5, 6, 40, 41, 42]), [11, 23, 15, 16, 60, 63, 62]);
 }
 
-/// The first reads of a segment fail, of all of it or of its parts: what is read after all is held against its checksum
-/// like the rest.
+/// The first reads of a segment fail, of all of it or of its parts: data from a later read is
+/// checked like the rest.
 #[test]
 fn what_is_read_after_errors_is_checked_before_it_is_sent() {
     for order in ORDERS {
@@ -325,7 +326,7 @@ fn what_is_read_after_errors_is_checked_before_it_is_sent() {
                 let offset = world.find([byte; 512]);
                 world.rot(offset + 300);
             }
-            // Each fails the first that those before it let through.
+            // Each failing read is the first that those before it let through.
             for _ in 0..failures {
                 failing.add(ErrorRule::new(Trigger::Nth(0), ErrorKind::Media).on(&[OperationKind::Read]));
             }
@@ -375,7 +376,7 @@ fn many_segments() -> (Executor, CrashLayer, SharedDevice, Arc<WriteLog>) {
     (executor, medium, origin, log)
 }
 
-/// A byte of the large write of these bytes becomes another.
+/// Changes one byte of the large write that is filled with `byte`.
 fn damage(medium: &CrashLayer, byte: u8) {
     let bytes = medium.durable_bytes(0, 2 << 20);
     let at = bytes.windows(4096).position(|window| window == [byte; 4096]).expect("it is in the log");
@@ -413,8 +414,8 @@ fn damage_in_several_segments_is_lost_by_name_and_all_else_is_sent() {
     }
 }
 
-/// Records go on behind the segment in which one is missing: with two of them on their way at most, that is no torn
-/// end.
+/// Records continue behind the segment in which one is missing: with at most two of them under way,
+/// that is no torn end.
 #[test]
 fn a_damaged_record_that_later_segments_disprove_refuses_the_log() {
     for damaged in [5u8, 6] {
@@ -454,7 +455,8 @@ fn a_missing_record_is_a_torn_end_before_one_and_damage_before_two() {
 
 const SLOT_BYTES: u64 = 1024;
 
-/// What the log has below a slot of RAM, for when that is lost, is damaged: it is lost by name, once.
+/// The piece of the log below a slot of RAM, needed if the slot is lost, is damaged: it is marked
+/// lost, once.
 #[test]
 fn damage_below_a_slot_is_lost_once() {
     let mut executor = Executor::in_order();
@@ -469,7 +471,7 @@ fn damage_below_a_slot_is_lost_once() {
     options.order = DestageOrder::Lba;
     options.record_cache_bytes = 0;
     options.level1.share_start = 1.0;
-    // Level 2 is always at work; slots stay.
+    // Level 2 is always at work; slots are not moved.
     (options.level2.share_start, options.level2.idle) = (0.0, Duration::from_secs(3600));
     options.level2.age_max = Duration::from_secs(3600);
     let log = executor.block_on(WriteLog::open(device, origin, options)).expect("nothing fails");

@@ -1,5 +1,5 @@
-//! Discards cost a LUN nothing that it does not offer: none is taken that it cannot do, none becomes a write, and
-//! zeroes go in bounded pieces.
+//! Discards cost a LUN nothing that it does not offer: it gets none that it does not support, none
+//! becomes a write, and zeroes go in bounded requests.
 
 mod common;
 
@@ -21,7 +21,7 @@ use writelog::{DestageOrder, Durability, WriteLog};
 const ORIGIN_BYTES: u64 = 256 << 20;
 const LOG_BYTES: u64 = 2 << 20;
 
-/// Notes what it is asked to do.
+/// An origin that notes its requests.
 struct Origin {
     medium: CrashLayer,
     asked: Mutex<Vec<(OperationKind, ByteRange)>>,
@@ -126,8 +126,8 @@ fn zeroes_are_zero_wherever_the_lun_promises_nothing_of_discards() {
     }
 }
 
-/// Who asks for it gets what was there then, and not what comes all the time. The LUN takes its time, as long as others
-/// write more.
+/// A destage of everything sends the data of its beginning, not all that comes meanwhile. The LUN
+/// takes its time, as long as other writes go on.
 #[test]
 fn bringing_down_what_there_is_ends_though_zeroes_are_written_all_the_time() {
     const WRITES: u64 = 2000;

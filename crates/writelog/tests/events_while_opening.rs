@@ -1,4 +1,4 @@
-//! What the LUN says while its log is being opened.
+//! Events of the LUN while its log is being opened.
 
 mod common;
 

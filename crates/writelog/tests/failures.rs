@@ -1,5 +1,5 @@
-//! What happens when the log device fails, the order that `log` keeps at the origin, and destaging what is being
-//! written.
+//! Failures of the log device, the order that `log` keeps at the origin, and destaging of data that
+//! is being written.
 
 mod common;
 
@@ -85,7 +85,8 @@ fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     bench.write(0, 3).expect("the origin takes it");
     assert!(bench.log.status().failure.is_some());
     assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 0, 8192), [[3; 4096], [2; 4096]].concat());
-    // Whoever opens it without a close does not bring the first write back: the device took note of what went past it.
+    // An open after a crash does not bring the first write back: the failure note knows what went
+    // past the log.
     let after = CrashLayer::new(LOG_BYTES, 3);
     after.corrupt(0, &bench.log_medium.durable_bytes(0, LOG_BYTES as usize));
     let log = bench.open_on(&after).expect("the log device works again");
@@ -97,8 +98,8 @@ fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     assert_eq!(log.status().dirty_bytes, 0);
 }
 
-/// One write of the log device fails, some newer data or zeroes go past it, and the power fails: what only the log has
-/// is there, and nothing older than what went past it.
+/// One write of the log device fails, some newer data or zeroes go past it, and the power fails:
+/// data that only the log has is there, and nothing older than what went past it.
 #[test]
 fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
     let orders = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
@@ -108,7 +109,7 @@ fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
             options.order = order;
         });
         (0..4).for_each(|block| bench.write(block * 4096, block as u8 + 1).unwrap());
-        // The LUN takes what goes past the log, and nothing else for now.
+        // The LUN takes writes that go past the log, and for now no others.
         bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
         let (executor, log) = (&mut bench.executor, &bench.log);
         let both = [(2, 13), (9, 19)].map(|(block, byte)| {
@@ -122,7 +123,7 @@ fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
             }
         });
         join_all_in(executor, both);
-        // A record that was told to have failed, and did land, counts for nothing.
+        // A record that was reported as failed, but landed, does not count.
         let after = bench.log_medium.after_power_loss();
         let [third, last] = if are_zeroes { [0, 0] } else { [13, 19] };
         let check = |executor: &mut Executor, log: &WriteLog| {
@@ -138,7 +139,7 @@ fn what_only_the_log_has_survives_an_error_of_its_device_and_a_crash() {
     }
 }
 
-/// The log device takes a record and says that it did not. What went past the log since is newer.
+/// The log device takes a record and reports an error. Data that went past the log since is newer.
 #[test]
 fn a_record_that_was_told_to_have_failed_and_landed_never_counts() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
@@ -157,8 +158,8 @@ fn a_record_that_was_told_to_have_failed_and_landed_never_counts() {
     }
 }
 
-/// A batch has chosen and read what it sends one run after the other when the log fails, and newer data comes for all
-/// of it.
+/// A batch has chosen and read its data, and sends one run after the other, when the log fails;
+/// then newer data comes for all of it.
 #[test]
 fn what_goes_past_a_failed_log_is_not_written_over_by_a_batch_under_way() {
     for is_zeroing in [false, true] {
@@ -197,7 +198,7 @@ fn what_goes_past_a_failed_log_is_not_written_over_by_a_batch_under_way() {
     }
 }
 
-/// As a write that goes past it, zeroes do.
+/// Like a write that goes past it.
 #[test]
 fn zeroes_that_go_past_a_failed_log_are_durable() {
     let mut bench = Bench::new(only_when_asked);
@@ -211,7 +212,7 @@ fn zeroes_that_go_past_a_failed_log_are_durable() {
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [0; 4096]);
 }
 
-/// With nobody who destages, who would forget what the log has by sending it.
+/// Without level 2, which would remove the log's data from the map by sending it.
 #[test]
 fn what_goes_past_a_failed_log_is_read_there_though_nobody_destages() {
     for are_zeroes in [false, true] {
@@ -269,7 +270,7 @@ fn a_failure_that_nobody_could_note_keeps_writes_from_going_past_the_log() {
     }
 }
 
-/// The log device and the origin, taking their time.
+/// A log device and an origin that take time.
 fn slow_devices(
     executor: &mut Executor,
     log_medium: &CrashLayer,
@@ -285,8 +286,8 @@ fn slow_devices(
     devices
 }
 
-/// Runs 300 writes, 7 at a time, on devices that take their time; the log device refuses its `nth` write. Whether it
-/// came to that.
+/// Runs 300 writes, 7 at a time, on devices that take time; the log device refuses its `nth` write.
+/// Returns whether it got there.
 fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
     let mut executor = Executor::new(seed);
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
@@ -302,7 +303,7 @@ fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
     let writing = Arc::clone(&log);
     executor.block_on(async move {
         let write = |index: u64| writing.write(index * 7 % 64 * 4096, Buffer::copy_of(&[1; 4096]), false);
-        // With a device that takes no note of its failure, nothing may go past it.
+        // If the failure could not be noted, no write may go past the log.
         let is_written =
             |result: Result<Buffer, block::Error>| async move { assert!(result.is_ok() || is_for_good, "{result:?}") };
         stream::iter(0..300).map(write).buffer_unordered(7).for_each(is_written).await;
@@ -317,8 +318,8 @@ fn writes_with_a_failure(seed: u64, nth: u64, is_for_good: bool) -> bool {
     has_failed
 }
 
-/// Records, checkpoints, superblocks: whichever write it is that the log device refuses, once or from then on. A
-/// request that is never answered ends the executor.
+/// Records, checkpoints, superblocks: the log device refuses any of its writes, once or from then
+/// on. A request that is never answered ends the executor.
 #[test]
 fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
     let test = block::crash_test!().of_few_crashes(30);
@@ -327,8 +328,9 @@ fn nobody_waits_for_ever_whichever_write_of_the_log_fails() {
     }
 }
 
-/// A program is killed at write `nth` of a checkpoint, which the device carries out and keeps in its own cache. The
-/// next opening loses its power at write `opening_nth`. Whether it came to the kill.
+/// A program is killed at write `nth` of a checkpoint, which the device carries out in its volatile
+/// cache. The next opening loses its power at write `opening_nth`. Returns whether the kill was
+/// reached.
 fn is_killed_and_then_loses_power(seed: u64, nth: u64, opening_nth: u64) -> bool {
     let mut executor = Executor::in_order();
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
@@ -388,8 +390,8 @@ fn bytes_only_the_log_had_are_an_error_and_never_the_origins_old_ones() {
     assert_eq!(read(&mut bench.executor, bench.log.as_ref(), 8192, 4096), [2; 4096]);
 }
 
-/// Whenever the origin is flushed it holds exactly what was acknowledged at some moment: of every sector the last write
-/// up to there.
+/// Whenever the origin is flushed it holds exactly what was acknowledged at some moment: of every
+/// sector the last write until then.
 #[test]
 fn order_log_leaves_the_origin_a_prefix_at_each_flush() {
     let mut bench = Bench::new(|options| options.level2.is_interruptible = false);
@@ -448,8 +450,8 @@ async fn write_and_destage(log: Arc<WriteLog>, clock: impl Clock) {
     log.close(false).await.expect("nothing fails");
 }
 
-/// A batch reads several segments, the last of them still being written: what was the newest of a sector when the first
-/// was read is not when the last is.
+/// A batch reads several segments, the last of them still being written: the newest data of a
+/// sector when the first was read is not the newest when the last is.
 #[test]
 fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
     let test = block::crash_test!();
@@ -481,8 +483,8 @@ fn what_is_written_while_a_batch_is_read_reaches_the_origin_in_its_order() {
     }
 }
 
-/// Of every sector the origin has, after power loss, a version that was written; all writes up to some moment are in
-/// it, and of later ones only such as one batch sends.
+/// After a power loss the origin has, of every sector, a version that was written: all writes up to
+/// some moment, and of later ones only those that one batch sends.
 fn check_prefix(history: &HashMap<u64, Vec<u8>>, bytes: &[u8], batch_writes: u8, context: &str) {
     let (mut prefix, mut newest) = (u8::MAX, 0);
     for (index, sector) in bytes.chunks(512).enumerate() {
@@ -511,7 +513,7 @@ fn order_log_leaves_the_origin_a_prefix_and_part_of_one_batch_when_the_power_fai
     }
 }
 
-/// Whether the origin has that write.
+/// Returns whether the origin gets to that write.
 fn leaves_a_prefix(seed: u64, nth: u64) -> bool {
     // A batch is a segment of 64 KiB here, of records of 4.5 KiB; one more may be needed to its end.
     const BATCH_WRITES: u8 = 15;
@@ -550,8 +552,8 @@ fn force_unit_access_goes_past_volatile_ram() {
     assert_eq!(read(&mut bench.executor, log.as_ref(), 4096, 4096), [2; 4096]);
 }
 
-/// A flush moves what is in a slot of volatile RAM, and newer data of the same block comes into another one before it
-/// is in the log.
+/// A flush moves the data of a slot of volatile RAM; before that is in the log, newer data of the
+/// same block comes into another slot.
 #[test]
 fn what_was_flushed_is_there_after_a_crash_though_newer_data_came_into_ram_meanwhile() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
@@ -570,7 +572,7 @@ fn what_was_flushed_is_there_after_a_crash_though_newer_data_came_into_ram_meanw
         let writing = log.submit(Request::write(0, Buffer::copy_of(&[2; 512]), false));
         let answers = executor.block_on(join_all([flushing, writing]));
         assert!(answers.iter().all(|answer| answer.result.is_ok()));
-        // What it stores is a checkpoint: the record itself is not replayed any more.
+        // A checkpoint stores it: the record itself is not replayed any more.
         let invalidating = Arc::clone(&log);
         executor.block_on(async move { invalidating.invalidate(&[], true).await }).expect("nothing fails");
         assert_eq!(read(&mut executor, log.as_ref(), 0, 512), [2; 512], "{order}");
@@ -584,7 +586,7 @@ fn what_was_flushed_is_there_after_a_crash_though_newer_data_came_into_ram_meanw
     }
 }
 
-/// A LUN to which something happens.
+/// A LUN that publishes events.
 struct Eventful {
     medium: CrashLayer,
     events: EventHub,
@@ -608,7 +610,7 @@ impl Device for Eventful {
     }
 }
 
-/// With a log that is full, and nobody to make room ever.
+/// The log is full, and no batch will ever make room.
 #[test]
 fn writes_that_wait_for_room_are_refused_when_the_lun_becomes_another_disk() {
     for durability in [Durability::Log, Durability::UnsafeVolatile] {
@@ -630,7 +632,8 @@ fn writes_that_wait_for_room_are_refused_when_the_lun_becomes_another_disk() {
     }
 }
 
-/// With a log full of what its device does not return: nobody can ever make room, and none of it is gone.
+/// The log is full of data that its device does not return: room can never be made, and none of the
+/// data is dropped.
 #[test]
 fn writes_that_wait_for_room_are_refused_when_what_fills_the_log_cannot_be_read() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
@@ -668,7 +671,7 @@ fn writes_that_wait_for_room_are_refused_when_what_fills_the_log_cannot_be_read(
     }
 }
 
-/// What came after it went to the origin all the same, and a checkpoint says so.
+/// Later data went to the origin all the same, and a checkpoint records that.
 #[test]
 fn what_was_not_returned_in_its_turn_is_there_when_a_later_opening_reads_it() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
@@ -692,8 +695,9 @@ fn what_was_not_returned_in_its_turn_is_there_when_a_later_opening_reads_it() {
     }
 }
 
-/// Write `failed_nth` of a checkpoint fails and does nothing: one of its pieces or of the copies of the superblock. The
-/// log says durably that it failed, and the power fails at write `lost_nth` of that. Whether it came so far.
+/// Write `failed_nth` of a checkpoint fails and does nothing: one of its pieces or of the copies of
+/// the superblock. The failure is noted, and the power fails at write `lost_nth` of that. Returns
+/// whether it got so far.
 fn loses_power_while_a_failure_is_noted(seed: u64, failed_nth: u64, lost_nth: u64) -> bool {
     let mut executor = Executor::in_order();
     let (log_medium, origin_medium) = (CrashLayer::new(LOG_BYTES, seed), CrashLayer::new(ORIGIN_BYTES, seed));
@@ -735,7 +739,7 @@ fn a_failure_is_noted_over_no_checkpoint_that_may_count() {
     }
 }
 
-/// Nobody destages by himself.
+/// Destages only when asked to.
 fn only_when_asked(options: &mut OpenOptions) {
     let hour = Duration::from_secs(3600);
     options.level2 = Level2 { idle: hour, age_max: hour, share_start: 0.9, share_slow: 0.95, ..options.level2 };
@@ -761,7 +765,8 @@ fn a_damaged_record_is_lost_by_name_and_never_sent() {
     }
 }
 
-/// Discards at distinct places until a checkpoint has no room for another: batches of nothing but zeroes make some.
+/// Discards at distinct places until a checkpoint has no room for another: batches of nothing but
+/// zeroes make room.
 #[test]
 fn changes_that_wait_for_room_in_the_checkpoint_go_on() {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
@@ -779,7 +784,8 @@ fn changes_that_wait_for_room_in_the_checkpoint_go_on() {
     }
 }
 
-/// With the slots of a round gone, what of it had reached the log is an epoch without an end.
+/// The slots of a round are lost; the part of it that had reached the log is an epoch without an
+/// end.
 #[test]
 fn an_epoch_that_was_cut_off_with_volatile_ram_is_destaged() {
     let test = block::crash_test!().of_few_crashes(2);
@@ -788,7 +794,7 @@ fn an_epoch_that_was_cut_off_with_volatile_ram_is_destaged() {
     }
 }
 
-/// Whether the log device has that write.
+/// Returns whether the log device gets to that write.
 fn cuts_an_epoch_off(seed: u64, nth: u64) -> bool {
     let mut bench = Bench::new(|options| {
         only_when_asked(options);
@@ -817,14 +823,14 @@ fn cuts_an_epoch_off(seed: u64, nth: u64) -> bool {
 
 const ORDERS: [DestageOrder; 3] = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
 
-/// The log has an older copy of what a flush brings past it.
+/// The log has an older copy of data that a flush brings past it.
 #[test]
 fn what_is_flushed_past_a_failed_log_is_not_undone_by_the_next_start() {
     for order in ORDERS {
         let mut bench = Bench::new(|options| {
             only_when_asked(options);
             (options.durability, options.order) = (Durability::UnsafeVolatile, order);
-            // Else a write is too large for slots.
+            // Otherwise a write is too large for slots.
             options.volatile_bytes = 128 << 10;
         });
         let flush = |bench: &mut Bench| bench.executor.block_on(bench.log.flush()).expect("the origin takes it");
@@ -852,7 +858,7 @@ fn a_failed_log_that_has_what_the_lun_lacks_says_so_when_it_is_closed() {
     assert_eq!(bench.close(true), Err(ErrorKind::Media));
 }
 
-/// Nobody flushes, and nobody writes any more.
+/// No client flushes or writes any more.
 #[test]
 fn what_is_in_slots_when_the_log_fails_is_brought_to_the_origin() {
     for durability in [Durability::Nvram, Durability::UnsafeVolatile] {
@@ -874,7 +880,7 @@ fn what_is_in_slots_when_the_log_fails_is_brought_to_the_origin() {
 #[test]
 fn a_close_that_the_origin_tells_of_an_earlier_write_tries_again() {
     let mut bench = Bench::new(|_| {});
-    // The background has met it already, and waits.
+    // The background task has met the failure already, and waits.
     bench.origin_medium.fail_flush_as(0, ErrorKind::Media, FlushEffect::None, Reported::ForGood);
     bench.write(0, 1).unwrap();
     assert_eq!(bench.log.status().dirty_bytes, 4096);
@@ -885,8 +891,8 @@ fn a_close_that_the_origin_tells_of_an_earlier_write_tries_again() {
     assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096]);
 }
 
-/// Whoever detaches waits until all is destaged; whoever cannot wait closes with what is dirty meanwhile. Of a batch of
-/// many writes that are sent one after the other some are still to come then.
+/// One close waits until all is destaged; another that keeps dirty data overtakes it. Of a batch of
+/// many writes that are sent one after the other some are not sent yet then.
 #[test]
 fn nothing_is_sent_behind_a_close_that_keeps_what_is_dirty() {
     const ONE: u64 = 4096;

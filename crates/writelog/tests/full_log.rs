@@ -1,4 +1,5 @@
-//! What writers meet whose log has little room, or none: who waits for how long, for whom, and beside the bare LUN.
+//! Writers to a log with little room, or none: how long each waits, also compared with the bare
+//! LUN.
 
 mod common;
 
@@ -26,10 +27,10 @@ const ORIGIN_BYTES: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
 const ORDERS: [DestageOrder; 3] = [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst];
 
-/// What a LUN is like.
+/// The response times of a LUN.
 #[derive(Clone, Copy, Debug)]
 enum Lun {
-    /// Any number of requests at once, each of this time.
+    /// Any number of requests at once, each with this latency.
     Latency(Duration),
     /// One request after the other.
     Disk(DiskModel),
@@ -75,7 +76,7 @@ fn options(executor: &Executor, order: DestageOrder) -> OpenOptions {
     options
 }
 
-/// A log over `lun`, opened full, with level 2 as usual.
+/// A log over `lun`, opened full, with the default options of level 2.
 fn opened_full(executor: &mut Executor, lun: Lun, order: DestageOrder) -> (Arc<WriteLog>, SharedDevice) {
     opened_full_with(executor, lun, order, |_| {})
 }
@@ -108,7 +109,7 @@ fn opened_full_with(
     (log, origin)
 }
 
-/// What one writer saw.
+/// What one writer measured.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     writes: u64,
@@ -122,7 +123,7 @@ impl Seen {
     }
 }
 
-/// `depth` writes at a time at random places until `end`.
+/// Keeps `depth` writes at random places under way until `end`.
 fn write_until(
     executor: &mut Executor,
     device: &SharedDevice,
@@ -155,7 +156,7 @@ fn pass_until(executor: &mut Executor, end: Instant) {
     executor.block_on(async move { clock.sleep_until(end).await });
 }
 
-/// Nobody was told of the write, so what was there before is an answer.
+/// The write is not acknowledged yet, so the old content is a right answer.
 #[test]
 fn a_read_of_a_block_whose_write_waits_for_its_turn_is_answered() {
     let mut executor = Executor::in_order();
@@ -166,7 +167,8 @@ fn a_read_of_a_block_whose_write_waits_for_its_turn_is_answered() {
     let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
     let submit =
         |block: u64, byte| log.submit(Request::write(block * BLOCK, Buffer::copy_of(&[byte; BLOCK as usize]), false));
-    // Half of the log first, of which a batch is on its way for ever; then the block, which is not in it.
+    // First half of the log, in a batch that never ends; then the block, which is not in that
+    // batch.
     let (half, last) = (LOG_BYTES / BLOCK / 2, ORIGIN_BYTES / BLOCK - 1);
     let before: Vec<_> = (0..half).map(|block| submit(block, 1)).collect();
     executor.block_on(futures_util::future::join_all(before));
@@ -185,7 +187,7 @@ fn a_read_of_a_block_whose_write_waits_for_its_turn_is_answered() {
     assert_eq!(bytes[..], [1; BLOCK as usize]);
 }
 
-/// Applications go on writing: somebody waits for his turn all the time.
+/// Clients go on writing: some change waits for admission all the time.
 #[test]
 fn what_others_change_is_invalidated_while_more_is_written_than_the_log_takes_in() {
     let mut executor = Executor::in_order();
@@ -207,7 +209,7 @@ fn what_others_change_is_invalidated_while_more_is_written_than_the_log_takes_in
     assert!(seen.lock().unwrap().writes > writes, "they go on");
 }
 
-/// A writer of one block at a time beside one of 256, in a full log: by submitters, and as one.
+/// A writer of one block at a time beside one of 256, in a full log: as two submitters, or as one.
 fn beside_a_heavy_one(order: DestageOrder, are_apart: bool) -> (Seen, Seen) {
     let mut executor = Executor::in_order();
     let (log, _) = opened_full(&mut executor, FAST_DISK, order);
@@ -271,7 +273,7 @@ fn full_rate(lun: Lun, order: DestageOrder, depth: u64, time: Duration) -> (f64,
 
 #[test]
 fn a_log_that_is_opened_full_takes_at_least_what_the_bare_lun_takes() {
-    // A batch of random blocks on the slowest of them, and a half more.
+    // A batch of random blocks on the slowest LUN, and a half more.
     const LONGEST: Duration = Duration::from_secs(3);
     let mut slower = Vec::new();
     for (lun, time_ms) in [
@@ -329,7 +331,7 @@ fn with_slots(executor: &mut Executor, log_bytes_per_second: u64, share_start: f
 }
 
 const SLOTS_BYTES: usize = 4 << 20;
-/// Of the device of the log under the slots.
+/// Bytes a second of the log device under the slots.
 const SLOW_LOG: u64 = 20_000_000;
 
 /// Writes `count` blocks from `first` on, one every `interval`, and returns how long each waited.
@@ -353,11 +355,11 @@ fn write_each(
     })
 }
 
-/// However full slots or log are: what matters is that they do not get fuller.
+/// Slots and log may be however full: they do not get fuller.
 #[test]
 fn nobody_waits_for_slots_that_empty_faster_than_they_fill() {
     let mut executor = Executor::in_order();
-    // They are nearly all in use when a round begins.
+    // Nearly all slots are in use when a round begins.
     let log = with_slots(&mut executor, SLOW_LOG, 0.95);
     // A first round has shown how fast they empty.
     write_each(&mut executor, &log, Duration::ZERO, 0..500);
@@ -378,7 +380,7 @@ fn nobody_waits_for_slots_that_empty_faster_than_they_fill() {
     assert!(waits.iter().all(Duration::is_zero), "{waits:?}");
 }
 
-/// The slots never fill up, and what comes is what the log takes.
+/// The slots never fill up, and as much is admitted as the log takes.
 #[test]
 fn a_flood_to_slots_is_slowed_evenly_to_the_rate_at_which_they_empty() {
     let mut executor = Executor::in_order();
@@ -403,7 +405,7 @@ fn a_flood_to_slots_is_slowed_evenly_to_the_rate_at_which_they_empty() {
     assert!(least > 0.7 * mean && most < 1.3 * mean, "{least} to {most}: {rates:?}");
 }
 
-/// It takes the slots that it makes free, however few are left.
+/// Each write takes the slots that it frees, however few are left.
 #[test]
 fn what_is_written_again_in_slots_is_not_slowed_down() {
     let mut executor = Executor::in_order();
@@ -420,7 +422,7 @@ fn what_is_written_again_in_slots_is_not_slowed_down() {
     assert_eq!(executor.clock().now().since(began_at), Duration::ZERO);
 }
 
-/// Whoever writes to a full log reads what was written, in whoever's turn.
+/// Each of two submitters to a full log reads what it wrote.
 #[test]
 fn what_two_submitters_write_to_a_full_log_is_there() {
     let mut executor = Executor::new(5);

@@ -1,5 +1,5 @@
-//! Others wrote to the LUN where the log has something dirty: an open is refused before anything is sent, whatever
-//! order left it.
+//! Other hosts wrote to the LUN where the log has dirty data: an open is refused before anything is
+//! sent, in whatever order the log was used.
 
 mod common;
 
@@ -38,7 +38,7 @@ impl World {
         format(&mut executor, &world.log, &world.shared_origin());
         let log = world.open(&mut executor, DestageOrder::Lba, &[]).expect("nothing was changed");
         [0, 2, 4].iter().for_each(|block| write(&mut executor, log.as_ref(), block * 4096, &[1; 4096]));
-        // It ends as if it were killed.
+        // The program is killed.
         world
     }
 
@@ -58,7 +58,7 @@ impl World {
         try_open(executor, &self.log, &self.shared_origin(), options)
     }
 
-    /// How many dirty bytes stand in the way of an open.
+    /// Count of dirty bytes for which an open is refused.
     fn conflicting_bytes(&self, order: DestageOrder, kept_changes: &[ByteRange]) -> Option<u64> {
         let error = self.open(&mut Executor::in_order(), order, kept_changes).err()?;
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -89,8 +89,8 @@ fn an_open_after_others_changed_what_is_dirty_is_refused_before_anything_is_sent
     }
 }
 
-/// Others wrote behind an open: where nothing is dirty their data is read from then on, also where the log has a copy,
-/// and a crash does not send again what was destaged before.
+/// Other hosts write after an open: where nothing is dirty reads return their data, even if the log
+/// has a clean copy, and a crash does not send again what was destaged before.
 #[test]
 fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash() {
     for durability in [Durability::Log, Durability::Nvram] {
@@ -111,7 +111,7 @@ fn what_others_change_behind_an_open_is_read_and_not_written_over_after_a_crash(
             block_on(world.origin.write(0, Buffer::copy_of(&[9; 8192]), true)).expect("nothing fails");
             invalidate(&mut executor, false).expect("nothing is dirty any more");
             assert_eq!(read(&mut executor, log.as_ref(), 0, 8192), [9; 8192], "{durability}, {order}");
-            // It ends as if it were killed.
+            // The program is killed.
             drop((log, executor));
             let mut executor = Executor::in_order();
             let log = world.open(&mut executor, order, &[]).expect("nothing was changed");

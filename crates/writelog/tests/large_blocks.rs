@@ -1,4 +1,4 @@
-//! LUNs with blocks of 4096 bytes: whatever is cut on its way there is cut at whole blocks.
+//! LUNs with blocks of 4096 bytes: every request to them is cut at whole blocks.
 
 mod common;
 
@@ -68,8 +68,8 @@ fn destages(durability: Durability, order: DestageOrder, bytes: u64, count: u64)
     }
 }
 
-/// The power fails between the slots of a write, which are smaller than a block. Nobody was told that it is done, so
-/// any part of it may be there.
+/// The power fails between the slots of a write, which are smaller than a block. The write was not
+/// acknowledged, so any part of it may be there.
 #[test]
 fn a_block_of_which_some_slots_were_lost_with_the_power_is_read_and_destaged() {
     const BLOCK_BYTES: u64 = 4096;

@@ -1,5 +1,5 @@
-//! What another order left, and a log in order `log` begins with: an open sends nothing of it, and all of it is on the
-//! LUN before anything newer.
+//! Data left by another order when a log is opened in order `log`: an open sends none of it, and
+//! all of it is on the LUN before anything newer.
 
 mod common;
 
@@ -22,10 +22,10 @@ const BLOCKS: u64 = 40;
 const BLOCK_BYTES: u64 = 4096;
 const LOG_BYTES: u64 = 1 << 20;
 const SLOTS_BYTES: usize = 128 << 10;
-/// In the payload of the superblock, behind its header: `docs/formats/writelog.md`.
+/// Offset of the order in the superblock: `docs/formats/writelog.md`.
 const ORDER_AT: u64 = 128 + 2573;
 
-/// One host's log over a LUN with a volatile cache, and what was written.
+/// One host's log over a LUN with a volatile cache, and the history of its writes.
 struct World {
     executor: Executor,
     random: Random,
@@ -35,7 +35,7 @@ struct World {
     nvram: Arc<dyn PersistentRegion>,
     history: HashMap<u64, Vec<u8>>,
     newest: u8,
-    /// The last write of the lives before: these may be on the LUN in any order.
+    /// The last write of the earlier lives: writes up to it may be on the LUN in any order.
     newest_before: u8,
 }
 
@@ -59,7 +59,7 @@ impl World {
         world
     }
 
-    /// Opens the log. Nobody destages.
+    /// Opens the log, without level 2.
     fn open(&mut self, order: DestageOrder) -> Arc<WriteLog> {
         let workers = Workers::new();
         let latency = Latency::Between(Duration::ZERO, Duration::from_micros(300));
@@ -96,7 +96,8 @@ impl World {
         self.newest_before = self.newest;
     }
 
-    /// Two lives in another order: one that destages some of what it is given, and one that destages nothing.
+    /// Two lives in another order: one that destages part of its data, and one that destages
+    /// nothing.
     fn leave(&mut self, order: DestageOrder) {
         for is_destaging in [true, false] {
             let log = self.open(order);
@@ -108,13 +109,14 @@ impl World {
         }
     }
 
-    /// What a block has, of all writes or of those up to one.
+    /// The expected byte of a block after all writes, or after those up to `newest`.
     fn expected(&self, block: u64, newest: u8) -> u8 {
         let writes = self.history.get(&block).map_or(&[][..], Vec::as_slice);
         writes.iter().copied().filter(|&number| number <= newest).max().unwrap_or(0)
     }
 
-    /// Anything newer is on the LUN only with all that was left, and then as it was at one moment.
+    /// Checks that newer data is on the LUN only with all that was left, and then as it was at one
+    /// moment.
     fn check_origin(&self, context: &str) {
         let held = |block| self.origin.durable_bytes(block * BLOCK_BYTES, 1)[0];
         let newest = (0..BLOCKS).map(held).max().unwrap_or(0);
@@ -183,7 +185,7 @@ fn what_another_order_left_is_on_the_lun_before_anything_newer_whenever_the_host
             for life in 0..3 {
                 let context = format!("{order}, {durability}, seed {seed}, life {life}");
                 let log = world.open(DestageOrder::Log);
-                // What is written over is of an epoch of its own.
+                // Overwritten data is in an epoch of its own.
                 (0..10).for_each(|_| world.write(&log));
                 world.check_origin(&context);
                 world.executor.spawn(log.run_destaging());

@@ -1,4 +1,5 @@
-//! When the two levels of destage begin, stop and make others wait, and what is left in the log afterwards.
+//! When the two levels of destage begin, stop and make requests wait, and what the log holds
+//! afterwards.
 
 mod common;
 
@@ -20,7 +21,7 @@ use writelog::{DestageOrder, Durability, OpenOptions, WriteLog};
 
 const ORIGIN_BYTES: u64 = 256 * 4096;
 const LOG_BYTES: u64 = 2 << 20;
-/// Of each request of the log device, and of each write of the origin.
+/// Time of each request of the log device, and of each write of the origin.
 const DEVICE_TIME: Duration = Duration::from_micros(100);
 
 struct Bench {
@@ -30,7 +31,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Neither level begins by itself unless `change` says so.
+    /// Neither level begins by itself unless `change` sets that.
     fn new(durability: Durability, change: impl FnOnce(&mut OpenOptions)) -> Self {
         let mut executor = Executor::in_order();
         let workers = Workers::new();
@@ -104,7 +105,7 @@ fn what_is_old_leaves_the_slots_and_then_the_log_under_load_that_never_idles() {
         options.level2.idle = Duration::from_millis(3);
     });
     bench.write_blocks(0..1);
-    // Others never leave it idle.
+    // Other requests never leave it idle.
     for _ in 0..14 {
         bench.pass(Duration::from_millis(1));
         bench.write_blocks(100..101);
@@ -127,13 +128,13 @@ fn one_write_to_slots_that_were_empty_leaves_them_when_nobody_writes_any_more() 
     assert_eq!(bench.slots_used(), 0);
 }
 
-/// Each write takes the place of the one before it, whose slots are free then: whoever waits for a slot has one, though
-/// nothing was moved to the log.
+/// Each write supersedes the one before it, whose slots come free: a write that waits for a slot
+/// gets one, though nothing was moved to the log.
 #[test]
 fn who_waits_for_a_slot_goes_in_when_another_write_has_superseded_some() {
     let mut bench = Bench::new(Durability::UnsafeVolatile, |options| options.level1.share_start = 1.0);
     const BYTES: u64 = 8192;
-    // It goes to the log at once, and all others behind it are for the same blocks.
+    // This goes straight to the log, and all later writes are to the same blocks.
     let zeroes = bench.log.submit(Request::write_zeroes(0, BYTES, false, false));
     let write = |byte| Request::write(0, Buffer::copy_of(&[byte; BYTES as usize]), false);
     let mut writes: Vec<_> = (1..100).map(|byte| bench.log.submit(write(byte))).collect();
@@ -180,7 +181,7 @@ fn an_idle_batch_stops_for_a_request_and_goes_on_later() {
         assert_eq!(sent < 18 * 4096, is_interruptible, "{order}: {sent}");
         bench.pass(Duration::from_millis(50));
         assert_eq!(bench.log.status().dirty_bytes, 0, "{order}");
-        // What it had not sent when it stopped is no less there.
+        // What was not sent when it stopped is still dirty.
         for block in 0..60 {
             let there = bench.origin_medium.durable_bytes(block * 8192, 4096);
             assert_eq!(there, [block as u8 + 1; 4096], "{order}, block {block}");
@@ -222,7 +223,7 @@ fn the_counters_say_what_was_merged_superseded_and_how_large_it_was() {
     assert_eq!((status.written_sizes[class_of(4096)], status.destaged_sizes[class_of(32768)]), (9, 1));
 }
 
-/// Under a load without pauses data leaves in time, whatever it was acknowledged from.
+/// Under a load without pauses data leaves in time, in every durability.
 #[test]
 fn nothing_gets_older_than_the_age_that_was_asked_for() {
     for durability in [Durability::Log, Durability::UnsafeVolatile] {
@@ -251,7 +252,7 @@ fn nothing_gets_older_than_the_age_that_was_asked_for() {
 #[test]
 fn a_full_log_is_not_checkpointed_for_each_segment() {
     let mut bench = Bench::new(Durability::Log, |options| {
-        // Level 2 begins when there is no room, and nothing slows writes down before.
+        // Level 2 begins when there is no room, and writes are not slowed down before.
         options.level2.share_start = 1.0;
         options.level2.share_slow = 1.0 - f64::EPSILON;
         options.level2.pause_max = Duration::ZERO;
@@ -278,7 +279,8 @@ fn a_full_log_is_not_checkpointed_for_each_segment() {
     assert_eq!(held, vec![rounds as u8 - 1; held.len()]);
 }
 
-/// Writes of a sector each, in the middle of what is clean: of one clean extent each makes two, and is one of its own.
+/// Writes of a sector each, in the middle of a clean extent: each splits it in two, and adds one of
+/// its own.
 #[test]
 fn the_map_has_no_more_extents_than_the_log_says() {
     let mut bench = Bench::new(Durability::Log, |options| options.level2.batch_bytes = LOG_BYTES);

@@ -1,4 +1,4 @@
-//! What the LUN loses while it is sent, and says so, stays the log's to send.
+//! Data that the LUN loses before a flush, and reports as lost, stays dirty in the log.
 
 mod common;
 
@@ -20,11 +20,11 @@ use writelog::{DestageOrder, Durability};
 
 const ORIGIN_BYTES: u64 = 16 * 4096;
 
-/// A LUN that is another program's from some request on: what was not flushed is gone, the request itself succeeds, and
-/// it says what happened.
+/// A LUN whose program restarts at some request: unflushed data is lost, the request itself
+/// succeeds, and the loss is reported.
 struct Restarting {
     medium: Mutex<CrashLayer>,
-    /// The request, if it is still to come.
+    /// The request at which it restarts, until then.
     restarts_at: Mutex<Option<(OperationKind, u64)>>,
     events: EventHub,
 }
@@ -63,8 +63,8 @@ impl Device for Restarting {
     }
 }
 
-/// The even blocks are written and sent one by one, in one batch, to a LUN whose writes take their time, and which
-/// restarts at a request of that.
+/// Writes the even blocks, and sends them one by one in one batch, to a LUN whose writes take time
+/// and which restarts at a request of that batch.
 fn check_that_it_is_sent_again(restarts_at: (OperationKind, u64), kept: &[u64]) {
     for order in [DestageOrder::Log, DestageOrder::Lba, DestageOrder::LastWriteFirst] {
         let mut executor = Executor::in_order();
@@ -114,7 +114,7 @@ fn what_the_lun_lost_while_it_was_sent_stays_dirty_and_is_sent_again() {
     check_that_it_is_sent_again((OperationKind::Flush, 0), &[]);
 }
 
-/// Others hear of it before the batch has sent the rest.
+/// The event of the loss is handled before the batch has sent the rest.
 #[test]
 fn what_the_lun_lost_between_two_writes_of_a_batch_stays_dirty_and_is_sent_again() {
     check_that_it_is_sent_again((OperationKind::Write, 8 * 4096), &[8, 10, 12, 14]);

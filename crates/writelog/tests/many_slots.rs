@@ -1,5 +1,5 @@
-//! Slots of RAM or NVRAM that hold more than the log: what a checkpoint has room for is what bounds the log, and slots
-//! are no part of it.
+//! Slots of RAM or NVRAM that hold more than the log: the log is bounded by the room of a
+//! checkpoint, which does not hold slots.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn more_slots_than_a_checkpoint_has_extents_fill_and_empty() {
     }
 }
 
-/// Writes into the middle of what the log holds split its extents: they wait for room like records.
+/// Slots in the middle of the log's extents split them: such writes wait for room like records.
 #[test]
 fn a_checkpoint_has_room_however_slots_split_what_the_log_holds() {
     let mut executor = Executor::in_order();

@@ -96,7 +96,7 @@ fn volatile_ram_returns_what_was_written() {
     all_orders(Durability::UnsafeVolatile);
 }
 
-/// A log changes its order from run to run, with dirty data in it.
+/// The destage order of a log changes from run to run, while it has dirty data.
 #[test]
 fn the_order_may_change_from_open_to_open() {
     let mut executor = Executor::new(5);
@@ -127,8 +127,8 @@ fn the_order_may_change_from_open_to_open() {
     model.lock().unwrap().check_exact(&bytes, "all of it");
 }
 
-/// A read of the LUN takes its time. A write to the same block does not wait for it, and it returns what was there when
-/// it began, even when the write is to be destaged meanwhile.
+/// A read of the LUN takes time. A write to the same block does not wait for it, and the read
+/// returns the content of its beginning, even when the write is to be destaged meanwhile.
 #[test]
 fn a_read_that_waits_for_the_lun_holds_up_no_write_and_sees_none() {
     let mut executor = Executor::new(6);
@@ -156,7 +156,7 @@ fn a_read_that_waits_for_the_lun_holds_up_no_write_and_sees_none() {
     });
 }
 
-/// A log device that keeps the next read waiting for a minute, when it is told to, and reads only then.
+/// A log device that can delay its next read for a minute before it reads.
 struct LateRead {
     inner: SharedDevice,
     is_next_late: Arc<AtomicBool>,

@@ -1,5 +1,5 @@
-//! Order `log` over a crash of the host: what the log forgot that it sent is sent again, and the origin must not go
-//! back in time by that.
+//! Order `log` across a crash of the host: data whose destaging was forgotten is sent again, and
+//! must not take the origin back in time.
 
 mod common;
 
@@ -27,7 +27,7 @@ const WRITES: u8 = 45;
 /// Writes of the next life that are tried: the first of its batches.
 const CRASHES: u64 = 40;
 const SLOTS_BYTES: usize = 64 << 10;
-/// Written last, and nowhere but in slots.
+/// Writes that come last, and are only in slots.
 const WRITES_IN_SLOTS: u8 = 5;
 
 /// As in `failures.rs`.
@@ -44,14 +44,14 @@ fn prefix_and_newest(history: &HashMap<u64, Vec<u8>>, bytes: &[u8]) -> (u8, u8) 
     (prefix, newest)
 }
 
-/// Everything was destaged; the program is killed; the next one sends it again, and loses the LUN's session (and the
-/// host its log) in between.
+/// Everything was destaged; the program is killed; the next one sends it again, and loses the LUN's
+/// session (and the host its log) in between.
 #[test]
 fn order_log_does_not_take_the_origin_back_behind_what_a_life_before_destaged() {
     destage_again_everywhere(Durability::Log);
 }
 
-/// With slots that have kept what came last there is more to send than what was found in the log.
+/// With slots that kept the last writes there is more to send than the opening found in the log.
 #[test]
 fn order_log_with_slots_does_not_take_the_origin_back_behind_what_a_life_before_destaged() {
     destage_again_everywhere(Durability::Nvram);
@@ -81,7 +81,7 @@ fn destages_again(durability: Durability, seed: u64, nth: u64) {
     let options = |executor: &Executor| {
         let mut options = open_options(executor, Kind { durability, ..KIND }, Some(Arc::clone(&region)));
         options.record_cache_bytes = 0;
-        // As large as a log of this size has it.
+        // The default for a log of this size.
         options.checkpoint_interval_bytes = 64 << 20;
         options
     };
@@ -129,7 +129,8 @@ fn destages_again(durability: Durability, seed: u64, nth: u64) {
     assert!(too_new <= BATCH_WRITES, "at write {nth}: write {newest} is there, and {} is not", u16::from(prefix) + 1);
 }
 
-/// A log with 70 changes of 64 blocks, some of them to zeroes, and a LUN that has none of them; the program was killed.
+/// A log with 70 changes of 64 blocks, some of them to zeroes, all missing on the LUN; the program
+/// was killed.
 struct Filled {
     log_medium: CrashLayer,
     origin_medium: CrashLayer,
@@ -167,8 +168,8 @@ impl Filled {
         Self { log_medium, origin_medium, blocks }
     }
 
-    /// Opens the log, of which the LUN takes that many writes, and lets it destage. What was dirty, each time that this
-    /// was another number.
+    /// Opens the log over a LUN that takes `writes` writes, and destages. Returns the dirty bytes
+    /// each time that their count changed.
     fn live(&mut self, writes: u64, is_closed: bool, batch_bytes: u64) -> Vec<u64> {
         let mut executor = Executor::in_order();
         let (workers, power) = (Workers::new(), Power::new());
@@ -215,12 +216,12 @@ fn what_a_log_is_opened_with_makes_room_before_all_of_it_is_sent() {
 /// More writes to the LUN than a life makes.
 const WRITES_CUT: u64 = 60;
 
-/// Whichever writes to the LUN the next lives end at, crashed or closed.
+/// The next lives end at any write to the LUN, by a crash or a close.
 #[test]
 fn what_is_sent_in_steps_is_all_there_however_often_that_is_cut_off() {
     let test = block::crash_test!();
-    // A seed says whether lives are closed, whether a batch is less than what a segment has, and how far their ends are
-    // apart.
+    // Bits of the seed decide whether lives are closed, whether a batch is less than a segment, and
+    // how far apart their ends are.
     for seed in test.seeds(0, 4, 1) {
         test.crash_at_every(seed, WRITES_CUT + 1, |nth| {
             let (is_closed, step) = (seed % 2 == 1, 7 + seed / 4);

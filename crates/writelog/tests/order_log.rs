@@ -1,5 +1,5 @@
-//! Destage order `log` has one truth about what the LUN has: whatever interrupts a batch, shrinks the next or fails, no
-//! older write of a sector ever replaces a newer one there, and no read returns one.
+//! In destage order `log` no older write of a sector ever replaces a newer one on the LUN, and no
+//! read returns one, whatever interrupts a batch, makes the next one smaller or fails.
 
 mod common;
 
@@ -67,8 +67,8 @@ fn a_log_that_failed_and_was_drained_brings_nothing_old_back() {
     assert_eq!(origin_medium.durable_bytes(0, 1), [3]);
 }
 
-/// Lets an idle batch be interrupted once it has sent the newest write of a block, and fills the log during the flush
-/// of the LUN.
+/// A LUN that interrupts an idle batch once it has sent the newest write of a block, and fills the
+/// log during its flush.
 struct Shrinking {
     executor: Executor,
     log_medium: CrashLayer,
@@ -149,7 +149,8 @@ fn after_a_power_loss_between_two_batches_of_an_epoch_reads_return_the_newest() 
     }
 }
 
-/// What is written again is sent all the same, unless both writes are in one epoch: the counter says what was saved.
+/// A superseded write is sent all the same, unless both writes are in one epoch: the counter shows
+/// what was saved.
 #[test]
 fn what_is_written_again_is_saved_only_within_an_epoch() {
     let mut executor = Executor::in_order();

@@ -1,4 +1,5 @@
-//! Order `log` where writes are acknowledged from slots: an epoch is a round of them, whatever was absorbed in it.
+//! Order `log` where writes are acknowledged from slots: an epoch is a round of level 1, whatever
+//! was absorbed in slots.
 
 mod common;
 
@@ -24,10 +25,11 @@ const BLOCKS: u64 = 40;
 const BLOCK_BYTES: u64 = 4096;
 const LOG_BYTES: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
-/// A round of them takes several records.
+/// Bytes of slots: a round takes several records.
 const SLOTS_BYTES: usize = 256 << 10;
 
-/// A log that is slow, so that anything may happen between two records of a round, over a LUN with a volatile cache.
+/// A log on a slow device, so that anything may happen between two records of a round, over a LUN
+/// with a volatile cache.
 fn open(seed: u64, durability: Durability) -> (Executor, CrashLayer, Arc<WriteLog>) {
     let mut executor = Executor::new(seed);
     let workers = Workers::new();
@@ -48,8 +50,8 @@ fn open(seed: u64, durability: Durability) -> (Executor, CrashLayer, Arc<WriteLo
     (executor, origin_medium, log)
 }
 
-/// Whenever the LUN is flushed it holds exactly what was acknowledged at some moment: of every block the last write up
-/// to there.
+/// Whenever the LUN is flushed it holds exactly what was acknowledged at some moment: of every
+/// block the last write until then.
 #[test]
 fn order_log_with_slots_leaves_the_origin_a_prefix_at_each_flush() {
     let test = block::crash_test!();
@@ -85,15 +87,15 @@ fn order_log_with_slots_leaves_the_origin_a_prefix_at_each_flush() {
     }
 }
 
-/// What a log and its LUN were asked for.
+/// Counts of requests to log device and LUN.
 #[derive(Default)]
 struct Asked {
-    /// Bytes sent to the LUN since the log was last read, and the most that they came to.
+    /// Bytes sent to the LUN since the last read of the log, and their largest count.
     sent_bytes: AtomicU64,
     most_bytes: AtomicU64,
 }
 
-/// One of the two, which notes it.
+/// The log device or the LUN, with these counters.
 struct Noting {
     below: MemoryDevice,
     is_log: bool,
@@ -124,7 +126,8 @@ impl Device for Noting {
     }
 }
 
-/// An epoch longer than a batch is read again, a batch at a time: what is sent without a look at the log was in RAM.
+/// An epoch longer than a batch is read again, a batch at a time: data sent without a read of the
+/// log was in RAM.
 #[test]
 fn of_a_long_epoch_no_more_is_in_ram_than_a_batch() {
     const EPOCH_BYTES: u64 = 1 << 20;
@@ -144,7 +147,7 @@ fn of_a_long_epoch_no_more_is_in_ram_than_a_batch() {
     options.checkpoint_interval_bytes = 4 * EPOCH_BYTES;
     options.level2 = Level2 { batch_bytes: BATCH_BYTES, idle: HOUR, age_max: HOUR, ..options.level2 };
     let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
-    // One round of them, none of which is a neighbour of another.
+    // One round of blocks that are not adjacent.
     for block in 0..EPOCH_BYTES / BLOCK_BYTES {
         let write = log.write(2 * block * BLOCK_BYTES, Buffer::copy_of(&[7; BLOCK_BYTES as usize]), false);
         executor.block_on(write).expect("nothing fails");

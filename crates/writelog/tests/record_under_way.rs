@@ -21,7 +21,7 @@ const KIND: Kind = Kind { durability: Durability::Log, order: DestageOrder::Log 
 /// Enough for a record beside another one.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// A device that keeps one write on its way until it is let go.
+/// A device that holds one write back until it is released.
 struct Holding {
     medium: CrashLayer,
     workers: Workers,
@@ -54,7 +54,8 @@ impl Device for Holding {
     }
 }
 
-/// Otherwise the record could land after what went past the log, or after what its writer wrote next.
+/// Otherwise the record could land after data that went past the log, or after the writer's next
+/// write.
 #[test]
 fn a_write_goes_past_a_failed_log_only_when_its_record_is_not_on_its_way_any_more() {
     let mut executor = Executor::in_order();
@@ -71,7 +72,7 @@ fn a_write_goes_past_a_failed_log_only_when_its_record_is_not_on_its_way_any_mor
     format(&mut executor, &below, &origin);
     let options = open_options(&executor, KIND, None);
     let log = executor.block_on(WriteLog::open(below, origin, options)).expect("nothing fails");
-    // And nobody who brings anything to the LUN that the log took.
+    // Level 2, which would bring the log's data to the LUN, does not run.
     executor.spawn(log.run_requests());
 
     device.holds_next.store(true, Ordering::Release);

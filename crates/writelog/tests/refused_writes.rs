@@ -1,4 +1,5 @@
-//! A write that log and LUN refuse leaves what the log had, and zeroes that only the log has are refused as data is.
+//! A write that log and LUN refuse leaves the log's data as it was; zeroes that only the log has
+//! are refused like data.
 
 mod common;
 
@@ -51,7 +52,7 @@ fn a_write_that_log_and_lun_refuse_leaves_what_the_log_had() {
     let opened = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
     write(&mut executor, &opened, 0, &[1; 4096]);
     lun.fail_writes_from(0, ErrorKind::Media);
-    // One record; what is noted of the failure gets through.
+    // One record fails; the failure note is written.
     log.fail_write_once(log.writes_seen(), ErrorKind::Media);
     let writing = opened.write(0, Buffer::copy_of(&[2; 4096]), false);
     assert!(executor.block_on(writing).is_err());

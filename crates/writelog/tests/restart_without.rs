@@ -1,4 +1,5 @@
-//! What the LUN acknowledged before the log was there is durable when a client of the log was told so.
+//! Writes that the LUN acknowledged before the log was attached are durable once a client's flush
+//! of the log has succeeded.
 
 mod common;
 
@@ -35,7 +36,8 @@ fn a_flush_covers_what_the_lun_acknowledged_before_there_was_a_log() {
     }
 }
 
-/// It says so once, to the flush of a batch, which is made again and ends well: the client is told that all is well.
+/// The LUN reports the loss once, to the flush of a batch, which is repeated and succeeds: the
+/// client's flush then succeeds, too.
 #[test]
 fn a_lun_that_lost_it_does_not_tell_the_log_alone() {
     let mut executor = Executor::in_order();

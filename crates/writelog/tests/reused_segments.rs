@@ -1,4 +1,4 @@
-//! What memory has of the records of a segment is forgotten when the segment is used again.
+//! Cached records of a segment are dropped when the segment is used again.
 
 mod common;
 

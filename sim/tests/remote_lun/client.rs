@@ -1,8 +1,8 @@
-//! A host with the LUN attached: requests of every kind, several at once, over ranges that overlap with its own others
-//! and with other hosts'.
+//! A host with the LUN attached: requests of every kind, several at once, over ranges that overlap
+//! with each other and with those of other hosts.
 //!
-//! A host's own units are its alone. Those that all share are written through: a volatile copy that one host writes
-//! again after its session was lost would undo what another one wrote meanwhile.
+//! Each host has units of its own. Shared units are written through: a volatile copy that one host
+//! writes again after its session was lost would undo what another host wrote meanwhile.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use initiator::{Compared, RemoteLun};
 use crate::disk::Disk;
 use crate::model::{Content, Model, Nature, UNIT};
 
-/// Units that all share come first.
+/// Units shared by all hosts, which come first.
 pub(crate) const SHARED: Range<u64> = 0..24;
 /// Units of each host.
 pub(crate) const OWN: u64 = 40;
 /// Longest request.
 const LONGEST: u64 = 20;
 
-/// One of the tasks of a host, which waits for each answer before it goes on.
+/// A task of a host, which waits for each answer before it goes on.
 pub(crate) struct Worker {
     pub(crate) lun: Arc<RemoteLun>,
     pub(crate) clock: VirtualClock,
@@ -35,7 +35,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Nothing may fail: everything that breaks is mended in time.
+    /// No request may fail: everything that breaks is repaired in time.
     pub(crate) async fn run(mut self, rounds: u32) {
         for _ in 0..rounds {
             match self.random.below(100) {
@@ -56,7 +56,7 @@ impl Worker {
         first..first + OWN
     }
 
-    /// Some units, and whether other hosts may touch them.
+    /// Draws some units, and whether other hosts may touch them.
     fn draw(&mut self) -> (Range<u64>, bool) {
         let is_shared = self.random.chance(0.4);
         let region = if is_shared { SHARED } else { self.own() };
@@ -65,7 +65,7 @@ impl Worker {
         (first..first + count, is_shared)
     }
 
-    /// Whether a write to such units is to be durable at once, and what that makes of it.
+    /// Whether a write to such units is to be durable at once, and its resulting nature.
     fn draw_nature(&mut self, is_shared: bool) -> (bool, Nature) {
         let fua = is_shared || self.random.chance(0.2);
         (fua, if fua || !self.disk.is_volatile() { Nature::Durable } else { Nature::Volatile })
@@ -124,7 +124,7 @@ impl Worker {
         self.model.acknowledge(&begun);
     }
 
-    /// Replaces what was read just before, if it is still there.
+    /// Replaces the content read just before, if it is unchanged.
     async fn compare_and_write(&mut self) {
         let (units, _) = self.draw();
         let unit = units.start;

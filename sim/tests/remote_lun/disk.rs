@@ -1,4 +1,5 @@
-//! The disk below the target: a cache that is lost with the power, or alone, and a witness of every effect.
+//! The disk below the target: a volatile cache that is lost with the power, or alone, and a witness
+//! of every effect.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -22,10 +23,10 @@ pub(crate) struct Disk {
     workers: Workers,
     latency: Latency,
     model: Model,
-    /// Whether a host ever switched the cache on, of which others hear later. What was in flight may be lost then, and
-    /// they are told.
+    /// Whether a host ever switched the cache on, which others notice later. Writes in flight may
+    /// be lost then, and the hosts get an error.
     pub(crate) was_switched_on: Arc<AtomicBool>,
-    /// What the present target has of it.
+    /// The part of it that the present target uses.
     in_use: Arc<Mutex<Weak<InUse>>>,
 }
 
@@ -54,7 +55,8 @@ impl Disk {
         self.medium.lock().unwrap().geometry().is_write_cache_volatile
     }
 
-    /// Flushes by `lun`. `None` when a loss is told, which happens once for each time that a cache was switched on.
+    /// Flushes by `lun`. `None` when a loss is reported, which happens once for each time that a
+    /// cache was switched on.
     pub(crate) async fn flush(&self, lun: &RemoteLun) -> Option<()> {
         match lun.flush().await {
             Ok(()) => Some(()),
@@ -66,26 +68,26 @@ impl Disk {
         }
     }
 
-    /// Fails, with what is in flight.
+    /// Loses its power, with the requests in flight.
     pub(crate) fn lose_power(&self) {
         self.medium.lock().unwrap().power().clone().lose();
     }
 
-    /// Is there again, with what the loss left.
+    /// Gets its power back, with the data that the loss left.
     pub(crate) fn regain_power(&self, loss: Loss) {
         let mut medium = self.medium.lock().unwrap();
         let kept = medium.after_power_loss_as(loss, &Power::new());
         *medium = kept.with_latency(Arc::clone(&self.clock), self.latency, &self.workers);
     }
 
-    /// Checks that what was acknowledged before `start` is safe, in `units`.
+    /// Checks that writes acknowledged before `start` are durable, in `units`.
     pub(crate) fn check_durable(&self, units: std::ops::Range<u64>, start: u64, what: &str) {
         let length = (units.end - units.start) * UNIT;
         let bytes = self.medium.lock().unwrap().durable_bytes(units.start * UNIT, length as usize);
         self.model.check(units.start, &bytes, start, what);
     }
 
-    /// The medium as it is now, for one target: it ends with its power.
+    /// The medium as it is now, for one target, which ends with its power.
     pub(crate) fn for_target(&self) -> Witness {
         let medium = self.medium.lock().unwrap().clone();
         let gate = Gate { medium, in_flight: 0, waiting: Vec::new(), loss: None };
@@ -94,7 +96,8 @@ impl Disk {
         Witness { in_use }
     }
 
-    /// The cache is lost under the target, which goes on and is told, as soon as nothing is in flight.
+    /// Loses the cache while the target goes on and gets the event, as soon as no request is in
+    /// flight.
     pub(crate) fn lose_cache(&self, loss: Loss) {
         let in_use = self.in_use.lock().unwrap().upgrade();
         if let Some(in_use) = in_use {
@@ -129,7 +132,7 @@ impl InUse {
         };
         let under_way = {
             let mut gate = self.gate.lock().unwrap();
-            // What came before the loss flushes and reads what there was before it.
+            // Requests before the loss flush and read the content before it.
             if gate.loss.is_some() && request.is_mutation() {
                 gate.waiting.push((request, sender));
                 return;
@@ -138,7 +141,7 @@ impl InUse {
             gate.medium.submit(request)
         };
         let in_use = Arc::clone(self);
-        // The effect is seen whether or not anybody waits for it.
+        // The effect is witnessed whether or not the request is awaited.
         self.disk.workers.spawn(async move {
             let response = under_way.await;
             if response.result.is_ok() {
@@ -152,7 +155,7 @@ impl InUse {
         });
     }
 
-    /// Loses the cache, if it is to be lost and may be now.
+    /// Loses the cache, if that was ordered and no request is in flight.
     fn lose_cache(self: &Arc<Self>) {
         let waiting = {
             let mut gate = self.gate.lock().unwrap();
@@ -160,7 +163,7 @@ impl InUse {
                 return;
             }
             let Some(loss) = gate.loss.take() else { return };
-            // It may have lost its power meanwhile.
+            // The power may have been lost meanwhile.
             if !gate.medium.power().is_lost() {
                 self.disk.regain_power(loss);
                 gate.medium = self.disk.medium.lock().unwrap().clone();
@@ -172,7 +175,7 @@ impl InUse {
     }
 }
 
-/// Looks at every mutation that the medium has carried out. Below everything that could reorder.
+/// Sees every mutation that the medium has carried out. It is below all layers that could reorder.
 pub(crate) struct Witness {
     in_use: Arc<InUse>,
 }

@@ -1,7 +1,8 @@
-//! Our initiator and our target over links that delay, lose, stall, overtake each other and break, with a disk below
-//! whose cache is lost now and then, and which hosts switch off and on. Several hosts work at once. A [model](model)
-//! knows what every unit may hold: no effect of a write is lost, comes twice where that can be seen, or comes after one
-//! that was acknowledged later; what a flush or FUA covers is on the medium.
+//! Our initiator and our target over links that delay, lose, stall, overtake each other and break,
+//! with a disk below whose cache is lost now and then, and which hosts switch off and on. Several
+//! hosts work at once. A [model](model) knows the possible contents of every unit: no effect of a
+//! write is lost, comes twice where that can be seen, or comes after one that was acknowledged
+//! later; data that a flush or FUA covers is on the medium.
 
 mod client;
 mod disk;
@@ -18,14 +19,14 @@ use sim::link::{Cut, CutKind, FaultyLinkModel};
 
 use world::{Plan, World};
 
-/// What a history ended with: enough to tell it from others, and to see that enough has broken.
+/// The result of a history: enough to tell it from others, and to see that enough has broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     sessions: u64,
     commands: u64,
     retried: u64,
     replayed: u64,
-    /// Of hosts: those that had more than one connection in the end.
+    /// Count of hosts that had more than one connection in the end.
     wide: u64,
     pdus: u64,
 }
@@ -41,7 +42,7 @@ impl Sums {
     }
 }
 
-/// Waits until every host has done its work, and checks what is on the medium then.
+/// Waits until every host has finished its work, and then checks the content of the medium.
 fn settle(world: &mut World, luns: &[Arc<RemoteLun>]) -> Sums {
     // Every cut costs at most a keepalive, its answer and a back-off; every slow write its time.
     for _ in 0..3600 {
@@ -57,7 +58,7 @@ fn settle(world: &mut World, luns: &[Arc<RemoteLun>]) -> Sums {
         let start = world.model.tick();
         let (disk, flushed) = (world.disk.clone(), Arc::clone(lun));
         world.run(async move {
-            // A loss is told once.
+            // A loss is reported once.
             if disk.flush(&flushed).await.is_none() {
                 disk.flush(&flushed).await.expect("it was told");
             }
@@ -148,7 +149,7 @@ fn short_plan(is_split: bool) -> Plan {
     }
 }
 
-/// A short history with one link cut, and the PDUs that went over each link.
+/// A short history with one link cut. Returns the PDUs that went over each link.
 fn run_short(seed: u64, is_split: bool, cut: Option<(usize, Cut)>) -> Vec<[u64; 2]> {
     let mut world = World::new(seed, short_plan(is_split));
     if let Some((number, cut)) = cut {
@@ -161,7 +162,7 @@ fn run_short(seed: u64, is_split: bool, cut: Option<(usize, Cut)>) -> Vec<[u64; 
     world.pdus()
 }
 
-/// Every border between two PDUs, both ways, of every link, cut in every manner.
+/// Cuts every link at every border between two PDUs, in both directions and in every manner.
 #[test]
 fn a_link_may_be_cut_at_every_border_of_a_pdu() {
     for is_split in [false, true] {

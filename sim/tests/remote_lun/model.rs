@@ -1,11 +1,12 @@
-//! What every unit of the disk may hold, from what was asked for and answered so far.
+//! The possible contents of every unit of the disk, from the requests and answers so far.
 //!
-//! A history is told in *ticks*: one for each thing that happens, so that "before" has a meaning even where the clock
-//! stands still. A mutation takes effect between the tick at which it was invoked and the one at which it was
-//! acknowledged; one whose outcome is unknown may take effect at any later time. So a unit may hold what a mutation put
-//! there unless another one has surely come after it: one that was acknowledged before the moment in question, and that
-//! was invoked after the first was acknowledged, or later than the first through the same device, which keeps
-//! overlapping requests in order.
+//! Time in a history is counted in *ticks*, one for each event, so that "before" has a meaning even
+//! where the clock stands still. A mutation takes effect between the tick of its invocation and
+//! that of its acknowledgement; one with an unknown outcome may take effect at any later time. So a
+//! unit may hold the content of a mutation unless another one has surely come after it: one that
+//! was acknowledged before the moment in question, and that was invoked after the first was
+//! acknowledged, or later than the first through the same device, which keeps overlapping requests
+//! in order.
 //!
 //! The unit is the smallest piece that a disk writes whole, so that nothing is ever torn.
 
@@ -14,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(crate) const UNIT: u64 = 512;
 
-/// What a unit holds.
+/// The content of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Zeroes,
-    /// What the mutation of this number wrote.
+    /// Written by the mutation of this number.
     Stamp(u64),
 }
 
@@ -41,14 +42,14 @@ impl Content {
     }
 }
 
-/// How a mutation stands to others.
+/// How a mutation may take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nature {
-    /// Acknowledged when it is durable, and then over.
+    /// Once, durably at its acknowledgement.
     Durable,
-    /// What it wrote is written again when the disk may have lost it.
+    /// Repeated when the disk may have lost its data.
     Volatile,
-    /// A discard: what was there before may be there afterwards.
+    /// A discard: the content may or may not be unchanged afterwards.
     Hint,
     /// Takes effect once or not at all, durably.
     Once,
@@ -61,7 +62,7 @@ struct Mutation {
     nature: Nature,
     invoked: u64,
     acknowledged: Option<u64>,
-    /// It was answered that it changed nothing.
+    /// Whether it was answered that nothing was changed.
     is_void: bool,
     effects: u32,
 }
@@ -83,7 +84,7 @@ struct State {
     replaced: Vec<(u64, Content)>,
 }
 
-/// What every unit of the disk may hold. Clones are the same model.
+/// The possible contents of every unit of the disk. Clones are the same model.
 #[derive(Clone)]
 pub(crate) struct Model(Arc<Mutex<State>>);
 
@@ -114,12 +115,12 @@ impl Model {
         self.0.lock().unwrap()
     }
 
-    /// A moment.
+    /// The next tick.
     pub(crate) fn tick(&self) -> u64 {
         self.lock().next_tick()
     }
 
-    /// A mutation is about to be asked for: of stamps, or of zeroes.
+    /// Begins a mutation, to stamps or to zeroes.
     pub(crate) fn begin(&self, client: usize, units: Range<u64>, nature: Nature, is_stamped: bool) -> Begun {
         let mut state = self.lock();
         let (id, invoked) = (state.id_next, state.next_tick());
@@ -139,14 +140,14 @@ impl Model {
         Begun { id, invoked, units }
     }
 
-    /// It was acknowledged.
+    /// Notes its acknowledgement.
     pub(crate) fn acknowledge(&self, begun: &Begun) {
         let mut state = self.lock();
         let tick = state.next_tick();
         state.each(begun, |mutation| mutation.acknowledged = Some(tick));
     }
 
-    /// It was answered that nothing was changed.
+    /// Notes the answer that nothing was changed.
     pub(crate) fn void(&self, begun: &Begun) {
         self.lock().each(begun, |mutation| {
             assert_eq!(mutation.effects, 0, "{mutation:?} had an effect, and its answer denies it");
@@ -154,7 +155,8 @@ impl Model {
         });
     }
 
-    /// A compare and write was acknowledged that replaced `expected`: nobody else may have replaced that.
+    /// Notes the acknowledgement of a compare and write that replaced `expected`: no other may have
+    /// replaced the same content.
     pub(crate) fn swap(&self, begun: &Begun, expected: Content) {
         let mut state = self.lock();
         let unit = begun.units.start;
@@ -180,7 +182,7 @@ impl Model {
         self.lock().may_hold(unit, |found| found != content, start)
     }
 
-    /// Checks what was found in units at some moment from `start` on.
+    /// Checks the content of units that was read at some moment from `start` on.
     pub(crate) fn check(&self, first: u64, bytes: &[u8], start: u64, what: &str) {
         for (unit, bytes) in (first..).zip(bytes.chunks(UNIT as usize)) {
             let content = Content::parse(unit, bytes);
@@ -189,7 +191,7 @@ impl Model {
         }
     }
 
-    /// The disk carried out a mutation just now.
+    /// Notes that the disk carried out a mutation just now.
     pub(crate) fn witness(&self, unit: u64, bytes: &[u8]) {
         let content = Content::parse(unit, bytes);
         let mut state = self.lock();
@@ -209,7 +211,7 @@ impl Model {
         }
     }
 
-    /// Nobody waits for an answer; those that are unknown are not waited for.
+    /// Checks that every mutation was answered, or has an unknown outcome.
     pub(crate) fn check_all_answered(&self) {
         for (unit, mutations) in self.lock().units.iter().enumerate() {
             let unanswered = mutations.iter().find(|mutation| {

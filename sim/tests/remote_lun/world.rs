@@ -27,11 +27,11 @@ use crate::model::{Model, UNIT};
 
 const IQN: &str = "iqn.2026-01.io.forebay:sim";
 
-/// Everything about a world that its seed decides.
+/// All parameters of a world that its seed decides.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) clients: usize,
-    /// Of each client.
+    /// Workers of each client.
     pub(crate) workers: u64,
     pub(crate) rounds: u32,
     pub(crate) connections: u16,
@@ -39,12 +39,12 @@ pub(crate) struct Plan {
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
     pub(crate) link: FaultyLinkModel,
-    /// Links that are cut somewhere.
+    /// Count of links that are cut somewhere.
     pub(crate) cuts: u32,
     pub(crate) is_volatile: bool,
-    /// Longest request of the disk takes this long.
+    /// Longest latency of the disk.
     pub(crate) latency_us_max: u64,
-    /// Most that the target takes in one command.
+    /// Most bytes that the target takes in one command.
     pub(crate) transfer_bytes_max: u32,
 }
 
@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Links to whichever target is there.
+/// Links to the present target.
 struct Network {
     clock: Arc<dyn Clock>,
     workers: Workers,
@@ -88,7 +88,7 @@ struct NetworkState {
     links: Vec<Breaker>,
     random: Random,
     model: FaultyLinkModel,
-    /// Links that will be cut.
+    /// Count of links that will still be cut.
     cuts_left: u32,
     /// The one link that is cut, by its number, and where.
     chosen: Option<(usize, Cut)>,
@@ -150,7 +150,7 @@ pub(crate) struct World {
     seed: u64,
     pub(crate) model: Model,
     pub(crate) disk: Disk,
-    /// Tasks of hosts that are not over.
+    /// Count of tasks of hosts that have not ended.
     busy: Rc<Cell<usize>>,
 }
 
@@ -198,14 +198,14 @@ impl World {
         self.network.state.lock().unwrap().server = Some(server);
     }
 
-    /// The target's power fails; it comes back a little later, over what its disk kept.
+    /// The target's power fails; it comes back a little later, over the data that its disk kept.
     pub(crate) fn lose_power(&mut self, away: Duration, loss: Loss) {
         let links = {
             let mut state = self.network.state.lock().unwrap();
             state.server = None;
             std::mem::take(&mut state.links)
         };
-        // What the target had sent may still arrive.
+        // PDUs that the target had sent may still arrive.
         links.iter().for_each(|link| link.cut(CutKind::Closed));
         self.disk.lose_power();
         self.pass(away);
@@ -213,7 +213,7 @@ impl World {
         self.serve();
     }
 
-    /// Cuts one of the links there ever were, if it is still there.
+    /// Cuts one of all links so far, if it still exists.
     pub(crate) fn cut_one(&mut self, random: &mut Random) {
         let state = self.network.state.lock().unwrap();
         let kind = [CutKind::Reset, CutKind::Closed, CutKind::Silent][random.below(3) as usize];
@@ -222,12 +222,14 @@ impl World {
         }
     }
 
-    /// A host switches the write cache of the unit off or on, until the target begins anew; nobody waits for it.
+    /// A host switches the write cache of the unit off or on, until the target begins anew; the
+    /// answer is not awaited.
     pub(crate) fn switch_cache(&mut self, lun: &Arc<RemoteLun>, is_write_cache_enabled: bool) {
         let lun = Arc::clone(lun);
         self.disk.was_switched_on.fetch_or(is_write_cache_enabled, Ordering::Relaxed);
         self.executor.spawn(async move {
-            // With its session either may be lost; and a unit without a cache refuses to switch one on.
+            // Either command may be lost with its session; and a unit without a cache refuses to
+            // switch one on.
             let Ok(sensed) = lun.execute(&[0x1a, 0x08, 0x08, 0, 0xff, 0], &[], 0xff).await else { return };
             let mut list = sensed.data_in;
             let [mode_data_length, _, _, _, _, _, caching, ..] = &mut list[..] else { return };
@@ -237,7 +239,7 @@ impl World {
         });
     }
 
-    /// One link is cut, by its number in the order of opening; no other is.
+    /// Cuts one link, by its number in the order of opening, and no other.
     pub(crate) fn choose_cut(&mut self, number: usize, cut: Cut) {
         self.network.state.lock().unwrap().chosen = Some((number, cut));
     }
@@ -263,7 +265,7 @@ impl World {
         };
         for _ in 0..100 {
             let connector: Arc<dyn Connector> = Arc::clone(&self.network) as _;
-            // A first connect is never tried twice: that is for us to do.
+            // The initiator never repeats a first connect: the caller has to.
             if let Ok((lun, driver)) = self.executor.block_on(initiator::connect(options.clone(), connector)) {
                 self.executor.spawn(driver);
                 return lun;
@@ -273,7 +275,7 @@ impl World {
         panic!("no session in a hundred attempts");
     }
 
-    /// Sets the tasks of a host to work.
+    /// Starts the tasks of a host.
     pub(crate) fn employ(&mut self, client: usize, lun: &Arc<RemoteLun>) {
         for number in 0..self.plan.workers {
             let worker = Worker {

@@ -1,4 +1,4 @@
-//! Answers later: adds a fixed or seeded-random latency per kind of operation.
+//! A layer that delays answers: by a fixed or seeded-random latency per kind of operation.
 //!
 //! The request goes down at once and the answer is held back, so the order below is the order of the calls, however the
 //! latencies fall. Without a latency for an operation (the default) its completion is passed through untouched.
@@ -17,7 +17,7 @@ use crate::geometry::Geometry;
 use crate::identity::Identity;
 use crate::request::{OperationKind, Request};
 
-/// How long something takes.
+/// A latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Latency {
     /// No time.
@@ -52,7 +52,7 @@ pub struct Delays {
     pub write: Latency,
     /// Of flushes.
     pub flush: Latency,
-    /// Of discards, writes of zeroes and questions for extents.
+    /// Of discards, writes of zeroes and requests for extents.
     pub other: Latency,
 }
 
@@ -72,7 +72,7 @@ impl Delays {
     }
 }
 
-/// A device whose answers come later.
+/// A device with delayed answers.
 pub struct DelayLayer {
     inner: SharedDevice,
     clock: Arc<dyn Clock>,

@@ -1,4 +1,5 @@
-//! Answers as late as a disk would: one actuator, first in first out, seek + rotation + transfer.
+//! A layer that answers as late as a disk would: one actuator, first in first out, seek + rotation
+//! + transfer.
 //!
 //! ```text
 //! a request starts when the one before it ends, and takes
@@ -6,10 +7,11 @@
 //!   anywhere else:                      seek + rotation + transfer
 //!   a flush:                            its own cost
 //! ```
-//! The seek and the rotation are averages, not drawn: the model is for comparing systems, and repeats to the
-//! nanosecond. Discards and questions for extents cost nothing; a write of zeroes costs what a write of as many bytes
-//! does. There is no cache in the disk. The request goes down at once and the answer is held back until the modelled
-//! time, so the order below is the order of the calls. Over a device slower than the model, the device's time counts.
+//! The seek and the rotation are averages, not drawn: the model is for comparing systems, and
+//! repeats to the nanosecond. Discards and requests for extents cost nothing; a write of zeroes
+//! costs what a write of as many bytes does. The disk has no cache. The request goes down at once
+//! and the answer is held back until the modelled time, so the order below is the order of the
+//! calls. Over a device slower than the model, the device's time counts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +27,7 @@ use crate::geometry::Geometry;
 use crate::identity::Identity;
 use crate::request::{OperationKind, Request};
 
-/// What the disk is like.
+/// The parameters of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskModel {
     /// Average seek.
@@ -39,8 +41,8 @@ pub struct DiskModel {
 }
 
 impl DiskModel {
-    /// A disk of 7200 revolutions a minute as the papers had them: 8.5 ms seek, 4.17 ms rotation (half a turn), 20
-    /// MB/s. A flush costs half a turn.
+    /// A disk of 7200 revolutions a minute as in the papers: 8.5 ms seek, 4.17 ms rotation (half a
+    /// turn), 20 MB/s. A flush costs half a turn.
     pub const fn rpm_7200() -> Self {
         Self {
             seek: Duration::from_micros(8_500),
@@ -50,14 +52,14 @@ impl DiskModel {
         }
     }
 
-    /// How long `length` bytes pass under the head.
+    /// Time in which `length` bytes pass under the head.
     pub fn transfer(&self, length: u64) -> Duration {
         let nanoseconds = u128::from(length) * 1_000_000_000 / u128::from(self.bytes_per_second.max(1));
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
     }
 }
 
-/// A device that behaves like a disk.
+/// A device with the response times of a disk.
 pub struct DiskLayer {
     inner: SharedDevice,
     clock: Arc<dyn Clock>,
@@ -91,9 +93,9 @@ impl DiskLayer {
         self.is_enabled.load(Ordering::Relaxed)
     }
 
-    /// Moves the actuator for `request` and says when it is done, or `None` when it costs nothing.
+    /// Moves the actuator for `request`. Returns when it is done, or `None` when it costs nothing.
     fn schedule(&self, request: &Request) -> Option<Instant> {
-        // A range that overflows is refused below; here it must only not disturb the head.
+        // A range that overflows is refused below; here it must not move the head.
         let range = request.range()?;
         let mut actuator = self.actuator.lock().unwrap_or_else(PoisonError::into_inner);
         let service = match request.operation.kind() {

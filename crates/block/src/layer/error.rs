@@ -1,7 +1,9 @@
-//! Fails chosen requests: the n-th, those of a range, or some by chance, with a chosen kind of error.
+//! A layer that fails chosen requests: the n-th, those of a range, or some by chance, with a chosen
+//! kind of error.
 //!
-//! Rules are tried in the order they were given and the first that strikes decides. They can be changed at any time. A
-//! failed request is not passed down, unless its rule says that it is carried out and only its answer is lost.
+//! Rules are tried in the order of their addition, and the first that strikes decides. They can be
+//! changed at any time. A failed request is not passed down, unless its rule carries it out and
+//! only loses the answer.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,19 +23,20 @@ use crate::request::{OperationKind, Request, Response};
 /// Which requests fail, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ErrorRule {
-    /// Kinds it is about; empty for all.
+    /// Kinds of operation it applies to; empty for all.
     pub operations: Vec<OperationKind>,
-    /// Bytes a request must touch to be its business; `None` for all, flushes included.
+    /// Bytes that a request must touch for the rule to apply; `None` for all requests, flushes
+    /// included.
     pub range: Option<ByteRange>,
-    /// Which of those fail.
+    /// Which of these requests fail.
     pub trigger: Trigger,
-    /// What they fail with.
+    /// The kind of error.
     pub kind: ErrorKind,
     /// Whether the request is carried out below before it fails: an answer that was lost.
     pub is_carried_out: bool,
 }
 
-/// Which of the requests a rule is about fail. Counts start at 0 when the rule is given.
+/// Which of the requests that a rule applies to fail. Counts start at 0 when the rule is added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Trigger {
     /// Every one.
@@ -47,26 +50,26 @@ pub enum Trigger {
 }
 
 impl ErrorRule {
-    /// A rule about all operations on all bytes.
+    /// A rule for all operations on all bytes.
     pub fn new(trigger: Trigger, kind: ErrorKind) -> Self {
         Self { operations: Vec::new(), range: None, trigger, kind, is_carried_out: false }
     }
 
-    /// Only about `operations`.
+    /// Restricts it to `operations`.
     #[must_use]
     pub fn on(mut self, operations: &[OperationKind]) -> Self {
         self.operations = operations.to_vec();
         self
     }
 
-    /// Only about requests that touch `range`.
+    /// Restricts it to requests that touch `range`.
     #[must_use]
     pub fn within(mut self, range: ByteRange) -> Self {
         self.range = Some(range);
         self
     }
 
-    /// The request is carried out, and its answer is the error.
+    /// Carries the request out, and answers with the error.
     #[must_use]
     pub fn after_carrying_out(mut self) -> Self {
         self.is_carried_out = true;
@@ -93,13 +96,13 @@ pub struct ErrorLayer {
 }
 
 struct State {
-    /// Each with the count of requests it was about.
+    /// Each with the count of requests it applied to.
     rules: Vec<(ErrorRule, u64)>,
     random: Random,
     failed_count: u64,
 }
 
-/// What a rule decided about one request.
+/// The decision of a rule about one request.
 struct Strike {
     error: Error,
     is_carried_out: bool,

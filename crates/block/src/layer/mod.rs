@@ -1,4 +1,4 @@
-//! Devices over devices, each saying one thing.
+//! Layers: devices over devices, with one purpose each.
 //!
 //! | layer | what it does |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | [`error`] | fails chosen requests with a chosen error |
 //! | [`multipath`] | one unit over several paths, with failover or round robin |
 //! | [`read_only`] | refuses what would change the device |
-//! | [`shared_flush`] | makes durable writes durable by flushes that they share: a file or disk without writes that are durable by themselves |
+//! | [`shared_flush`] | turns durable writes into writes that share a flush: a file or disk without FUA |
 //! | [`small_blocks`] | blocks of 512 bytes over a device of larger ones |
 //! | [`stats`] | counts requests, bytes, sizes and latencies |
 //! | [`stripe`] | one device over several, a unit on each in turn (RAID-0) |
-//! | [`submitter`] | says of each request who submits it |
-//! | [`switch`] | one device in place of another, while requests wait |
+//! | [`submitter`] | sets the submitter of each request |
+//! | [`switch`] | replaces one device by another, while requests wait |
 //! | [`window`] | a part of a device |
 //!
 //! `delay`, `disk` and `stats` pass a request down before they wait, so they never reorder and hold no range lock.

@@ -1,4 +1,4 @@
-//! Refuses what would change the device below.
+//! A layer that refuses all changes of the device below.
 
 use crate::completion::Completion;
 use crate::copies::Copies;
@@ -11,8 +11,9 @@ use crate::request::Request;
 
 /// A device that cannot be written.
 ///
-/// Its geometry says so. [`Event::Resized`](crate::event::Event::Resized) of the device below carries that device's
-/// geometry and is passed on as it is; who needs the abilities asks [`Device::geometry`].
+/// Its geometry is read-only. [`Event::Resized`](crate::event::Event::Resized) of the device below
+/// carries that device's geometry and is passed on as it is; layers that need the abilities ask
+/// [`Device::geometry`].
 pub struct ReadOnlyLayer {
     inner: SharedDevice,
 }

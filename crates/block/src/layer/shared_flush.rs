@@ -1,13 +1,14 @@
-//! Durable writes that are plain writes and share a flush: how a file or disk without writes that are durable by
-//! themselves (FUA) is used.
+//! A layer that turns durable writes into plain writes that share a flush: for files and disks
+//! without FUA, that is without writes that are durable by themselves.
 //!
 //! ```text
 //! write, fua ──► plain write ──► waits ──► flush, for all that wait ──► answered, all alike
 //! flush ────────────────────────► waits ──┘
 //! ```
-//! This is what `FileDevice` does past the page cache of such a disk, with the same [`SharedSync`], as a layer over any
-//! device: over the medium of [`crash`](super::crash) it shows what a stack must survive there. As there, a flush that
-//! fails fails all that is written by then, and every flush and durable write after it, until the layer is made anew.
+//! `FileDevice` does the same past the page cache of such a disk, with the same [`SharedSync`];
+//! here it is a layer over any device. Over the medium of [`crash`](super::crash) it shows what a
+//! stack must survive there. A failed flush fails all that is written by then, and every flush and
+//! durable write after it, until the layer is made anew.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,7 +33,7 @@ pub struct SharedFlushLayer {
 struct Shared {
     inner: SharedDevice,
     workers: Workers,
-    /// Short sections, never over a submit.
+    /// Short sections, never across a submit.
     state: Mutex<State>,
 }
 
@@ -42,7 +43,7 @@ struct State {
     is_broken: bool,
 }
 
-/// Who is answered after a flush.
+/// A request that is answered after a flush.
 struct Waiting {
     sender: SlotSender,
     buffer: Buffer,
@@ -53,7 +54,7 @@ fn broken() -> Error {
 }
 
 impl SharedFlushLayer {
-    /// A layer over `inner`, whose requests `workers` carry on when nobody awaits them.
+    /// A layer over `inner`; `workers` carry on requests that are not awaited.
     pub fn new(inner: SharedDevice, workers: &Workers) -> Self {
         let shared = Shared { inner, workers: workers.clone(), state: Mutex::default() };
         Self { shared: Arc::new(shared) }
@@ -65,7 +66,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A write that must be durable, as one that need not be.
+    /// Carries out a durable write as the plain write `plain` and a shared flush.
     fn write(self: &Arc<Self>, plain: Request) -> Completion {
         self.lock().sync.begin_write();
         let (completion, sender) = Completion::slot();
@@ -125,7 +126,7 @@ impl Shared {
         self.flush_if_due();
     }
 
-    /// Sends a request down; the answer is for `step`, whoever looks.
+    /// Submits a request; `step` gets the answer, also when the request is not awaited.
     fn carry_on(&self, request: Request, step: impl FnOnce(Response) + Send + 'static) {
         drop(self.inner.submit(request).then(&self.workers, |response| {
             step(response);
@@ -193,8 +194,8 @@ mod tests {
         layer
     }
 
-    /// The newest write of each block that was acknowledged, and the newest that was sent; writes of one block follow
-    /// each other.
+    /// Writes each block again and again, one write after the other. Returns for each the newest
+    /// acknowledged and the newest sent write.
     fn work(executor: &mut Executor, layer: &SharedFlushLayer, seed: u64) -> Vec<(u8, u8)> {
         const WRITERS: u64 = 8;
         let writer = |writer: u64| {
@@ -246,7 +247,7 @@ mod tests {
         }
     }
 
-    /// Whatever the flush dropped, and whether the medium tells of it once or for good.
+    /// Whatever the flush dropped, and whether the medium reports it once or for good.
     #[test]
     fn what_is_acknowledged_survives_a_flush_that_fails_and_drops() {
         let test = crate::crash_test!();

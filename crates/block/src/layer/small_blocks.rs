@@ -1,15 +1,18 @@
-//! Blocks of 512 bytes over a device of larger ones: a disk of 4096-byte sectors (4Kn), or a file past the page cache
-//! of one.
+//! A layer with blocks of 512 bytes over a device of larger ones: a disk of 4096-byte sectors
+//! (4Kn), or a file past the page cache of one.
 //!
-//! Requests of whole blocks pass. Of others the blocks at the ends are read, changed and written whole.
+//! Requests of whole blocks are passed on. For others the blocks at the ends are read, changed and
+//! written whole.
 //!
-//! - **Neighbours are safe.** The bytes beside a write are written again as they were read, under a lock on their
-//!   blocks, so no other write comes between. If the power fails at such a write, a medium that lands whole blocks has
-//!   either the old block or the new one, and one that lands units of 512 bytes has each unit old or new: for the
-//!   neighbours both are the same. So what is durable stays, and who relies on units of 512 bytes may do so here.
-//! - A durable write makes its neighbours in the same block durable, too, if they were not: earlier than they asked,
+//! - **Neighbours are safe.** The bytes beside a write are written again as they were read, under a
+//!   lock on their blocks, so no other write comes between. If the power fails at such a write, a
+//!   medium that lands whole blocks has either the old block or the new one, and one that lands
+//!   units of 512 bytes has each unit old or new: for the neighbours both are the same. So durable
+//!   data stays, and layers that rely on units of 512 bytes may do so here.
+//! - A durable write also makes its neighbours in the same block durable: earlier than requested,
 //!   never later.
-//! - Two writes into one block follow each other. Who writes small pieces one behind the other pays a read for each.
+//! - Two writes into one block are carried out one after the other. Consecutive small writes cost a
+//!   read each.
 
 use std::sync::Arc;
 
@@ -33,7 +36,8 @@ pub const BLOCK_BYTES: u32 = 512;
 pub struct SmallBlockLayer {
     inner: SharedDevice,
     block_bytes: u64,
-    /// Mutations that pass and reads hold their blocks shared, those that change a part of a block hold them alone.
+    /// Requests of whole blocks hold their blocks shared, as do reads; changes of a part of a block
+    /// hold them exclusively.
     ranges: RangeLock,
     workers: Workers,
 }
@@ -45,7 +49,7 @@ impl SmallBlockLayer {
         Self { inner, block_bytes, ranges: RangeLock::new(), workers: Workers::new() }
     }
 
-    /// Carries requests on that nobody awaits. Ends when the layer is dropped, and they are over.
+    /// Carries on requests that are not awaited. Ends when the layer is dropped and they are over.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let workers = self.workers.clone();
         async move { workers.run().await }
@@ -62,7 +66,7 @@ impl Drop for SmallBlockLayer {
     }
 }
 
-/// The device below, asked for whole blocks only.
+/// Access to the device below in whole blocks.
 struct Whole {
     inner: SharedDevice,
     block_bytes: u64,
@@ -82,7 +86,7 @@ impl Whole {
         ByteRange { offset, length: end.saturating_sub(offset) }
     }
 
-    /// Cuts whole blocks into what the device takes at once.
+    /// Cuts whole blocks into the largest requests that the device takes.
     fn pieces(&self, blocks: ByteRange) -> impl Iterator<Item = ByteRange> + use<> {
         let most = u64::from(self.inner.geometry().transfer_bytes_max);
         let most = (most - most % self.block_bytes).max(self.block_bytes);
@@ -129,7 +133,7 @@ impl Whole {
         Ok(())
     }
 
-    /// Writes `source`, or zeroes without one, with the blocks around it.
+    /// Writes `source`, or zeroes if there is none, together with the rest of its blocks.
     async fn write(&self, range: ByteRange, source: Option<&[u8]>, fua: bool) -> Result<(), Error> {
         for piece in self.pieces(self.around(range)) {
             let mut bytes = Buffer::zeroed(piece.length as usize);
@@ -153,7 +157,8 @@ impl Whole {
         Ok(())
     }
 
-    /// Clears the whole blocks in `range` with `clear_blocks`, and what is beside them by writing zeroes.
+    /// Clears the whole blocks in `range` with `clear_blocks`, and the rest of the range by writing
+    /// zeroes.
     async fn clear<F: Future<Output = Result<(), Error>>>(
         &self,
         range: ByteRange,
@@ -180,7 +185,7 @@ impl Whole {
     }
 }
 
-/// Where in the bytes of `piece`, and where in those of `range`, lie the bytes that they share.
+/// The positions of the bytes that `piece` and `range` share, in each of them.
 fn places(piece: ByteRange, range: ByteRange) -> Option<(std::ops::Range<usize>, std::ops::Range<usize>)> {
     let shared = piece.intersection(&range)?;
     let place = |of: ByteRange| {
@@ -247,7 +252,8 @@ impl SmallBlockLayer {
         })
     }
 
-    /// An operation that goes on by itself: others may wait behind it, and their callers be the first to await.
+    /// An operation that goes on by itself: other requests may wait behind it, and be awaited
+    /// first.
     fn spawn(&self, operation: impl Future<Output = Response> + Send + 'static) -> Completion {
         Completion::task(&self.workers, operation)
     }
@@ -321,7 +327,7 @@ mod tests {
                         _ => {
                             model[span].fill(fill);
                             let bytes = Buffer::copy_of(&vec![fill; length as usize]);
-                            // 8 KiB at most go down at once.
+                            // At most 8 KiB are submitted at once.
                             open.push(layer.submit(Request::write(offset, bytes, random.chance(0.3))));
                         }
                     }
@@ -335,8 +341,8 @@ mod tests {
         }
     }
 
-    /// Eight writers, each with units of its own, eight of which make a block: none tears or undoes what another was
-    /// told is durable.
+    /// Eight writers, each with units of its own; eight units make a block: no writer tears or
+    /// undoes another's acknowledged durable write.
     #[test]
     fn durable_neighbours_in_one_block_survive_a_power_loss_at_every_write() {
         const ROUNDS: u8 = 6;

@@ -1,4 +1,4 @@
-//! Counts what passes: requests, bytes, errors, latencies and sizes, by operation.
+//! A layer that counts requests, bytes, errors, latencies and sizes, by operation.
 //!
 //! A request that is answered at once costs two readings of the clock and a short lock, and no allocation.
 
@@ -33,8 +33,8 @@ pub struct OperationStats {
     pub sizes: RequestSizes,
 }
 
-/// Counts of requests by size in bytes: classes end *at* powers of two, as requests do. What travels in pieces of any
-/// size has [`SizeHistogram`](base::sizes::SizeHistogram), whose classes end *below* them.
+/// Counts of requests by size in bytes. Classes end *at* powers of two, as requests do; those of
+/// [`SizeHistogram`](base::sizes::SizeHistogram), for messages of any size, end *below* them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestSizes {
     counts: [u64; SIZE_CLASS_COUNT],
@@ -54,7 +54,7 @@ impl RequestSizes {
         self.counts[class.min(SIZE_CLASS_COUNT - 1)] += 1;
     }
 
-    /// Classes that hold any, smallest first: (largest size in bytes, count).
+    /// The classes that are not empty, smallest first: (largest size in bytes, count).
     pub fn classes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(class, &count)| {
             let bytes_max = if class == 0 { 0 } else { 1u64 << (class - 1) };
@@ -69,12 +69,12 @@ pub struct Snapshot {
     operations: [OperationStats; OperationKind::ALL.len()],
     /// Requests submitted and not answered yet.
     pub in_flight_count: u64,
-    /// The most of them there ever were.
+    /// Their largest count so far.
     pub in_flight_count_max: u64,
 }
 
 impl Snapshot {
-    /// Numbers of one operation.
+    /// The counts of one operation.
     pub fn of(&self, kind: OperationKind) -> &OperationStats {
         &self.operations[kind.index()]
     }
@@ -111,7 +111,7 @@ fn lock(counters: &Mutex<Snapshot>) -> MutexGuard<'_, Snapshot> {
     counters.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request on its way: counted as in flight until it is dropped or answered.
+/// A request under way: counted as in flight until it is dropped or answered.
 struct Passage {
     counters: Arc<Mutex<Snapshot>>,
     kind: OperationKind,

@@ -1,4 +1,4 @@
-//! Says of each request who submits it.
+//! A layer that sets the submitter of each request.
 
 use crate::completion::Completion;
 use crate::copies::Copies;
@@ -9,7 +9,7 @@ use crate::identity::Identity;
 use crate::request::Request;
 use crate::submitter::Submitter;
 
-/// A device as one submitter sees it: what goes through is his.
+/// A device for one submitter: all requests through it are that submitter's.
 pub struct SubmitterLayer {
     inner: SharedDevice,
     submitter: Submitter,
@@ -21,7 +21,7 @@ impl SubmitterLayer {
         Self { inner, submitter: Submitter::new() }
     }
 
-    /// Whose requests they are.
+    /// The submitter of its requests.
     pub fn submitter(&self) -> Submitter {
         self.submitter
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::request::Response;
 
-    /// Notes who submits.
+    /// A device that notes submitters.
     struct Notes(Mutex<Vec<Submitter>>);
 
     impl Device for Notes {

@@ -1,11 +1,11 @@
-//! One device in place of another, while requests wait.
+//! A layer that replaces one device by another, while requests wait.
 //!
-//! Requests go to the device of now. While the switch is held they wait, and then go, in their order, to the device
-//! that is there. What was submitted before goes on at the device it went to: who switches sees to it that this is
-//! over.
+//! Requests go to the present device. While the switch is held they wait, and then go, in their
+//! order, to the device that is present then. Requests submitted before go on at their old device:
+//! the caller that switches makes sure that they are over.
 //!
-//! Who listens hears the device of now, and of a change [`Event::Missed`]: what the device before had heard and not yet
-//! passed on is lost with it.
+//! A subscriber gets the events of the present device, and [`Event::Missed`] at each replacement:
+//! events that the old device had received and not yet passed on are lost with it.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,20 +22,21 @@ use crate::geometry::Geometry;
 use crate::identity::Identity;
 use crate::request::{Request, Response};
 
-/// A device that can be replaced while requests wait. Poll [`SwitchLayer::run`] as long as it is in use.
+/// A device that can be replaced while requests wait. Poll [`SwitchLayer::run`] as long as it is in
+/// use.
 pub struct SwitchLayer {
     /// Short sections, never across an await.
     current: RwLock<Current>,
     workers: Workers,
-    /// Whether anything came here that changes a device.
+    /// Whether any change was submitted.
     has_written: AtomicBool,
 }
 
 struct Current {
     device: SharedDevice,
-    /// Of those who listen.
+    /// The relays of the subscribers.
     relays: Vec<EventRelay>,
-    /// Requests that wait, while it is held. Bounded by what its users have under way.
+    /// Waiting requests, while it is held; their count is bounded by the users.
     waiting: Option<VecDeque<(Request, SlotSender)>>,
 }
 
@@ -46,7 +47,7 @@ impl SwitchLayer {
         Self { current: RwLock::new(current), workers: Workers::new(), has_written: AtomicBool::new(false) }
     }
 
-    /// Carries on requests that waited. Ends with [`SwitchLayer::stop`].
+    /// Carries on requests that have waited. Ends with [`SwitchLayer::stop`].
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let workers = self.workers.clone();
         async move { workers.run().await }
@@ -57,17 +58,17 @@ impl SwitchLayer {
         self.workers.stop();
     }
 
-    /// Whether anything was submitted that changes a device, whether that is over or not.
+    /// Whether any change was submitted, over or not.
     pub fn has_written(&self) -> bool {
         self.has_written.load(Ordering::Relaxed)
     }
 
-    /// Lets requests wait from now on.
+    /// Holds requests back from now on.
     pub fn hold(&self) {
         self.write().waiting.get_or_insert_default();
     }
 
-    /// Puts `device` in the place of the one there is, if given, and sends there what waited.
+    /// Replaces the device, if one is given, and submits the waiting requests to it.
     pub fn release(&self, device: Option<SharedDevice>) {
         let mut current = self.write();
         if let Some(device) = device {
@@ -110,7 +111,8 @@ impl Device for SwitchLayer {
             self.has_written.store(true, Ordering::Relaxed);
         }
         {
-            // Submitted under the lock: who holds the switch then knows that nothing more comes.
+            // Submitted under the lock: so once the switch is held no further request reaches the
+            // old device.
             let current = self.read();
             if current.waiting.is_none() {
                 return current.device.submit(request);
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!(read(&mut executor, &shared, 512), 2);
     }
 
-    /// A device that only has events.
+    /// A device that only publishes events.
     struct Speaker(EventHub);
 
     impl Device for Speaker {
@@ -218,7 +220,8 @@ mod tests {
         switch.release(Some(Arc::new(Speaker(second.clone()))));
         assert_eq!((receiver.try_receive(), receiver.try_receive()), (Some(Event::Back), Some(Event::Missed)));
         assert_eq!((receiver.try_receive(), receiver.may_have_event()), (None, false));
-        // A flush that returns after this has lost writes before it: who looks then finds that.
+        // A flush that ends after this has lost writes before it: the event is there when the
+        // client looks.
         second.publish(&Event::WritesLost);
         assert!(receiver.may_have_event());
         first.publish(&Event::IdentityChanged);

@@ -1,6 +1,6 @@
-//! A part of a device, as a device of its own.
+//! A layer that offers a part of a device as a device of its own.
 //!
-//! Requests are moved by its offset, and none reaches a byte outside, whatever the caller asks for.
+//! Requests are moved by its offset; none reaches a byte outside.
 
 use base::buffer::Buffer;
 use base::range::ByteRange;
@@ -12,8 +12,7 @@ use crate::geometry::{Geometry, Hints};
 use crate::identity::Identity;
 use crate::request::{Extent, ExtentKind, Operation, Request, Response};
 
-/// The bytes of `range` of a device. It keeps its size whatever becomes of the device around it, of whose events it
-/// says nothing.
+/// The bytes of `range` of a device. It keeps its size, and passes on no events of the device.
 pub struct WindowLayer {
     inner: SharedDevice,
     range: ByteRange,
@@ -64,7 +63,7 @@ impl Device for WindowLayer {
             Err(error) => return Completion::ready(request.fail(error)),
         };
         match request.operation {
-            // Everything has its bytes: a question whose better answer would have to be moved back.
+            // All bytes count as data: the device's answer would have to be moved back.
             Operation::Extents { .. } => {
                 let extents = vec![Extent { range, kind: ExtentKind::Data }];
                 Completion::ready(Response { extents, ..Response::done(Buffer::empty()) })
@@ -79,8 +78,8 @@ impl Device for WindowLayer {
     }
 }
 
-/// Where the first of the units begins that stand at `first`, `first + unit`, ... of a device, counted from `offset` of
-/// it.
+/// Offset, counted from `offset`, of the first unit there, on a device whose units begin at
+/// `first`, `first + unit`, and so on.
 fn first_within(offset: u64, first: u32, unit: u32) -> u32 {
     let unit = u64::from(unit.max(1));
     let behind = (offset % unit + unit - u64::from(first) % unit) % unit;

@@ -1,9 +1,10 @@
-//! Frames as a table on the device says they are.
+//! Restoring frames from the table on the device.
 //!
-//! A cache cannot be used before every line of its table is in its frame, and a large one has millions: here a line
-//! costs what it must, some nanoseconds. So a clean line goes from its entry straight into its frame, without being
-//! spread out as a [`Line`]; nothing is divided by the ways of a set for a frame of the set of the one before; and
-//! whether a block is in a frame already is asked of a small table of one set, not of the index.
+//! A cache cannot be used before every line of its table is in its frame, and a large one has
+//! millions of lines: here a line costs some nanoseconds. So a clean line goes from its entry
+//! straight into its frame, without a [`Line`] between. Divisions by the ways of a set are done
+//! once for a set. Whether a block is in a frame already is looked up in a small table of one set,
+//! not in the index.
 
 use std::ops::Range;
 
@@ -17,21 +18,21 @@ use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement};
 use crate::tags::Tags;
 
-/// What [`Frames::restore`] did.
+/// Outcome of [`Frames::restore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restored {
     /// The frame holds the line.
     Done,
-    /// Nothing: the block is in another frame.
+    /// Nothing was done: the block is in another frame.
     HeldElsewhere,
-    /// Nothing: the block belongs to another set.
+    /// Nothing was done: the block belongs to another set.
     OtherSet,
 }
 
-/// Slots of [`SetSeen`]: four for each frame, so that hardly any is looked at in vain.
+/// Slots of [`SetSeen`]: four for each frame, so that few probes collide.
 const SLOTS: usize = 4 * SCANNED_WAYS_MAX as usize;
 
-/// The set that is being restored, and what is in its frames so far.
+/// The set that is being restored, and the tags in its frames so far.
 pub(crate) struct SetSeen {
     set: SetNumber,
     frames: Range<FrameNumber>,
@@ -41,7 +42,7 @@ pub(crate) struct SetSeen {
 }
 
 impl SetSeen {
-    /// Before the first frame.
+    /// The state before the first frame.
     pub(crate) fn new() -> Self {
         Self { set: SetNumber::FIRST, frames: FrameNumber::FIRST..FrameNumber::FIRST, slots: Box::new([0; SLOTS]) }
     }
@@ -75,13 +76,15 @@ impl SetSeen {
 }
 
 impl Frames {
-    /// Frames for a table to be restored into, until [`Frames::set_stored`]. Clean lines count after a crash or do not.
+    /// Reserved frames for [`Frames::restore`], until [`Frames::set_stored`]. `are_kept`: whether
+    /// clean lines count after a crash.
     pub(crate) fn to_restore(layout: Layout, policy: Replacement, are_kept: bool) -> Self {
         let mappings = Mappings::new(layout.frame_count(), are_kept);
         Self { mappings, ..Self::in_order(layout, Order::reserved(policy, layout)) }
     }
 
-    /// Lets a frame hold `line`, as a table says. Frames come in order, each once, with one `seen` for all.
+    /// Restores `line` into a frame, as a table has it. Frames come in order, each once, with one
+    /// `seen` for all.
     pub(crate) fn restore(&mut self, frame: FrameNumber, line: Line, seen: &mut SetSeen) -> Restored {
         match self.enter(frame, line.block, seen) {
             Ok(_) => {
@@ -92,7 +95,8 @@ impl Frames {
         }
     }
 
-    /// [`Frames::restore`] of a line that is clean: what attaching does, without what is known already.
+    /// [`Frames::restore`] of a clean line: like attaching it, without the look-ups whose answers
+    /// are known.
     #[inline]
     pub(crate) fn restore_clean(&mut self, frame: FrameNumber, line: StoredLine<'_>, seen: &mut SetSeen) -> Restored {
         debug_assert!(!line.is_dirty());
@@ -112,7 +116,7 @@ impl Frames {
         Restored::Done
     }
 
-    /// The tag of a block that no frame holds yet, and that `frame` may.
+    /// The tag of `block`, if it belongs into the set of `frame` and no frame holds it yet.
     #[inline]
     fn enter(&self, frame: FrameNumber, block: BlockNumber, seen: &mut SetSeen) -> Result<Tag, Restored> {
         seen.go_to(frame, &self.layout);
@@ -123,8 +127,9 @@ impl Frames {
         seen.enter(frame, tag, &self.tags, &self.index).then_some(tag).ok_or(Restored::HeldElsewhere)
     }
 
-    /// Says that the table on the device agrees with this, but for `changed` pages, of which the `urgent` ones differ
-    /// in what counts after a crash. What was not restored is free from now on.
+    /// Declares that the table on the device agrees with the frames, except the `changed` pages;
+    /// the `urgent` of these differ in what counts after a crash. Frames that were not restored
+    /// become free.
     pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
         self.order.free_reserved();
         self.changed = changed.clone();
@@ -158,7 +163,7 @@ mod tests {
         Layout::new(16 << 20, &options).unwrap()
     }
 
-    /// Restores `lines`, frame by frame, from the pages of a table; what came of those that are not empty.
+    /// Restores `lines`, frame by frame. Returns the outcome of each that is not empty.
     fn restore_all(frames: &mut Frames, lines: &[Line]) -> Vec<(FrameNumber, Restored)> {
         let layout = *frames.layout();
         let (mut seen, mut all) = (SetSeen::new(), Vec::new());
@@ -179,7 +184,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside the naive twin: who holds which block, and in which order.
+        /// Against the naive model: which frame holds which block, and in which order.
         #[test]
         fn a_table_is_restored_as_it_says(
             ways in prop_oneof![1u32..20, Just(256), 257u32..300],

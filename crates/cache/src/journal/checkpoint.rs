@@ -30,11 +30,11 @@ use crate::table::Table;
 /// Which pages a checkpoint writes, and what the superblock says after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Dirty lines, and what the device must not say any more; the cache stays in use.
+    /// Changes of dirty lines, and mappings that must not count any more; the cache stays in use.
     Dirty,
-    /// These, and some of the other pages that changed.
+    /// The same, and some of the other pages that changed.
     Lazy,
-    /// Everything; the cache is closed, and what is in it can be trusted at the next open.
+    /// All changed pages; the cache is closed, and the next open can trust its content.
     Complete,
 }
 
@@ -56,17 +56,19 @@ impl Journal {
         }
     }
 
-    /// Writes the table pages that changed, as far as `extent` says, and gives the log space before them back.
+    /// Writes the changed table pages that `extent` names, and releases the log before them.
     pub(crate) async fn checkpoint(&self, extent: Extent) -> Result<(), Error> {
         let mut stored = self.stored.lock().await;
         let Stored { superblock, table } = &mut *stored;
         if self.life.has_ended() {
             return Ok(());
         }
-        // One that began in the background says of a cache that is being closed no less than who closes it.
+        // A checkpoint that began in the background while the cache is being closed has to be a
+        // complete one, too.
         let extent = if self.life.is_stopped() { Extent::Complete } else { extent };
         self.place().await?;
-        // A flush here that fails may drop what is on its way to frames, and a placing that goes on would not know.
+        // A flush here that fails may drop data on its way to frames, which a concurrent placing
+        // would take for durable.
         let _turn = self.placing.lock().await;
         let position = self.log.position_needed();
         let (pages, sequence, dirty_lines, clean_at) = {
@@ -106,7 +108,8 @@ impl Journal {
         self.log.release_until(position);
         self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
         self.counts.table_pages_written.fetch_add(pages.len() as u64, Ordering::Relaxed);
-        // Only for room that was made: a checkpoint without it must not wake who asked for it, or that one never waits.
+        // Only when room was made: otherwise a checkpoint would wake the request that asked for it,
+        // which would ask again at once.
         if self.log.usage().used_bytes < used_bytes {
             self.lines.changed.notify();
         }
@@ -118,7 +121,7 @@ impl Journal {
         for batch in pages.chunks(PAGES_PER_BATCH) {
             let images = self.page_images(table, batch, sequence);
             if self.crash_mode.keeps_clean() {
-                // A page that lands says what its frames hold: that comes first.
+                // The data of the frames has to be durable before a page that maps it.
                 self.device.flush().await?;
             }
             let writes = stream::iter(images).map(|(offset, buffer)| self.device.write(offset, buffer, false));
@@ -128,7 +131,7 @@ impl Journal {
         if pages.is_empty() { Ok(()) } else { self.device.flush().await }
     }
 
-    /// What to write, and where.
+    /// The page images to write, with their offsets.
     fn page_images(&self, table: &Table, pages: &[u64], sequence: u64) -> Vec<(u64, Buffer)> {
         let image = |&page: &u64| {
             let mut buffer = Buffer::zeroed(PAGE_BYTES);
@@ -139,11 +142,11 @@ impl Journal {
         pages.iter().map(image).collect()
     }
 
-    /// Clean lines do not count after a crash from now on: the log cannot take back any more what the device says about
-    /// them.
+    /// Makes clean lines void after a crash, by the superblock: the log, which failed, can no
+    /// longer unmap them one by one.
     ///
     /// # Errors
-    /// The device's own: what it says stays what a crash brings back.
+    /// The device's own: the mappings on it then still count after a crash.
     pub(crate) async fn void_mappings(&self) -> Result<(), Error> {
         let mut stored = self.stored.lock().await;
         let superblock = &mut stored.superblock;

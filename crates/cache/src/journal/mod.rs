@@ -1,12 +1,12 @@
-//! What the cache device says about lines: the log of records, the table of pages that takes it over, and the
-//! superblock that says where both begin.
+//! The durable state of the lines: the log of records, the table of pages into which checkpoints
+//! put it, and the superblock that says where both begin.
 //!
 //! | file | does |
 //! |---|---|
 //! | `checkpoint` | writes the table, so that the log's room can be used again |
 //! | `place` | writes deferred data to its frames |
-//! | `records` | appends to the log, and makes true in memory what a record says |
-//! | `unmap` | takes back, or says, what counts of clean lines after a crash |
+//! | `records` | appends to the log, and applies a durable record to the lines in memory |
+//! | `unmap` | makes mappings of clean lines void or durable, where they count after a crash |
 
 mod checkpoint;
 mod place;
@@ -31,9 +31,9 @@ pub(crate) struct Journal {
     device: SharedDevice,
     lines: Arc<Lines>,
     life: Arc<Life>,
-    /// What counts after a crash, as of open.
+    /// The crash mode since open.
     crash_mode: CrashMode,
-    /// What tells it from other copies of it.
+    /// Tokens by which the host tells the store from other copies of it.
     tokens: Option<Tokens>,
     log: RecordLog,
     uuid: uuid::Uuid,
@@ -59,7 +59,7 @@ struct JournalCounters {
     log_full: AtomicU64,
 }
 
-/// What a journal says about itself.
+/// The journal's part of the status.
 pub(crate) struct JournalStatus {
     pub(crate) checkpoints: u64,
     pub(crate) table_pages_written: u64,
@@ -69,10 +69,10 @@ pub(crate) struct JournalStatus {
 }
 
 impl Journal {
-    /// On a device that `stored` is of; its log begins at `start`, in an epoch of its own.
+    /// The journal on the device of `stored`; its log begins at `start`, in an epoch of its own.
     ///
     /// # Errors
-    /// What is wrong with the region of the log.
+    /// `Corrupt` when the region cannot be a log's.
     pub(crate) fn new(
         device: SharedDevice,
         stored: Stored,
@@ -97,23 +97,23 @@ impl Journal {
         })
     }
 
-    /// Which cache it is.
+    /// Identifier of the cache.
     pub(crate) fn uuid(&self) -> uuid::Uuid {
         self.uuid
     }
 
-    /// Reports that the cache device failed where nothing can be promised without it.
+    /// Notes that the cache device failed, and that nothing new can be promised with it.
     pub(crate) fn fail(&self, error: &Error) {
         self.lines.fail(error, || self.log.fail(error.clone()));
     }
 
-    /// Why no record is appended any more.
+    /// The error since which no record is appended.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.log.failure()
     }
 
-    /// Refuses records from now on, and waits for a checkpoint and a placing that have begun: nothing is written to the
-    /// device any more.
+    /// Refuses records from now on, and waits for a checkpoint and a placing under way: afterwards
+    /// nothing is written to the device.
     pub(crate) async fn end(&self, reason: Error) {
         self.log.fail(reason);
         drop(self.stored.lock().await);
@@ -157,7 +157,7 @@ pub(crate) mod tests {
         Arc::new(MemoryDevice::new(1 << 20, Identity::default()))
     }
 
-    /// What the device says, as an open finds it.
+    /// The superblock and the recovered state of a device, as an open finds them.
     pub(crate) async fn found(device: &SharedDevice) -> (Superblock<ParametersRaw>, Recovered) {
         let superblock: Superblock<ParametersRaw> = Superblock::read(device, KIND).await.expect("it is a cache");
         let layout = Layout::from_parameters(&superblock.payload, device.geometry().size_bytes).expect("it is whole");
@@ -167,7 +167,7 @@ pub(crate) mod tests {
         (superblock, recovered)
     }
 
-    /// The lines that a journal is about.
+    /// The lines of a journal.
     pub(crate) fn lines_of(journal: &Journal) -> &Arc<Lines> {
         &journal.lines
     }

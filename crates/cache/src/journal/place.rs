@@ -1,4 +1,4 @@
-//! Deferred data gets into its frames: see [`deferred`](crate::deferred).
+//! Placing: deferred data is written to its frames. See [`deferred`](crate::deferred).
 //!
 //! ```text
 //!   all that is deferred now ─► written to its frames, neighbours as one ─► one flush ─► forgotten, and its records let go of
@@ -7,8 +7,8 @@
 //!   checkpoint.
 //! - Nothing is lost when it fails: the data is in the log, and here until the program ends. The cache device counts as
 //!   failed then.
-//! - It is due when half of its memory is in use, when somebody waits for it, and before each checkpoint, which gives
-//!   back room of the log.
+//! - It is due when half of its memory is in use, when a task waits for it, and before each
+//!   checkpoint, which releases log records.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::limits::{PLACED_BYTES_MAX, PLACES_IN_FLIGHT};
 use crate::numbers::FrameNumber;
 
 impl Journal {
-    /// Places in the background what is due. Ends when the cache closes.
+    /// Places in the background when it is due. Ends when the cache closes.
     pub(crate) async fn place_in_background(self: Arc<Self>) {
         loop {
             let count = self.lines.background.count();
@@ -42,8 +42,8 @@ impl Journal {
         }
     }
 
-    /// Has all placed that is deferred in `range`. The caller keeps others from deferring more there. Where the cache
-    /// device has failed it stays deferred.
+    /// Places all that is deferred in `range`. The caller keeps others from deferring more there.
+    /// When the cache device has failed the data stays deferred.
     pub(crate) async fn place_range(&self, range: ByteRange) {
         let blocks = self.lines.line_size().blocks_of(range);
         while self.lines.state().deferred.has_any_of(&blocks) {
@@ -77,7 +77,8 @@ impl Journal {
             return Err(error);
         }
         let placed = self.lines.state().deferred.finish_placing(&placing);
-        // Before anybody is woken: who waits for room in the log looks which records are still needed.
+        // Before the wake-up: a task that waits for room in the log looks which records are still
+        // needed.
         drop(placed);
         self.lines.changed.notify();
         Ok(())
@@ -92,7 +93,7 @@ impl Journal {
         self.device.flush().await
     }
 
-    /// Writes what is deferred of consecutive frames.
+    /// Writes the deferred data of consecutive frames.
     async fn write_frames(&self, frames: &[FrameNumber]) -> Result<(), Error> {
         for (offset, buffer) in self.deferred_bytes(frames) {
             self.device.write(offset, buffer, false).await?;
@@ -100,7 +101,7 @@ impl Journal {
         Ok(())
     }
 
-    /// What is deferred of consecutive frames, as few writes as possible: offsets on the device, and bytes.
+    /// The deferred data of consecutive frames as few writes: offsets on the device, and bytes.
     fn deferred_bytes(&self, frames: &[FrameNumber]) -> Vec<(u64, Buffer)> {
         let state = self.lines.state();
         let line_bytes = self.lines.line_size().bytes();
@@ -129,7 +130,8 @@ impl Journal {
     }
 }
 
-/// Ranges of `frames`, ascending, that are consecutive and no more than `count_max`.
+/// Splits ascending `frames` into runs of at most `count_max` consecutive ones, as ranges of
+/// indices.
 fn neighbours(frames: &[FrameNumber], count_max: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, &frame) in frames.iter().enumerate() {

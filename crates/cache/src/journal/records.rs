@@ -1,4 +1,4 @@
-//! Records: what the cache says about lines becomes durable in its log, and then true.
+//! Records: a new state of lines becomes durable in the log, and then takes effect in memory.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use crate::journal::Extent;
 use crate::journal::Journal;
 
 impl Journal {
-    /// Entries of one record.
+    /// Entries that fit into one record.
     pub(crate) fn entries_max(&self) -> usize {
         (self.log.payload_bytes_max() / log_entry_bytes(self.lines.line_size())).max(1)
     }
@@ -27,7 +27,7 @@ impl Journal {
         append.durable().await
     }
 
-    /// Whether so many entries with so much data fit into one record.
+    /// Whether `entry_count` entries with `data_bytes` of data fit into one record.
     pub(crate) fn has_room_for(&self, entry_count: usize, data_bytes: u64) -> bool {
         let entries_bytes = (entry_count * log_entry_bytes(self.lines.line_size())) as u64;
         entries_bytes + data_bytes <= self.log.payload_bytes_max() as u64
@@ -40,7 +40,8 @@ impl Journal {
         self.log.try_append(&LogEntry::emit(entries, self.lines.line_size())).map_err(refused)?.durable().await
     }
 
-    /// Makes the states in `entries` durable and then true. Their lines are busy and stay in their frames.
+    /// Makes the states in `entries` durable, then applies them. Their lines are busy and stay in
+    /// their frames.
     pub(crate) async fn commit_states(&self, entries: &[LogEntry]) -> Result<(), Error> {
         let result = self.append(entries).await;
         if let Err(error) = &result {
@@ -62,14 +63,16 @@ impl Journal {
                 }
             }
         }
-        // Before anybody is woken: who waits for room in the log looks whether this record is still needed.
+        // Before the wake-up: a task that waits for room in the log looks whether this record is
+        // still needed.
         let result = result.map(drop);
         self.lines.wake_lazy();
         self.lines.changed.notify();
         result
     }
 
-    /// Appends to the log. When it is full, makes room first; when it is half full, sees to it in the background.
+    /// Appends to the log. When the log is full, makes room first; when it is half full, wakes the
+    /// background checkpoint.
     async fn append_bytes(&self, payload: &[u8]) -> Result<Append, Error> {
         loop {
             let count = self.lines.changed.count();
@@ -88,14 +91,14 @@ impl Journal {
             let used = self.log.usage().used_bytes;
             self.checkpoint(Extent::Dirty).await?;
             if self.log.usage().used_bytes >= used {
-                // The oldest record is still being acted on; whoever does so says when it is done.
+                // The oldest record is still in use; its user notifies when it is done.
                 self.lines.changed.changed_since(count).await;
             }
         }
     }
 
-    /// Gives the log of this opening its first record, which says nothing, and notes that it is there: a log without it
-    /// has lost what it had.
+    /// Writes the first record of this opening, an empty one, and notes its sequence in the
+    /// superblock: a log without it has lost its records.
     pub(crate) async fn begin(&self) -> Result<(), Error> {
         drop(self.append(&[]).await?);
         let superblock = &mut self.stored.lock().await.superblock;

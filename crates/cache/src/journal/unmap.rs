@@ -1,7 +1,7 @@
-//! Takes back what the device says about clean lines, before it ceases to be true, and in crash mode *all* says what
-//! became true.
+//! Voids mappings of clean lines on the device before they cease to be true; in crash mode *all*
+//! also records new ones.
 //!
-//! Only where clean lines count after a crash; elsewhere none of this does anything. What is mapped, and why, says
+//! Does nothing in crash modes that drop clean lines. What a mapping is, and when it is voided: see
 //! `mappings`.
 
 use base::range::ByteRange;
@@ -13,7 +13,7 @@ use crate::lines::{CleanPart, State};
 use crate::mappings::Mappings;
 use crate::numbers::{BlockNumber, FrameNumber};
 
-/// What is left to say about lines.
+/// The next step for a set of lines.
 enum Plan {
     Done,
     /// A record about one of the lines is on its way.
@@ -22,12 +22,12 @@ enum Plan {
 }
 
 impl Journal {
-    /// Makes the sectors of `range` invalid in the cache, but for dirty ones, because the origin is about to get
-    /// others. After a crash they are invalid as well. The caller keeps others out of the range.
+    /// Makes the clean sectors of `range` invalid, in memory and after a crash, because the origin
+    /// is about to get other data there. The caller keeps others out of the range.
     ///
     /// # Errors
-    /// `Media` when the cache device failed and the cache may come back after a restart with what is about to be
-    /// replaced.
+    /// `Media` when the cache device failed, and a restart might bring back the data that is about
+    /// to be replaced.
     pub(crate) async fn prepare_supersede(&self, range: ByteRange) -> Result<(), Error> {
         self.place_range(range).await;
         self.invalidate(range)?;
@@ -41,7 +41,7 @@ impl Journal {
                 let (part, _) = self.lines.line_size().part_of(block, range);
                 state.frames.find(block).is_some_and(|(_, line)| !(line.dirty & part).is_empty())
             };
-            // The range may be all that there could ever be: it is not gone through.
+            // The range may be everything there could be: its blocks are not visited one by one.
             let blocks = self.lines.line_size().blocks_of(range);
             let is_uncertain = state.uncertain.range(blocks.clone()).next().is_some();
             if is_uncertain || state.frames.resident_in(blocks).into_iter().any(is_dirty) {
@@ -53,12 +53,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Sees to it that nothing the device says about `range` counts after a crash but what is dirty. The caller keeps
-    /// others out of the range, and has made the sectors invalid that are going to change.
+    /// Makes all mappings in `range` void after a crash, except those of dirty sectors. The caller
+    /// keeps others out of the range, and has made the sectors invalid that are going to change.
     ///
     /// # Errors
-    /// `Media` when the cache device cannot be told: after a restart the cache would come back with what is about to be
-    /// replaced.
+    /// `Media` when the cache device takes no record: a restart would bring back the data that is
+    /// about to be replaced.
     pub(crate) async fn unmap(&self, range: ByteRange) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
@@ -71,7 +71,8 @@ impl Journal {
         if settled.is_ok() {
             return Ok(());
         }
-        // The log has failed. The superblock is another place of the device, and can say that none of it counts.
+        // The log has failed. The superblock is another place of the device, and can make all
+        // mappings void.
         self.void_mappings().await.map_err(|error| {
             let context = format!(
                 "the device of the cache failed and would bring back what {range} held: stop using it, and discard the \
@@ -81,9 +82,9 @@ impl Journal {
         })
     }
 
-    /// Like [`Journal::unmap`], for what was dirty then and was cleaned since, behind whoever is about to change the
-    /// origin. It holds the order of writes to the origin, so no more is sent, and what was sent is not taken for clean
-    /// from now on.
+    /// Like [`Journal::unmap`], for lines that were dirty then and were cleaned since. The caller,
+    /// which is about to change the origin, holds the order of writes to it: so no more of these
+    /// lines is sent, and from now on what was sent is not taken for clean.
     pub(crate) async fn unmap_cleaned(&self, range: ByteRange) -> Result<(), Error> {
         if !self.crash_mode.keeps_clean() {
             return Ok(());
@@ -107,7 +108,8 @@ impl Journal {
         }
     }
 
-    /// Waits until the device knows of the lines that left their frames, as far as `is_concerned` says so.
+    /// Waits until the lines that left their frames are unmapped durably, where `is_concerned` says
+    /// that it matters.
     pub(crate) async fn settle(&self, is_concerned: impl Fn(&Mappings) -> bool) -> Result<(), Error> {
         loop {
             let count = self.lines.changed.count();
@@ -183,9 +185,9 @@ impl Journal {
         Ok(plan(entries, must_wait))
     }
 
-    /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is. Whether it is so.
-    /// What the origin could lose, as far as `is_safe` does not deny that, is not mapped before it is flushed: then a
-    /// checkpoint does it.
+    /// In crash mode *all*: makes durable that the frames hold these clean sectors, whose data is
+    /// durable. Returns `false` when the record failed. Data that the origin could still lose is
+    /// not mapped here, unless `is_safe`: a checkpoint maps it after a flush of the origin.
     pub(crate) async fn map(&self, parts: &[CleanPart], is_safe: impl Fn() -> bool) -> bool {
         if !self.crash_mode.maps_at_once() {
             return true;
@@ -197,7 +199,8 @@ impl Journal {
                 Plan::Done => return true,
                 Plan::Wait => self.lines.changed.changed_since(count).await,
                 Plan::Record(entries) => {
-                    // Nothing is left to be done behind this record; who waits for room in the log is woken behind it.
+                    // Nothing is left to do after this record, so its hold is dropped before the
+                    // wake-up of tasks that wait for log room.
                     let result = self.append(&entries).await.map(drop);
                     self.finish_records(&entries, |_, _| {});
                     if let Err(error) = result {
@@ -209,7 +212,7 @@ impl Journal {
         }
     }
 
-    /// Plans records for those of `rest` that can have one now, and takes them out.
+    /// Plans records for the parts of `rest` that can have one now, and removes these.
     fn plan_map(&self, rest: &mut Vec<CleanPart>, is_safe: impl Fn() -> bool) -> Plan {
         let state = &mut *self.lines.state();
         let (mut entries, mut must_wait) = (Vec::new(), false);
@@ -244,7 +247,7 @@ impl Journal {
     }
 }
 
-/// The entry after which the device says no more of a line than what is dirty. The line is busy.
+/// The entry that leaves only the dirty sectors of a line mapped. The line is busy.
 pub(crate) fn unmapping(state: &mut State, frame: FrameNumber, line: Line) -> LogEntry {
     // Before the record is appended: a page put together from now on comes behind it.
     state.frames.set_mapped(frame, false);
@@ -276,7 +279,7 @@ mod tests {
     use crate::lines::tests::put;
     use crate::sectors::Sectors;
 
-    /// Looks how far the log is needed when it is woken.
+    /// A waker that looks how far the log is needed at the moment of the wake-up.
     struct Looking {
         log: RecordLog,
         needed: Mutex<Option<LogPosition>>,
@@ -288,8 +291,8 @@ mod tests {
         }
     }
 
-    /// Whoever waits for room in the log looks once when it is woken: it would wait for ever for a record that is let
-    /// go of a moment later.
+    /// A task that waits for room in the log looks once when it is woken: if the record were
+    /// released only afterwards, it would wait for ever.
     fn check_that_waiters_find_no_hold(
         executor: &mut Executor,
         journal: &Journal,

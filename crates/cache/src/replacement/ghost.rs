@@ -1,4 +1,5 @@
-//! Tags of lines that left a set not long ago, oldest first: who comes back soon was evicted too early.
+//! Ghosts: tags of lines that were evicted not long ago, oldest first. A line that is used again
+//! soon was evicted too early.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,7 +26,7 @@ pub(super) enum Ghosts {
 /// The ghosts of a large set.
 #[derive(Clone, Default)]
 pub(super) struct Indexed {
-    /// With the number that makes an entry the current one of its tag.
+    /// Each with a number; only the entry with the tag's newest number counts.
     queue: VecDeque<(Tag, u64)>,
     current: BTreeMap<Tag, u64>,
     number_next: u64,
@@ -61,7 +62,7 @@ impl Ghosts {
         }
     }
 
-    /// Takes a ghost out. Whether it was there.
+    /// Removes a ghost. Returns whether it was there.
     pub(super) fn take(&mut self, set: SetNumber, tag: Tag) -> bool {
         let set = set.index();
         match self {
@@ -90,7 +91,7 @@ impl Indexed {
         self.number_next += 1;
         self.queue.push_back((tag, self.number_next));
         self.current.insert(tag, self.number_next);
-        // Entries that were taken leave the queue only at its end: they may not become many.
+        // Removed entries leave the queue only at its end: they must not become many.
         if self.queue.len() > 2 * capacity {
             self.queue.retain(|(tag, number)| self.current.get(tag) == Some(number));
         }

@@ -1,11 +1,16 @@
-//! Which frame of a set goes next.
+//! The replacement policies: which frame of a set is the next victim.
 //!
 //! | policy | lists | a hit | the victim |
 //! |---|---|---|---|
 //! | LRU (paper 002, 2.3) | one | becomes the newest | the oldest |
 //! | CLOCK | one | is marked | the oldest that is not marked; those that are lose the mark and become the newest |
-//! | 2Q | *in* (a quarter), *main* | in *main*: becomes the newest | the oldest of *in* when it has more than its share, else of *main*; who leaves *in* is remembered (half as many as frames) and comes back into *main* |
-//! | S3-FIFO | *small* (a tenth), *main* | is counted, to 3 | the oldest of *small* when *main* has no more than its share; with two hits it moves to *main* instead; who leaves *small* is remembered (nine tenths) and comes back into *main*, where the oldest goes unless it was hit |
+//! | 2Q | *in* (a quarter), *main* | in *main*: becomes newest | the oldest of *in* above its share, or of *main* |
+//! | S3-FIFO | *small* (a tenth), *main* | is counted, to 3 | the oldest of *main* above its share, else of *small* |
+//!
+//! In 2Q a victim of *in* leaves a ghost (half as many as frames); its block comes back into *main*.
+//! In S3-FIFO a line of *small* with two hits moves to *main* instead of being evicted. A victim of
+//! *small* leaves a ghost (nine tenths); its block comes back into *main*. There the oldest is evicted
+//! unless it was hit: then it loses a hit and becomes the newest.
 //!
 //! Sources: Johnson and Shasha, *2Q*, VLDB 1994; Yang et al., *FIFO queues are all you need for cache eviction*,
 //! SOSP 2023. On a real trace all four give the miss ratios published for them (`tests/replacement.rs`).
@@ -18,7 +23,8 @@
 //! - the shares of the lists are shares of the *clean* lines of the set, since only these can be evicted. Of all
 //!   frames, *main* would stay below its share while much is dirty, and S3-FIFO would evict what is new, always, and 2Q
 //!   what is old (`docs/decisions/0004-replacement.md` has the figures);
-//! - a frame that the caller cannot spare (somebody reads or writes its bytes) is passed over and keeps its place.
+//! - a frame that the caller cannot spare (a request reads or writes its bytes) is passed over and
+//!   keeps its place.
 
 mod ghost;
 mod lists;
@@ -47,14 +53,14 @@ pub(crate) enum List {
     First = 2,
     /// Clean lines: *main*.
     Second = 3,
-    /// None: a write to it is under way, or its medium failed.
+    /// No list: a write to the frame is under way, or its medium failed.
     Reserved = 4,
 }
 
-/// Of one frame: its list, how often it was hit, and whether its line is proven.
+/// The state of one frame: its list, its count of hits, and whether its line is proven.
 ///
-/// A dirty line is *proven* when it was used again since it came into the cache. The block of a reserved frame is when
-/// a ghost remembered it.
+/// A dirty line is *proven* when it was used again since it came into the cache. The block of a
+/// reserved frame is proven when it had a ghost.
 #[derive(Clone, Copy, Debug)]
 struct Mark(u8);
 
@@ -94,7 +100,7 @@ impl Mark {
     }
 }
 
-/// The order of all frames.
+/// The lists of all frames, and the ghosts.
 pub(crate) struct Order {
     policy: Replacement,
     layout: Layout,
@@ -103,12 +109,12 @@ pub(crate) struct Order {
     ghosts: Ghosts,
 }
 
-/// A frame out of its set.
+/// A frame that was taken out of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It held nothing.
+    /// It was free.
     Free(FrameNumber),
-    /// The clean line in it has to leave.
+    /// It holds a clean line, which is evicted.
     Evicted(FrameNumber),
 }
 
@@ -138,7 +144,7 @@ impl Order {
         self.policy
     }
 
-    /// Another policy from now on. Clean lines keep their order as far as the new one has a place for it.
+    /// Sets the policy. Clean lines keep their order as far as the new policy has lists for it.
     pub(crate) fn set_policy(&mut self, policy: Replacement) {
         self.policy = policy;
         self.ghosts = Ghosts::new(policy.ghosts_max(self.layout.ways), self.layout.set_count);
@@ -162,12 +168,12 @@ impl Order {
         self.lists.iter(set, List::Dirty as usize)
     }
 
-    /// Clean frames of a set, the first to go first as far as lists tell.
+    /// Clean frames of a set, the next victim first, as far as the lists say.
     pub(crate) fn clean(&self, set: SetNumber) -> impl Iterator<Item = FrameNumber> + '_ {
         [List::First, List::Second].into_iter().flat_map(move |list| self.lists.iter(set, list as usize))
     }
 
-    /// The line in a frame was used.
+    /// Notes a use of the line in a frame.
     pub(crate) fn hit(&mut self, frame: FrameNumber) {
         let mark = self.mark(frame);
         let moves = match mark.list() {
@@ -210,25 +216,26 @@ impl Order {
         Some(taken)
     }
 
-    /// The line in `from` will move to `to`, a frame that was taken, and take along what it has shown.
+    /// The line in `from` will move to `to`, a frame that was taken; it arrives proven if it was
+    /// used again.
     pub(crate) fn follow(&mut self, from: FrameNumber, to: FrameNumber) {
         let is_proven = self.is_used_again(from);
         self.marks[to.index()].set_proven(is_proven);
     }
 
-    /// A line came into a frame that was taken.
+    /// A line was put into a frame that was taken.
     pub(crate) fn insert(&mut self, frame: FrameNumber) {
         self.push(self.list_of(self.mark(frame).is_proven()), frame);
     }
 
-    /// A line is in a reserved frame of `set`, as a table says.
+    /// A line was restored into a reserved frame of `set`, as a table has it.
     #[inline]
     pub(crate) fn restore(&mut self, set: SetNumber, frame: FrameNumber) {
         self.marks[frame.index()] = Mark(List::First as u8);
         self.lists.push_newest_of(set, List::First as usize, frame);
     }
 
-    /// All reserved frames are free.
+    /// Frees all reserved frames.
     pub(crate) fn free_reserved(&mut self) {
         for set in self.layout.sets() {
             let Range { start, end } = self.layout.frames_of(set);
@@ -256,17 +263,17 @@ impl Order {
         self.push(self.list_of(is_proven), frame);
     }
 
-    /// A line left its frame, which is reserved now.
+    /// A line left its frame, which becomes reserved.
     pub(crate) fn remove(&mut self, frame: FrameNumber) {
         self.unlink(frame);
     }
 
-    /// A reserved frame is free.
+    /// Frees a reserved frame.
     pub(crate) fn free(&mut self, frame: FrameNumber) {
         self.push(List::Free, frame);
     }
 
-    /// Where lines go that have shown that they are used.
+    /// The list for lines that are proven.
     fn list_of_proven(&self) -> List {
         match self.policy {
             Replacement::Lru | Replacement::Clock => List::First,
@@ -274,12 +281,12 @@ impl Order {
         }
     }
 
-    /// Where a line goes that has shown this or not.
+    /// The list for a line that is proven or not.
     fn list_of(&self, is_proven: bool) -> List {
         if is_proven { self.list_of_proven() } else { List::First }
     }
 
-    /// Whether a line was used since it came, or came back soon.
+    /// Whether a line was used since it came into the cache, or had a ghost.
     fn is_used_again(&self, frame: FrameNumber) -> bool {
         let mark = self.mark(frame);
         mark.list() == List::Second || mark.hits() > 0 || mark.is_proven()
@@ -314,7 +321,7 @@ impl Order {
         }
     }
 
-    /// Who leaves the first list of two is remembered.
+    /// Leaves a ghost for a victim of the first of two lists.
     fn remember(&mut self, set: SetNumber, victim: FrameNumber, tags: &Tags) {
         if self.list(victim) == List::First
             && let Some(tag) = tags.get(victim.index())

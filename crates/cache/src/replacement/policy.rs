@@ -34,7 +34,8 @@ impl Replacement {
         }
     }
 
-    /// Of so many clean lines of a set, how many the first list may have before it gives the victims.
+    /// Most clean lines of the first list, of `clean_count` in the set; beyond that it gives the
+    /// victims.
     pub(super) fn first_max(self, clean_count: u32) -> u32 {
         match self {
             Self::Lru | Self::Clock => clean_count,
@@ -43,7 +44,7 @@ impl Replacement {
         }
     }
 
-    /// Lines of a set that are remembered after they left.
+    /// Most ghosts of a set.
     pub(crate) fn ghosts_max(self, ways: u32) -> usize {
         match self {
             Self::Lru | Self::Clock => 0,
@@ -52,7 +53,7 @@ impl Replacement {
         }
     }
 
-    /// Hits that are told apart.
+    /// The largest count of hits that is kept.
     pub(super) fn hits_max(self) -> u8 {
         match self {
             Self::Lru | Self::TwoQueue => 0,

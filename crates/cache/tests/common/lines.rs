@@ -1,11 +1,11 @@
-//! How many lines of the log a user sees.
+//! A count of the log messages that a user sees.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// Counts them.
+/// A log layer that counts messages.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<AtomicUsize>);
 

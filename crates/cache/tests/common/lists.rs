@@ -1,8 +1,9 @@
-//! The lines of a set that can be evicted, by policy: vectors, the oldest first. Slow and obvious.
+//! A model of the lines of a set that can be evicted, by policy: vectors, the oldest first. Slow
+//! and obvious.
 
 use cache::Replacement;
 
-/// Blocks and their hits, and blocks that are remembered.
+/// Blocks with their hits, and ghosts.
 #[derive(Clone, Default)]
 pub struct Lists {
     pub first: Vec<(u64, u32)>,
@@ -19,7 +20,7 @@ impl Lists {
         self.first.iter().chain(&self.second).any(|(other, _)| *other == block)
     }
 
-    /// Uses a block. Whether it is there.
+    /// Uses a block. Returns whether it is resident.
     pub fn touch(&mut self, policy: Replacement, block: u64) -> bool {
         for (list, moves) in
             [(&mut self.first, policy == Replacement::Lru), (&mut self.second, policy == Replacement::TwoQueue)]
@@ -36,7 +37,7 @@ impl Lists {
         false
     }
 
-    /// Whether a block is remembered; it is not any more.
+    /// Removes a block's ghost. Returns whether it had one.
     pub fn recall(&mut self, block: u64) -> bool {
         let is_known = self.ghosts.contains(&block);
         self.ghosts.retain(|&other| other != block);
@@ -47,8 +48,8 @@ impl Lists {
         if is_known { self.second.push((block, 0)) } else { self.first.push((block, 0)) }
     }
 
-    /// Evicts a line, or moves one, of those that are not `held`, of which there must be one. The lists have shares of
-    /// `count` lines, what is remembered of `ways`.
+    /// Evicts a line, or moves one to another list, among those that are not `held` (at least one).
+    /// The lists have shares of `count` lines, the ghosts of `ways`.
     pub fn step(&mut self, policy: Replacement, count: usize, ways: usize, held: &[u64]) {
         let oldest = |list: &[(u64, u32)]| list.iter().position(|(block, _)| !held.contains(block));
         let (first, second) = (oldest(&self.first), oldest(&self.second));
@@ -95,7 +96,7 @@ impl Lists {
     }
 }
 
-/// Takes a block out of a list, with what is noted of it.
+/// Removes a block from a list. Returns its entry.
 pub fn take<T: Copy>(list: &mut Vec<(u64, T)>, block: u64) -> Option<(u64, T)> {
     let at = list.iter().position(|(other, _)| *other == block)?;
     Some(list.remove(at))

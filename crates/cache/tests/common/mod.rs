@@ -1,6 +1,7 @@
 //! A slow, obvious model beside the cache, and a workload that drives both.
 //!
-//! One submitter keeps several requests in flight; what may be read then is said by the model.
+//! Several requests of one submitter are in flight at a time; the model says what a read may return
+//! then.
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses its part.
 
@@ -26,9 +27,9 @@ use model::{SECTOR, fill, lock, random_range};
 
 /// Options of an open under `executor`.
 pub fn open_options(executor: &Executor, mode: Mode) -> OpenOptions {
-    // So often that even a short workload has what is stored without hurry.
+    // Short, so that even a short workload stores clean lines.
     let lazy_interval = std::time::Duration::from_millis(1);
-    // Most tests are about what writes to frames do; `drive` draws whether any are deferred.
+    // Most tests are about writes to frames; `drive` draws whether any are deferred.
     OpenOptions { lazy_interval, deferred_max: 0, ..OpenOptions::new(mode, Arc::new(executor.clock())) }
 }
 
@@ -72,7 +73,7 @@ pub fn open(executor: &mut Executor, cache: &SharedDevice, origin: &SharedDevice
     try_open(executor, cache, origin, options).expect("a cache can be opened after any crash")
 }
 
-/// Closes when nothing goes on any more.
+/// Closes the cache when nothing is under way any more.
 pub fn close(executor: &mut Executor, cache: &Arc<Cache>, keep_dirty: bool) {
     executor.run_until_stalled();
     let closing = Arc::clone(cache);
@@ -89,7 +90,7 @@ pub fn write(executor: &mut Executor, device: &impl Device, offset: u64, bytes: 
     executor.block_on(writing).expect("nothing fails");
 }
 
-/// What a workload does.
+/// Parameters of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub seed: u64,
@@ -103,7 +104,7 @@ pub struct Workload {
     pub has_faults: bool,
 }
 
-/// What a finished request tells the driver.
+/// The outcome of a request, for the driver.
 struct Outcome {
     is_ok: bool,
 }
@@ -111,7 +112,7 @@ struct Outcome {
 /// Runs the workload to its end.
 pub async fn drive(cache: Arc<Cache>, model: Arc<Mutex<Model>>, clock: Arc<dyn Clock>, workload: Workload) {
     let mut random = Random::new(workload.seed);
-    // Whatever chooses who comes in and who goes, nothing is lost.
+    // With every replacement policy nothing may be lost.
     cache.set_replacement(Replacement::ALL[workload.seed as usize % Replacement::ALL.len()]);
     cache.set_tuning(tuning(&mut random));
     cache.set_deferred_max(deferred_max(&mut random));
@@ -215,7 +216,7 @@ fn submit_one(
     }
 }
 
-/// Half of the time what is usual, else anything.
+/// Half of the time the usual options, else any.
 fn tuning(random: &mut Random) -> Tuning {
     if random.chance(0.5) {
         return Tuning::default();
@@ -226,7 +227,7 @@ fn tuning(random: &mut Random) -> Tuning {
     Tuning { admission, cutoff_bytes, prefetch_bytes, prefetches_lines: !prefetch_bytes.is_multiple_of(8192) }
 }
 
-/// Often what nearly all small writes are below.
+/// Often a bound that nearly all small writes are below.
 fn deferred_max(random: &mut Random) -> u64 {
     [0, SECTOR, 2048, 4096, 64 << 10][random.below(5) as usize]
 }
@@ -244,7 +245,8 @@ fn change(
     let completion = cache.submit(request);
     async move {
         let response = completion.await;
-        // A device that says before and after that its write cache is not volatile has promised something.
+        // A device that reports before and after that its write cache is not volatile has promised
+        // durability.
         let is_durable = fua || !(is_volatile_before || cache.geometry().is_write_cache_volatile);
         lock(&model).finish_change(range, &indices, response.result.is_ok(), is_durable);
         Outcome { is_ok: response.result.is_ok() }

@@ -136,8 +136,8 @@ impl Model {
         }
     }
 
-    /// Checks what is there after a crash in which the origin kept all it had acknowledged, and takes it as the new
-    /// start.
+    /// Checks the content after a crash in which the origin kept all acknowledged data, and takes
+    /// it as the new start.
     pub fn check_after_crash(&mut self, bytes: &[u8], context: &str) {
         for (number, (sector, bytes)) in self.sectors.iter_mut().zip(bytes.chunks(512)).enumerate() {
             let stamp = stamp_of(bytes);

@@ -1,4 +1,4 @@
-//! Open files and their content: read, written, made shorter or longer.
+//! Open files and their content: reading, writing, changes of size.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::numbers::InodeNumber;
 use crate::{content, removal};
 
 impl<B: Blocks> FileSystem<B> {
-    /// Says that someone has the inode open: without a name it stays until the last one closes it.
+    /// Opens an inode: if it loses its names it stays until its last user closes it.
     ///
     /// # Errors
     /// `NotFound`
@@ -27,7 +27,7 @@ impl<B: Blocks> FileSystem<B> {
         found
     }
 
-    /// Ends one [`open_file`](Self::open_file). An inode without names is freed with its last one.
+    /// Ends one [`open_file`](Self::open_file). With the last one an inode without names is freed.
     pub async fn close_file(&self, inode: InodeNumber) -> Result<(), Error> {
         let is_last = self.blocks.close(inode).await?;
         if !is_last || self.options.is_read_only {
@@ -37,18 +37,19 @@ impl<B: Blocks> FileSystem<B> {
         if has_no_name { self.reclaim(inode).await } else { Ok(()) }
     }
 
-    /// Bytes of a file from `offset` on: fewer than `length` at its end, and where one operation may not hold more.
+    /// Reads bytes of a file from `offset` on: fewer than `length` at its end, or when one
+    /// operation may not hold more.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, `Invalid` for what has no content.
+    /// `NotFound`, `IsDirectory`, `Invalid` for an inode without content.
     pub async fn read_file(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         let mut work = self.read().await?;
         let inode = regular(work.inode(inode).await?)?;
         content::read(&mut work, &inode, offset, length).await
     }
 
-    /// Writes bytes at `offset`: whole, or up to where it failed. Holes that it meets are filled; behind the end of the
-    /// file it leaves one.
+    /// Writes bytes at `offset`: all, or up to an error. Holes in the range are filled; a gap
+    /// behind the end of the file stays a hole.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `NoSpace`, `TooLarge`
@@ -56,7 +57,7 @@ impl<B: Blocks> FileSystem<B> {
         let part_max = self.blocks.operation_blocks_max() as usize * self.layout.block_bytes;
         let (mut position, mut rest) = (offset, bytes);
         while !rest.is_empty() {
-            // Operations begin where blocks do, so that no block is written by two.
+            // Operations begin at blocks, so that no block is written by two.
             let aligned_max = part_max - (position % self.layout.block_bytes as u64) as usize;
             let (part, after) = rest.split_at(rest.len().min(aligned_max));
             let mut work = self.change().await?;
@@ -70,7 +71,7 @@ impl<B: Blocks> FileSystem<B> {
         Ok(())
     }
 
-    /// Makes a file shorter or longer; what is added is a hole.
+    /// Makes a file shorter or longer; the added part is a hole.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`, `TooLarge`
@@ -94,7 +95,7 @@ impl<B: Blocks> FileSystem<B> {
         }
     }
 
-    /// Makes a range of a file a hole, as far as the file reaches.
+    /// Makes a range of a file a hole, up to the end of the file.
     pub async fn punch_hole(&self, inode: InodeNumber, range: Range<u64>) -> Result<(), Error> {
         let step = u64::from(self.blocks.operation_blocks_max()) * self.layout.block_bytes as u64;
         let mut start = range.start;
@@ -115,8 +116,8 @@ impl<B: Blocks> FileSystem<B> {
         }
     }
 
-    /// Where a hole or content begins, from `offset` on; `None` when there is none before the end. The end of a file is
-    /// a hole.
+    /// The start of the next hole, or of the next content, from `offset` on; `None` if the file has
+    /// none there. The end of a file counts as a hole.
     pub async fn seek(&self, inode: InodeNumber, offset: u64, is_hole_wanted: bool) -> Result<Option<u64>, Error> {
         let mut work = self.read().await?;
         let inode = regular(work.inode(inode).await?)?;
@@ -128,7 +129,7 @@ impl<B: Blocks> FileSystem<B> {
         }
         let block_bytes = self.layout.block_bytes as u64;
         let first = offset / block_bytes;
-        // No file has more blocks than the file system, unless its numbers lead to the same ones again and again.
+        // No file has more blocks than the file system, unless its block numbers repeat.
         for at in first..=first + u64::from(self.layout.block_count) {
             if at * block_bytes >= inode.size {
                 return Ok(Some(inode.size));
@@ -160,7 +161,7 @@ impl<B: Blocks> FileSystem<B> {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `NotFound`, `Invalid` for what is none.
+    /// `NotFound`, `Invalid` for other inodes.
     pub async fn read_link(&self, inode: InodeNumber) -> Result<Vec<u8>, Error> {
         let mut work = self.read().await?;
         let inode = work.inode(inode).await?;
@@ -170,7 +171,7 @@ impl<B: Blocks> FileSystem<B> {
         content::link_target(&mut work, &inode).await
     }
 
-    /// Ends the operation of a name that went, and frees what it was of if nothing else keeps it.
+    /// Ends the operation that removed a name, and frees the inode if no name or user is left.
     pub(super) async fn end_of_name(
         &self,
         mut work: crate::work::Work<B::Operation>,

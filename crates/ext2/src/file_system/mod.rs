@@ -1,10 +1,10 @@
-//! A file system: what a mount asks of it.
+//! A file system, with the requests of a mount as methods.
 //!
-//! Every method is one operation ([`crate::blocks`]): whole, or nothing. Those that change more than one may hold
-//! (writing and shortening large files) are several, each of which leaves a file system that `e2fsck` has nothing to
-//! say about.
+//! Every method is one operation ([`crate::blocks`]): complete, or without effect. Those that
+//! change more than one operation may hold (writing and shortening large files) are several; after
+//! each of them `e2fsck` finds nothing wrong.
 //!
-//! Who may do what is the caller's to decide: permissions are kept here, and not looked at.
+//! Access control is the caller's: permissions are stored here, and not checked.
 
 mod files;
 mod names;
@@ -30,17 +30,17 @@ use crate::time::Timestamp;
 use crate::work::Work;
 use crate::{numbers::GroupNumber, orphans};
 
-/// What time it is: this crate knows no clock.
+/// The present time: this crate has no clock.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// How a file system is opened.
+/// Options of opening.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Nothing will be changed.
+    /// Refuses changes.
     pub is_read_only: bool,
-    /// Whether blocks that are reserved for the super-user may be used.
+    /// Whether it may use blocks that are reserved for the super-user.
     pub may_use_reserved: bool,
-    /// What time it is.
+    /// The present time.
     pub wall_clock: WallClock,
 }
 
@@ -51,12 +51,12 @@ pub struct FileSystem<B> {
     options: OpenOptions,
 }
 
-/// What is known of an inode.
+/// The metadata of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// Its number.
     pub inode: InodeNumber,
-    /// What it is.
+    /// Its type.
     pub file_type: FileType,
     /// The twelve bits of permissions.
     pub permissions: u16,
@@ -70,26 +70,26 @@ pub struct Metadata {
     pub sectors: u32,
     /// Names that it has.
     pub links_count: u16,
-    /// When it was read last, as far as callers say so.
+    /// When it was read last, if callers note that.
     pub accessed: Timestamp,
-    /// When anything of it changed last.
+    /// When anything of it was changed last.
     pub changed: Timestamp,
-    /// When its content changed last.
+    /// When its content was changed last.
     pub modified: Timestamp,
     /// When it was created, where inodes have room for that.
     pub created: Option<Timestamp>,
-    /// Of a device: its major and minor number.
+    /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
-    /// Which file this is of those that had its number.
+    /// Distinguishes successive files with the same inode number.
     pub generation: u32,
 }
 
-/// How full a file system is.
+/// The use of a file system's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Blocks without those that only the file system itself uses.
+    /// Blocks, without those of the file system's own structure.
     pub block_count: u32,
     /// Free blocks.
     pub free_blocks: u32,
@@ -99,16 +99,17 @@ pub struct Statistics {
     pub inode_count: u32,
     /// Free inodes.
     pub free_inodes: u32,
-    /// Bytes of a name.
+    /// Most bytes of a name.
     pub name_bytes_max: usize,
 }
 
 impl<B: Blocks> FileSystem<B> {
-    /// Opens a file system. To change it, it has to be clean; what a crash left without a name is freed then.
+    /// Opens a file system. To be changed it has to be clean; inodes that a crash left without a
+    /// name are freed then.
     ///
     /// # Errors
-    /// `Corrupt` when there is none or it is damaged, `Unsupported` and `ReadOnly` with the names of features,
-    /// `NotClean`.
+    /// `Corrupt` when the device has none or it is damaged, `Unsupported` and `ReadOnly` with the
+    /// names of features, `NotClean`.
     pub async fn open(blocks: B, options: OpenOptions) -> Result<Self, Error> {
         let mut operation = blocks.begin(Access::Read).await?;
         let number = place(blocks.block_bytes()).block;
@@ -143,9 +144,9 @@ impl<B: Blocks> FileSystem<B> {
         Ok(())
     }
 
-    /// Frees what waited for users that are gone.
+    /// Frees all inodes without names: their users are gone.
     async fn reclaim_all(&self) -> Result<(), Error> {
-        // Each goes out of the list, so that it ends even where it leads in a circle.
+        // Each leaves the list first, so this ends even if the list is circular.
         for _ in 0..self.layout.inode_count {
             let first = orphans::first(&mut self.read().await?).await?;
             match first {
@@ -168,12 +169,12 @@ impl<B: Blocks> FileSystem<B> {
         }
     }
 
-    /// Makes everything durable that was done.
+    /// Makes all ended operations durable.
     pub async fn commit(&self) -> Result<(), Error> {
         self.blocks.commit().await
     }
 
-    /// Whether it can be changed, clean or not.
+    /// Checks that its features allow changes, clean or not.
     ///
     /// # Errors
     /// `ReadOnly` with the reason.
@@ -181,12 +182,12 @@ impl<B: Blocks> FileSystem<B> {
         check_changeable(&self.layout, self.blocks.is_read_only())
     }
 
-    /// Where its blocks come from.
+    /// The blocks below it.
     pub fn blocks(&self) -> &B {
         &self.blocks
     }
 
-    /// How full it is.
+    /// The use of its space.
     pub async fn statistics(&self) -> Result<Statistics, Error> {
         let superblock = self.read().await?.superblock().await?;
         let layout = &self.layout;

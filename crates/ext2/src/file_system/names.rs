@@ -1,4 +1,4 @@
-//! Names: how they come, go and move.
+//! Names: creating, removing and renaming.
 
 use super::{FileSystem, Metadata, metadata};
 use crate::blocks::{Blocks, Operation};
@@ -10,7 +10,7 @@ use crate::numbers::InodeNumber;
 use crate::work::Work;
 use crate::{content, device_number, inodes};
 
-/// What is created.
+/// The kind of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewNode<'a> {
     /// An empty file.
@@ -29,7 +29,7 @@ pub enum NewNode<'a> {
     Socket,
 }
 
-/// Whose it is, and what others may do with it.
+/// Owner and permissions of a new inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// Owner.
@@ -40,14 +40,14 @@ pub struct Owner {
     pub permissions: u16,
 }
 
-/// What becomes of something that has the new name already.
+/// What happens to an inode that has the new name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced, in the same operation.
     Replace,
-    /// Then nothing is renamed.
+    /// The rename fails.
     Keep,
-    /// It gets the old name. It has to be there.
+    /// It gets the old name; it must exist.
     Exchange,
 }
 
@@ -66,7 +66,7 @@ impl NewNode<'_> {
 }
 
 impl<B: Blocks> FileSystem<B> {
-    /// What a name leads to.
+    /// Looks a name up.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NameTooLong`
@@ -83,9 +83,10 @@ impl<B: Blocks> FileSystem<B> {
         Ok(metadata(&work.named_inode(found).await?))
     }
 
-    /// Names of a directory from `position` on, at most `entries_max`; 0 is the beginning, and each entry says where to
-    /// go on. Names that come or go meanwhile may be among them or not; one that is there throughout may come twice, or
-    /// not at all, only where an index was reordered by others that came.
+    /// Entries of a directory from `position` on, at most `entries_max`; 0 is the beginning, and
+    /// each entry has the position of the next. Names that come or go meanwhile may be listed or
+    /// not. A name that exists all the time may come twice, or not at all, only where new names
+    /// reorder an index.
     pub async fn list(
         &self,
         inode: InodeNumber,
@@ -97,7 +98,7 @@ impl<B: Blocks> FileSystem<B> {
         directory::list(&mut work, &inode, position, entries_max).await
     }
 
-    /// Creates something of a new name.
+    /// Creates an inode with a new name.
     ///
     /// # Errors
     /// `Exists`, `NoSpace`, `NotDirectory`, `NotFound`, `NameTooLong`, `TooManyLinks`, `Invalid`
@@ -131,7 +132,7 @@ impl<B: Blocks> FileSystem<B> {
         Ok(metadata(&inode))
     }
 
-    /// A name more for something that is no directory.
+    /// Adds a name to an inode that is not a directory.
     ///
     /// # Errors
     /// `Exists`, `IsDirectory`, `TooManyLinks`, `NotFound`, `NoSpace`
@@ -155,7 +156,8 @@ impl<B: Blocks> FileSystem<B> {
         Ok(metadata(&inode))
     }
 
-    /// Takes the name of something that is no directory away; with its last name and its last user it is freed.
+    /// Removes a name of an inode that is not a directory; without names and users the inode is
+    /// freed.
     ///
     /// # Errors
     /// `NotFound`, `IsDirectory`
@@ -172,7 +174,7 @@ impl<B: Blocks> FileSystem<B> {
         self.end_of_name(work, inode).await
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`
@@ -188,8 +190,8 @@ impl<B: Blocks> FileSystem<B> {
         self.end_of_name(work, inode).await
     }
 
-    /// Renames something, also into another directory; what had the new name goes in the same operation, or as the mode
-    /// says.
+    /// Renames an inode, also into another directory. An inode with the new name is removed in the
+    /// same operation, or treated as the mode says.
     ///
     /// # Errors
     /// `NotFound`, `Exists`, `NotEmpty`, `IsDirectory`, `NotDirectory`, `TooManyLinks`, `NoSpace`; `Invalid` when a
@@ -249,14 +251,14 @@ fn check_length(name: &[u8]) -> Result<(), Error> {
 }
 
 /// # Errors
-/// For what cannot be the name of anything.
+/// For an impossible name.
 fn check_name(name: &[u8]) -> Result<(), Error> {
     check_length(name)?;
     let is_name = !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0);
     if is_name { Ok(()) } else { Err(ErrorKind::Invalid.into()) }
 }
 
-/// A directory that has a name: nothing can be put into one that was removed.
+/// A directory that still has a name: a removed one gets no new entries.
 async fn live_directory<O: Operation>(work: &mut Work<O>, number: InodeNumber) -> Result<Inode, Error> {
     let directory = work.inode(number).await?;
     if directory.file_type != FileType::Directory {
@@ -278,7 +280,7 @@ fn add_link(inode: &mut Inode) -> Result<(), Error> {
     Ok(())
 }
 
-/// A new inode, in its place already. Whoever calls it stores it once it is whole.
+/// A new inode, allocated already. The caller stores it when it is complete.
 async fn new_inode<O: Operation>(
     work: &mut Work<O>,
     parent: &Inode,
@@ -299,14 +301,14 @@ async fn new_inode<O: Operation>(
     Ok(Inode { permissions: owner.permissions & 0o7777, uid: owner.uid, gid: owner.gid, generation, ..inode })
 }
 
-/// Puts a name into a directory, and stores the directory.
+/// Adds a name to a directory, and stores the directory.
 async fn insert<O: Operation>(work: &mut Work<O>, parent: &mut Inode, name: &[u8], inode: &Inode) -> Result<(), Error> {
     directory::insert(work, parent, name, inode.number, inode.file_type).await?;
     (parent.modified, parent.changed) = (work.now, work.now);
     work.store(parent).await
 }
 
-/// Takes a name out of a directory, and stores the directory.
+/// Removes a name from a directory, and stores the directory.
 async fn remove_name<O: Operation>(work: &mut Work<O>, mut parent: Inode, found: &Found) -> Result<(), Error> {
     directory::remove(work, &parent, found).await?;
     (parent.modified, parent.changed) = (work.now, work.now);
@@ -341,10 +343,10 @@ async fn check_replaceable<O: Operation>(
 }
 
 /// # Errors
-/// `Invalid` when `directory` is `above`, or below it.
+/// `Invalid` when `directory` is `above`, or lies below it.
 async fn check_not_below<O: Operation>(work: &mut Work<O>, directory: &Inode, above: InodeNumber) -> Result<(), Error> {
     let mut at = directory.clone();
-    // Where ".." leads in a circle, the number of inodes ends it.
+    // If ".." is circular, the count of inodes ends the walk.
     for _ in 0..work.layout.inode_count {
         if at.number == above {
             return Err(Error::new(ErrorKind::Invalid, "a directory cannot be moved below itself"));
@@ -374,7 +376,7 @@ async fn change_links<O: Operation>(work: &mut Work<O>, number: InodeNumber, by:
     work.store(&inode).await
 }
 
-/// The new name is there: the old one goes, and a directory learns where it is now.
+/// The new name exists: removes the old one, and updates ".." of a moved directory.
 async fn finish_move<O: Operation>(
     work: &mut Work<O>,
     (from, from_name): (InodeNumber, &[u8]),
@@ -382,7 +384,7 @@ async fn finish_move<O: Operation>(
     moved: Inode,
 ) -> Result<(), Error> {
     let mut from = work.inode(from).await?;
-    // The new name may have moved it.
+    // The new name may have moved the old one within the block.
     let old = directory::find(work, &from, from_name).await?.ok_or(ErrorKind::NotFound)?;
     let is_directory_moved = moved.file_type == FileType::Directory && from.number != to;
     if is_directory_moved {
@@ -406,7 +408,7 @@ async fn changed<O: Operation>(work: &mut Work<O>, mut inode: Inode) -> Result<(
     work.store(&inode).await
 }
 
-/// Two names lead to each other's inodes afterwards.
+/// Exchanges the inodes of two names.
 async fn exchange<O: Operation>(
     work: &mut Work<O>,
     (from, old, moved): (&Inode, &Found, Inode),

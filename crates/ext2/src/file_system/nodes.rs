@@ -1,4 +1,4 @@
-//! What inodes are besides their content: owner, permissions, times, attributes.
+//! Inodes without their content: owner, permissions, times, attributes.
 
 use super::{FileSystem, Metadata, metadata};
 use crate::attributes::{self, SetMode};
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::numbers::InodeNumber;
 use crate::time::Timestamp;
 
-/// What to change of an inode; `None` leaves it as it is.
+/// Changes of an inode's metadata; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetadataChange {
     /// The twelve bits of permissions.
@@ -23,7 +23,7 @@ pub struct MetadataChange {
 }
 
 impl<B: Blocks> FileSystem<B> {
-    /// What is known of an inode.
+    /// The metadata of an inode.
     ///
     /// # Errors
     /// `NotFound`
@@ -31,7 +31,7 @@ impl<B: Blocks> FileSystem<B> {
         Ok(metadata(&self.read().await?.inode(inode).await?))
     }
 
-    /// Changes what is known of an inode.
+    /// Changes the metadata of an inode.
     ///
     /// # Errors
     /// `NotFound`
@@ -52,7 +52,8 @@ impl<B: Blocks> FileSystem<B> {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// `NotFound`, `NoAttribute`, `Unsupported` for other kinds than `user.`, `trusted.` and `security.`.
+    /// `NotFound`, `NoAttribute`, `Unsupported` for kinds other than `user.`, `trusted.` and
+    /// `security.`.
     pub async fn attribute(&self, inode: InodeNumber, name: &[u8]) -> Result<Vec<u8>, Error> {
         let mut work = self.read().await?;
         let inode = work.inode(inode).await?;
@@ -72,7 +73,7 @@ impl<B: Blocks> FileSystem<B> {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// `NotFound`, `Exists` and `NoAttribute` as the mode says, `NoSpace`, `Unsupported`
+    /// `NotFound`, `Exists` and `NoAttribute` according to the mode, `NoSpace`, `Unsupported`
     pub async fn set_attribute(
         &self,
         inode: InodeNumber,

@@ -1,8 +1,8 @@
-//! A file that no name leads to: the boot loader's inode, which every ext2 has, and which the kernel and `e2fsck` leave
-//! as it is.
+//! The reserved file, without a name: the boot loader's inode, which every ext2 has, and which the
+//! kernel and `e2fsck` do not touch.
 //!
-//! Whoever keeps the file system's blocks keeps there what it needs besides them. Its blocks are in use as those of any
-//! file, and never change their place.
+//! A mount keeps its own data there, such as a redo area. The blocks count as used like those of
+//! any file, and never move.
 
 use super::FileSystem;
 use crate::blocks::{Blocks, Object, Operation};
@@ -16,14 +16,14 @@ use crate::{bitmap, content};
 /// The boot loader's inode (`EXT2_BOOT_LOADER_INO`).
 const NUMBER: InodeNumber = InodeNumber(5);
 
-/// Where the reserved file is.
+/// The blocks of the reserved file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedFile {
     /// The block of its inode.
     pub inode_block: BlockNumber,
     /// Its content, in order.
     pub content: Vec<BlockNumber>,
-    /// Blocks that say where its content is.
+    /// Indirect blocks of its content.
     pub tables: Vec<BlockNumber>,
 }
 
@@ -31,7 +31,7 @@ impl<B: Blocks> FileSystem<B> {
     /// The reserved file, if there is one with content.
     ///
     /// # Errors
-    /// `Corrupt` when it has holes, or is something else.
+    /// `Corrupt` when it has holes, or the inode is of another type.
     pub async fn reserved_file(&self) -> Result<Option<ReservedFile>, Error> {
         let mut work = self.read().await?;
         match work.inode_if_any(NUMBER).await? {
@@ -40,10 +40,10 @@ impl<B: Blocks> FileSystem<B> {
         }
     }
 
-    /// Makes the reserved file, of so many blocks, whose content is whatever it was.
+    /// Makes the reserved file, of `block_count` blocks; their content is not changed.
     ///
     /// # Errors
-    /// `NoSpace`; `Exists` when there is one.
+    /// `NoSpace`; `Exists` when the file system has one.
     pub async fn make_reserved_file(&self, block_count: u32) -> Result<ReservedFile, Error> {
         let mut work = self.change().await?;
         let before = work.inode_if_any(NUMBER).await?;
@@ -64,7 +64,7 @@ impl<B: Blocks> FileSystem<B> {
         Ok(file)
     }
 
-    /// Whether the bitmaps say of all blocks of the reserved file that they are in use.
+    /// Whether the bitmaps have all blocks of the reserved file in use.
     pub async fn has_all_of(&self, file: &ReservedFile) -> Result<bool, Error> {
         let mut work = self.read().await?;
         for &block in file.content.iter().chain(&file.tables) {

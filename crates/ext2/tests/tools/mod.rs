@@ -1,5 +1,5 @@
-//! What the tests of this crate share: images in memory, the programs of e2fsprogs, and what is in a file system as one
-//! value.
+//! Tools for the tests of this crate: images in memory, the programs of e2fsprogs, and the content
+//! of a file system as one value.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -28,10 +28,10 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("memory lets nobody wait")
 }
 
-/// Runs a program of the system; what it printed on both outputs.
+/// Runs a program of the system. Returns what it printed on both outputs.
 ///
 /// # Panics
-/// When it is missing, or ends with another status than zero.
+/// When it is missing, or ends with a status other than zero.
 pub fn tool(name: &str, arguments: &[&str]) -> String {
     let output = run(name, arguments);
     let text = text_of(&output);
@@ -39,7 +39,7 @@ pub fn tool(name: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// As [`tool`], whatever its status.
+/// Like [`tool`], with any status.
 pub fn run(name: &str, arguments: &[&str]) -> Output {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let output = Command::new(name).args(arguments).env("PATH", path).env("LC_ALL", "C").env("TZ", "UTC").output();
@@ -70,7 +70,7 @@ impl Folder {
         path
     }
 
-    /// What is on a device, as a file.
+    /// Stores the content of a device as a file.
     pub fn store(&self, name: &str, device: &SharedDevice) -> String {
         let path = self.path(name);
         fs::write(&path, bytes_of(device)).expect("there is room for an image");
@@ -93,7 +93,7 @@ pub fn empty_device(size_bytes: u64) -> SharedDevice {
     Arc::new(MemoryDevice::new(size_bytes, Identity::default()))
 }
 
-/// What a file holds, as a device.
+/// The content of a file, as a device.
 pub fn load(path: &str) -> SharedDevice {
     device_of(&fs::read(path).expect("the image is there"))
 }
@@ -109,19 +109,19 @@ pub fn bytes_of(device: &SharedDevice) -> Vec<u8> {
 }
 
 /// # Panics
-/// When e2fsck has anything to say about an image.
+/// When e2fsck finds anything wrong with an image.
 pub fn check(path: &str) {
     let output = run("e2fsck", &["-fn", path]);
     assert!(output.status.success(), "e2fsck: {}\n{}", output.status, text_of(&output));
 }
 
-/// The file system of a device checked with e2fsck.
+/// Checks the file system of a device with e2fsck.
 pub fn check_device(device: &SharedDevice) {
     let folder = Folder::new();
     check(&folder.store("image", device));
 }
 
-/// A clock that goes on by a second at each look.
+/// Options with a clock that advances by a second at each call.
 pub fn options(is_read_only: bool) -> OpenOptions {
     let seconds = AtomicI64::new(1_600_000_000);
     let wall_clock =
@@ -136,7 +136,7 @@ pub fn open(device: &SharedDevice, is_read_only: bool) -> Result<Plain, Error> {
     })
 }
 
-/// Options of a file system whose identity says nothing.
+/// Options of a file system with a fixed identity.
 pub fn make_options() -> MakeOptions {
     let id = uuid::Uuid::from_u128(0x1234_5678_9abc_4def_8123_4567_89ab_cdef);
     MakeOptions::new(id, id, Timestamp { seconds: 1_600_000_000, nanoseconds: 0 })
@@ -150,10 +150,10 @@ pub fn made(size_bytes: u64, block_bytes: usize) -> SharedDevice {
     device
 }
 
-/// All that is in a file system, by path.
+/// The whole content of a file system, by path.
 pub type Tree = BTreeMap<Vec<u8>, Node>;
 
-/// What a name leads to. Names of one inode have equal nodes.
+/// The inode of a name. Names of one inode have equal nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub kind: char,
@@ -167,7 +167,7 @@ pub struct Node {
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Bytes that print shortly.
+/// Bytes with a short debug output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Content(pub Vec<u8>);
 
@@ -190,10 +190,10 @@ pub fn kind_of(file_type: FileType) -> char {
     }
 }
 
-/// All of a file system of ours.
+/// The whole content of a file system read by us.
 ///
 /// # Panics
-/// When anything of it cannot be read, or a directory is met twice.
+/// When any of it cannot be read, or a directory is reached twice.
 pub fn tree_of<B: Blocks>(file_system: &FileSystem<B>) -> Tree {
     let mut tree = Tree::new();
     let mut seen = BTreeSet::new();
@@ -211,7 +211,7 @@ pub fn tree_of<B: Blocks>(file_system: &FileSystem<B>) -> Tree {
     tree
 }
 
-/// Names of a directory but "." and "..", each of which must be found by itself.
+/// Names of a directory except "." and ".."; each must be found by a lookup.
 pub fn names_of<B: Blocks>(file_system: &FileSystem<B>, directory: InodeNumber) -> Vec<(Vec<u8>, InodeNumber)> {
     let (mut names, mut position) = (Vec::new(), 0);
     loop {
@@ -260,7 +260,7 @@ pub fn node_of<B: Blocks>(file_system: &FileSystem<B>, metadata: &Metadata) -> N
     }
 }
 
-/// All of a folder of this system.
+/// The whole content of a folder of this system.
 pub fn tree_of_folder(folder: &Path) -> Tree {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let mut tree = Tree::new();
@@ -314,7 +314,7 @@ fn attributes_of(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// # Panics
-/// When ext4-view reads an image otherwise. It does not know all that an ext2 may be; then it says so.
+/// When ext4-view reads an image differently. It does not support every ext2; then it says so.
 pub fn assert_same_for_view(image: &str, ours: &Tree, what: &str) {
     match tree_of_view(image, ours) {
         Ok(theirs) => assert_same(ours, &theirs, what),
@@ -323,7 +323,8 @@ pub fn assert_same_for_view(image: &str, ours: &Tree, what: &str) {
     }
 }
 
-/// All of an image as ext4-view reads it, which knows no attributes, links and devices: those are as given.
+/// The whole content of an image as ext4-view reads it; attributes, links and devices, which it
+/// does not know, are taken from `like`.
 fn tree_of_view(path: &str, like: &Tree) -> Result<Tree, ext4_view::Ext4Error> {
     let view = ext4_view::Ext4::load_from_path(path)?;
     let mut tree = Tree::new();
@@ -386,7 +387,7 @@ pub fn assert_same(left: &Tree, right: &Tree, what: &str) {
     assert!(differences.is_empty(), "{what}: {}", differences.join("\n"));
 }
 
-/// An image that the kernel has mounted, until this is dropped. Only root can do that.
+/// An image that the kernel has mounted, until this is dropped. Requires root.
 pub struct Mounted {
     pub folder: PathBuf,
     _place: TempDir,
@@ -407,7 +408,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A process that another test is just starting may still have what is open here.
+        // A process that another test is just starting may still have a file open here.
         let folder = self.folder.to_str().unwrap();
         let is_gone = (0..100).any(|_| {
             let is_gone = run("umount", &[folder]).status.success();

@@ -1,4 +1,4 @@
-//! A look at all that a file system has, for those who damage one. The fuzz targets take it, too.
+//! A walk over all of a file system, for tests that damage one. The fuzz targets use it, too.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use ext2::{FileType, InodeNumber};
 
 use super::{Plain, now};
 
-/// Looks at everything that can be reached, each inode once, and at no more of them than `inodes_max`.
+/// Reads everything that can be reached, each inode once, and at most `inodes_max` of them.
 pub fn walk(file_system: &Plain, inodes_max: usize) {
     let mut seen = BTreeSet::new();
     let mut todo = vec![InodeNumber::ROOT];

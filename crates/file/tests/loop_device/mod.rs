@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether devices can be made here; says why not.
+/// Whether devices can be made here; prints the reason if not.
 pub fn may_make_devices() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     let is_there = Path::new("/dev/loop-control").exists();
@@ -29,13 +29,14 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Over a new sparse file of `size` bytes at `backing`, with sectors of `sector_bytes`.
+    /// A loop device over a new sparse file of `size` bytes at `backing`, with sectors of
+    /// `sector_bytes`.
     pub fn new(backing: &Path, size: u64, sector_bytes: u32) -> Self {
         File::create(backing).and_then(|file| file.set_len(size)).expect("the backing file can be made");
         Self::over(backing, &["--sector-size", &sector_bytes.to_string()])
     }
 
-    /// Over the file at `backing`, with more arguments for `losetup`.
+    /// A loop device over the file at `backing`, with more arguments for `losetup`.
     pub fn over(backing: &Path, arguments: &[&str]) -> Self {
         let backing = backing.to_str().expect("paths of tests are text");
         let path = run("losetup", &[&["--find", "--show"], arguments, &[backing]].concat());
@@ -56,14 +57,14 @@ pub struct SmallFileSystem {
 }
 
 impl SmallFileSystem {
-    /// Of `size` bytes, mounted on a new folder at `path`.
+    /// A file system of `size` bytes, mounted on a new folder at `path`.
     pub fn new(path: &Path, size: u64) -> Self {
         std::fs::create_dir(path).expect("the folder can be made");
         run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", path.to_str().expect("text")]);
         Self { path: path.to_owned() }
     }
 
-    /// Gives it room for `size` bytes.
+    /// Grows it to `size` bytes.
     pub fn grow(&self, size: u64) {
         run("mount", &["-o", &format!("remount,size={size}"), self.path.to_str().expect("text")]);
     }
@@ -75,9 +76,9 @@ impl Drop for SmallFileSystem {
     }
 }
 
-/// A disk whose flush fails once when what was written to it finds no room: it is in a file on an ext2 on a sparse disk
-/// on a small file system. Its writes succeed, since they end in the page cache of the ext2, whose `fsync` tells of the
-/// loss to one flush.
+/// A disk whose flush fails once when its writes find no room: it is in a file on an ext2 on a
+/// sparse disk on a small file system. Its writes succeed, since they end in the page cache of the
+/// ext2, whose `fsync` reports the loss to one flush.
 pub struct FlushFailingDisk {
     pub disk: LoopDevice,
     _ext2: SmallFileSystem,
@@ -86,7 +87,7 @@ pub struct FlushFailingDisk {
 }
 
 impl FlushFailingDisk {
-    /// Below the new folder `folder`, with room for `room` bytes of `size`.
+    /// A disk of `size` bytes below the new folder `folder`, with room for `room` bytes.
     pub fn new(folder: &Path, size: u64, room: u64) -> Self {
         std::fs::create_dir(folder).expect("the folder can be made");
         let memory = SmallFileSystem::new(&folder.join("memory"), room);
@@ -100,7 +101,7 @@ impl FlushFailingDisk {
         Self { disk, _ext2: ext2, _outer: outer, memory }
     }
 
-    /// From now on there is room for everything.
+    /// Makes room for everything.
     pub fn heal(&self) {
         self.memory.grow(1 << 30);
     }

@@ -1,7 +1,7 @@
-//! The work of the blocking engine that a panic is planted in.
+//! The names of the blocking engine's background work, in which a panic is planted.
 
-/// That of every file.
+/// Work of every file.
 pub const FILE_WORK: [&str; 3] = ["file-pool", "file-call", "file-workers"];
 
-/// That of who waits for a part of a block device that another keeps.
+/// Work of a holder of a part of a block device that waits to become its keeper.
 pub const DEVICE_WORK: &str = "file-keeper";

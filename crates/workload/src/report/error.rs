@@ -1,4 +1,4 @@
-//! Why there is no report.
+//! The error of the report.
 
 /// A plot could not be drawn.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
-//! Text from outside, as it may stand in a page.
+//! Escaping of text from outside for a page.
 
-/// Text that means itself inside elements and attribute values.
+/// Escapes text for elements and attribute values.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

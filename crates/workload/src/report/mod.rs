@@ -1,4 +1,4 @@
-//! The demo's report: one HTML page that needs nothing else.
+//! The demo's report: one HTML page without other files.
 //!
 //! A table of the two runs beside the iCache paper's figures, and four plots as inline SVG. No script, no font, no
 //! image, no reference to anything outside; dark and light follow the reader's system. Every text from outside is
@@ -19,7 +19,7 @@ impl Report<'_> {
     /// The page.
     ///
     /// # Errors
-    /// A plot that could not be drawn.
+    /// When a plot could not be drawn.
     pub fn to_html(&self) -> Result<String, ReportError> {
         page::html(self)
     }

@@ -27,7 +27,7 @@ figure{margin:0}svg{display:block;width:100%;height:auto}\
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.5rem;font-size:.875rem}\
 dd{margin:0}dt{color:var(--soft)}";
 
-/// What the reader must know about the paper's columns.
+/// A note about the paper's columns.
 const SOURCE: &str = "<p class=\"soft\">Paper: X. He, Q. Yang, M. Zhang, “A Caching Strategy to Improve iSCSI \
                       Performance”, section 3.3.2: another trace on other machines; what compares is the shape, not \
                       the digits. A dash: the paper does not say, or there are too few samples.</p>\n";

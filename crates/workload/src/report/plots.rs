@@ -1,8 +1,8 @@
-//! The four plots, as SVG that takes its ink from the page.
+//! The four plots, as SVG with the colours of the page.
 //!
-//! plotters writes colours as attributes. Two of them are marks, [`INK`] and [`GRID`], that no run uses; the page's
-//! style replaces them by its own, so the plots follow dark and light. Legends are the page's, outside the drawing,
-//! where they cannot cover anything.
+//! plotters writes colours as attributes. Two of them, [`INK`] and [`GRID`], are marks that no run
+//! uses; the page's style replaces them by its own, so the plots follow dark and light. Legends are
+//! part of the page, outside the drawing, where they cannot cover anything.
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use crate::limits::PLOT_POINTS_MAX;
 use crate::measurement::SHARE_LIMITS_US;
 use crate::series::{Sample, Series};
 
-/// Colours of the runs: readable on white and on black, and apart for the colour-blind.
+/// Colours of the runs: readable on white and on black, and distinguishable for the colour-blind.
 pub(super) const PLAIN_COLOR: (u8, u8, u8) = (217, 119, 6);
 pub(super) const CACHED_COLOR: (u8, u8, u8) = (37, 130, 235);
 
 const INK: RGBColor = RGBColor(0x1f, 0x23, 0x29);
 const GRID: RGBColor = RGBColor(0xd1, 0xd9, 0xe1);
 
-/// What turns the marks into the page's colours.
+/// The style that turns the marks into the page's colours.
 pub(super) const STYLE: &str = "svg [fill=\"#1F2329\"]{fill:var(--ink)}svg [stroke=\"#1F2329\"]{stroke:var(--ink)}\
 svg [stroke=\"#D1D9E1\"]{stroke:var(--grid)}svg [fill=\"#D1D9E1\"]{fill:var(--grid)}";
 
 const SIZE: (u32, u32) = (960, 380);
 const FONT: &str = "sans-serif";
-/// Pixels of the cells in which one point stands for all that fall there.
+/// Least pixels of a cell, in which one point stands for all samples there.
 const CELL_PIXELS_MIN: f64 = 3.0;
 
-/// What the paper gives for shares (section 3.3.2): the limit in microseconds, and percent.
+/// The paper's shares (section 3.3.2): the limit in microseconds, and percent.
 const PAPER_PLAIN_SHARES: [(u64, f64); 3] = [(1000, 0.0), (4000, 1.0), (8000, 54.0)];
 const PAPER_CACHED_SHARES: [(u64, f64); 2] = [(1000, 80.0), (8000, 90.0)];
 
-/// A plot and the words around it.
+/// A plot and its texts.
 pub(super) struct Plot {
     pub(super) title: &'static str,
     pub(super) caption: String,
@@ -245,7 +245,7 @@ struct Groups {
     means_us: Vec<f64>,
 }
 
-/// Below so many groups a line says nothing, and smaller groups are taken.
+/// With fewer groups a line says nothing, and smaller groups are taken.
 const GROUPS_MIN: usize = 8;
 
 impl Groups {
@@ -268,7 +268,7 @@ fn chart_below<'a, 'b>(area: &'a Area<'b>) -> ChartBuilder<'a, 'b, SVGBackend<'b
     builder
 }
 
-/// Draws into a string and makes an image of it that says what it is.
+/// Draws into a string and makes a labelled image of it.
 fn draw(plot: &'static str, paint: impl FnOnce(&Area<'_>) -> DrawResult) -> Result<String, ReportError> {
     let mut svg = String::new();
     {
@@ -298,8 +298,8 @@ fn decades(values_us: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     10f64.powf(low)..10f64.powf(high)
 }
 
-/// Samples, one for each little cell of the plot; where there are too many, cells grow. So what is alone is always
-/// drawn.
+/// One sample for each small cell of the plot; with too many samples the cells grow. So an isolated
+/// sample is always drawn.
 fn scattered(series: &Series, seconds_max: f64, range_us: &std::ops::Range<f64>) -> Vec<(f64, f64)> {
     let mut cell_pixels = CELL_PIXELS_MIN;
     loop {
@@ -356,7 +356,7 @@ fn limit_place(limit_us: u64) -> Option<f64> {
     SHARE_LIMITS_US.iter().position(|us| *us == limit_us).map(|place| place as f64)
 }
 
-/// Whole percents, with a tenth where it tells something near the ends.
+/// Whole percents, with a tenth near the ends.
 fn percent_label(percent: f64) -> String {
     let is_near_an_end = (0.05..9.95).contains(&percent) || (99.0..99.95).contains(&percent);
     if is_near_an_end { format!("{percent:.1}") } else { format!("{percent:.0}") }

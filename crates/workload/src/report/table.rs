@@ -5,7 +5,7 @@ use crate::measurement::Measurement;
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What is compared.
+    /// The compared figure.
     pub name: &'static str,
     /// The plain run.
     pub plain: String,
@@ -13,16 +13,16 @@ pub struct Row {
     pub cached: String,
     /// How many times better the cached one is.
     pub gain: String,
-    /// The iCache paper's iSCSI (section 3.3.2), where it says.
+    /// The iCache paper's iSCSI (section 3.3.2), where it gives the figure.
     pub paper_plain: &'static str,
     /// The iCache paper's iCache.
     pub paper_cached: &'static str,
 }
 
-/// What stands where there is no figure.
+/// Shown in place of a missing figure.
 const NONE: &str = "–";
 
-/// Name of a latency row, where its figure is, and what the paper has for it.
+/// Name of a latency row, its figure, and the paper's figures.
 type LatencyRow = (&'static str, fn(&Measurement) -> Option<u64>, &'static str, &'static str);
 
 const LATENCY_ROWS: [LatencyRow; 8] = [

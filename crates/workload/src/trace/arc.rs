@@ -1,7 +1,7 @@
-//! The traces that were published with the paper of ARC (Megiddo and Modha, FAST 2003).
+//! The traces published with the paper of ARC (Megiddo and Modha, FAST 2003).
 //!
-//! `start count ignored number`, apart by spaces: the first block and how many, of 512 bytes. They say neither when nor
-//! whether to read or to write: all are reads, at time zero.
+//! `start count ignored number`, separated by spaces: the first block and the count of blocks of
+//! 512 bytes. They have neither times nor kinds: all are reads, at time zero.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::line::{Line, number, range, record, shortened};
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 
-/// Whether a trace that begins with `line` is one of these.
+/// Whether `line` is the beginning of such a trace.
 pub(super) fn begins(line: &str) -> bool {
     parse(line).is_ok()
 }

@@ -4,10 +4,10 @@
 //!   8,0    3       11     0.009507758   697  Q   W 223490 + 56 [kjournald]
 //!   device cpu sequence    seconds       pid  action RWBS sector + count [process]
 //! ```
-//! Of the many events of one request exactly one is taken: where it was queued (Q, the default), issued to the driver
-//! (D) or completed (C). RWBS says what it was: a D is a discard, R a read, W a write (whatever S, A, M are beside
-//! them: sync, ahead, metadata), and F without R or W is a flush; the F that comes before a W is a flush request of its
-//! own. The summary at the end of the output is not read.
+//! Of the many events of one request exactly one is taken: where it was queued (Q, the default),
+//! issued to the driver (D) or completed (C). RWBS gives its kind: a D is a discard, R a read, W a
+//! write (with or without S, A, M: sync, ahead, metadata), and F without R or W is a flush; an F
+//! before a W is a flush request of its own. The summary at the end of the output is not read.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub enum BlkparseAction {
 }
 
 impl BlkparseAction {
-    /// As blkparse writes it.
+    /// Its letter in blkparse.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Queued => "Q",
@@ -54,7 +54,7 @@ impl std::str::FromStr for BlkparseAction {
 /// Words with which a line of the summary begins; the first one ends the events.
 const SUMMARY_WORDS: [&str; 4] = ["CPU", "Total", "Throughput", "Events"];
 
-/// Whether a trace that begins with `line` is one of these.
+/// Whether `line` is the beginning of such a trace.
 pub(super) fn begins(line: &str) -> bool {
     Event::parse(line).is_ok()
 }
@@ -114,7 +114,7 @@ impl<'a> Event<'a> {
         let at = seconds(field("time")?)?;
         number::<i64>(field("process")?, "process")?;
         let action = field("action")?;
-        // Messages and timers have texts where requests have flags.
+        // Messages and timers have texts in place of flags.
         let flags = fields.next().unwrap_or("");
         Ok(Self { device, at, action, flags, rest: fields })
     }
@@ -138,7 +138,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// What the RWBS field says, or `None` for what no block device is asked (N).
+/// The kind in the RWBS field, or `None` for what is no request to a block device (N).
 fn kind(flags: &str) -> Option<AccessKind> {
     let without_preflush = flags.strip_prefix('F').unwrap_or(flags);
     match without_preflush.chars().next() {

@@ -14,7 +14,7 @@ use crate::limits::UNIT_BYTES;
 
 const HEADER: &str = "version,time,op,size,lbn";
 
-/// Whether a trace that begins with `line` is one of these.
+/// Whether `line` is the beginning of such a trace.
 pub(super) fn begins(line: &str) -> bool {
     line == HEADER || matches!(Parser { is_begun: true }.parse(line), Ok(Line::Record(_)))
 }
@@ -53,8 +53,8 @@ fn operation(text: &str) -> Result<AccessKind, TraceErrorKind> {
     of_operation_code(code).ok_or_else(malformed)
 }
 
-/// Writes records as such a CSV. Only its reads and writes have a code here; flushes and discards are left out. Times
-/// are cut to seconds.
+/// Writes records as such a CSV. The format has codes only for reads and writes; flushes and
+/// discards are left out. Times are cut to seconds.
 ///
 /// # Errors
 /// Those of `output`.

@@ -1,23 +1,23 @@
-//! Why a trace cannot be read on.
+//! The error that ends the reading of a trace.
 
 use std::fmt;
 use std::io;
 
 use crate::limits::TRACE_LINE_BYTES_MAX;
 
-/// Why a trace could not be read on.
+/// The error that ends the reading of a trace.
 #[derive(Debug, thiserror::Error)]
 #[error("{unit} {number} of the trace: {kind}")]
 pub struct TraceError {
-    /// What the trace is made of.
+    /// The unit of the trace.
     pub unit: TraceUnit,
-    /// Of the one that cannot be read, from 1.
+    /// Number of the unit that cannot be read, from 1.
     pub number: u64,
-    /// What is wrong there.
+    /// The fault.
     pub kind: TraceErrorKind,
 }
 
-/// What a trace is made of.
+/// The unit of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceUnit {
     /// Lines of text.
@@ -35,7 +35,7 @@ impl fmt::Display for TraceUnit {
     }
 }
 
-/// What is wrong about a line or record.
+/// The fault of a line or record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceErrorKind {
@@ -45,7 +45,7 @@ pub enum TraceErrorKind {
     /// None of the formats.
     #[error("\"{0}\" begins none of the formats known (cloudphysics, blkparse, iolog, msr, spc, arc, mqsim, vscsi)")]
     UnknownFormat(String),
-    /// Not of the binary format that it is said to have.
+    /// The binary format that was asked for does not fit.
     #[error("is no vscsi record of version 1 or 2")]
     NoVscsi,
     /// A line above [`TRACE_LINE_BYTES_MAX`].
@@ -57,15 +57,15 @@ pub enum TraceErrorKind {
     /// A field is missing.
     #[error("has no {0}")]
     Missing(&'static str),
-    /// A field is not what it should be.
+    /// A field is malformed.
     #[error("\"{text}\" is not a {field}")]
     Malformed {
         /// Its name.
         field: &'static str,
-        /// What is there.
+        /// Its text.
         text: String,
     },
-    /// A range nobody could have accessed.
+    /// An impossible range.
     #[error("a request of {length} bytes at byte {offset} is not possible")]
     Range {
         /// First byte.

@@ -1,7 +1,7 @@
 //! The bytes of a trace, unpacked where they are packed.
 //!
-//! Which they are is seen from the first bytes and not from a name, since standard input has none. Several packed
-//! streams behind each other are one trace.
+//! Packing is recognised by the first bytes and not by a name, since standard input has none.
+//! Several packed streams in a row are one trace.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -11,13 +11,13 @@ use ruzstd::decoding::StreamingDecoder;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What reads the text of a trace.
+/// A reader of a trace's text.
 pub type Input = Box<dyn BufRead + Send>;
 
 /// The text in `source`, which may be packed by gzip or zstd.
 ///
 /// # Errors
-/// Those of `source`, and of a head of a packed stream that cannot be understood.
+/// Those of `source`, and of an invalid head of a packed stream.
 pub fn unpack(source: impl Read + Send + 'static) -> io::Result<Input> {
     let mut source = BufReader::new(source);
     let head = source.fill_buf()?;
@@ -32,7 +32,7 @@ pub fn unpack(source: impl Read + Send + 'static) -> io::Result<Input> {
 
 type Frame<R> = StreamingDecoder<R, ruzstd::decoding::FrameDecoder>;
 
-/// Frames of zstd behind each other.
+/// A reader of zstd frames in a row.
 struct Zstd<R: BufRead> {
     /// `None` at the end.
     decoder: Option<Frame<R>>,

@@ -26,7 +26,7 @@ enum Version {
     Three,
 }
 
-/// What an action is.
+/// The meaning of an action.
 #[derive(Clone, Copy)]
 enum Action {
     File,
@@ -46,7 +46,7 @@ const ACTIONS: [(&str, Action); 9] = [
     ("trim", Action::Io(AccessKind::Discard)),
 ];
 
-/// Whether a trace that begins with `line` is one of these.
+/// Whether `line` is the beginning of such a trace.
 pub(super) fn begins(line: &str) -> bool {
     HEADERS.iter().any(|(header, _)| *header == line)
 }

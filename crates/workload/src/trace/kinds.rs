@@ -1,7 +1,7 @@
-//! Made-up traces of the kinds that replacement and cleaning are measured with.
+//! Synthetic traces of the kinds with which replacement and cleaning are measured.
 //!
-//! Blocks are of 4 KiB and requests are whole ones. One seed, one trace; times are zero, for they are replayed as fast
-//! as they go.
+//! Blocks are of 4 KiB and requests are whole ones. The seed determines the trace; times are zero,
+//! since they are replayed at full speed.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl Mix {
         let window = self.block_count / 5;
         let zipf = Zipf::new(window, 0.7);
         while self.records.len() < count {
-            // The whole disk in the course of the trace.
+            // The window moves over the whole disk in the course of the trace.
             let start = self.records.len() as u64 * (self.block_count - window) / count as u64;
             let is_write = self.random.chance(0.6);
             let (block, length) = (start + zipf.draw(&mut self.random) - 1, 1 + self.random.below(4));

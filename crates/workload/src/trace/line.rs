@@ -1,4 +1,4 @@
-//! What a line of any format turned out to be, and its fields.
+//! A parsed line of any format, and its fields.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::record::Record;
 use crate::access::{Access, AccessKind};
 use crate::limits::TRACE_REQUEST_BYTES_MAX;
 
-/// What a line of any format turned out to be.
+/// A parsed line of any format.
 pub(super) enum Line {
     /// A request; its time is the trace's own.
     Record(Record),
-    /// Nothing to replay: a header, another action, a comment.
+    /// Not a request: a header, another action, a comment.
     Skipped,
-    /// Nothing after this line is a request.
+    /// No line after this one is a request.
     End,
 }
 
@@ -32,7 +32,7 @@ const OPERATION_CODES: [(u8, AccessKind); 8] = [
     (0xaa, AccessKind::Write), // WRITE (12)
 ];
 
-/// What a SCSI command does that transfers blocks.
+/// The kind of a SCSI command that transfers blocks.
 pub(super) fn of_operation_code(code: u8) -> Option<AccessKind> {
     OPERATION_CODES.iter().find(|row| row.0 == code).map(|row| row.1)
 }
@@ -42,7 +42,7 @@ pub(super) fn number<T: FromStr>(text: &str, field: &'static str) -> Result<T, T
     text.parse().map_err(|_| TraceErrorKind::Malformed { field, text: shortened(text) })
 }
 
-/// A range that is possible.
+/// A range, if it is possible.
 pub(super) fn range(offset: u128, length: u128) -> Result<ByteRange, TraceErrorKind> {
     let impossible = || TraceErrorKind::Range { offset, length };
     let narrow = |value: u128| u64::try_from(value).map_err(|_| impossible());
@@ -54,8 +54,8 @@ pub(super) fn record(at: Duration, kind: AccessKind, range: ByteRange) -> Line {
     Line::Record(Record { at, access: Access { kind, range } })
 }
 
-/// A text short enough for an error message, and without what a terminal would obey or hide: a trace may come from
-/// anybody.
+/// A text short enough for an error message, without characters that a terminal would interpret or
+/// hide: a trace may come from an attacker.
 pub(super) fn shortened(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }

@@ -67,31 +67,31 @@ pub enum Format {
     Vscsi,
 }
 
-/// What to take from a trace.
+/// Options of reading a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The format; `None` is found out from the first line or the first records.
+    /// The format; `None` to detect it from the first line or records.
     pub format: Option<Format>,
-    /// Of a blkparse trace, the action that counts as the request.
+    /// The action of a blkparse trace that counts as the request.
     pub action: BlkparseAction,
-    /// Of a trace of several devices or files, the one to take, as the trace names it (`8,0`, `/dev/sdb`). Without, a
-    /// second one is an error.
+    /// The device or file to take from a trace with several, as the trace names it (`8,0`,
+    /// `/dev/sdb`). With `None` a second one is an error.
     pub source: Option<String>,
 }
 
 /// The records of a trace, in its order.
 pub struct TraceReader<R> {
-    /// What was read to see which format it is, and the rest.
+    /// The bytes that were read to detect the format, followed by the rest.
     head: Option<Cursor<Vec<u8>>>,
     input: R,
-    /// Of the line or record that was read last.
+    /// Number of the line or record read last.
     number: u64,
     options: Options,
-    /// Of binary records, if it has such.
+    /// Layout of binary records, if the trace has these.
     layout: Option<vscsi::Layout>,
-    /// Of lines, once one was read.
+    /// Parser of lines, once one was read.
     parser: Option<Parser>,
-    /// What the first record's clock showed.
+    /// Time of the first record.
     began: Option<Duration>,
     is_over: bool,
 }
@@ -106,7 +106,7 @@ enum Parser {
     MqSim(mqsim::Parser),
 }
 
-/// The formats and their names, as options are given.
+/// The formats with their names in options.
 pub const FORMATS: [(Format, &str); 8] = [
     (Format::CloudPhysics, "cloudphysics"),
     (Format::Blkparse, "blkparse"),
@@ -138,7 +138,7 @@ impl<R: BufRead> TraceReader<R> {
         self.layout.map(|_| Format::Vscsi).or(of_text)
     }
 
-    /// Sees whether it is binary.
+    /// Detects a binary format.
     fn look(&mut self) -> Result<(), TraceErrorKind> {
         let mut head = Vec::new();
         self.input.by_ref().take(vscsi::HEAD_BYTES as u64).read_to_end(&mut head)?;
@@ -177,7 +177,7 @@ impl<R: BufRead> TraceReader<R> {
         }
     }
 
-    /// What was not read yet.
+    /// The part that was not read yet.
     fn rest(&mut self) -> impl BufRead + '_ {
         self.head.get_or_insert_default().chain(&mut self.input)
     }
@@ -202,7 +202,7 @@ impl<R: BufRead> TraceReader<R> {
         if bytes.len() > TRACE_LINE_BYTES_MAX {
             return Err(TraceErrorKind::TooLong);
         }
-        // Names of programs may be in any encoding; what is read from a line is ASCII.
+        // Names of programs may be in any encoding; the parts of a line that are used are ASCII.
         Ok((!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned()))
     }
 }
@@ -237,7 +237,7 @@ impl Parser {
             Format::Spc => Self::Spc(spc::Parser::new(source)),
             Format::Arc => Self::Arc,
             Format::MqSim => Self::MqSim(mqsim::Parser::new(source)),
-            // It has no lines.
+            // The format has no lines.
             Format::Vscsi => return Err(TraceErrorKind::NoVscsi),
         })
     }
@@ -264,7 +264,7 @@ fn detect(first_line: &str) -> Option<Format> {
         Format::Spc => spc::begins(first_line),
         Format::Arc => arc::begins(first_line),
         Format::MqSim => mqsim::begins(first_line),
-        // It has no lines.
+        // The format has no lines.
         Format::Vscsi => false,
     })
 }
@@ -298,7 +298,7 @@ mod tests {
     use crate::access::{Access, AccessKind};
     use proptest::prelude::*;
 
-    /// All records, or the error in words.
+    /// All records, or the error as text.
     pub(super) fn read(text: &str, options: Options) -> Result<Vec<Record>, String> {
         TraceReader::new(text.as_bytes(), options).collect::<Result<_, _>>().map_err(|error| error.to_string())
     }
@@ -307,7 +307,7 @@ mod tests {
         Record { at: Duration::from_micros(at_us), access: Access { kind, range: ByteRange { offset, length } } }
     }
 
-    /// What `text` asks of its source "0", one of two.
+    /// Checks the records of source "0", one of two, in `text`.
     pub(super) fn check_first_of_two(text: &str, expected: &[Record]) {
         let options = Options { source: Some("0".to_owned()), ..Options::default() };
         assert_eq!(read(text, options).unwrap(), expected);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a file holds, reading it ends in records or an error, never in a panic.
+        /// Any content of a file ends in records or an error, never in a panic.
         #[test]
         fn any_bytes_are_read_without_a_panic(lines in proptest::collection::vec("[ -~]{0,60}", 0..20)) {
             let iologs = ["fio version 2 iolog", "fio version 3 iolog"];

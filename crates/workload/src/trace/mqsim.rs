@@ -1,7 +1,8 @@
 //! The traces of the SSD simulators MQSim and SSDsim (README of CMU-SAFARI/MQSim, "Defining a Trace-based Workload").
 //!
-//! `time device sector count type`, apart by spaces: sectors of 512 bytes, 0 for a write and 1 for a read. The time is
-//! in nanoseconds, which is what both take where nothing else is said; the file itself does not say.
+//! `time device sector count type`, separated by spaces: sectors of 512 bytes, 0 for a write and 1
+//! for a read. The time is in nanoseconds, the default of both simulators; the file itself does not
+//! give the unit.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::source::Source;
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 
-/// Whether a trace that begins with `line` is one of these.
+/// Whether `line` is the beginning of such a trace.
 pub(super) fn begins(line: &str) -> bool {
     Fields::parse(line).is_ok()
 }

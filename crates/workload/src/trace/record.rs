@@ -9,6 +9,6 @@ use crate::access::Access;
 pub struct Record {
     /// Time since the first record (zero where the format has none).
     pub at: Duration,
-    /// What was done to which bytes.
+    /// Kind and range.
     pub access: Access,
 }

@@ -14,7 +14,7 @@ impl Source {
         Self { is_chosen: chosen.is_some(), name: chosen }
     }
 
-    /// Whether `name` is the one. The first is, when none was chosen.
+    /// Whether `name` is that one. If none was chosen, the first one is.
     pub(super) fn admits(&mut self, name: &str) -> Result<bool, TraceErrorKind> {
         let first = self.name.get_or_insert_with(|| name.to_owned());
         if first == name || self.is_chosen {

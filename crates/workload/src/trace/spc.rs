@@ -11,7 +11,7 @@ use super::source::Source;
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 
-/// Whether a trace that begins with `line` is one of these.
+/// Whether `line` is the beginning of such a trace.
 pub(super) fn begins(line: &str) -> bool {
     Fields::parse(line).is_ok()
 }

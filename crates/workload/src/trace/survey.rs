@@ -1,5 +1,6 @@
-//! What a trace wants of a device, known before anything is written: its lines are all read once, so that one that
-//! cannot be understood, or a request that does not fit, is found then and not in the middle of a replay.
+//! The requirements of a trace for a device, before anything is written: all its lines are read
+//! once, so that a malformed line, or a request that does not fit, is found then and not in the
+//! middle of a replay.
 //!
 //! A trace of a large disk that touched little of it can be moved to a small one: see [`Rebase`].
 
@@ -19,11 +20,11 @@ use crate::limits::{REBASE_CHUNK_BYTES, REBASE_CHUNKS_MAX};
 pub struct Place {
     /// Its number, from 1.
     pub number: u64,
-    /// What it wants.
+    /// Its range.
     pub range: ByteRange,
 }
 
-/// What a trace wants.
+/// The requirements of a trace, and its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
     /// Requests.
@@ -36,12 +37,12 @@ pub struct Survey {
     pub flushes: u64,
     /// Discards among them.
     pub discards: u64,
-    /// Between the first and the last, in seconds.
+    /// Time between the first and the last request, in seconds.
     #[serde(rename = "seconds", serialize_with = "as_seconds")]
     pub duration: Duration,
-    /// Bytes that a device must have.
+    /// Least bytes of a device.
     pub size_bytes: u64,
-    /// Bytes that a device must have for the trace rebased; `None` when it touches too much for that.
+    /// Least bytes of a device for the rebased trace; `None` when it touches too much.
     pub rebased_size_bytes: Option<u64>,
     /// The request that ends last.
     #[serde(skip)]
@@ -67,7 +68,7 @@ impl Survey {
     /// Reads a trace to its end.
     ///
     /// # Errors
-    /// The first line that cannot be understood.
+    /// The first malformed line.
     pub fn of(records: impl IntoIterator<Item = Result<Record, TraceError>>) -> Result<Self, TraceError> {
         let mut survey = Self::default();
         let mut has_chunks = true;
@@ -83,7 +84,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Whether it changes what a device holds.
+    /// Whether it changes no content.
     pub fn is_read_only(&self) -> bool {
         self.writes + self.discards == 0
     }
@@ -111,23 +112,23 @@ impl Survey {
         }
     }
 
-    /// `false` when there are too many.
+    /// Notes the chunks of a range; `false` when there are too many.
     fn note_chunks(&mut self, range: ByteRange) -> bool {
         self.chunks.extend(range.offset / REBASE_CHUNK_BYTES..range.end().div_ceil(REBASE_CHUNK_BYTES));
         self.chunks.len() <= REBASE_CHUNKS_MAX
     }
 }
 
-/// Moves the parts of a disk that a trace touches together: chunk by chunk, in the order of their addresses, so that
-/// what was side by side stays so, and each offset keeps its place in its chunk.
+/// Moves the parts of a disk that a trace touches together: chunk by chunk, in the order of their
+/// addresses, so that adjacent chunks stay adjacent, and each offset keeps its place in its chunk.
 #[derive(Clone, Debug)]
 pub struct Rebase {
-    /// Chunks that are touched, ascending.
+    /// The touched chunks, ascending.
     chunks: Vec<u64>,
 }
 
 impl Rebase {
-    /// The record at its new place.
+    /// The record at its new address.
     ///
     /// # Panics
     /// For a record of another trace.

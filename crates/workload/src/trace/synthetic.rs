@@ -1,9 +1,10 @@
-//! Made-up traces for tests that must not depend on a recorded one.
+//! Synthetic traces for tests that must not depend on a recorded one.
 //!
-//! [`mixed`] looks like a busy virtual disk: skewed small requests, off 4 KiB boundaries like those of a guest's
-//! partition, with sequential runs between them. [`cyclic`] goes round in a circle, so that its miss ratio under LRU is
-//! known without any computation. [`lru_miss_ratio`] keeps an actual list in order of use and counts: slow, obvious,
-//! and independent of [`MissRatioCurve`](crate::miss_ratio::MissRatioCurve).
+//! [`mixed`] resembles a busy virtual disk: skewed small requests, off 4 KiB boundaries like those
+//! of a guest's partition, with sequential runs between them. [`cyclic`] is a loop whose miss ratio
+//! under LRU is known without any computation. [`lru_miss_ratio`] keeps an actual list in order of
+//! use and counts: slow, obvious, and independent of
+//! [`MissRatioCurve`](crate::miss_ratio::MissRatioCurve).
 
 use std::time::Duration;
 
@@ -62,7 +63,8 @@ pub fn cyclic(block_count: u64, rounds: u64) -> Vec<Record> {
     ranges.map(|range| Record { at: Duration::ZERO, access: Access { kind: AccessKind::Read, range } }).collect()
 }
 
-/// Share of block accesses that a cache of `cache_blocks` blocks with LRU eviction misses, counted by keeping the list.
+/// Share of block accesses that miss in a cache of `cache_blocks` blocks with LRU eviction, counted
+/// with a list.
 pub fn lru_miss_ratio(records: &[Record], cache_blocks: usize) -> f64 {
     let mut by_use: Vec<u64> = Vec::new();
     let (mut accesses, mut misses) = (0u64, 0u64);

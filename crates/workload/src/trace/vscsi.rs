@@ -5,9 +5,9 @@
 //! version 2:  0 command u16  2 version u16  4 serial u32     8 bytes u32    12 segments u32
 //!            16 block u64   24 time u64    32 response time u64
 //! ```
-//! The version is in the high byte of its field, the command is the SCSI operation code, blocks have 512 bytes, and
-//! times are microseconds. What commands without blocks ask is passed over. The layouts are as libCacheSim reads them
-//! (`traceReader/customizedReader/vscsi.h`).
+//! The version is in the high byte of its field, the command is the SCSI operation code, blocks
+//! have 512 bytes, and times are microseconds. Commands without blocks are skipped. The layouts are
+//! as libCacheSim reads them (`traceReader/customizedReader/vscsi.h`).
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -73,14 +73,14 @@ const WITHOUT_BLOCKS: [u16; 16] = [
 /// SYNCHRONIZE CACHE (10) and (16).
 const FLUSHES: [u16; 2] = [0x35, 0x91];
 
-/// Which of the two.
+/// One of the two layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     First,
     Second,
 }
 
-/// What both say.
+/// The fields of both.
 struct Fields {
     command: u16,
     version: u8,
@@ -90,13 +90,14 @@ struct Fields {
 }
 
 impl Layout {
-    /// That of a trace which begins with `head`, its first [`HEAD_BYTES`] or all there is; `None` when it is none.
+    /// The layout of a trace that begins with `head`, its first [`HEAD_BYTES`] or all of it; `None`
+    /// when it has neither.
     pub(super) fn of(head: &[u8]) -> Option<Self> {
         let is_of = |layout: &Self| {
             let mut records = head.chunks_exact(layout.record_bytes()).take(2).peekable();
             records.peek().is_some() && records.all(|bytes| layout.fields(bytes).version == layout.version())
         };
-        // A byte of this value is in no text.
+        // No text has a byte of this value.
         [Self::Second, Self::First].into_iter().find(is_of)
     }
 
@@ -165,7 +166,7 @@ impl Layout {
     }
 }
 
-/// Fills `bytes` as far as there are any.
+/// Fills `bytes` as far as the input has any. Returns the count.
 fn read_whole(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < bytes.len() {
@@ -280,7 +281,7 @@ mod tests {
     }
 
     proptest! {
-        /// Behind two records that say which layout it is, anything.
+        /// Any bytes behind two records that give the layout.
         #[test]
         fn any_bytes_are_read_without_a_panic(is_first: bool, rest in proptest::collection::vec(any::<u8>(), 0..200)) {
             let layout = if is_first { Layout::First } else { Layout::Second };

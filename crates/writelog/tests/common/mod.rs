@@ -21,7 +21,7 @@ pub use model::Model;
 use model::{fill, lock, random_range};
 use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, PersistentRegion, WriteLog};
 
-/// What kind of log.
+/// A durability and a destage order.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub durability: Durability,
@@ -33,7 +33,7 @@ pub fn format_options() -> FormatOptions {
     FormatOptions { uuid: Some(uuid::Uuid::from_bytes([7; 16])), ..FormatOptions::paper() }
 }
 
-/// Options that make everything happen often.
+/// Options with which everything happens often.
 pub fn open_options(executor: &Executor, kind: Kind, nvram: Option<Arc<dyn PersistentRegion>>) -> OpenOptions {
     let mut options = OpenOptions::new(Arc::new(executor.clock()));
     options.durability = kind.durability;
@@ -47,7 +47,7 @@ pub fn open_options(executor: &Executor, kind: Kind, nvram: Option<Arc<dyn Persi
     options.level2.idle = Duration::from_micros(700);
     options.level2.age_max = Duration::from_millis(20);
     options.level2.pause_max = Duration::from_micros(200);
-    // Gaps are read in two of the three orders, all nearly, and some.
+    // The order decides whether no gaps are read, nearly all, or some.
     options.level2.seek_bytes = match kind.order {
         DestageOrder::Lba => 64 << 10,
         DestageOrder::Log => 4 << 10,
@@ -84,7 +84,7 @@ pub fn write(executor: &mut Executor, device: &impl Device, offset: u64, bytes: 
     executor.block_on(writing).expect("nothing fails");
 }
 
-/// What a workload does.
+/// Parameters of a workload.
 #[derive(Clone)]
 pub struct Workload {
     pub seed: u64,
@@ -134,7 +134,7 @@ fn submit_one(
     let choice = if (85..92).contains(&choice) && !workload.has_zeroes { 50 } else { choice };
     match choice {
         0..30 => {
-            // A write that waits for its turn keeps no read waiting.
+            // A write that waits for admission keeps no read waiting.
             let first = lock(&model).acknowledged_in(range);
             let snapshot = lock(&model).snapshot(range);
             let completion = log.submit(Request::read(range.offset, Buffer::zeroed(range.length as usize)));

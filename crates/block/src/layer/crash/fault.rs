@@ -1,4 +1,5 @@
-//! Errors that a medium was told to answer with while its power is on, and what it does all the same.
+//! Faults: errors with which a medium answers on demand while its power is on, and what it does all
+//! the same.
 
 use base::range::ByteRange;
 
@@ -10,7 +11,7 @@ use crate::request::OperationKind;
 pub enum WriteEffect {
     /// Nothing changes.
     None,
-    /// It is carried out, and said to have failed.
+    /// It is carried out, and reported as failed.
     Whole,
     /// Some of its 512-byte units are stored, as the medium's seed draws.
     Torn,
@@ -18,10 +19,10 @@ pub enum WriteEffect {
     ByChance,
 }
 
-/// What a flush that fails on demand does to what was to become durable.
+/// What a flush that fails on demand does to the writes that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushEffect {
-    /// It stays volatile: a later flush makes it durable.
+    /// They stay volatile: a later flush makes them durable.
     None,
     /// Each write becomes durable, becomes so in part, or is lost, as the medium's seed draws; no later flush brings it
     /// back. Reads return what is left, as those of a disk that drops its cache.
@@ -30,7 +31,7 @@ pub enum FlushEffect {
     DropsUnseen,
 }
 
-/// How often an error is told.
+/// How often an error is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
     /// By this request only; the next one works.
@@ -53,7 +54,7 @@ pub(super) enum Effect {
     Flush(FlushEffect),
 }
 
-/// The orders, and the counts they go by.
+/// The ordered faults, and the counts of requests.
 #[derive(Default)]
 pub(super) struct Faults {
     reads_seen: u64,
@@ -66,7 +67,7 @@ pub(super) struct Faults {
 }
 
 struct Fault {
-    /// Ordinal of the request it strikes.
+    /// Ordinal of the request that it strikes.
     at: u64,
     reported: Reported,
     struck: Struck,
@@ -116,7 +117,7 @@ impl Faults {
         self.flushes_seen
     }
 
-    /// Counts a request and says how it fails, if it does.
+    /// Counts a request. Returns how it fails, if it does.
     pub(super) fn see(&mut self, kind: OperationKind, range: &ByteRange) -> Option<Struck> {
         match kind {
             OperationKind::Read => {

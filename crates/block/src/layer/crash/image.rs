@@ -7,7 +7,7 @@ use base::range::ByteRange;
 
 const PAGE_BYTES: usize = 4096;
 
-/// The content of a medium. What was never written reads as zero.
+/// The content of a medium. Bytes that were never written read as zero.
 #[derive(Clone, Default)]
 pub(super) struct Image {
     pages: BTreeMap<u64, Arc<[u8; PAGE_BYTES]>>,

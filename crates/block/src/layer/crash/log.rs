@@ -1,7 +1,8 @@
-//! The writes that are not durable yet: in flight, or completed and volatile; and what a power loss makes of them.
+//! The writes that are not durable yet, in flight or volatile, and what a power loss makes of them.
 //!
-//! Records are numbered as they come in flight. Two that overlap are never in flight together (the medium's range lock
-//! sees to it), so between overlapping ones the order of numbers is the order of completion.
+//! Records are numbered as they come in flight. Two that overlap are never in flight together
+//! (because of the medium's range lock), so between overlapping ones the order of numbers is the
+//! order of completion.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl Content {
     }
 }
 
-/// A write, or what is left of one after a later durable write took its place in part.
+/// A write, or the rest of one that a later durable write replaced in part.
 #[derive(Clone)]
 struct Record {
     id: WriteId,
@@ -73,7 +74,7 @@ impl Record {
         self.torn(random).for_each(|part| self.apply_part(part, image));
     }
 
-    /// Its atomic units, each there or not, as drawn.
+    /// Its atomic units that are stored, as drawn.
     fn torn(&self, random: &mut Random) -> impl Iterator<Item = ByteRange> {
         let ByteRange { offset, length } = self.range;
         (offset..offset + length)
@@ -82,7 +83,7 @@ impl Record {
             .filter(move |_| random.chance(0.5))
     }
 
-    /// What is left of it outside `range`: nothing, one piece or two.
+    /// The rest of it outside `range`: nothing, one piece or two.
     fn without(self, range: &ByteRange) -> impl Iterator<Item = Self> {
         let end = self.range.end();
         let (before_end, after_start) =
@@ -99,7 +100,7 @@ impl Record {
             .map(move |(start, end)| self.part(ByteRange { offset: start, length: end - start }))
     }
 
-    /// What of it is in `range`, which lies inside its own.
+    /// The part of it in `range`, which lies inside its own.
     fn part(&self, range: ByteRange) -> Self {
         Self { range, content: self.content.skipping(range.offset - self.range.offset), ..self.clone() }
     }
@@ -203,15 +204,16 @@ impl WriteLog {
         land_by_chance(&Vec::from(covered).iter().collect::<Vec<_>>(), durable, random);
     }
 
-    /// What reads return when nothing is left of what was lost: what is durable, and over it what is volatile.
+    /// The content that reads return after losses: what is durable, and over it what is volatile.
     pub(super) fn show(&self, durable: &Image) -> Image {
         let mut visible = durable.clone();
         self.volatile.iter().for_each(|record| record.apply(&mut visible));
         visible
     }
 
-    /// The same medium when whoever sent the writes in flight is gone, and the power is not: what was completed stays
-    /// volatile; of what is in flight `loss` decides what is carried out, and is volatile then.
+    /// The log after a restart of the host, without a power loss of the medium: completed writes
+    /// stay volatile; `loss` decides which writes in flight are carried out, and these are
+    /// volatile, too.
     pub(super) fn after_restart(&self, loss: Loss, visible: &mut Image) -> Self {
         let mut log = Self {
             id_next: self.id_next,
@@ -244,8 +246,8 @@ impl WriteLog {
         }
     }
 
-    /// Forgets volatile bytes in `range`: newer ones are durable, or it is gone, and a later flush must not bring the
-    /// old ones back.
+    /// Drops volatile bytes in `range`: newer ones are durable, or the range is cut off. A later
+    /// flush must not bring the old ones back.
     pub(super) fn supersede(&mut self, range: &ByteRange) {
         if self.volatile.iter().any(|record| record.range.overlaps(range)) {
             self.volatile = self.volatile.drain(..).flat_map(|record| record.without(range)).collect();
@@ -257,7 +259,7 @@ impl WriteLog {
         self.volatile_bytes = self.volatile.iter().map(|record| record.range.length).sum();
     }
 
-    /// Lets the power loss decide what of the log reaches `image`, which holds what is durable.
+    /// Applies to `image`, the durable content, the writes of the log that survive a power loss.
     pub(super) fn land(&self, image: &mut Image, loss: Loss) {
         match loss {
             Loss::All => {}
@@ -287,7 +289,7 @@ fn land_by_chance(records: &[&Record], image: &mut Image, random: &mut Random) {
     }
 }
 
-/// What lands of one write.
+/// Whether a write lands.
 #[derive(Clone, Copy)]
 enum Fate {
     Nothing,

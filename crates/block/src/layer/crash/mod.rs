@@ -6,37 +6,39 @@
 //!                   └── power lost: each write that is in flight or volatile lands whole, in part of its
 //!                       512-byte units, or not at all, by seed; whatever is durable stays
 //! ```
-//! - Power fails at a chosen mutating request ([`Power::fail_write`], counted from 0 over all devices on that power) or
-//!   when the test says so ([`Power::lose`]). The request it fails at lands in units drawn from the seed. From then on
-//!   every request fails with [`ErrorKind::Gone`], those in flight included.
+//! - Power fails at a chosen mutating request ([`Power::fail_write`], counted from 0 over all
+//!   devices on that power) or on the test's command ([`Power::lose`]). The request it fails at
+//!   lands in units drawn from the seed. From then on every request fails with [`ErrorKind::Gone`],
+//!   those in flight included.
 //! - Of several writes not yet durable any subset may land, so later ones may land and earlier ones not. Where two
 //!   overlap, the later one's bytes win if both land: writes in flight that overlap are carried out in the order of
 //!   their submission.
-//! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be asked several times, with
-//!   other seeds, to see other outcomes of the same crash.
+//! - [`CrashLayer::after_power_loss`] is the device that the next start finds. It may be called
+//!   several times, with other seeds, for other outcomes of the same crash.
 //!
-//! - [`CrashLayer::after_restart`] is the medium that the next start finds when only the *other* side stopped: a host
-//!   that restarts, while the LUN keeps its power. Nothing becomes durable by it and nothing is lost; what is volatile
-//!   is lost by a power loss after it.
-//! - Requests fail on demand, once or for good ([`Reported`]). A write that fails may have been carried out, wholly or
-//!   in part ([`WriteEffect`]); a flush that fails may have dropped what it was to make durable ([`FlushEffect`]).
-//! - A medium without writes that are durable by themselves (FUA) is this one under the layer
-//!   [`shared_flush`](super::shared_flush).
+//! - [`CrashLayer::after_restart`] is the medium that the next start finds when only the *other*
+//!   side stopped: a host restarts, and the LUN keeps its power. This makes nothing durable, and
+//!   loses nothing; volatile data is lost by a later power loss.
+//! - Requests fail on demand, once or for good ([`Reported`]). A write that fails may have been
+//!   carried out, wholly or in part ([`WriteEffect`]); a flush that fails may have dropped the data
+//!   it covers ([`FlushEffect`]).
+//! - A medium without FUA, that is without writes that are durable by themselves, is this one under
+//!   the layer [`shared_flush`](super::shared_flush).
 //!
-//! | what the other side sees | made by |
+//! | seen by the other side | made by |
 //! |---|---|
 //! | the power of this medium fails | [`CrashLayer::after_power_loss`] |
 //! | the host fails, this medium does not | [`CrashLayer::after_restart`] |
 //! | the host fails, and later this medium | `after_restart`, then `after_power_loss` |
 //! | a flush fails, nothing is lost | [`CrashLayer::fail_flush_as`] with [`FlushEffect::None`] |
-//! | a flush fails and drops, told once (Linux's `fsync`) | with [`FlushEffect::DropsUnseen`] and [`Reported::Once`] |
+//! | a flush fails and drops, reported once (`fsync`) | with [`FlushEffect::DropsUnseen`] and [`Reported::Once`] |
 //! | a disk drops its cache | with [`FlushEffect::Drops`] |
-//! | it loses what is volatile and goes on, and says so | [`CrashLayer::lose_cache`] |
-//! | it grows, and says so | [`CrashLayer::grow`] |
+//! | it loses volatile data and goes on, with an event | [`CrashLayer::lose_cache`] |
+//! | it grows, with an event | [`CrashLayer::grow`] |
 //! | it has another size at the next start | [`CrashLayer::resize`] |
 //! | one read fails | [`CrashLayer::fail_read_once`] |
-//! | others write to it, it becomes another disk | [`CrashLayer::publish`] |
-//! | a write fails, and nobody knows what is there | [`CrashLayer::fail_write_as`] with [`WriteEffect::ByChance`] |
+//! | another host writes to it, or it becomes another disk | [`CrashLayer::publish`] |
+//! | a write fails, with an unknown effect | [`CrashLayer::fail_write_as`] with [`WriteEffect::ByChance`] |
 //!
 //! Tests that try each of many crashes go through them by [`CrashTest`], which repeats a single one on demand.
 //!
@@ -93,7 +95,7 @@ struct Timing {
 }
 
 struct Medium {
-    /// As it was at the start, but for the size.
+    /// The geometry at the start; the size may have changed since.
     geometry: Geometry,
     size_bytes: AtomicU64,
     identity: Identity,
@@ -106,11 +108,11 @@ struct Medium {
 }
 
 struct State {
-    /// What reads return while the power is on.
+    /// The content that reads return while the power is on.
     visible: Image,
-    /// What is there whatever happens.
+    /// The durable content.
     durable: Image,
-    /// What is neither nothing nor durable yet.
+    /// The writes that are not durable yet.
     log: WriteLog,
     faults: Faults,
     random: Random,
@@ -130,7 +132,8 @@ impl CrashLayer {
         Self::assemble(geometry, identity, seed, power, (image.clone(), image, WriteLog::default()))
     }
 
-    /// With what reads return, what is durable, and what is neither nothing nor durable.
+    /// A medium with this visible content, durable content, and log of writes that are not durable
+    /// yet.
     fn assemble(
         geometry: Geometry,
         identity: Identity,
@@ -187,8 +190,8 @@ impl CrashLayer {
         change(Arc::get_mut(&mut self.medium).expect("a medium is configured before it is shared"));
     }
 
-    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at once. They are carried
-    /// out by `workers`, whose [`run`](Workers::run) must be polled: it is the medium's motor.
+    /// Makes requests take time, drawn from the medium's seed, so that several are in flight at
+    /// once. `workers` carry them out; their [`run`](Workers::run) must be polled.
     #[must_use]
     pub fn with_latency(mut self, clock: Arc<dyn Clock>, latency: Latency, workers: &Workers) -> Self {
         self.timing = Some(Timing { clock, latency, workers: workers.clone() });
@@ -257,38 +260,38 @@ impl CrashLayer {
         self.medium.lock().faults.fail_reads_of(range);
     }
 
-    /// Forgets all errors ordered so far. A lost power stays lost.
+    /// Removes all faults ordered so far. A lost power stays lost.
     pub fn heal(&self) {
         self.medium.lock().faults.heal();
     }
 
-    /// Says to whoever follows the medium that this has happened to it.
+    /// Publishes an event to the subscribers of the medium.
     pub fn publish(&self, event: &Event) {
         self.medium.events.publish(event);
     }
 
-    /// Loses what was completed and is volatile, in whole or in part as drawn, and says so: a disk whose power was away
-    /// for a moment.
+    /// Loses volatile data, in whole or in part as drawn, and publishes the event: a disk whose
+    /// power was away for a moment.
     pub fn lose_cache(&self) {
         self.lose_cache_silently();
         self.publish(&Event::WritesLost);
     }
 
-    /// The same without saying so: whoever calls this does, by [`CrashLayer::publish`].
+    /// The same without the event: the caller publishes it by [`CrashLayer::publish`].
     pub fn lose_cache_silently(&self) {
         let State { visible, durable, log, random, .. } = &mut *self.medium.lock();
         log.lose(log.completed_count(), durable, random);
         *visible = log.show(durable);
     }
 
-    /// Has this size from now on, which is no smaller, and says so.
+    /// Grows to this size, which is no smaller, and publishes the event.
     pub fn grow(&self, size_bytes: u64) {
         self.medium.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
         self.publish(&Event::Resized(self.geometry()));
     }
 
-    /// Has this size from now on, and says nothing: nobody uses it. What lies beyond the end of a smaller one is gone,
-    /// and zero if it is as large again.
+    /// Changes to this size without an event, while no layer uses it. Data beyond the end of a
+    /// smaller one is gone, and zero if it grows again.
     pub fn resize(&self, size_bytes: u64) {
         let State { visible, durable, log, .. } = &mut *self.medium.lock();
         let beyond = ByteRange { offset: size_bytes, length: self.geometry().size_bytes.saturating_sub(size_bytes) };
@@ -298,14 +301,15 @@ impl CrashLayer {
         self.medium.size_bytes.store(size_bytes, Ordering::Release);
     }
 
-    /// What is at `offset` whatever happens: the durable bytes, past all caches. Bytes past the end read as zero.
+    /// The durable bytes at `offset`, without all caches. Bytes past the end read as zero.
     pub fn durable_bytes(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         self.medium.lock().durable.load(offset, &mut bytes);
         bytes
     }
 
-    /// Overwrites durable bytes without anybody noticing, as a medium that rots would: visible at once and for ever.
+    /// Overwrites durable bytes without any event, as a medium that rots would: visible at once and
+    /// for ever.
     pub fn corrupt(&self, offset: u64, bytes: &[u8]) {
         let mut state = self.medium.lock();
         state.durable.store(offset, bytes);
@@ -331,16 +335,16 @@ impl CrashLayer {
         self.successor(power, (image.clone(), image, WriteLog::default()))
     }
 
-    /// Takes the power from whoever uses this medium, and not from the medium: what the next start finds, on a new
-    /// power. Writes in flight are carried out whole, in part or not at all, by the medium's seed, and are volatile
-    /// then as all that was completed.
+    /// Restarts the host of this medium, which keeps its power. Returns the medium that the next
+    /// start finds, on a new power. Writes in flight are carried out whole, in part or not at all,
+    /// by the medium's seed, and then are volatile like the completed ones.
     #[must_use]
     pub fn after_restart(&self) -> Self {
         self.after_restart_as(Loss::Seeded(self.medium.seed), &Power::new())
     }
 
-    /// The same with a chosen outcome of what is in flight (without a seed nothing of it is carried out), and on a
-    /// chosen power.
+    /// The same with a chosen outcome for writes in flight (without a seed none is carried out),
+    /// and on a chosen power.
     #[must_use]
     pub fn after_restart_as(&self, loss: Loss, power: &Power) -> Self {
         self.medium.power.lose();
@@ -371,10 +375,11 @@ impl CrashLayer {
                 }
             });
         };
-        // In flight from now on, unless an earlier request is in the way.
+        // In flight from now on, unless it has to wait for an earlier request.
         let early = place.try_take();
         let begun = early.is_some().then(|| medium.begin(&mut action, Some(&timing)));
-        // A medium goes on by itself, whether or not anybody polls the completion: others may wait behind this request.
+        // It goes on whether or not the completion is polled: other requests may wait behind this
+        // one.
         let (completion, sender) = Completion::slot();
         timing.workers.clone().spawn(async move {
             let (_guard, begun) = match (early, begun) {
@@ -394,7 +399,7 @@ impl CrashLayer {
     }
 }
 
-/// A request that was let in.
+/// A request with its place.
 enum Action {
     Read { range: ByteRange },
     Write { range: ByteRange, content: Content, is_fua: bool, id: Option<WriteId> },
@@ -403,7 +408,7 @@ enum Action {
 }
 
 impl Action {
-    /// The request as the medium sees it, and the buffer that goes back.
+    /// The action of a request, and the buffer that is returned.
     fn of(operation: Operation, range: ByteRange, completed_count: u64) -> (Self, Buffer) {
         let zeroes = |is_fua| Self::Write { range, content: Content::Zeroes, is_fua, id: None };
         match operation {
@@ -441,7 +446,7 @@ impl Medium {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the action in flight and says when it ends, or `None` when the power is lost.
+    /// Puts the action in flight. Returns when it ends, or `None` when the power is lost.
     fn begin(&self, action: &mut Action, timing: Option<&Timing>) -> Option<Instant> {
         let mut state = self.lock();
         if self.power.is_lost() {
@@ -480,7 +485,7 @@ impl Medium {
         Response::done(buffer)
     }
 
-    /// What a request that fails on demand does all the same.
+    /// Applies the effect of a request that fails on demand.
     fn end_with(&self, action: Action, effect: Effect, state: &mut State) {
         let State { visible, durable, log, random, .. } = state;
         match (action, effect) {
@@ -524,7 +529,8 @@ impl Device for CrashLayer {
         let is_mutation = request.is_mutation();
         let mut place = if is_mutation { medium.ranges.exclusive(range) } else { medium.ranges.shared(range) };
         if is_mutation && medium.power.see_write() {
-            // The power fails at this request. It lands in part, unless an earlier one kept it in line.
+            // The power fails at this request. It lands in part, unless it still waited for an
+            // earlier one.
             let is_in_flight = place.try_take().is_some();
             let (action, buffer) = Action::of(request.operation, range, 0);
             if let (true, Action::Write { range, content, .. }) = (is_in_flight, action) {

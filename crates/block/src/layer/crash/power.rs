@@ -1,4 +1,4 @@
-//! The power that one or more media hang on: it is there, or it is lost for good.
+//! The power of one or more media: it is on, or lost for good.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl Power {
-    /// A power that lasts.
+    /// A power that is on.
     pub fn new() -> Self {
         Self::default()
     }
@@ -29,7 +29,7 @@ impl Power {
         self.lock().fails_at = Some(nth);
     }
 
-    /// Fails now. What was not durable is in the hands of each medium's seed.
+    /// Fails now. Each medium's seed decides about its writes that are not durable.
     pub fn lose(&self) {
         let mut state = self.lock();
         if !std::mem::replace(&mut state.is_lost, true) {
@@ -49,13 +49,13 @@ impl Power {
         self.lock().writes_seen
     }
 
-    /// A medium's subscribers learn when the power fails.
+    /// Registers a medium, whose subscribers get an event when the power fails.
     pub(super) fn attach(&self, hub: EventHub) {
         self.lock().hubs.push(hub);
     }
 
-    /// Counts a mutating request, and says whether it finds the power lost or loses it. Media do this themselves; what
-    /// else hangs on a power, as persistent memory does, counts its own.
+    /// Counts a mutating request. Returns whether the power is lost, or fails at it. Media call
+    /// this themselves; other things on a power, such as persistent memory, count their own.
     pub fn see_write(&self) -> bool {
         let mut state = self.lock();
         if state.is_lost {

@@ -1,29 +1,30 @@
-//! Which crashes a test tries, and how one of them is tried again.
+//! The crashes that a test tries, and how one of them is repeated.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `FOREBAY_SEEDS` | how many seeds a test takes instead of its own few: a soak |
 //! | `FOREBAY_SEED` | the one seed to take |
-//! | `FOREBAY_CRASH_AT` | the one crash to try with each seed: the number of the write, or of whatever else the test counts |
+//! | `FOREBAY_CRASH_AT` | the one crash to try with each seed: the write's number, or that of another event |
 //!
 //! A test that fails prints the command that repeats the failing crash alone.
 
 use std::env;
 use std::fmt::Write as _;
 
-/// Crashes that a test needs at least, unless it says otherwise: a workload with fewer writes tests nothing.
+/// Fewest crashes of a test by default: a workload with fewer writes tests nothing.
 const CRASHES_MIN: u64 = 10;
 
-/// One test that tries crashes. Made by [`crash_test!`](crate::crash_test), which knows where it stands.
+/// One test that tries crashes. Made by [`crash_test!`](crate::crash_test), which fills in the
+/// test's name.
 pub struct CrashTest {
     package: &'static str,
     target: &'static str,
-    /// Crashes below which nothing was tested.
+    /// Fewest crashes; with fewer the test fails.
     crashes_min: u64,
     wanted: Wanted,
 }
 
-/// What the environment asks for.
+/// The variables of the environment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wanted {
     seeds: Option<u64>,
@@ -50,21 +51,24 @@ impl CrashTest {
         Self { package, target, crashes_min: CRASHES_MIN, wanted: Wanted::from_environment() }
     }
 
-    /// For a workload that writes so seldom that each seed has these few crashes: an opening, a change of a superblock.
+    /// For a workload with so few writes that each seed has only these crashes: an opening, a
+    /// change of a superblock.
     #[must_use]
     pub fn of_few_crashes(self, crashes_min: u64) -> Self {
         Self { crashes_min, ..self }
     }
 
-    /// `count` seeds, from `first` on with `step` between them; as many as a soak asks for; or the one to be repeated.
+    /// `count` seeds, from `first` on with `step` between them; in a soak as many as it wants; or
+    /// the one to be repeated.
     pub fn seeds(&self, first: u64, count: u64, step: u64) -> impl Iterator<Item = u64> + use<> {
         let Wanted { seeds, seed, .. } = self.wanted;
         let count = if seed.is_some() { 1 } else { seeds.unwrap_or(count) };
         (0..count).map(move |index| seed.unwrap_or(first + index * step))
     }
 
-    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with the one to be
-    /// repeated. `seed` is the one of [`seeds`](Self::seeds) from which all else in the run follows.
+    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with
+    /// the crash to be repeated. `seed` is the one of [`seeds`](Self::seeds) from which everything
+    /// in the run follows.
     ///
     /// # Panics
     /// When `run` does, having printed how to repeat it; when there are so few crashes that nothing was tested; or more
@@ -82,7 +86,7 @@ impl CrashTest {
         for nth in 0..crashes_max {
             let _printed = self.on_panic(seed, Some(nth));
             if !run(nth) {
-                // Among the seeds of a soak there are some that hardly write, and many that do.
+                // Of the seeds of a soak some write little, and many write enough.
                 let is_enough = nth >= self.crashes_min || self.wanted.seeds.is_some() || self.wanted.seed.is_some();
                 assert!(is_enough, "a workload that can crash at {nth} places tests nothing");
                 return;
@@ -91,8 +95,8 @@ impl CrashTest {
         panic!("the workload of seed {seed} still crashed at {crashes_max}: raise the bound or look for a write loop");
     }
 
-    /// Prints the command that repeats this run if the test panics while the answer lives. For what
-    /// [`crash_at_every`](Self::crash_at_every) does not fit.
+    /// Prints the command that repeats this run if the test panics while the returned value lives.
+    /// For tests that do not fit [`crash_at_every`](Self::crash_at_every).
     #[must_use = "it prints when it is dropped in a panic"]
     pub fn on_panic(&self, seed: u64, crash_at: Option<u64>) -> OnPanic {
         OnPanic { command: self.command(seed, crash_at) }
@@ -107,7 +111,7 @@ impl CrashTest {
         let is_inside = self.target == self.package.replace('-', "_");
         let target = if is_inside { "--lib".to_owned() } else { format!("--test {}", self.target) };
         let _ = write!(command, "cargo test -p {} {target}", self.package);
-        // The thread of a test has its name.
+        // The thread of a test is named after it.
         if let Some(name) = std::thread::current().name().filter(|name| *name != "main") {
             let _ = write!(command, " -- --exact {name}");
         }
@@ -115,7 +119,7 @@ impl CrashTest {
     }
 }
 
-/// See [`CrashTest::on_panic`].
+/// Prints the command that repeats a run, on a panic; see [`CrashTest::on_panic`].
 pub struct OnPanic {
     command: String,
 }

@@ -15,7 +15,7 @@ fn read(disk: &CrashLayer, offset: u64, length: usize) -> Vec<u8> {
     block_on(disk.read(offset, Buffer::zeroed(length))).expect("the power is on").to_vec()
 }
 
-/// Every 512-byte unit must be of one byte; this is that byte for each.
+/// The byte of each 512-byte unit, which must be filled with it.
 fn units(bytes: &[u8]) -> Vec<u8> {
     for unit in bytes.chunks(ATOMIC_UNIT_BYTES as usize) {
         assert!(unit.iter().all(|byte| *byte == unit[0]), "a unit is torn");
@@ -221,8 +221,8 @@ fn several_writes_are_in_flight_when_the_power_fails() {
     }
 }
 
-/// With random latencies, overlapping writes still end in the order of their submission, and reads see what came before
-/// them.
+/// With random latencies, overlapping writes still end in the order of their submission, and a read
+/// sees all writes before it.
 #[test]
 fn overlapping_requests_keep_their_order() {
     for seed in 0..30 {
@@ -234,14 +234,15 @@ fn overlapping_requests_keep_their_order() {
         executor.spawn(async move { running.run().await });
         let device = disk.clone();
         executor.block_on(async move {
-            // Dropped: they finish on the workers, in their order all the same.
+            // Dropped completions: the requests finish on the workers, in their order all the same.
             for fill in 1..=5 {
                 drop(device.write(0, Buffer::copy_of(&[fill; 1024]), false));
             }
             let early = device.read(0, Buffer::zeroed(1024));
             drop(device.write(512, Buffer::copy_of(&[6; 1024]), false));
             let late = device.read(0, Buffer::zeroed(2048));
-            // The later one is awaited first: what it waits for goes on by itself.
+            // The later one is awaited first: the earlier one, for which it waits, goes on by
+            // itself.
             let (late, early) = (late.await.expect("the power is on"), early.await.expect("the power is on"));
             assert_eq!(units(&early), [5, 5]);
             assert_eq!(units(&late), [5, 6, 6, 0]);
@@ -250,7 +251,8 @@ fn overlapping_requests_keep_their_order() {
     }
 }
 
-/// A flush covers what completed before it was submitted, and a write that completes while it runs is not promised.
+/// A flush covers the writes completed before it was submitted, and not one that completes while it
+/// runs.
 #[test]
 fn a_flush_covers_what_was_completed_before_it() {
     let mut executor = Executor::in_order();
@@ -295,7 +297,8 @@ fn a_restart_of_the_other_side_loses_nothing_and_makes_nothing_durable() {
     }
 }
 
-/// What the host had sent and not heard of is there, in part or not, and volatile as all else.
+/// Writes that the host had sent without an answer may be carried out, in part or not, and are
+/// volatile.
 #[test]
 fn writes_in_flight_at_a_restart_may_be_carried_out() {
     let mut outcomes = BTreeSet::new();
@@ -336,7 +339,7 @@ fn a_flush_that_fails_may_drop_what_it_was_to_make_durable() {
             lost_count += u32::from(durable.contains(&1));
             let seen = units(&read(&disk, 0, 2048));
             assert_eq!(seen, if effect == FlushEffect::Drops { durable.clone() } else { vec![2; 4] });
-            // What came after it is flushed as ever.
+            // Later writes are flushed as usual.
             write(&disk, 4096, 3, 512, false).expect("the power is on");
             disk.heal();
             block_on(disk.flush()).expect("it is healed");

@@ -1,4 +1,4 @@
-//! One request, from the range lock to its answer, over as many paths as it takes.
+//! One request, from the range lock to its answer, through as many paths as it takes.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::limits::{ACCESS_WAIT, ACCESS_WAIT_MAX};
 use crate::range_lock::{Acquire, RangeGuard};
 use crate::request::{Operation, Request, Response};
 
-/// A request that can be made again from what its failure gave back.
+/// A request that can be repeated with the buffer that its failure returned.
 #[derive(Clone, Copy)]
 enum Again {
     Read { length: usize },
@@ -24,7 +24,8 @@ enum Again {
 }
 
 impl Again {
-    /// What `request` asks for, and its buffer; `is_durable` makes changes durable ones.
+    /// The repeatable form of `request`, and its buffer; `is_durable` makes every change a durable
+    /// one.
     fn of(request: Request, is_durable: bool) -> (Self, Buffer) {
         match request.operation {
             Operation::Read { buffer } => (Self::Read { length: buffer.len() }, buffer),
@@ -41,7 +42,7 @@ impl Again {
         }
     }
 
-    /// The request, unless its bytes went down with a path.
+    /// The request once more; `None` if its buffer was lost with a path.
     fn request(self, offset: u64, buffer: Buffer) -> Option<Request> {
         Some(match self {
             Self::Read { length } if buffer.len() == length => Request::read(offset, buffer),
@@ -56,7 +57,8 @@ impl Again {
     }
 }
 
-/// Carries `request` out, which was checked and is about `range`. Its place in line is taken by the call.
+/// Carries out `request`, which was checked and has this `range`. It takes its place among
+/// overlapping requests in this call.
 pub(super) fn carry_out(
     shared: &Arc<Shared>,
     range: ByteRange,
@@ -103,8 +105,8 @@ fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place 
     }
 }
 
-/// From path to path, as long as they say that nothing was done, and from the first again where that was for their
-/// access states.
+/// Tries path after path while each reports that nothing was done, and from the first again if they
+/// refused it for their access states.
 async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
     let offset = request.offset;
     let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());
@@ -128,7 +130,7 @@ async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutat
                 shared.paths.note_refusal(path);
                 last = Some(error.clone());
             }
-            // One that was refused before may still be let through elsewhere: that is the error to act on.
+            // A path that refused it for its access state may still let it through: keep that error.
             Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::TimedOut) => {
                 let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
                 last = if is_refused { last } else { Some(error.clone()) };

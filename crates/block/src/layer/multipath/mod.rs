@@ -1,31 +1,33 @@
 //! Several paths to one unit: sessions through different portals, as one device.
 //!
-//! The danger of paths is the stale write: one that was given to a path whose answer never came, was given to another
-//! and done, and then lands after all, over something newer. What is kept true against it:
+//! The danger of paths is the stale write: given to a path that never answers, given to another
+//! path and done there, it then still lands through the first one, over something newer. Against it
+//! these hold:
 //!
-//! - **A request stays with its path.** A path is a session of its own that looks for its target by itself; when it is
-//!   back it is the *same* session reinstated, by which the target has ended what the old one left behind (RFC 7143
-//!   6.3.5), and only then it issues again what it has. So no write is ever under way through two sessions. New
-//!   requests go to other paths meanwhile.
-//! - **What was certainly not done goes to another path.** That is what the errors `Gone`, `TimedOut` and `NoAccess`
-//!   say; nothing else is repeated here. A path that refuses a request for its access state is avoided until
-//!   [`Multipath::set_access`] says otherwise; while all of them refuse it, as between two states, the request is tried
-//!   again for a minute.
-//! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the range lock keeps it:
-//!   a change waits for the answers of earlier requests that it touches.
+//! - **A request stays with its path.** A path is a session of its own that looks for its target by
+//!   itself. When it is back it is the *same* session reinstated, so the target has ended the
+//!   commands that the old one left behind (RFC 7143 6.3.5), and only then it issues its requests
+//!   again. So no write is ever under way through two sessions. New requests go to other paths
+//!   meanwhile.
+//! - **A request that was certainly not carried out goes to another path**: after the errors
+//!   `Gone`, `TimedOut` and `NoAccess`, and no others. A path that refuses a request for its access
+//!   state is avoided until [`Multipath::set_access`] changes that; while all of them refuse it, as
+//!   between two states, the request is tried again for a minute.
+//! - **Overlapping requests wait for each other.** Two sessions have no order between them, so the
+//!   range lock keeps it: a change waits for the answers of earlier requests that overlap it.
 //! - **A change whose outcome its path does not know keeps its range in doubt** for as long as the path has not been
 //!   back: it may still land. Changes of that range fail with `Busy` until then. Reads go on: they find it done or not,
 //!   as after any unknown outcome.
-//! - **No path keeps anything to write again.** Of a unit with a volatile cache an initiator keeps copies of writes
-//!   until a flush, and writes them again after a power loss of the unit, which could be over what came through another
-//!   path. So with more than one path and such a unit, every write is sent with FUA, and discards become durable
-//!   zeroes.
+//! - **No path keeps writes to repeat them.** Of a unit with a volatile cache an initiator keeps
+//!   copies of writes until a flush, and writes them again after a power loss of the unit; that
+//!   could overwrite newer data from another path. So with more than one path and such a unit,
+//!   every write is sent with FUA, and discards become durable zeroes.
 //!
-//! A flush goes to one path: the cache it is about is the unit's.
+//! A flush goes to one path: it is about the unit's cache.
 //!
 //! | path | takes new requests |
 //! |---|---|
-//! | online, best access state there is (ALUA: optimized before non-optimized) | by the policy |
+//! | online, in the best access state (ALUA: optimized before non-optimized) | by the policy |
 //! | offline, or in a state without access | only when there is no other |
 
 mod carry;
@@ -55,7 +57,7 @@ pub use path::{Access, Path, Policy};
 use paths::Paths;
 use shared::Shared;
 
-/// The paths as one device.
+/// The paths to one unit as one device.
 pub struct Multipath {
     shared: Arc<Shared>,
     workers: Workers,
@@ -86,13 +88,13 @@ impl Multipath {
         self.shared.paths.describe()
     }
 
-    /// Notes how a path reaches the unit.
+    /// Sets the access state of a path.
     pub fn set_access(&self, path: usize, access: Access) {
         self.shared.paths.set_access(path, access);
     }
 
-    /// Passes on the paths' events and carries on what nobody awaits. It never ends; dropping it is the end of the
-    /// device.
+    /// Passes on the paths' events, and carries on requests that are not awaited. It never ends;
+    /// the device ends when it is dropped.
     pub async fn run(&self) {
         let mut workers = pin!(self.workers.run());
         poll_fn(|context| {
@@ -104,7 +106,7 @@ impl Multipath {
     }
 }
 
-/// Different units behind the paths of one would be the end of their data.
+/// Refuses paths to different units: writing to both as one would destroy their data.
 fn check_same(paths: &[SharedDevice]) -> Result<(), Error> {
     let names = |path: &SharedDevice| {
         let Identity { unit, serial, .. } = path.identity();
@@ -126,7 +128,7 @@ impl Device for Multipath {
         self.shared.paths.geometry()
     }
 
-    /// The same whichever path is first: where targets differ, the name that sorts first.
+    /// Independent of the order of paths: where target names differ, the one that sorts first.
     fn identity(&self) -> Identity {
         self.shared.paths.identity()
     }

@@ -1,8 +1,8 @@
-//! A path, how it reaches the unit, and which of several is taken.
+//! A path, its access state, and the policy that chooses among paths.
 
 use std::str::FromStr;
 
-/// Which of the paths that are equally good takes a request.
+/// Which of several equally good paths takes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The first.
@@ -33,7 +33,7 @@ impl FromStr for Policy {
 /// How a path reaches the unit (SPC-4 5.15.2, asymmetric access states), the best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// Active/optimized, or nothing was said.
+    /// Active/optimized, or not reported.
     #[default]
     Optimized,
     /// Active/non-optimized.
@@ -56,12 +56,12 @@ impl Access {
 /// One path as `status` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Whether it answers, as far as its events tell.
+    /// Whether it answers, according to its events.
     pub is_online: bool,
-    /// How it reaches the unit.
+    /// Its access state.
     pub access: Access,
     /// Requests given to it so far.
     pub request_count: u64,
-    /// Changes whose outcome it does not know, and which may still land.
+    /// Changes with unknown outcome on this path, which may still land.
     pub doubt_count: usize,
 }

@@ -1,11 +1,11 @@
-//! The paths' states: what their events said, and which of them takes the next request.
+//! The states of all paths, from their events, and the choice of the path for the next request.
 //!
-//! | a path says | the device says |
+//! | event of a path | event of the device |
 //! |---|---|
 //! | offline | offline, when no path is left |
 //! | back | back, when there was none |
-//! | identity changed | nothing is given to the path any more; the same, when no path is left |
-//! | resized | resized, when that is news |
+//! | identity changed | the path gets no more requests; the same event, when no path is left |
+//! | resized | resized, when the size is new |
 //! | writes lost, invalidated, missed | the same |
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,14 +23,14 @@ pub(super) struct Paths {
     devices: Vec<SharedDevice>,
     policy: Policy,
     hub: EventHub,
-    /// Short sections; calls of paths inside it only look.
+    /// Short sections; calls to paths inside only read their state.
     state: Mutex<State>,
 }
 
 struct State {
     receivers: Vec<EventReceiver>,
     states: Vec<PathState>,
-    /// Where round robin goes on.
+    /// The path after the last one chosen, for round robin.
     turn: usize,
     geometry: Geometry,
 }
@@ -41,7 +41,7 @@ struct PathState {
     is_another_unit: bool,
     access: Access,
     request_count: u64,
-    /// Changes that may still land through it.
+    /// Ranges of changes that may still land through it.
     doubts: Vec<ByteRange>,
 }
 
@@ -113,7 +113,7 @@ impl Paths {
             Policy::RoundRobin => state.turn,
         };
         let in_turn = (0..count).map(|index| (start + index) % count).filter(|path| !tried.contains(path));
-        // A retry that would only wait for another path to come back is no better than the error that there is.
+        // To wait for another path to come back would be no better than the error of the first.
         let usable = in_turn.filter(|&path| tried.is_empty() || state.states[path].is_online());
         let path = usable.min_by_key(|&path| {
             let path = &state.states[path];
@@ -124,7 +124,8 @@ impl Paths {
         Some((path, &self.devices[path]))
     }
 
-    /// Notes that `path` does not know what came of a change of `range`. One whose session is there has ended it.
+    /// Notes a change of `range` with unknown outcome on `path`. If the path is online its session
+    /// has ended the change already.
     pub(super) fn doubt(&self, path: usize, range: ByteRange) {
         self.drain();
         let mut state = self.lock();
@@ -133,14 +134,14 @@ impl Paths {
         }
     }
 
-    /// The path through which a change may still land that touches `range`.
+    /// The path through which a change that touches `range` may still land.
     pub(super) fn doubtful(&self, range: ByteRange) -> Option<usize> {
         self.drain();
         let touches = |state: &PathState| state.doubts.iter().any(|doubt| doubt.overlaps(&range));
         self.lock().states.iter().position(touches)
     }
 
-    /// Takes what the paths said; woken by more.
+    /// Handles the events of all paths; the context is woken by more.
     pub(super) fn poll_events(&self, context: &mut Context<'_>) {
         self.take_events(|receiver| match receiver.poll_receive(context) {
             Poll::Ready(event) => Some(event),
@@ -148,7 +149,7 @@ impl Paths {
         });
     }
 
-    /// Takes what the paths have said by now: decisions are made on the latest.
+    /// Handles the events received so far, so that decisions use the latest states.
     fn drain(&self) {
         self.take_events(EventReceiver::try_receive);
     }
@@ -166,7 +167,7 @@ impl Paths {
         news.iter().for_each(|event| self.hub.publish(event));
     }
 
-    /// Notes what a path said; what the device says then.
+    /// Handles an event of a path. Returns the event of the device that follows.
     fn handle_event(&self, state: &mut State, path: usize, event: Event) -> Option<Event> {
         let was_online = state.states.iter().any(PathState::is_online);
         match event {

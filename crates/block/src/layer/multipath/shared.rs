@@ -1,4 +1,4 @@
-//! What requests under way keep of the device.
+//! The part of the device that requests under way keep alive.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use base::clock::Clock;
 use super::paths::Paths;
 use crate::range_lock::RangeLock;
 
-/// What requests under way keep, too.
+/// The part of the device that requests under way keep alive.
 pub(super) struct Shared {
     pub(super) paths: Paths,
     pub(super) lock: RangeLock,

@@ -1,4 +1,5 @@
-//! Paths that go away and come back in virtual time, with stale writes that land as late as they may.
+//! Paths that go away and come back in virtual time, with stale writes that land as late as
+//! possible.
 
 use super::*;
 use crate::device::DeviceExt;
@@ -12,7 +13,7 @@ use base::random::Random;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// A unit as its target has it, shared by the paths.
+/// A unit at its target, shared by the paths.
 fn unit(is_volatile: bool) -> Arc<MemoryDevice> {
     let identity = Identity { target: "iqn.a".into(), unit: "naa.1".into(), serial: "1".into() };
     let mut geometry = Geometry::plain(64 << 10);
@@ -20,8 +21,8 @@ fn unit(is_volatile: bool) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::with_geometry(geometry, identity))
 }
 
-/// A session as a path sees one: requests wait while it is away and are issued again when it is back; what had left
-/// before may land at any moment until then, and not later.
+/// A session of a path: requests wait while it is away and are issued again when it is back. A
+/// request that had left before may land at any moment until then, and not later.
 struct Session {
     unit: Arc<MemoryDevice>,
     clock: VirtualClock,
@@ -84,8 +85,8 @@ impl Session {
         Duration::from_micros(self.lock().random.below(below_us))
     }
 
-    /// The copy of a write that had left when its session was lost: at the target it may still be carried out, until
-    /// the session is back.
+    /// Keeps a copy of a write that had left when its session was lost: the target may still carry
+    /// it out, until the session is back.
     fn leave_behind(self: &Arc<Self>, offset: u64, bytes: Vec<u8>) {
         let session = Arc::clone(self);
         let lands_in = self.draw(200_000);
@@ -131,7 +132,7 @@ impl Session {
     }
 }
 
-/// What a path holds of a session.
+/// The device of a path over a session.
 struct Reached(Arc<Session>);
 
 impl Device for Reached {
@@ -215,7 +216,7 @@ fn what_was_not_done_goes_to_another_path() {
     first.lock().patience = Duration::from_millis(5);
     let clock = world.clock.clone();
     world.executor.block_on(async move {
-        // It waits behind a session that is lost and not known to be: nothing has left.
+        // The request waits in a session that is lost without notice: nothing has left.
         first.lock().is_away = true;
         device.write(0, Buffer::copy_of(&[7; 512]), false).await.expect("the other path does it");
         assert!(clock.now().as_nanoseconds() >= 5_000_000);
@@ -241,7 +242,7 @@ fn what_a_standby_port_refuses_goes_to_another_path_and_comes_back_later() {
     assert_eq!(read(&mut world), [3, 2], "who asks the target groups finds out");
 }
 
-/// Between two states no port may take anything for a moment; that is no error yet.
+/// Between two states all ports may refuse commands for a moment, which is no error yet.
 #[test]
 fn a_change_of_states_is_waited_out_and_not_for_ever() {
     let mut world = world(1, Policy::RoundRobin, 2, false);
@@ -324,15 +325,15 @@ fn the_device_is_offline_when_no_path_is_left() {
     assert_eq!(after(&|sessions| sessions[0].hub.publish(&Event::IdentityChanged)), [Event::IdentityChanged]);
 }
 
-/// Writers on overlapping sectors while sessions come and go and leave stale writes behind: at the end, and at every
-/// read in between, a sector holds what was acknowledged last.
+/// Writers on overlapping sectors while sessions come and go and leave stale writes behind: at the
+/// end, and at every read in between, a sector holds the last acknowledged write.
 fn nothing_is_overtaken(seed: u64, policy: Policy) {
     const SECTORS: u64 = 4;
     let mut world = world(seed, policy, 3, false);
     for (path, session) in world.sessions.iter().enumerate() {
         let (session, clock) = (Arc::clone(session), world.clock.clone());
-        // Some sessions wait for ever for their target, others give up: then their writes are in doubt, and are tried
-        // again from above.
+        // Some sessions wait for their target for ever, others give up: then their writes are in
+        // doubt, and are repeated by the writer.
         session.lock().patience = Duration::from_millis(if seed % 4 < 2 { 10 } else { 1_000_000 });
         let mut random = Random::new(seed * 100 + path as u64);
         world.executor.spawn(async move {

@@ -1,6 +1,6 @@
-//! What the members tell, told of the whole.
+//! Events of the members, as events of the stripe.
 //!
-//! | a member says | the stripe says |
+//! | event of a member | event of the stripe |
 //! |---|---|
 //! | resized | resized, when its own geometry changes by it |
 //! | offline | offline, when it is the first of them |
@@ -14,7 +14,7 @@ use crate::device::SharedDevice;
 use crate::event::{EventHub, EventReceiver};
 use crate::geometry::Geometry;
 
-/// The members' states and those who want to know.
+/// The members' states, and the subscribers.
 pub(super) struct Events {
     pub(super) hub: EventHub,
     /// Short sections, never across a call to a member.
@@ -40,7 +40,7 @@ impl Events {
         self.lock().geometry
     }
 
-    /// Takes a new geometry; whether it is another one.
+    /// Sets the geometry. Returns whether it has changed.
     pub(super) fn set_geometry(&self, geometry: Geometry) -> bool {
         std::mem::replace(&mut self.lock().geometry, geometry) != geometry
     }
@@ -49,7 +49,7 @@ impl Events {
         self.lock().is_offline.get(member) == Some(&false)
     }
 
-    /// Notes the state of one; whether the state of the whole is another one by it.
+    /// Sets the state of a member. Returns whether this changes the state of the stripe.
     pub(super) fn set_offline(&self, member: usize, is_offline: bool) -> bool {
         let mut state = self.lock();
         let before = state.is_offline.contains(&true);

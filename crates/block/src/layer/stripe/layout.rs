@@ -1,4 +1,4 @@
-//! Where the bytes of a stripe lie: arithmetic only.
+//! The arithmetic of a stripe: which byte lies on which member.
 //!
 //! ```text
 //! unit of the stripe   0   1   2   3   4   5   6 ...
@@ -11,7 +11,7 @@
 
 use base::range::ByteRange;
 
-/// How the units of a stripe lie on its members.
+/// Unit and members of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes that lie on one member before the next member's turn; a power of two.
@@ -23,13 +23,13 @@ pub struct Layout {
 /// A part of a range that lies within one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which member has it.
+    /// Index of the member.
     pub member: usize,
-    /// Where on the member, in bytes.
+    /// Offset on the member, in bytes.
     pub member_offset: u64,
-    /// Where in the range, in bytes from its begin.
+    /// Offset within the range, in bytes.
     pub at: u64,
-    /// How much, in bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
@@ -57,7 +57,7 @@ impl Layout {
         range.offset % self.unit_bytes + range.length <= self.unit_bytes
     }
 
-    /// The member and the place on it of the byte at `offset`.
+    /// The member of the byte at `offset`, and its offset there.
     pub fn place(&self, offset: u64) -> (usize, u64) {
         let unit = offset / self.unit_bytes;
         let member = (unit % self.member_count) as usize;

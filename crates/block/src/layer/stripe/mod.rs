@@ -5,18 +5,20 @@
 //! - A request becomes at most one request of each member, and all of them are under way when `submit` returns: members
 //!   work in parallel, and each sees overlapping requests in the order of the calls. Nothing is reordered here, so
 //!   there is no range lock.
-//! - A request succeeds when it did on every member it touches. Otherwise it fails with the error of one of them, which
-//!   names the member; requests that do not touch a member that is down go on. Where a part of a change may have
-//!   happened, nobody says that it did not: `TimedOut` of one member becomes *outcome unknown* once another carried its
-//!   part out.
-//! - A flush is one of every member.
-//! - The device is as large as the smallest member allows, in whole units of each; what others have beyond that is
-//!   [said](Member::unused_bytes) and never touched. Members that all grow make it grow; what was written stays where
-//!   it is.
-//! - Its identity is that of its members, in their order, with the unit: a cache of another order, unit or member does
-//!   not match.
+//! - A request succeeds when it did on every member it touches. Otherwise it fails with the error
+//!   of one of them, which names the member; requests that do not touch a member that is down go
+//!   on. An error that says "not carried out" is not returned where a part of a change may have
+//!   happened: `TimedOut` of one member becomes *outcome unknown* once another carried its part
+//!   out.
+//! - A flush flushes every member.
+//! - The device is as large as the smallest member allows, in whole units of each; bytes of others
+//!   beyond that are [reported](Member::unused_bytes) and never touched. It grows when all members
+//!   grow; written data stays where it is.
+//! - Its identity consists of those of its members, in their order, and the unit: a cache of
+//!   another order, unit or member does not match.
 //!
-//! There is no label on the members: they hold data from their first byte, and who attaches them gives their order.
+//! Members have no label: they hold data from their first byte, and the user gives their order at
+//! each attachment.
 
 mod events;
 mod layout;
@@ -46,7 +48,7 @@ use parts::Parts;
 pub use shared::Member;
 use shared::Shared;
 
-/// The stripe.
+/// The striped device.
 pub struct Stripe {
     shared: Arc<Shared>,
     workers: Workers,
@@ -86,8 +88,8 @@ impl Stripe {
         self.shared.members()
     }
 
-    /// Passes on the members' events and carries on what nobody awaits. It never ends; dropping it is the end of the
-    /// stripe.
+    /// Passes on the members' events, and carries on requests that are not awaited. It never ends;
+    /// the stripe ends when it is dropped.
     pub async fn run(&self) {
         let mut receivers: Vec<EventReceiver> = self.shared.members.iter().map(|member| member.subscribe()).collect();
         let mut workers = pin!(self.workers.run());
@@ -100,7 +102,7 @@ impl Stripe {
     }
 }
 
-/// Units are addressed by members in whole blocks, and are not larger than anything is transferred at once.
+/// Refuses a unit that is not whole blocks of all members, or larger than the largest request.
 fn check_unit(members: &[SharedDevice], unit_bytes: u64) -> Result<(), Error> {
     let block = members.iter().map(|member| member.geometry().logical_block_bytes).max().unwrap_or(512);
     if unit_bytes.is_power_of_two() && (u64::from(block)..=STRIPE_UNIT_BYTES_MAX).contains(&unit_bytes) {
@@ -111,7 +113,7 @@ fn check_unit(members: &[SharedDevice], unit_bytes: u64) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidRange, words))
 }
 
-/// One LUN at two places of a stripe would be written over by itself.
+/// Refuses a LUN that is given twice: it would be written over by itself.
 fn check_different(members: &[SharedDevice]) -> Result<(), Error> {
     let identities: Vec<Identity> = members.iter().map(|member| member.identity()).collect();
     for (index, identity) in identities.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! One request of a stripe, as the requests of its members.
+//! The parts of a stripe's request: one request for each member.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::request::{Extent, ExtentKind, Operation, Request, Response};
 /// A request under way on its members.
 pub(super) struct Parts {
     shared: Arc<Shared>,
-    /// Bytes of the stripe it is about.
+    /// The bytes of the stripe in the request.
     range: ByteRange,
     is_mutation: bool,
     gathering: Gathering,
     parts: Vec<Part>,
 }
 
-/// How the answers become one.
+/// How the members' answers become one answer.
 enum Gathering {
     /// The member's buffer is the caller's.
     Pass,
@@ -35,14 +35,15 @@ enum Gathering {
 
 struct Part {
     member: usize,
-    /// Bytes of the member it is about.
+    /// The bytes of the member in this part.
     range: ByteRange,
     completion: Completion,
     response: Option<Response>,
 }
 
 impl Parts {
-    /// Submits to the members, in order, whatever `request`, which was checked and is about `range`, asks of each.
+    /// Submits to the members, in order, their parts of `request`, which was checked and has this
+    /// `range`.
     pub(super) fn begin(shared: &Arc<Shared>, range: ByteRange, request: Request) -> Self {
         let is_mutation = request.is_mutation();
         let mut parts =
@@ -88,7 +89,7 @@ impl Parts {
         parts
     }
 
-    /// One request of each member that has some of `range`.
+    /// Submits one request to each member that has some of `range`.
     fn submit_each(&mut self, range: ByteRange, mut request: impl FnMut(ByteRange) -> Request) {
         for member in 0..self.shared.members.len() {
             let part = self.shared.layout.on_member(member, range);
@@ -142,7 +143,7 @@ impl Parts {
         responses.map(|response| response.buffer).collect()
     }
 
-    /// The worst of the members' errors: an unknown outcome before any other, else the first.
+    /// The worst error of the members: an unknown outcome before any other, else the first.
     fn result(&self) -> Result<(), Error> {
         let errors =
             || self.parts.iter().filter_map(|part| Some((part.member, part.response.as_ref()?.result.as_ref().err()?)));
@@ -156,7 +157,7 @@ impl Parts {
         Err(Error::with_source(kind, format!("{}: {error}", self.shared.name(member)), error.clone()))
     }
 
-    /// Copies what the members read to where it belongs.
+    /// Copies the bytes read from the members to their positions.
     fn scatter(&mut self, buffer: &mut Buffer) {
         let layout = self.shared.layout;
         let mut sources: Vec<(usize, u64, Buffer)> = Vec::with_capacity(self.parts.len());
@@ -173,7 +174,7 @@ impl Parts {
         }
     }
 
-    /// The stripe's extents, as far as every member's answer reaches.
+    /// The stripe's extents, up to where every member's answer reaches.
     fn extents(&self) -> Vec<Extent> {
         let layout = self.shared.layout;
         let mut extents: Vec<Extent> = Vec::new();
@@ -199,7 +200,7 @@ impl Parts {
     }
 }
 
-/// Adds to the last extent or begins another, unless there are enough.
+/// Extends the last extent or adds one; `false` when there are enough.
 fn push(extents: &mut Vec<Extent>, offset: u64, length: u64, kind: ExtentKind) -> bool {
     let count = extents.len();
     match extents.last_mut() {
@@ -216,7 +217,7 @@ impl Shared {
         self.pool.try_acquire(length).unwrap_or_else(|| Buffer::zeroed(length))
     }
 
-    /// The bytes of `range` as each member that has some of them gets them, in the order of the members.
+    /// The bytes of `range` for each member that has some of them, in the order of the members.
     fn gather(&self, range: ByteRange, bytes: &[u8]) -> Vec<Buffer> {
         let mut copies: Vec<(u64, Option<Buffer>)> = Vec::with_capacity(self.members.len());
         for member in 0..self.members.len() {

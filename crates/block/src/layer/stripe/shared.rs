@@ -1,4 +1,4 @@
-//! What requests under way keep of the stripe: its members as they are now.
+//! The part of the stripe that requests under way keep alive: its members and their sizes.
 
 use std::task::{Context, Poll};
 
@@ -13,25 +13,25 @@ use crate::geometry::{Geometry, Hints};
 use crate::identity::Identity;
 use crate::limits::EVENTS_UNREAD_MAX;
 
-/// What requests under way keep, too.
+/// The part of the stripe that requests under way keep alive.
 pub(super) struct Shared {
     pub(super) layout: Layout,
     pub(super) members: Vec<SharedDevice>,
     pub(super) events: Events,
-    /// Memory of parts that must be gathered or scattered, for reuse. Requests bound what is out, not this pool.
+    /// Memory of parts that must be gathered or scattered, for reuse. It does not bound requests.
     pub(super) pool: BufferPool,
 }
 
 /// One member as `status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     /// Its size in bytes.
     pub size_bytes: u64,
     /// Bytes at its end that the stripe does not use, because another member is smaller or a unit would not be whole.
     pub unused_bytes: u64,
-    /// Whether it answers, as far as its events tell.
+    /// Whether it answers, according to its events.
     pub is_online: bool,
 }
 
@@ -52,14 +52,14 @@ impl Shared {
         self.members.iter().enumerate().map(describe).collect()
     }
 
-    /// How errors name a member; people count from one.
+    /// The name of a member in errors, counted from one.
     pub(super) fn name(&self, member: usize) -> String {
         let count = self.members.len();
         let identity = self.members.get(member).map(|member| member.identity()).unwrap_or_default();
         format!("member {} of {count} of the stripe ({identity})", member + 1)
     }
 
-    /// What all members can do.
+    /// The geometry that all members support.
     pub(super) fn geometry(&self) -> Geometry {
         let geometries: Vec<Geometry> = self.members.iter().map(|member| member.geometry()).collect();
         let largest = |of: fn(&Geometry) -> u32| geometries.iter().map(of).max().unwrap_or(0);
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// The members in order, as one name of fixed length.
+    /// The identities of the members in order, as one name of fixed length.
     pub(super) fn identity(&self) -> Identity {
         let (count, unit_bytes) = (self.layout.member_count, self.layout.unit_bytes);
         let mut digest = Sha256::new();
@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Takes what the members said; woken by more.
+    /// Handles the events of the members; the context is woken by more.
     pub(super) fn poll_events(&self, receivers: &mut [EventReceiver], context: &mut Context<'_>) {
         for (member, receiver) in receivers.iter_mut().enumerate() {
             while let Poll::Ready(event) = receiver.poll_receive(context) {

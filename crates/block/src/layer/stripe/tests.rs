@@ -124,7 +124,7 @@ fn extents_are_those_of_the_members() {
     assert_eq!(kinds(UNIT + 512, 1024), [(UNIT + 512, 1024, ExtentKind::Hole)]);
 }
 
-/// A device with a hub and a size of its own.
+/// A device with events and a changeable size.
 struct Told {
     hub: crate::event::EventHub,
     size: Mutex<u64>,

@@ -167,6 +167,33 @@ fn a_file_that_was_changed_while_it_was_not_served_has_changed_everywhere() {
     assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");
 }
 
+/// A copy is restored by renaming it over the image that is served, and then the target is started anew, in order or
+/// not.
+#[test]
+fn an_image_that_took_the_place_of_the_one_that_is_served_has_changed_everywhere() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let (image, restored) = (world.path("disk.img"), world.path("restored.img"));
+    let mut process = first.process;
+    for (pattern, is_in_order) in [(2, true), (3, false)] {
+        session(&world, &url, &CACHE, &["write -P 1 0 1M", "read -P 1 0 1M"]);
+        fs::File::create(&restored).unwrap().set_len(64 << 20).unwrap();
+        io(restored.to_str().unwrap(), &[&format!("write -P {pattern} 0 1M")]);
+        fs::rename(&restored, &image).unwrap();
+        if is_in_order {
+            process.terminate().success();
+        } else {
+            process.kill();
+        }
+        process =
+            world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", "0=file:disk.img,size=64MiB"]);
+        let freshness = session(&world, &url, &CACHE, &[&format!("read -P {pattern} 0 1M")]);
+        assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");
+    }
+}
+
 /// Both have changed the same place: one of the two is lost, and it is for the user to say which.
 #[test]
 fn dirty_data_where_others_wrote_is_refused_and_elsewhere_is_not() {

@@ -7,6 +7,9 @@
 //! Of a file it is also known how large it was and when it was changed last, when it was closed in order: one that was
 //! changed by somebody else since has changed everywhere. That is the time of its status (ctime), which nobody can put
 //! back. After a crash of the target that is not known, and not checked.
+//!
+//! Which file it is is known after a crash as well, by its inode: marks say nothing of a file that took the place of
+//! the one that was served, be it while that was served.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -50,10 +53,12 @@ struct HeaderRaw {
     changed_nanoseconds: U32, // 40
     range_bytes: U32,         //  44
     serial: [u8; 64],         //  48  of the LUN, filled with zeroes
-    reserved: [u8; 3984],     // 112
+    inode: U64,               // 112  of the file that is served; 0 for a block device, or where it was not noted
+    reserved: [u8; 3976],     // 120
 }
 const _: () = assert!(size_of::<HeaderRaw>() == PAGE_BYTES);
 const _: () = assert!(offset_of!(HeaderRaw, serial) == 48);
+const _: () = assert!(offset_of!(HeaderRaw, inode) == 112);
 
 const CLOSED: u32 = 1;
 
@@ -140,9 +145,15 @@ impl Stamp {
     }
 }
 
+/// The inode of the file at `path`; 0 where there is none, or a block device.
+fn inode_of(path: &Path) -> u64 {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |status| status.ino())
+}
+
 /// The file of a LUN as it was found, before it was opened to be served: opening may change its size and time.
 pub struct FoundFile {
     path: PathBuf,
+    inode: u64,
     /// `None` where none was, or for a block device, which does not tell when it was changed.
     stamp: Option<Stamp>,
 }
@@ -150,16 +161,17 @@ pub struct FoundFile {
 impl FoundFile {
     /// What is at `path` now.
     pub fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), stamp: Stamp::of(path) }
+        Self { path: path.to_owned(), inode: inode_of(path), stamp: Stamp::of(path) }
     }
 }
 
-fn header_page(serial: &str, range_bytes: u32, closed: Option<Stamp>) -> Box<Page> {
+fn header_page(serial: &str, range_bytes: u32, inode: u64, closed: Option<Stamp>) -> Box<Page> {
     let mut raw = HeaderRaw::new_zeroed();
     raw.head = head(0, if closed.is_some() { CLOSED } else { 0 });
     raw.magic = MAGIC;
     raw.range_bytes = U32::new(range_bytes);
     raw.serial = filled(serial.as_bytes());
+    raw.inode = U64::new(inode);
     if let Some(stamp) = closed {
         raw.size_bytes = U64::new(stamp.size_bytes);
         raw.changed_seconds = U64::new(stamp.changed_seconds);
@@ -251,41 +263,41 @@ struct Shared {
     path: PathBuf,
     serial: String,
     range_bytes: u32,
+    /// Of the LUN's file, as in the header.
+    inode: u64,
     /// Held while something is written.
     file: Mutex<Option<File>>,
 }
 
 impl MarksFile {
     /// The marks kept at `path` for the LUN with this serial number, whose ranges have `range_bytes`, and what is
-    /// there. `found` is its file. Marks of another LUN, of other ranges, or of a file that was changed since it was
-    /// closed are removed.
+    /// there. `found` is its file, which is open by now. Marks of another LUN, of other ranges, of another file, or of
+    /// one that was changed since it was closed are removed.
     ///
     /// # Errors
     /// When the file is there and cannot be read, or not be written: then nobody can record what changes.
     pub fn open(path: PathBuf, serial: &str, range_bytes: u32, found: FoundFile) -> Result<(Self, SavedMarks)> {
-        let shared = Shared { path, serial: serial.to_owned(), range_bytes, file: Mutex::default() };
-        let marks = Self { shared: Arc::new(shared), lun: found.path };
+        let inode = inode_of(&found.path);
+        let shared = Shared { path, serial: serial.to_owned(), range_bytes, inode, file: Mutex::default() };
+        let marks = Self { shared: Arc::new(shared), lun: found.path.clone() };
         let context = |error: &std::io::Error| Error::io(format!("cannot use {}", marks.shared.path.display()), error);
         let bytes = match fs::read(&marks.shared.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((marks, SavedMarks::default())),
             Err(error) => return Err(context(&error)),
         };
-        if let Err(why) = marks.check(&bytes, found.stamp) {
+        if let Err(why) = marks.check(&bytes, &found) {
             tracing::warn!("the change marks in {} are void: {why}", marks.shared.path.display());
-            // For good: after a crash nobody would know any more that they are.
-            fs::remove_file(&marks.shared.path)
-                .and_then(|()| sync_directory_of(&marks.shared.path))
-                .map_err(|error| context(&error))?;
+            marks.shared.remove().map_err(|error| context(&error))?;
             return Ok((marks, SavedMarks::default()));
         }
-        let page = header_page(serial, range_bytes, None);
+        let page = header_page(serial, range_bytes, inode, None);
         marks.shared.write(&[(0, page)]).map_err(|error| context(&error))?;
         Ok((marks, marks_in(&bytes)))
     }
 
     /// Whether these are the marks of the LUN as it is.
-    fn check(&self, bytes: &[u8], is: Option<Stamp>) -> std::result::Result<(), &'static str> {
+    fn check(&self, bytes: &[u8], found: &FoundFile) -> std::result::Result<(), &'static str> {
         let header: HeaderRaw = opened(bytes, 0).ok_or("their first page is damaged, or of another version")?;
         if header.magic != MAGIC || header.serial != filled(self.shared.serial.as_bytes()) {
             return Err("they are another LUN's");
@@ -293,12 +305,15 @@ impl MarksFile {
         if header.range_bytes.get() != self.shared.range_bytes {
             return Err("the size of the LUN has changed");
         }
+        if ![0, found.inode].contains(&header.inode.get()) {
+            return Err("the LUN's file is another one than was served");
+        }
         let was = Stamp {
             size_bytes: header.size_bytes.get(),
             changed_seconds: header.changed_seconds.get(),
             changed_nanoseconds: header.changed_nanoseconds.get(),
         };
-        if header.head.flags.get() & CLOSED != 0 && is != Some(was) {
+        if header.head.flags.get() & CLOSED != 0 && found.stamp != Some(was) {
             return Err("the LUN's file was changed while it was not served");
         }
         Ok(())
@@ -309,18 +324,27 @@ impl MarksFile {
         Arc::new(Store(Arc::clone(&self.shared)))
     }
 
-    /// Notes how the file is left; nothing changes it any more. Of a LUN without marks there is nothing to note.
+    /// Notes how the file is left; nothing changes it any more. Of a LUN without marks there is nothing to note. Where
+    /// another file has taken its place, or none is there, the marks are removed.
     ///
     /// # Errors
     /// When that cannot be written: then it is not checked at the next start.
     pub fn note_closed(&self) -> Result<()> {
-        let Some(stamp) = Stamp::of(&self.lun) else { return Ok(()) };
-        if !self.shared.path.exists() {
+        let shared = &self.shared;
+        if shared.inode == 0 || !shared.path.exists() {
             return Ok(());
         }
-        let page = header_page(&self.shared.serial, self.shared.range_bytes, Some(stamp));
-        let written = self.shared.write(&[(0, page)]);
-        written.map_err(|error| Error::io(format!("cannot write {}", self.shared.path.display()), &error))
+        let noted = match Stamp::of(&self.lun).filter(|_| inode_of(&self.lun) == shared.inode) {
+            Some(stamp) => {
+                shared.write(&[(0, header_page(&shared.serial, shared.range_bytes, shared.inode, Some(stamp)))])
+            }
+            None => {
+                let (marks, lun) = (shared.path.display(), self.lun.display());
+                tracing::warn!("the change marks in {marks} are void: {lun} is not the file that was served");
+                shared.remove()
+            }
+        };
+        noted.map_err(|error| Error::io(format!("cannot write {}", shared.path.display()), &error))
     }
 }
 
@@ -338,6 +362,12 @@ impl Shared {
         file.sync_data()
     }
 
+    /// Removes them for good: after a crash nothing would tell any more that they are void.
+    fn remove(&self) -> std::io::Result<()> {
+        fs::remove_file(&self.path)?;
+        sync_directory_of(&self.path)
+    }
+
     fn open_or_make(&self) -> std::io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).mode(0o600);
@@ -346,7 +376,7 @@ impl Shared {
             opened => return opened,
         }
         let file = options.create_new(true).open(&self.path)?;
-        file.write_all_at(&header_page(&self.serial, self.range_bytes, None)[..], 0)?;
+        file.write_all_at(&header_page(&self.serial, self.range_bytes, self.inode, None)[..], 0)?;
         file.sync_all()?;
         sync_directory_of(&self.path)?;
         Ok(file)
@@ -406,7 +436,7 @@ mod tests {
     #[test]
     fn golden_pages() {
         let stamp = Stamp { size_bytes: 0x0102, changed_seconds: 0x0304, changed_nanoseconds: 0x05 };
-        let page = header_page("s1", 1 << 20, Some(stamp));
+        let page = header_page("s1", 1 << 20, 0x0607, Some(stamp));
         let expected = concat!(
             "01000000",
             "00000000",
@@ -419,6 +449,7 @@ mod tests {
             "7331",
         );
         assert_eq!(hex(&page[4..50]), expected);
+        assert_eq!(hex(&page[112..120]), "0706000000000000");
         assert_eq!(hex(&page[..4]), GOLDEN_HEADER_CHECKSUM);
         let page = mark_page(2, Some(&mark(true))).unwrap();
         let expected = concat!(
@@ -438,11 +469,11 @@ mod tests {
         assert_eq!((place, hex(&page[4..16])), (1 + 16 + 2 * 33 + 1, "010000005400000000000000".to_owned()));
         assert_eq!((hex(&page[64..72]), hex(&page[4088..])), ("8000000000000000".into(), "0100000000000000".into()));
     }
-    const GOLDEN_HEADER_CHECKSUM: &str = "6e0eea3b";
+    const GOLDEN_HEADER_CHECKSUM: &str = "d7d442f2";
 
     #[test]
     fn marks_are_read_back() {
-        let mut image = header_page("s1", 1 << 20, None).to_vec();
+        let mut image = header_page("s1", 1 << 20, 0, None).to_vec();
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
         put(&mut image, &part(&[(3, 0x10)]));
         let saved = marks_in(&image);
@@ -465,7 +496,7 @@ mod tests {
     /// is not known.
     #[test]
     fn a_torn_write_loses_no_recorded_change() {
-        let mut before = header_page("s1", 1 << 20, None).to_vec();
+        let mut before = header_page("s1", 1 << 20, 0, None).to_vec();
         put(&mut before, &MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
         put(&mut before, &part(&[(3, 0x10)]));
         let retaken = MarkUpdate::Mark { slot: 2, mark: Some(SavedMark { token: 99, sequence: 100, ..mark(false) }) };
@@ -496,7 +527,7 @@ mod tests {
     /// Any bit of any page that is there.
     #[test]
     fn a_damaged_page_has_changed() {
-        let mut image = header_page("s1", 1 << 20, None).to_vec();
+        let mut image = header_page("s1", 1 << 20, 0, None).to_vec();
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
         put(&mut image, &part(&[(3, 0x10)]));
         let start = part_place(2, 1) as usize * PAGE_BYTES;
@@ -553,6 +584,40 @@ mod tests {
         bytes[60] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert_eq!(open("s1", 1 << 20).1, 0, "a damaged header");
+    }
+
+    /// While the one was served, or after a crash: with the same name, size and time as far as can be.
+    #[test]
+    fn marks_say_nothing_of_a_file_that_took_the_place_of_theirs() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        let open = || MarksFile::open(path.clone(), "s1", 1 << 20, FoundFile::at(&lun)).unwrap();
+        let make = || {
+            fs::write(&lun, "x").unwrap();
+            let (marks, found) = open();
+            assert_eq!(found.marks.len(), 0);
+            save(&marks, MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
+            marks
+        };
+        let replace = || {
+            fs::write(directory.path().join("new"), "y").unwrap();
+            fs::rename(directory.path().join("new"), &lun).unwrap();
+        };
+        let marks = make();
+        replace();
+        marks.note_closed().unwrap();
+        assert_eq!(open().1.marks.len(), 0, "replaced while it was served");
+        let marks = make();
+        replace();
+        drop(marks);
+        assert_eq!(open().1.marks.len(), 0, "replaced, and the target was killed");
+        let marks = make();
+        fs::remove_file(&lun).unwrap();
+        marks.note_closed().unwrap();
+        fs::write(&lun, "y").unwrap();
+        assert_eq!(open().1.marks.len(), 0, "removed while it was served, and another one made");
+        make().note_closed().unwrap();
+        assert_eq!(open().1.marks.len(), 1, "it is the same");
     }
 
     /// Its writes change the time of the file, and so does whoever writes to it later: only what is noted at its end

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::caches::Caches;
 use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::place::{Place, check_keeps};
 use crate::place_device::PlaceKind;
 use crate::registry::file_stem;
 use crate::settings::Settings;
@@ -48,6 +48,7 @@ impl DifferenceConfig {
     /// # Errors
     /// When the directory it lies in does not exist.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
+        check_keeps(&self.path)?;
         let in_directory = || self.path.join(format!("{}.difference", file_stem(identity)));
         Place::new(&if self.path.is_dir() { in_directory() } else { self.path.clone() }, None)
     }

@@ -47,8 +47,9 @@ impl Place {
     /// `name`.
     ///
     /// # Errors
-    /// As [`new`](Self::new); `Usage` for an offset in a directory.
+    /// As [`new`](Self::new); `Usage` for an offset in a directory, and for what keeps nothing.
     pub(crate) fn of_store(path: &Path, offset: Option<u64>, name: &str) -> Result<Self> {
+        check_keeps(path)?;
         match (path.is_dir(), offset) {
             (false, _) => Self::new(path, offset),
             (true, None) => Self::new(&path.join(name), None),
@@ -94,9 +95,35 @@ fn file_of(path: &Path) -> Option<(bool, u64, u64)> {
     Some(if is_device { (true, status.rdev(), 0) } else { (false, status.dev(), status.ino()) })
 }
 
+/// Refuses pipes, sockets and character devices, before they are opened: opening a pipe waits for its other end.
+///
+/// # Errors
+/// `Usage`.
+pub(crate) fn check_keeps(path: &Path) -> Result<()> {
+    let keeps_nothing = |found: &fs::FileType| found.is_char_device() || found.is_fifo() || found.is_socket();
+    if fs::metadata(path).is_ok_and(|found| keeps_nothing(&found.file_type())) {
+        let message = format!("{} is neither a file nor a block device: nothing can be kept there", path.display());
+        return Err(Error::new(Failure::Usage, message));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_keeps_nothing_is_refused_before_it_is_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        for path in [pipe, directory.path().join("socket"), PathBuf::from("/dev/null")] {
+            let error = Place::of_store(&path, None, "x.cache").unwrap_err();
+            assert_eq!(error.failure(), Failure::Usage);
+            assert!(error.to_string().ends_with("is neither a file nor a block device: nothing can be kept there"));
+        }
+    }
 
     #[test]
     fn a_place_has_one_name_and_says_how_to_call_it() {

@@ -13,7 +13,7 @@ use file::{FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
-use crate::place::PLACE_UNIT_BYTES;
+use crate::place::{PLACE_UNIT_BYTES, check_keeps};
 
 /// What stands in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +98,7 @@ pub fn is_in_memory(path: &Path) -> bool {
 
 /// Refuses a file system in memory for what is to outlive the power, and what keeps nothing at all.
 pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
-    let is_none = |found: &fs::FileType| found.is_char_device() || found.is_fifo() || found.is_socket();
-    if fs::metadata(path).is_ok_and(|found| is_none(&found.file_type())) {
-        let (path, kind) = (path.display(), kind.name());
-        let message = format!("{path} is neither a file nor a block device: a {kind} cannot be kept there");
-        return Err(Error::new(Failure::Usage, message));
-    }
+    check_keeps(path)?;
     if !is_in_memory(path) {
         return Ok(());
     }
@@ -199,6 +194,6 @@ mod tests {
     fn what_keeps_nothing_is_refused_for_what_it_is() {
         let error = check_lasts(PlaceKind::Cache, Path::new("/dev/null")).unwrap_err();
         assert_eq!(error.failure(), Failure::Usage);
-        assert_eq!(error.to_string(), "/dev/null is neither a file nor a block device: a cache cannot be kept there");
+        assert_eq!(error.to_string(), "/dev/null is neither a file nor a block device: nothing can be kept there");
     }
 }

@@ -1,9 +1,9 @@
-//! What RESERVE(6) of another nexus leaves alone.
+//! The commands that RESERVE(6) of another nexus still allows.
 
 use scsi::Cdb;
 
-/// Whether RESERVE(6) of another nexus leaves a command alone (SPC-2 table 10): much less than a persistent reservation
-/// does. RESERVE(6) itself is judged where it is carried out.
+/// Whether a command is allowed during RESERVE(6) of another nexus (SPC-2 table 10): far fewer are
+/// than during a persistent reservation. RESERVE(6) itself is checked where it is carried out.
 pub(super) fn is_allowed(cdb: &Cdb) -> bool {
     matches!(
         cdb,

@@ -11,7 +11,7 @@
 //! | [`grants`], [`queue`], [`lock_table`] | granted locks, waiting requests, and both together |
 //! | [`deadlock`] | circles of requests that wait for each other |
 //! | [`clients`], [`transactions`], [`open_files`], [`callbacks`] | the manager's tables |
-//! | [`registrations`], [`gate`], [`withheld`] | registered copies; the gate for commands; commands held back before it |
+//! | [`registrations`], [`gate`], [`withheld`] | registered copies; the gate for commands; commands before it |
 //! | [`manager`] | the target's end: [`LockManager`](manager::LockManager) |
 //! | [`holder`], [`fetches`] | the client's end: [`Holder`](holder::Holder); blocks on their way to it |
 //! | [`lock_client`] | the trait that a file system uses |

@@ -1,12 +1,13 @@
 //! The change marks of a file or block device LUN, kept beside its sidecar (format: `docs/formats/change-marks.md`).
 //!
-//! Every page stands alone, with a checksum. A page that is damaged or torn counts as *changed*: that of a mark as a
-//! mark that is not there, that of a part of its bits as all of them set. So a write that the power fails at loses no
-//! change, whatever is left of it.
+//! Every page stands alone, with a checksum. A damaged or torn page counts as *changed*: the page
+//! of a mark as a missing mark, the page of a part of its bits as all bits set. So a write that is
+//! cut by a power loss loses no change, whatever is left of it.
 //!
-//! Of a file it is also known how large it was and when it was changed last, when it was closed in order: one that was
-//! changed by somebody else since has changed everywhere. That is the time of its status (ctime), which nobody can put
-//! back. After a crash of the target that is not known, and not checked.
+//! When the LUN's file is closed in order, its size and change time are noted: a file that another
+//! program changed since counts as changed everywhere. The time is that of its status (ctime),
+//! which no program can set back. After a crash of the target nothing is noted, and nothing
+//! checked.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -28,7 +29,7 @@ const PAGE_BYTES: usize = 4096;
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"FBYMARKS";
 
-/// What every page begins with.
+/// The head of every page.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct PageHead {
@@ -39,7 +40,7 @@ struct PageHead {
 }
 const _: () = assert!(size_of::<PageHead>() == 16);
 
-/// Page 0: whose marks they are.
+/// Page 0: the LUN of the marks.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct HeaderRaw {
@@ -104,7 +105,7 @@ fn sealed(page: &(impl IntoBytes + Immutable)) -> Box<Page> {
     bytes
 }
 
-/// The structure in page `place`, where it is whole.
+/// The structure in page `place`, if the page is intact.
 fn opened<T: FromBytes>(bytes: &[u8], place: u32) -> Option<T> {
     let start = place as usize * PAGE_BYTES;
     let page = bytes.get(start..start + PAGE_BYTES)?;
@@ -121,7 +122,7 @@ fn part_place(slot: u16, part: u16) -> u32 {
     (1 + CHANGE_MARKS_MAX as u32) + u32::from(slot) * MARK_PARTS as u32 + u32::from(part)
 }
 
-/// How a file was left.
+/// Size and change time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size_bytes: u64,
@@ -140,15 +141,16 @@ impl Stamp {
     }
 }
 
-/// The file of a LUN as it was found, before it was opened to be served: opening may change its size and time.
+/// The size and time of a LUN's file, taken before it was opened to be served: opening may change
+/// them.
 pub struct FoundFile {
     path: PathBuf,
-    /// `None` where none was, or for a block device, which does not tell when it was changed.
+    /// `None` where there was no file, or for a block device, which has no change time.
     stamp: Option<Stamp>,
 }
 
 impl FoundFile {
-    /// What is at `path` now.
+    /// Reads the file at `path`.
     pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned(), stamp: Stamp::of(path) }
     }
@@ -202,7 +204,7 @@ fn part_page(slot: u16, part: u16, id: [u8; 16], words: &PartWords) -> Box<Page>
     sealed(&raw)
 }
 
-/// An update as the page it is.
+/// The page for an update.
 fn page_of(update: &MarkUpdate) -> std::result::Result<(u32, Box<Page>), String> {
     match update {
         MarkUpdate::Mark { slot, mark } => Ok((mark_place(*slot), mark_page(*slot, mark.as_ref())?)),
@@ -212,7 +214,7 @@ fn page_of(update: &MarkUpdate) -> std::result::Result<(u32, Box<Page>), String>
     }
 }
 
-/// The marks in a file; what is damaged has changed.
+/// The marks in a file; damaged ones count as changed.
 fn marks_in(bytes: &[u8]) -> SavedMarks {
     let mut marks = Vec::new();
     for slot in 0..CHANGE_MARKS_MAX as u16 {
@@ -240,7 +242,7 @@ fn marks_in(bytes: &[u8]) -> SavedMarks {
     SavedMarks { marks }
 }
 
-/// The marks of one LUN, in a file of theirs, which is made with the first of them.
+/// The marks of one LUN, in a file of their own, which is made with the first of them.
 pub struct MarksFile {
     shared: Arc<Shared>,
     /// The LUN's file or block device.
@@ -251,17 +253,17 @@ struct Shared {
     path: PathBuf,
     serial: String,
     range_bytes: u32,
-    /// Held while something is written.
+    /// Locked while pages are written.
     file: Mutex<Option<File>>,
 }
 
 impl MarksFile {
-    /// The marks kept at `path` for the LUN with this serial number, whose ranges have `range_bytes`, and what is
-    /// there. `found` is its file. Marks of another LUN, of other ranges, or of a file that was changed since it was
-    /// closed are removed.
+    /// Opens the file of marks at `path` for the LUN with this serial number and ranges of
+    /// `range_bytes`, and returns its marks. `found` is the LUN's file. Marks of another LUN, of
+    /// other ranges, or of a file that was changed since it was closed are removed.
     ///
     /// # Errors
-    /// When the file is there and cannot be read, or not be written: then nobody can record what changes.
+    /// When the file exists and cannot be read or written: changes could not be recorded then.
     pub fn open(path: PathBuf, serial: &str, range_bytes: u32, found: FoundFile) -> Result<(Self, SavedMarks)> {
         let shared = Shared { path, serial: serial.to_owned(), range_bytes, file: Mutex::default() };
         let marks = Self { shared: Arc::new(shared), lun: found.path };
@@ -273,7 +275,7 @@ impl MarksFile {
         };
         if let Err(why) = marks.check(&bytes, found.stamp) {
             tracing::warn!("the change marks in {} are void: {why}", marks.shared.path.display());
-            // For good: after a crash nobody would know any more that they are.
+            // Removed for good: after a crash it would not be known any more that they are void.
             fs::remove_file(&marks.shared.path)
                 .and_then(|()| sync_directory_of(&marks.shared.path))
                 .map_err(|error| context(&error))?;
@@ -284,7 +286,7 @@ impl MarksFile {
         Ok((marks, marks_in(&bytes)))
     }
 
-    /// Whether these are the marks of the LUN as it is.
+    /// Whether these marks fit the LUN in its present state.
     fn check(&self, bytes: &[u8], is: Option<Stamp>) -> std::result::Result<(), &'static str> {
         let header: HeaderRaw = opened(bytes, 0).ok_or("their first page is damaged, or of another version")?;
         if header.magic != MAGIC || header.serial != filled(self.shared.serial.as_bytes()) {
@@ -304,15 +306,16 @@ impl MarksFile {
         Ok(())
     }
 
-    /// What saves marks here.
+    /// The store for the unit's marks.
     pub fn store(&self) -> Arc<dyn ChangeStore> {
         Arc::new(Store(Arc::clone(&self.shared)))
     }
 
-    /// Notes how the file is left; nothing changes it any more. Of a LUN without marks there is nothing to note.
+    /// Notes size and time of the LUN's file, which nothing changes any more. No effect for a LUN
+    /// without marks.
     ///
     /// # Errors
-    /// When that cannot be written: then it is not checked at the next start.
+    /// When the note cannot be written: the next start does not check the file then.
     pub fn note_closed(&self) -> Result<()> {
         let Some(stamp) = Stamp::of(&self.lun) else { return Ok(()) };
         if !self.shared.path.exists() {
@@ -353,7 +356,7 @@ impl Shared {
     }
 }
 
-/// Saves on a thread for blocking calls: one durable write, which commands wait for.
+/// A store that saves on a thread for blocking calls: one durable write, for which commands wait.
 struct Store(Arc<Shared>);
 
 impl ChangeStore for Store {
@@ -461,8 +464,8 @@ mod tests {
         assert_eq!(marks_in(&image), SavedMarks::default());
     }
 
-    /// The power fails at a write, and any sectors of it are there: what was recorded before is still told, or the mark
-    /// is not known.
+    /// The power fails at a write, of which any sectors are stored: earlier records are still
+    /// reported, or the mark is missing.
     #[test]
     fn a_torn_write_loses_no_recorded_change() {
         let mut before = header_page("s1", 1 << 20, None).to_vec();
@@ -493,7 +496,7 @@ mod tests {
         }
     }
 
-    /// Any bit of any page that is there.
+    /// Flips any bit of any page.
     #[test]
     fn a_damaged_page_has_changed() {
         let mut image = header_page("s1", 1 << 20, None).to_vec();
@@ -505,7 +508,7 @@ mod tests {
             damaged[start + at] ^= 4;
             assert_eq!(marks_in(&damaged).marks[0].2[MARK_PART_WORDS..2 * MARK_PART_WORDS], [u64::MAX; 504]);
         }
-        // A page that the disk put in another's place.
+        // A page that the disk stored in another's place.
         let mut misplaced = image.clone();
         let other = part_place(2, 0) as usize * PAGE_BYTES;
         misplaced.copy_within(start..start + PAGE_BYTES, other);
@@ -533,7 +536,7 @@ mod tests {
             marks
         };
         let marks = make();
-        // A crash: nothing was noted.
+        // A crash: no note was written.
         drop(marks);
         fs::write(&lun, "xy").unwrap();
         let (marks, count) = open("s1", 1 << 20);
@@ -555,8 +558,8 @@ mod tests {
         assert_eq!(open("s1", 1 << 20).1, 0, "a damaged header");
     }
 
-    /// Its writes change the time of the file, and so does whoever writes to it later: only what is noted at its end
-    /// can be held against it.
+    /// Its own writes change the time of the file, like those of another program: only a note at
+    /// its end can be compared with it.
     #[test]
     fn marks_that_were_closed_in_order_and_opened_again_outlive_a_crash() {
         let directory = tempfile::tempdir().unwrap();
@@ -571,7 +574,8 @@ mod tests {
         assert_eq!(open().1.marks.len(), 1);
     }
 
-    /// A device that takes writes and cannot sync them: what is there after a power loss nobody knows.
+    /// A device that accepts writes and cannot sync them: its content after a power loss is not
+    /// known.
     #[test]
     fn a_mark_is_saved_only_when_it_is_synced() {
         let directory = tempfile::tempdir().unwrap();

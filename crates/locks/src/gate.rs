@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! read     waits behind changes of its blocks that came before │ is registered │ reads
-//! change   waits behind all that came before of its blocks     │ every other registration is
-//! purged │ under way │ ends
+//! change   waits behind all that came before of its blocks     │ every other registration is purged │ under way │ ends
 //! ```
 //!
 //! A read of a client that keeps copies waits until it is registered, too: for room in the table,

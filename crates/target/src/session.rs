@@ -6,8 +6,7 @@
 //! events ──► execute; answered in place? ──► complete     (else among the running)
 //! running executions that ended ──► complete
 //! connections that join
-//! each connection: queued bytes ──► one vectored write; socket ──► the buffer that the protocol
-//! names
+//! each connection: queued bytes ──► one vectored write; socket ──► the buffer that the protocol names
 //! ```
 //!
 //! A slow initiator is not read from, and its next commands are not started, while its queued and

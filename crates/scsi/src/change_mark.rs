@@ -110,7 +110,7 @@ const _: () = assert!(offset_of!(MarkRaw, slot) == 32);
 const HELD_HERE: u8 = 0x01;
 const HELD_ELSEWHERE: u8 = 0x02;
 
-/// A mark, as REPORT MARKS tells it.
+/// A mark, as in REPORT MARKS data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Drawn by the initiator when it made the mark.
@@ -309,10 +309,10 @@ impl Parameters {
         })
     }
 
-    /// From a list.
+    /// Parses a list.
     ///
     /// # Errors
-    /// [`Malformed`] when it has another length, or something is where zeroes belong.
+    /// [`Malformed`] when the length is not [`BYTES`](Self::BYTES), or a reserved byte is not zero.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let raw = ParametersRaw::read_from_bytes(bytes).map_err(|_| Malformed("CHANGE MARK OUT parameter list"))?;
         if raw.reserved != [0; 8] {

@@ -194,7 +194,7 @@ pub enum CopyState {
     Failed = 2,
 }
 
-/// How a copy stands, as COPY STATUS tells it.
+/// The progress of a copy, as in COPY STATUS data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStatus {
     /// Whether it is over.

@@ -39,7 +39,7 @@ pub enum Peripheral {
     Disk,
     /// Nothing can be there (qualifier 3, type 1Fh): byte 0 is 7Fh.
     Absent,
-    /// Something else, as byte 0 says.
+    /// Another value of byte 0.
     Other(u8),
 }
 

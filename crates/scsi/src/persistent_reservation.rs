@@ -158,7 +158,7 @@ pub fn emit_keys(generation: u32, keys: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The generation and the keys in READ KEYS data, as far as they were received.
+/// The generation and the keys in READ KEYS data; keys cut off at the end of `bytes` are left out.
 ///
 /// # Errors
 /// [`Malformed`] without a header.
@@ -171,7 +171,7 @@ pub fn parse_keys(bytes: &[u8]) -> Result<(u32, Vec<u64>), Malformed> {
     Ok((generation, list.as_chunks::<8>().0.iter().map(|key| u64::from_be_bytes(*key)).collect()))
 }
 
-/// A reservation as READ RESERVATION tells it.
+/// A reservation, as in READ RESERVATION data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationData {
     /// The holder's key; zero where all registrants hold it.
@@ -308,7 +308,7 @@ fn parse_transport_ids(mut bytes: &[u8]) -> Result<Vec<String>, Malformed> {
     Ok(ports)
 }
 
-/// One registration as READ FULL STATUS tells it.
+/// One registration, as in READ FULL STATUS data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullStatus {
     /// Its key.

@@ -197,7 +197,8 @@ impl Sense {
         Self { progress: Some(progress), ..self }
     }
 
-    /// Whether key and codes are those of `other`, whatever else they say.
+    /// Whether sense key and additional sense codes are those of `other`; the other fields may
+    /// differ.
     pub fn is_same_condition(&self, other: &Self) -> bool {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
@@ -222,8 +223,8 @@ impl Sense {
         bytes
     }
 
-    /// Descriptor format (SPC-4 4.5.2), with an information and a sense-key specific descriptor where there is
-    /// something to say.
+    /// Descriptor format (SPC-4 4.5.2), with an information and a sense-key specific descriptor
+    /// where those fields are set.
     pub fn emit_descriptors(&self) -> Vec<u8> {
         let code = if self.is_deferred { 0x73 } else { 0x72 };
         let mut bytes = vec![code, self.key as u8, self.asc, self.ascq, 0, 0, 0, 0];

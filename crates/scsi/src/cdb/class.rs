@@ -66,7 +66,8 @@ impl DataOut {
 /// The holder may do everything; so may every registrant of the types for registrants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservedAccess {
-    /// Allowed whoever holds what; PERSISTENT RESERVE OUT has rules of its own.
+    /// Allowed whatever reservation another initiator holds; PERSISTENT RESERVE OUT has rules of
+    /// its own.
     Always,
     /// Looks at the medium or its parameters.
     Read,
@@ -145,7 +146,7 @@ impl Cdb {
                 Class { access: ReservedAccess::Always, ..Class::of_unit(data_out) }
             }
             Self::Reserve6 => Class { access: ReservedAccess::Always, ..Class::of_unit(DataOut::NONE) },
-            // Starting a unit and loading its medium take nothing from anybody.
+            // Starting a unit and loading its medium take nothing from another initiator.
             Self::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Class::OTHER,
             Self::StartStopUnit(_) => Class::of_unit(DataOut::NONE),
             Self::PreventAllowMediumRemoval { prevent: 0 } => Class::OTHER,

@@ -242,7 +242,8 @@ fn short_and_unknown_cdbs_are_refused() {
 }
 
 proptest! {
-    /// Whatever is accepted is emitted as it came, but for the fields that are accepted without effect.
+    /// A CDB that is accepted is emitted as it came, but for the fields that are accepted without
+    /// effect.
     #[test]
     fn what_is_parsed_is_emitted(row in 0..table::ROWS.len(), noise in any::<[u8; 16]>()) {
         let row = &table::ROWS[row];

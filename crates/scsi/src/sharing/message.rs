@@ -78,7 +78,7 @@ const REASONS: [Reason; 14] = [
     Reason::ReclaimOfTransaction,
 ];
 
-/// What a message says.
+/// The content of a message, by its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageBody {
     /// It is a client now; the header says which.
@@ -136,7 +136,7 @@ pub enum MessageBody {
         /// The client is fenced after that.
         deadline_ms: u32,
     },
-    /// Nobody has a file open any more.
+    /// No client has the file open any more.
     LastClose {
         /// The file.
         file: u64,

@@ -5,8 +5,8 @@ use super::lock::{LOCK_BYTES, Lock};
 use super::message::{NO_PROOF, PROOF_BYTES, Proof};
 use super::reader::{Reader, WrongByte};
 
-/// Longest parameter list that is read: that of a LOCK with so many locks as its count can say is not; page C1h says
-/// how many are taken.
+/// Longest parameter list that is read. The count of locks in a LOCK can ask for more; page C1h
+/// announces how many are accepted.
 pub const LIST_BYTES_MAX: usize = 16 + 1024 * LOCK_BYTES;
 
 const REGISTERS_READS: u8 = 0x01;
@@ -72,7 +72,7 @@ pub enum Parameters {
         /// With the numbers of the grants that are meant, block groups before their files.
         locks: Vec<Lock>,
     },
-    /// To be heard on a callback.
+    /// The client's answer to a callback.
     Acknowledge {
         /// The last message it has taken.
         taken: u64,

@@ -34,10 +34,10 @@ const _: () = assert!(offset_of!(SupportRaw, flags) == 36);
 /// In `flags`: PRE-FETCH of a client registers copies.
 const PREFETCH_REGISTERS: u8 = 0x01;
 
-/// In `flags`: whatever others ask of a range waits for the client that holds it alone.
+/// In `flags`: [`Support::withholds`].
 const WITHHOLDS: u8 = 0x02;
 
-/// What a unit says of its sharing.
+/// The abilities and limits that a unit announces on page C1h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
     /// Whether it keeps to the paper in all: exclusive grants are not cached.
@@ -58,8 +58,8 @@ pub struct Support {
     pub untaken_max: u32,
     /// Whether PRE-FETCH of a client registers copies, without moving data: those that it has from before.
     pub prefetch_registers: bool,
-    /// Whether a range of the unit that a client holds alone is called back for whatever others ask of it, also for
-    /// reads of those who know of no locks: the client may delay its writes.
+    /// Whether a range of the unit that a client holds alone is called back before any other access
+    /// to it, reads of initiators without locks included: the client may delay its writes.
     pub withholds: bool,
 }
 

@@ -180,7 +180,8 @@ fn what_is_reserved_is_refused_at_its_byte() {
     assert_eq!(Parameters::parse(action_out::UNLOCK, &list), Err(WrongByte(24)), "only groups have a group");
 }
 
-/// Whatever comes, parsing ends, and what was understood is what those bytes say.
+/// Parsing of damaged lists and messages never panics, and an accepted one is parsed the same
+/// again.
 #[test]
 fn bytes_at_random_are_understood_one_way_or_refused() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

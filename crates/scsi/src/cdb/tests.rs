@@ -15,7 +15,7 @@ fn transfer(form: CdbForm, lba: u64, count: u32, is_dpo: bool, is_fua: bool) -> 
 /// A command and its bytes.
 type Golden = (Cdb, &'static str);
 
-/// Emitted it is these bytes, and they are parsed as it.
+/// Checks that each command is emitted as its bytes, and parsed from them.
 fn hold(golden: &[Golden]) {
     for (cdb, expected) in golden {
         assert_eq!(hex(cdb), *expected, "{cdb:?}");

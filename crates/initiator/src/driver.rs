@@ -203,7 +203,7 @@ async fn look(
 struct Runner {
     options: Arc<InitiatorOptions>,
     opener: Opener,
-    /// Where the target is, after permanent redirections.
+    /// The portal of the target, after permanent redirections.
     portal: Portal,
     /// The portal group of the last session.
     group: Option<u16>,

@@ -223,7 +223,7 @@ impl Engine {
                     return Poll::Ready(Stop::Closed);
                 }
                 if is_flushed {
-                    // What remains is the logout, or its answer.
+                    // The logout, or its answer, remains.
                     if has_progressed || self.share(link, context, now) || self.wait_for_deadline(context, now) {
                         continue;
                     }

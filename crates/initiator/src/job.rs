@@ -62,7 +62,7 @@ pub struct RawOutcome {
     pub data_in: Vec<u8>,
 }
 
-/// What a job does. `found`, the extents reported, is empty until the unit has answered.
+/// The operation of a job. `found`, the extents reported, is empty until the unit has answered.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Read { range: ByteRange, buffer: Buffer },
@@ -74,7 +74,7 @@ pub(crate) enum Kind {
     Raw(RawCommand),
 }
 
-/// Where the result of a job goes.
+/// The receiver of a job's result.
 pub(crate) enum Reply {
     Request(SlotSender),
     Raw(oneshot::Sender<Result<RawOutcome, Error>>),

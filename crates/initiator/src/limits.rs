@@ -123,8 +123,8 @@ pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;
 /// Bytes of the ranges of a shared LUN that one client may hold alone: a block group of the unit.
 pub const GRANT_BYTES: u64 = 1 << 20;
 
-/// What a command on a shared unit may take beyond the time for which another host can hold it up: a fence, a flush,
-/// and the command itself.
+/// Time for a command on a shared unit beyond the time for which another host can hold it up: for a
+/// fence, a flush, and the command itself.
 pub const WITHHELD_MARGIN: Duration = Duration::from_secs(5);
 
 /// The longest timeout of a command on a shared unit, whatever its target says of its own bounds.

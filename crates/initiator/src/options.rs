@@ -22,9 +22,9 @@ use crate::limits::{CONNECTIONS_MAX, RECONNECT_WAIT_MAX, RECONNECT_WAIT_MIN, RET
 /// CHAP names and secrets of both ends.
 #[derive(Clone, Debug)]
 pub struct ChapCredentials {
-    /// What the initiator proves to the target.
+    /// The initiator's name and secret, proved to the target.
     pub own: Credentials,
-    /// What the target must prove to us, for mutual authentication.
+    /// The target's name and secret, which the target must prove, for mutual authentication.
     pub target: Option<Credentials>,
 }
 

@@ -16,7 +16,7 @@ use block::{Buffer, BufferPool, ByteRange};
 
 use crate::limits::RETAINED_ENTRIES_MAX;
 
-/// What is to be written again.
+/// The content of a retained write, for writing it again.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Write these bytes.
@@ -166,7 +166,8 @@ mod tests {
         (0..length).map(|at| fill.wrapping_add(3 * at as u8)).collect()
     }
 
-    /// What a device of zeroes would hold after everything is written again. Discarded bytes read as 0xdd.
+    /// The content of a device of zeroes after every retained write is replayed. Discarded bytes
+    /// read as 0xdd.
     fn replayed(retained: &Retained) -> [u8; SIZE] {
         let mut device = [0; SIZE];
         for (range, content) in retained.all() {

@@ -252,7 +252,7 @@ fn a_lost_session_keeps_what_is_held() {
     assert_eq!(one.status().sharing.unwrap().lives, 1);
 }
 
-/// What a unit keeps before its first start.
+/// The saved state of a unit before its first start.
 fn kept() -> SavedSharing {
     SavedSharing { secret: Some(LifeSecret::from_bytes([5; 32])), ..SavedSharing::default() }
 }

@@ -65,7 +65,7 @@ fn flushes_for_room_that_fail_are_few() {
     let flush = lun.flush();
     world.run(flush).unwrap();
     fill(&mut world, &lun);
-    // What fills the room again waits for another flush of the initiator's own.
+    // Writes that fill the room again wait for another flush of the initiator's own.
     let more: Vec<_> = (0..16).map(|block| lun.write(block * 4096, Buffer::copy_of(&[7; 4096]), false)).collect();
     world.pass(Duration::from_secs(60));
     assert_eq!(lun.status().waiting, 0, "nobody waits for ever");

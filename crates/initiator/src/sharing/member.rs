@@ -82,7 +82,7 @@ pub(crate) struct Member {
     taken: u64,
     standing: Standing,
     continuity: Option<Continuity>,
-    /// What the holder wants done, in order.
+    /// Outputs of the holder, to be executed in order.
     outputs: VecDeque<HolderOutput>,
     /// Copies that are being dropped, for the first output.
     dropping: Option<Dropped>,

@@ -60,7 +60,8 @@ const CHANGEABLE: u8 = 1;
 
 type Script = Box<dyn FnMut(&mut Disk, &Cdb) -> Reaction + Send>;
 
-/// What is stored. Blocks that were written are on the medium after a SYNCHRONIZE CACHE.
+/// A disk with a volatile cache. Blocks that were written are on the medium after a SYNCHRONIZE
+/// CACHE.
 pub(crate) struct Disk {
     medium: Vec<u8>,
     cache: BTreeMap<u64, Vec<u8>>,

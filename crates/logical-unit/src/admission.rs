@@ -11,7 +11,7 @@ use crate::sanitize_state::SanitizesBegun;
 use crate::task_set::Ticket;
 use crate::unit::LogicalUnit;
 
-/// What was recorded when a command was admitted.
+/// The state recorded when a command was admitted.
 #[derive(Clone, Copy)]
 pub(crate) struct Admission {
     /// The marks that its nexus held; it may hold others when the command executes.

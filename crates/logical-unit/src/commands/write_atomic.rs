@@ -23,7 +23,7 @@ use crate::unit::LogicalUnit;
 pub(crate) struct AtomicLimits {
     /// Most blocks; zero where there are no atomic writes.
     pub(crate) blocks_max: u32,
-    /// What LBA and count must be multiples of.
+    /// LBA and count must be multiples of this many blocks.
     pub(crate) granularity_blocks: u32,
 }
 

@@ -12,7 +12,7 @@ use crate::mode::Mode;
 use crate::resource::Resource;
 use crate::settings::Settings;
 
-/// What is called back.
+/// The subject of a callback: a lock or copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A lock of the client's own, down to a mode.

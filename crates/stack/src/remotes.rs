@@ -45,7 +45,7 @@ pub enum Arrangement {
 pub struct RemotesConfig {
     /// Each LUN and its login; at least one, and exactly one for `Single`.
     pub remotes: Vec<RemoteConfig>,
-    /// What they make together.
+    /// The device that they make together.
     pub arrangement: Arrangement,
 }
 

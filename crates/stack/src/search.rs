@@ -22,7 +22,7 @@ use crate::status::Answer;
 use crate::status::sought::{Reached, SoughtRemote, SoughtStatus};
 use crate::systemd;
 
-/// What starts when the target is found.
+/// The attachment or mount that starts when its target is found.
 pub(crate) enum Sought {
     /// An attachment with these fronts, whose applications wait meanwhile.
     Attachment(Fronts),

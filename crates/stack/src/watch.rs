@@ -20,7 +20,7 @@ pub(crate) struct Observation {
     pub(crate) dirty_places: BTreeSet<Place>,
 }
 
-/// What was reported already.
+/// The conditions that were reported already.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     state: Option<String>,

@@ -36,7 +36,7 @@ struct Watched(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// What is durable.
+    /// The durable mark.
     mark: Option<SavedMark>,
     look: Option<Look>,
     look_count: usize,

@@ -205,7 +205,7 @@ impl Negotiator {
     /// for stage, sender and repetition.
     ///
     /// # Errors
-    /// What [`NegotiationError`] lists; the login must then be ended.
+    /// The breaches that [`NegotiationError`] lists; the login must then be ended.
     pub fn handle(&mut self, stage: Stage, keys: &Keys) -> Result<Keys, NegotiationError> {
         let mut answers = Keys::new();
         for (index, rule) in RULES.iter().enumerate() {

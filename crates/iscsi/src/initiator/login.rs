@@ -113,7 +113,7 @@ pub enum LoginError {
     Protocol(&'static str),
 }
 
-/// What to do next.
+/// The next step of the caller.
 #[derive(Debug)]
 pub enum LoginStep {
     /// Send this, with this data segment.

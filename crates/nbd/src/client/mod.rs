@@ -51,7 +51,7 @@ impl Default for ClientOptions {
 pub struct ExportInfo {
     /// Bytes.
     pub size_bytes: u64,
-    /// What the export can do.
+    /// The abilities of the export.
     pub abilities: Abilities,
     /// Size constraints; the document's defaults where the server announced none.
     pub block_size: BlockSize,
@@ -65,7 +65,7 @@ pub struct ExportInfo {
     pub has_block_status: bool,
 }
 
-/// What the client reports to its owner.
+/// Reports of the client to its owner.
 #[derive(Debug)]
 pub enum Event<T> {
     /// Requests may be submitted.
@@ -115,7 +115,7 @@ pub enum Command {
     Write {
         /// First byte.
         offset: u64,
-        /// What to write.
+        /// The data to write.
         buffer: Buffer,
         /// Complete when durable.
         fua: bool,
@@ -255,7 +255,8 @@ impl<T> Client<T> {
         }
     }
 
-    /// Where to receive the next bytes. Empty when `poll_event` must be called or the connection closed first.
+    /// The space for the next received bytes. Empty when `poll_event` must be called or the
+    /// connection closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match self.intake {
             _ if self.phase == Phase::Closed => &mut [],

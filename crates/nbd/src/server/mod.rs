@@ -51,7 +51,7 @@ pub struct Export {
     pub size_bytes: u64,
     /// Size constraints.
     pub block_size: BlockSize,
-    /// What it can do. `can_dont_fragment` is set by the server itself.
+    /// The abilities of the export. `can_dont_fragment` is set by the server itself.
     pub abilities: Abilities,
 }
 
@@ -67,7 +67,7 @@ pub enum TlsPolicy {
     Required,
 }
 
-/// What the server reports to its owner.
+/// Reports of the server to its owner.
 #[derive(Debug)]
 pub enum Event {
     /// The client may begin with TLS: send what is to be sent, secure the stream, then call [`Server::secured`]. Until
@@ -294,7 +294,7 @@ impl Server {
         self.phase = Phase::Options;
     }
 
-    /// Where to receive the next bytes. Empty when `poll_event` must be called, a buffer provided, or the connection
+    /// The space for the next received bytes. Empty when `poll_event` must be called, a buffer provided, or the connection
     /// closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match &mut self.intake {

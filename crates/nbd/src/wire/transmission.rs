@@ -268,7 +268,7 @@ impl StatusExtent {
 /// Payload of an error chunk: the failure, and where it was for [`chunk::ERROR_OFFSET`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorChunk {
-    /// What failed.
+    /// The error.
     pub failure: Failure,
     /// First byte that failed, from the start of the export.
     pub offset: Option<u64>,

@@ -174,7 +174,8 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     None
 }
 
-/// Where an attachment offers NBD to our client, which has no TLS; a disk of the kernel is none.
+/// The address at which an attachment offers NBD to our client, which has no TLS; a disk of the
+/// kernel has none.
 fn nbd_front(fronts: &FrontsStatus) -> Option<ListenAddress> {
     let is_plain = |front: &&FrontStatus| front.kind == "nbd" && !front.address.starts_with("nbds:");
     fronts.fronts.iter().filter(is_plain).find_map(|front| front.place.parse().ok())

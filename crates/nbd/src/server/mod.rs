@@ -294,8 +294,8 @@ impl Server {
         self.phase = Phase::Options;
     }
 
-    /// The space for the next received bytes. Empty when `poll_event` must be called, a buffer provided, or the connection
-    /// closed first.
+    /// The space for the next received bytes. Empty when `poll_event` must be called, a buffer
+    /// provided, or the connection closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match &mut self.intake {
             _ if matches!(self.phase, Phase::Closed | Phase::Securing) => &mut [],

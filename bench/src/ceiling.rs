@@ -1,8 +1,9 @@
-//! What TCP loopback gives without any protocol work: a request of a header's size, a reply of a header and a block; a
-//! write has the block in the request.
+//! The ceiling: TCP loopback without any protocol work. A request has a header's size, a reply a
+//! header and a block; a write has the block in the request.
 //!
-//! *Unbatched* is one receive and one send per operation on both sides. *Batched*, a side takes what is there, and
-//! sends what that comes to at once. The server is a process of its own, on the servers' processors.
+//! *Unbatched* is one receive and one send per operation on both sides. *Batched*, a side receives
+//! all waiting bytes, and sends the answers to them at once. The server is a process of its own, on
+//! the servers' processors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +24,7 @@ pub struct Shape {
     pub block_bytes: usize,
     pub depth: usize,
     pub is_batched: bool,
-    /// The block goes to the server.
+    /// Whether the block goes to the server, in the request.
     pub is_write: bool,
 }
 
@@ -51,7 +52,7 @@ impl Shape {
     }
 }
 
-/// What is measured in each round.
+/// The measurements of each round.
 pub const SHAPES: &[Shape] = &[
     Shape::new("TCP 4 KiB read, depth 1", 4096, 1),
     Shape::new("TCP 4 KiB write, depth 1", 4096, 1).write(),
@@ -63,15 +64,16 @@ pub const SHAPES: &[Shape] = &[
     Shape::new("TCP 128 KiB write, depth 8", 128 << 10, 8).write(),
 ];
 
-/// The server: takes connections one after another for as long as it is let. A connection begins with the shape, as
-/// text.
+/// The server: accepts one connection, whose first line gives the sizes as text, and replies until
+/// it is closed.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     let (stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     let mut first = String::new();
-    // One byte at a time would be slow; requests follow only when the client heard back.
+    // Reading byte by byte would be slow. No request is lost in the buffer: the client sends none
+    // before the server's first byte.
     BufReader::with_capacity(64, &stream).read_line(&mut first)?;
     let mut parameters = first.split_whitespace().map(str::parse::<usize>);
     let (Some(Ok(request_bytes)), Some(Ok(reply_bytes)), Some(Ok(batch_max))) =
@@ -102,15 +104,16 @@ fn reply(mut stream: TcpStream, request_bytes: usize, reply_bytes: usize, batch_
     }
 }
 
-/// One shape: operations per second, and microseconds of the server's processor per operation.
+/// Measures one shape: operations per second, and microseconds of the server's processor per
+/// operation.
 pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<(f64, f64)> {
     let program = std::env::current_exe()?;
     let mut server =
         on_processors(&arguments.server_cpus).arg(program).arg("--ceiling-server").stdout(Stdio::piped()).spawn()?;
     let mut address = String::new();
     BufReader::new(server.stdout.take().ok_or("no standard output")?).read_line(&mut address)?;
-    // The client is this process's thread: it takes its place on the clients' processors by a child that it would only
-    // wait for, so it asks taskset to move itself.
+    // The client is a thread of this process, which has no child to start on the clients'
+    // processors: taskset moves this process itself.
     let own = std::process::id().to_string();
     let moved = Command::new("taskset").args(["-cp", &arguments.client_cpus, &own]).stdout(Stdio::null()).status()?;
     if !moved.success() {
@@ -124,14 +127,14 @@ pub fn measure(shape: &Shape, arguments: &Arguments) -> Result<(f64, f64)> {
     let before = processor::of_process_us(server.id())?;
     let (done, seconds) = ask(&mut stream, shape, batch_max, Duration::from_secs(arguments.seconds))?;
     let server_us = processor::of_process_us(server.id())? - before;
-    // Replies are still on their way: this is how the server is told.
+    // Replies are still on their way; closing the connection ends the server's loop.
     drop(stream);
     server.kill()?;
     server.wait()?;
     Ok((done / seconds, server_us / done))
 }
 
-/// Keeps `depth` requests in flight. Gives how many were answered in how many seconds.
+/// Keeps `depth` requests in flight. Returns the count of answers, and the seconds they took.
 fn ask(stream: &mut TcpStream, shape: &Shape, batch_max: usize, time: Duration) -> Result<(f64, f64)> {
     let (request_bytes, reply_bytes) = (shape.request_bytes(), shape.reply_bytes());
     let requests = vec![0; request_bytes * shape.depth];

@@ -1,7 +1,7 @@
 //! The cases: which client, how deep, how large, how many sessions.
 //!
-//! iscsi-perf reads only and qemu-img bench is used to write; our own client does both, and is the one that can ask for
-//! data digests.
+//! iscsi-perf reads only, so qemu-img bench does the writes; our own client does both, and alone
+//! can request data digests.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::processor::on_processors;
 use crate::server::{self, Server};
 use crate::{Arguments, Result};
 
-/// Rate that the number of qemu-img's requests is computed from: it takes a number and not a time.
+/// Rates from which the count of qemu-img's requests is computed: it takes a count and not a time.
 const WRITES_PER_SECOND_GUESS: [(u32, u64); 2] = [(4096, 50_000), (128 << 10, 10_000)];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub struct Case {
     pub depth: u32,
     pub sessions: u32,
     pub has_digests: bool,
-    /// What our rate should be of tgt's.
+    /// Our rate divided by tgt's: the aim, at least.
     pub rate_aim: Option<f64>,
-    /// What our processor time per operation should be of tgt's, at most.
+    /// Our processor time per operation divided by tgt's: the aim, at most.
     pub cpu_aim: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ impl Case {
 const SMALL: u32 = 4096;
 const LARGE: u32 = 128 << 10;
 
-/// What is measured in each round.
+/// The cases of each round.
 pub const CASES: &[Case] = &[
     Case::new("iscsi-perf 4 KiB random read, depth 1", Client::IscsiPerf, SMALL, 1).aims(1.5, None),
     Case::new("iscsi-perf 4 KiB random read, depth 8", Client::IscsiPerf, SMALL, 8),
@@ -88,7 +88,7 @@ pub const CASES: &[Case] = &[
     Case::new("forebay 128 KiB write, depth 8, digests", Client::Write, LARGE, 8).digests(),
 ];
 
-/// What a client did.
+/// The result of a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Operations {
     pub count: f64,
@@ -115,7 +115,7 @@ pub fn run(case: &Case, server: &Server, arguments: &Arguments) -> Result<Operat
 fn requests(case: &Case, arguments: &Arguments) -> u64 {
     let guess = WRITES_PER_SECOND_GUESS.iter().find(|(bytes, _)| *bytes == case.block_bytes);
     let guess = guess.map_or(1000, |(_, guess)| *guess);
-    // At depth 1 it is the wake-ups that take the time.
+    // At depth 1 the wake-ups take the time.
     let guess = if case.depth == 1 { guess / 4 } else { guess };
     (guess * arguments.seconds).max(1)
 }
@@ -160,7 +160,7 @@ fn command(case: &Case, server: &Server, arguments: &Arguments, session: u32) ->
     command
 }
 
-/// What a client's output says.
+/// The result in a client's output.
 fn parse(case: &Case, output: &str, arguments: &Arguments) -> Option<Operations> {
     match case.client {
         Client::IscsiPerf => {

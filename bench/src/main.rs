@@ -1,12 +1,12 @@
 //! `make bench-target`: our target, tgt and the bare TCP loopback side by side in one run.
 //!
-//! Rounds are interleaved: every case runs against every server before the next case, and all cases before the next
-//! round, so that whatever else the machine does meets all servers alike. What is reported is the median over the
-//! rounds; the raw results are printed as they come and kept as JSON.
+//! Rounds are interleaved: every case runs against every server before the next case, and all cases
+//! before the next round, so that other work of the machine affects all servers alike. The report
+//! has the median over the rounds; the raw results are printed as they come and kept as JSON.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `ceiling` | what TCP loopback gives without any protocol work |
+//! | `ceiling` | TCP loopback without any protocol work |
 //! | `server` | our target and tgt as processes, and the processor time they take |
 //! | `client` | the cases: iscsi-perf, qemu-img bench and our own client |
 //! | `processor` | processor time |
@@ -29,7 +29,7 @@ use crate::client::Case;
 use crate::report::{Measured, Report};
 use crate::server::{Kind, Server};
 
-/// What fails ends the run: half a comparison is none.
+/// An error ends the run: half a comparison is useless.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Measures our target, tgt and the TCP loopback side by side.

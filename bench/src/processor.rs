@@ -1,17 +1,20 @@
-//! Processors that a process has, and the time it took of them: one that runs, and those that ended.
+//! The processors of a process, and its processor time: of a running process, and of children that
+//! ended.
 
 use std::process::Command;
 
 use crate::Result;
 
-/// What begins a command that runs on `cpus` only, as taskset has them; the program and its arguments follow.
+/// The beginning of a command that runs on `cpus` only, a list as taskset takes it; the program and
+/// its arguments follow.
 pub fn on_processors(cpus: &str) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", cpus]);
     command
 }
 
-/// Of all threads of a process so far, in microseconds (`/proc/PID/task/TID/schedstat`, first field, in nanoseconds).
+/// Processor time of all threads of a process so far, in microseconds
+/// (`/proc/PID/task/TID/schedstat`, first field, in nanoseconds).
 pub fn of_process_us(id: u32) -> Result<f64> {
     let mut nanoseconds = 0;
     for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
@@ -22,8 +25,8 @@ pub fn of_process_us(id: u32) -> Result<f64> {
     Ok(nanoseconds as f64 / 1000.0)
 }
 
-/// Of the children that ended and were waited for, in microseconds, in steps of a tick (`/proc/self/stat`, fields 16
-/// and 17).
+/// Processor time of the children that ended and were waited for, in microseconds, in steps of a
+/// tick (`/proc/self/stat`, fields 16 and 17).
 pub fn of_ended_children_us() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     // The name, in parentheses, may hold anything.

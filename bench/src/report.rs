@@ -24,8 +24,8 @@ pub struct Measured {
     pub rate: f64,
     /// Microseconds of the server's processors per operation.
     pub cpu_us: f64,
-    /// Microseconds of the client's processors per operation: what an operation takes at depth 1 whatever the server
-    /// does.
+    /// Microseconds of the client's processors per operation: at depth 1 its part of an operation's
+    /// time, whatever the server is.
     pub client_cpu_us: f64,
 }
 
@@ -103,7 +103,7 @@ impl Report {
         text
     }
 
-    /// The table with what it is.
+    /// The table, below a line about the run.
     pub fn page(&self) -> String {
         format!(
             "Placement: {}. Medians of {} interleaved rounds of {} s.\n\n{}",

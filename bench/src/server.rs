@@ -11,7 +11,7 @@ use crate::processor::on_processors;
 use crate::{Result, processor};
 
 const IQN: &str = "iqn.2026-11.io.forebay:bench";
-/// Size of each LUN. What it is for tgt is a file in shared memory.
+/// Size of each LUN. For tgt it is a file in shared memory.
 const LUN_BYTES: u64 = 1 << 30;
 /// tgt numbers its control sockets with 15 bits; this leaves room for the few of one run.
 const TGT_CONTROL_PORTS: usize = 32_000;
@@ -49,14 +49,14 @@ impl Kind {
 /// A server that runs, until it is dropped.
 pub struct Server {
     pub kind: Kind,
-    /// Of its LUN.
+    /// The URL of its LUN.
     pub url: String,
-    /// Where clients may keep what they keep.
+    /// A directory for the state of the clients.
     pub stage: PathBuf,
     running: Running,
 }
 
-/// Its process, which ends with it.
+/// The server's process, killed when it is dropped.
 enum Running {
     Ours(Process),
     Tgt(Tgt),
@@ -128,14 +128,14 @@ impl Server {
         Ok(server)
     }
 
-    /// Offers digests, or does not. Ours always does; tgt never, unless it is told to.
+    /// Makes tgt offer digests, or not: by default it does not. Our target always offers them.
     pub fn offer_digests(&self, are_offered: bool) -> Result<()> {
         let value = if are_offered { "CRC32C,None" } else { "None" };
         let update = ["--mode", "target", "--op", "update", "--tid", "1", "--value", value, "--name"];
         ["HeaderDigest", "DataDigest"].iter().try_for_each(|name| self.administer(&[&update[..], &[name]].concat()))
     }
 
-    /// Gives tgt an order.
+    /// Runs tgtadm; does nothing for our target.
     fn administer(&self, order: &[&str]) -> Result<()> {
         let Running::Tgt(Tgt { control, .. }) = &self.running else { return Ok(()) };
         run(Command::new("tgtadm").args(["-C", control, "--lld", "iscsi"]).args(order)).map(drop)
@@ -159,7 +159,7 @@ impl Drop for Tgt {
     }
 }
 
-/// Runs a command to its end, and gives its standard output; a failure says what it wrote.
+/// Runs a command to its end. Returns its standard output, or an error with its standard error.
 pub fn run(command: &mut Command) -> Result<String> {
     let output = command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
     if output.status.success() {

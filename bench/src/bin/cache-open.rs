@@ -1,7 +1,8 @@
 //! `make bench-cache-open`: how long a large, full cache takes to open, and how much memory it takes then.
 //!
-//! The cache's file is sparse: every frame holds a line as far as the table says, and nobody has written its data. Each
-//! phase is a process of its own, so that memory is that of one open cache and a killed one is really killed:
+//! The cache's file is sparse: by its table every frame holds a line, but the data of the lines was
+//! never written. Each phase is a process of its own, so that memory is that of one open cache and
+//! a killed one is really killed:
 //!
 //! | phase | what |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | `stopped` | opens it after a clean stop, writes some lines, and is killed |
 //! | `killed` | opens it after that, and closes it |
 //!
-//! The file is opened past the page cache, so that there is nothing to be dropped.
+//! The file is opened past the page cache, so that no cached pages need to be dropped.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +35,7 @@ use serde_json::{Value, json};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Lines written before the kill: some log to replay.
+/// Lines written before the kill, so that there is a log to replay.
 const WRITES: u64 = 20_000;
 
 /// Pages written at once while the table is filled.
@@ -97,7 +98,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// One phase in a process of its own, and what it prints.
+/// Runs one phase in a process of its own. Returns its result, the last line it prints.
 fn run(arguments: &Arguments, phase: &str) -> Result<Value> {
     let output = Command::new(std::env::current_exe()?)
         .arg("--folder")

@@ -1,4 +1,5 @@
-//! `make bench-cache`: what the cache costs, beside the bare file that it lies in, in one run.
+//! `make bench-cache`: the cost of the cache, measured beside the bare file that it lies in, in one
+//! run.
 //!
 //! | measurement | beside |
 //! |---|---|
@@ -7,9 +8,9 @@
 //! | durable 4 KiB random writes in write-back at depth 1 and 32, deferred and not | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | a cold sequential read over a modelled link of 1 Gbit/s, and of a LUN in RAM without one | without the cache |
 //!
-//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw
-//! results. Files are opened past the page cache, as the program opens caches; from the page cache the processors are
-//! what bounds, not the disk.
+//! Rounds are interleaved, so that other work of the machine affects both alike; medians are
+//! reported, after the raw results. Files are opened past the page cache, as the program opens
+//! caches; from the page cache the processors are the bottleneck, not the disk.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +42,7 @@ use tokio::runtime::Builder;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What applications read and write at once.
+/// Size of an application's request.
 const BLOCK_BYTES: u64 = 4096;
 /// The origin of the measurements of small requests; it fits in the cache.
 const ORIGIN_BYTES: u64 = 256 << 20;
@@ -107,7 +108,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What one measurement of small requests gave.
+/// The result of one measurement of small requests.
 #[derive(Clone, Copy)]
 struct Speed {
     per_second: f64,
@@ -115,7 +116,8 @@ struct Speed {
     cpu_us: f64,
 }
 
-/// A request after another until the time is over, from so many tasks of this thread; `request` carries out one.
+/// Runs `depth` tasks on this thread, each one request after another until the time is over;
+/// `request` is one task.
 async fn speed<F>(depth: usize, seconds: f64, request: impl Fn(Random, Instant) -> F) -> Result<Speed>
 where
     F: Future<Output = Result<u64>> + Send + 'static,
@@ -159,7 +161,8 @@ async fn measure_reads(arguments: &Arguments) -> Result<()> {
     for round in 1..=arguments.rounds {
         for &depth in &arguments.depth {
             for name in ["bare", "cache"] {
-                // The frames begin behind superblock and log; where exactly makes no difference to the bare file.
+                // The frames begin behind superblock and log; the bare file is read from about that
+                // place.
                 let (device, first): (SharedDevice, u64) =
                     if name == "bare" { (Arc::clone(&file), 32 << 20) } else { (cache.clone(), 0) };
                 let read = |random, end| reader(Arc::clone(&device), first, ORIGIN_BYTES / BLOCK_BYTES, random, end);
@@ -202,7 +205,7 @@ fn compare(all: &BTreeMap<(usize, &str), Vec<Speed>>, depth: usize, what: &str) 
 
 /// Each thread has a runtime of its own, and reads one block after another.
 fn measure_threads(arguments: &Arguments) -> Result<()> {
-    // What is not answered at once is completed here.
+    // Requests that do not complete at once are completed on this runtime.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     for is_direct in [true, false] {
         let (file, cache, background) = runtime.block_on(warm_cache(arguments, is_direct))?;
@@ -282,7 +285,7 @@ async fn measure_writes(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Writes of a new cache in write-back, of which those of up to `deferred_max` bytes are deferred.
+/// Measures writes to a new cache in write-back; those of up to `deferred_max` bytes are deferred.
 async fn cached_writes(arguments: &Arguments, depth: usize, deferred_max: u64) -> Result<Speed> {
     let (_, cache, background) = new_cache(arguments, true, ram(ORIGIN_BYTES), Mode::WriteBack).await?;
     cache.set_deferred_max(deferred_max);
@@ -345,7 +348,7 @@ async fn measure_stream(arguments: &Arguments) -> Result<()> {
             let (_, cache, background) = new_cache(arguments, true, origin, Mode::WriteThrough).await?;
             let device: SharedDevice = cache.clone();
             let cached = stream(&device, arguments.stream.0).await?;
-            // What is still on its way counts as inserted; nobody waits for it.
+            // Insertions still in progress count as inserted; this gives them time to end.
             tokio::time::sleep(Duration::from_millis(500)).await;
             let share = cache.status().valid_bytes as f64 / arguments.stream.0 as f64;
             end(&cache, background).await?;
@@ -406,7 +409,7 @@ async fn new_cache(arguments: &Arguments, is_direct: bool, origin: SharedDevice,
     Ok((file, cache, background))
 }
 
-/// A cache that has all of its origin.
+/// A cache that holds all of its origin.
 async fn warm_cache(arguments: &Arguments, is_direct: bool) -> Result<Running> {
     let running = new_cache(arguments, is_direct, ram(ORIGIN_BYTES), Mode::WriteThrough).await?;
     let cache = &running.1;
@@ -418,7 +421,7 @@ async fn warm_cache(arguments: &Arguments, is_direct: bool) -> Result<Running> {
     cache.close(false).await?;
     let (file, mode) = (Arc::clone(&running.0), Mode::WriteThrough);
     running.2.await?;
-    // Opened anew, so that only what is measured is counted.
+    // The cache is opened anew, so that its counters are those of the measurement.
     let options = OpenOptions::new(mode, Arc::new(TokioClock::new()));
     let cache = Cache::open(Arc::clone(&file), ram(ORIGIN_BYTES), options).await?;
     let background = tokio::spawn(cache.run());

@@ -5,9 +5,10 @@
 //! | 4 KiB durable random writes at depth 1 and 32 to a small log, so that level 2 works, to RAM, with its records in RAM and without; and to a large one, without level 2, and full when level 2 begins | `pwritev2(RWF_DSYNC)` past the page cache to a preallocated, written file, from as many threads |
 //! | opening a full log whose program was killed, and memory per live slot | nothing |
 //!
-//! Rounds are interleaved, so that whatever else the machine does meets both alike; medians are reported, after the raw
-//! results. Opening is done in a process of its own, so that memory is that of one log and a killed one is really
-//! killed. Files are opened past the page cache, so there is nothing to be dropped.
+//! Rounds are interleaved, so that other work of the machine affects both alike; medians are
+//! reported, after the raw results. Opening is done in a process of its own, so that memory is that
+//! of one log and a killed one is really killed. Files are opened past the page cache, so no cached
+//! pages need to be dropped.
 
 #![forbid(unsafe_code)]
 
@@ -39,15 +40,15 @@ use writelog::{FormatOptions, OpenOptions, WriteLog};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What applications write at once.
+/// Size of an application's write.
 const BLOCK_BYTES: u64 = 4096;
-/// Share of the log that is filled before it is opened: the rest is what records take besides data, and segments in
-/// use.
+/// Share of the log that is filled before it is opened: the rest is for headers of records and for
+/// segments in use.
 const FILLED: f64 = 0.9;
 /// The origin of the speed measurements; small enough that it stays in RAM.
 const ORIGIN_BYTES: u64 = 256 << 20;
 const ORIGIN_STEP_BYTES: usize = 1 << 20;
-/// RAM for records that is soon used again.
+/// RAM for records, so small that it is soon reused.
 const FEW_RECORD_BYTES: usize = 4 << 20;
 /// Requests at once while a log is filled.
 const FILL_DEPTH: usize = 32;
@@ -98,7 +99,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// What one measurement of speed gave.
+/// The result of one measurement of speed.
 struct Speed {
     per_second: f64,
     p50_us: f64,
@@ -197,20 +198,21 @@ fn bare_writer(file: &File, size_bytes: u64, seed: u64, start: Instant, seconds:
     Ok(latencies)
 }
 
-/// What the log does meanwhile.
+/// The state of the log during the measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Small enough that level 2 works nearly all the time, and that the records are in RAM still.
+    /// Small enough that level 2 works nearly all the time, and that its records are still in RAM.
     Destages,
-    /// Likewise, but level 2 reads back what it sends, as of a log that is larger than the RAM for its records.
+    /// Likewise, but level 2 reads its data back from the log device, as with a log larger than the
+    /// RAM for its records.
     ReadsBack,
-    /// Large, without level 2, and at an end before it is full.
+    /// Large, without level 2; the measurement ends before the log is full.
     Burst,
     /// Large, and full when level 2 begins.
     Full,
 }
 
-/// How long, and how many writes at most.
+/// The limit of a measurement: a time, and a count of writes.
 struct Until {
     start: Instant,
     seconds: Duration,
@@ -242,7 +244,7 @@ impl Running {
         Ok(Self { log, background, destaging })
     }
 
-    /// As many tasks.
+    /// Runs `depth` tasks that write.
     async fn write(&self, depth: usize, seed: u64, until: &Arc<Until>) -> Result<Vec<Duration>> {
         let writers: Vec<_> = (0..depth as u64)
             .map(|writer| tokio::spawn(log_writer(Arc::clone(&self.log), seed << 8 | writer, Arc::clone(until))))
@@ -275,7 +277,7 @@ async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed:
     let identity = Identity { target: "bench".into(), unit: "ram".into(), serial: "1".into() };
     let origin: SharedDevice = Arc::new(MemoryDevice::new(ORIGIN_BYTES, identity));
     for offset in (0..ORIGIN_BYTES).step_by(ORIGIN_STEP_BYTES) {
-        // Its memory is there before, as that of a LUN is.
+        // The memory of the origin is allocated before the measurement, as that of a LUN is.
         origin.write(offset, Buffer::zeroed(ORIGIN_STEP_BYTES), false).await?;
     }
     WriteLog::format(&device, &origin, FormatOptions::default()).await?;
@@ -303,7 +305,7 @@ async fn log_speed(arguments: &Arguments, depth: usize, seconds: Duration, seed:
     Speed::of(latencies, elapsed)
 }
 
-/// Nothing is destaged before the log is full.
+/// Options with which nothing is destaged before the log is full.
 fn without_level2() -> OpenOptions {
     let mut options = OpenOptions::new(Arc::new(TokioClock::new()));
     options.level2.share_start = 1.0;
@@ -313,7 +315,7 @@ fn without_level2() -> OpenOptions {
     options
 }
 
-/// On a thread of its own.
+/// Runs a future on a thread of its own.
 fn run_apart(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(std::thread::spawn(move || runtime.block_on(future)))
@@ -351,7 +353,7 @@ fn measure_open(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// One phase in a process of its own, and what it prints.
+/// Runs one phase in a process of its own. Returns its result, the last line it prints.
 fn run(arguments: &Arguments, phase: &str) -> Result<Value> {
     let output = Command::new(std::env::current_exe()?)
         .arg("--folder")
@@ -366,7 +368,8 @@ fn run(arguments: &Arguments, phase: &str) -> Result<Value> {
     Ok(text.lines().last().map_or(Ok(Value::Null), serde_json::from_str)?)
 }
 
-/// Fills a log with writes of one block, none beside another, destages none of it, and is killed.
+/// Fills a log with writes of one block, no two adjacent, destages none of them, and kills this
+/// process.
 async fn fill(arguments: &Arguments) -> Result<()> {
     let path = arguments.folder.join("full");
     let _ = std::fs::remove_file(&path);
@@ -427,7 +430,7 @@ fn file_device(path: &Path, size_bytes: u64, is_new: bool) -> Result<SharedDevic
     Ok(FileDevice::open(path, options)?)
 }
 
-/// Twice the log, nothing of it allocated.
+/// An origin of twice the size of the log, with no block allocated.
 fn sparse_origin(arguments: &Arguments) -> Result<SharedDevice> {
     let identity = Identity { target: "bench".into(), unit: "origin".into(), serial: "1".into() };
     let size = Some(2 * arguments.size.0);

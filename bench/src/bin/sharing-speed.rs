@@ -1,4 +1,5 @@
-//! `make bench-sharing`: what it costs to share a LUN, beside what it costs not to, in one run.
+//! `make bench-sharing`: the cost of sharing a LUN, measured beside a LUN that is not shared, in
+//! one run.
 //!
 //! | measurement | beside |
 //! |---|---|
@@ -7,9 +8,9 @@
 //! | a write for which one other client has to drop its copy | a write of a plain initiator, and the round trip of a command without data |
 //! | 8 clients with caches that read one block while another writes it: reads and writes, and how even (Jain's index) | |
 //!
-//! The target is a process of its own with both LUNs in RAM; all hosts are in this one. Rounds are interleaved, so that
-//! whatever else the machine does meets both alike. Raw results are printed as they come, then medians with the
-//! smallest and the largest.
+//! The target is a process of its own with both LUNs in RAM; all hosts are in this one. Rounds are
+//! interleaved, so that other work of the machine affects both alike. Raw results are printed as
+//! they come, then medians with the smallest and the largest.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +39,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const IQN: &str = "iqn.2026-11.io.forebay:bench";
 const BLOCK_BYTES: u64 = 4096;
 const LUN_BYTES: u64 = 64 << 20;
-/// Everything that is read there is in the caches before it is measured.
+/// Bytes that are read in a warm measurement, all of them in the caches before it.
 const WARM_BYTES: u64 = 4 << 20;
 const CACHE_BYTES: u64 = 64 << 20;
 const PLAIN: u16 = 0;
@@ -79,7 +80,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// What was measured, by name, round by round.
+/// The values measured, by name, round by round.
 #[derive(Default)]
 struct Results(BTreeMap<String, Vec<f64>>);
 
@@ -100,7 +101,7 @@ impl Results {
     }
 }
 
-/// A target with one LUN that nobody shares and one that may be, until it is dropped.
+/// A target with one LUN that is not shared and one that may be, until it is dropped.
 struct Target {
     process: Process,
 }
@@ -128,7 +129,7 @@ impl Target {
         Ok(lun)
     }
 
-    /// One with a cache in RAM.
+    /// A host with a cache in RAM.
     async fn caching(&self, lun: u16, is_shared: bool, number: usize) -> Result<Caching> {
         let lun = self.host(lun, is_shared, number).await?;
         let identity = Identity { target: "bench".into(), unit: "cache".into(), serial: number.to_string() };
@@ -176,7 +177,7 @@ async fn work(device: SharedDevice, work: Work, bytes: u64, mut random: Random, 
             Work::Write => device.write(offset, buffer, false).await?,
         };
         count += 1;
-        // A hit waits for nothing: without this one task keeps its thread from all others.
+        // A cache hit never yields: without this one task keeps its thread from all others.
         tokio::task::yield_now().await;
     }
     Ok(count)

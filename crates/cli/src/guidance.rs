@@ -1,4 +1,4 @@
-//! What a person is told beyond the flags: examples, environment, exit codes.
+//! Guidance for users beyond the flags: examples, environment, exit codes.
 //!
 //! Tables here become the help, the manual pages and `docs/reference/`; a test parses every example.
 
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// What most people need: nobody reads more than two screens.
+    /// The most needed options only: users do not read more than two screens.
     #[test]
     fn the_help_of_attach_fits_sixty_lines() {
         let mut root = command().term_width(100);

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `arguments` | the one definition of the command line |
 //! | `settings_arguments` | its options that are settings: of the table in `stack::settings` |
-//! | `settings_help` | what is told of settings, in the help and in the reference |
-//! | `guidance` | what is told beyond it: examples, environment, exit codes |
+//! | `settings_help` | descriptions of the settings, for the help and the reference |
+//! | `guidance` | further help: examples, environment, exit codes |
 //! | `commands` | one file a command |
 //! | `output` | text or JSON, progress, confirmation |
 //! | `panics` | a panic anywhere ends the process |
@@ -65,7 +65,8 @@ fn start_logging(verbose: u8, format: LogFormat) {
     }
 }
 
-/// A field as text. One that is a name that a peer gave itself stays on its line, and commands no terminal.
+/// Writes a field as text. A name that a peer chose is escaped, so that it stays on its line and
+/// cannot control the terminal.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let value = format!("{value:?}");
     match field.name() {

@@ -20,8 +20,8 @@ pub fn print_line(line: &str) {
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
-/// What a peer says it is, as it may be shown: control characters, which a terminal obeys, and those that turn the
-/// direction of what follows, are written as escapes.
+/// The text of a peer, fit to be shown: control characters, which a terminal obeys, and characters
+/// that change the direction of writing are written as escapes.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let obeys = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -42,7 +42,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 /// Asks before data is lost.
 ///
 /// # Errors
-/// `WouldLoseData` when the answer is no, or when nobody can be asked.
+/// `WouldLoseData` when the answer is no, or when there is no terminal to ask at.
 pub fn confirm(what: &str) -> Result<()> {
     let refused = |why: &str| Err(Error::new(Failure::WouldLoseData, format!("{what}: {why}")));
     if !io::stdin().is_terminal() {

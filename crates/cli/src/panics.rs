@@ -1,18 +1,19 @@
 //! A panic anywhere ends the process.
 //!
-//! Tasks and threads of the background end by themselves when they panic, and whoever waits for them waits for ever: a
-//! silent hang, with writes taken in that nobody carries on. What was acknowledged survives the end of a process at any
-//! moment, so that is the better end. It is quick (`abort`): nothing more is acknowledged, no destructor writes
-//! anything, and the service manager starts the process anew.
+//! A background task or thread that panics ends alone, and its waiters wait for ever: a silent
+//! hang, with writes accepted that no task carries on. Acknowledged data survives the end of a
+//! process at any moment, so ending it is better. It ends quickly (`abort`): nothing more is
+//! acknowledged, no destructor writes anything, and the service manager starts the process anew.
 
 use std::panic::PanicHookInfo;
 
-/// From now on.
+/// Installs the panic hook.
 pub fn end_the_process() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         report(info);
-        // Output that nobody reads any more, as through a pipe to `head`, is no defect; it ends a command as ever.
+        // A failed print, as through a pipe whose reader (`head`) has ended, is no defect; it ends
+        // the command by the usual panic.
         if !is_of_print(info) {
             eprintln!("forebay: this is a defect of forebay; what was acknowledged is safe: start it again");
             std::process::abort();

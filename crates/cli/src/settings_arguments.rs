@@ -61,7 +61,7 @@ impl Options for AttachOptions {
     }
 }
 
-/// What was given of some options, as it was given.
+/// The options given on the command line or in the environment, with their texts as given.
 #[derive(Debug)]
 pub struct Given<O> {
     entries: Vec<(&'static str, OsString, Origin)>,
@@ -75,19 +75,19 @@ impl<O> Default for Given<O> {
 }
 
 impl<O> Given<O> {
-    /// Adds it to `settings`.
+    /// Adds the options to `settings`.
     ///
     /// # Errors
-    /// A value that its setting does not take, one that was given before.
+    /// A value that its setting does not accept, or one that was given before.
     pub fn give_to(&self, settings: &mut Settings) -> Result<()> {
         self.entries.iter().try_for_each(|(key, text, origin)| settings.give(key, text, origin.clone()))
     }
 }
 
-/// What the options of a command for logical units say.
+/// The settings given by the options of a command for logical units.
 ///
 /// # Errors
-/// As [`Given::give_to`]; what makes no sense without something else.
+/// As [`Given::give_to`]; settings that do not fit together.
 pub fn settings(login: &Given<LoginOptions>, arrangement: &Given<ArrangementOptions>) -> Result<Settings> {
     let mut settings = Settings::default();
     login.give_to(&mut settings)?;
@@ -133,12 +133,13 @@ impl<O: Options> FromArgMatches for Given<O> {
     }
 }
 
-/// Whether its option stands alone, and says on: what is not said is off.
+/// Whether the option takes no value and switches its setting on; without it the setting is off.
 fn is_plain(setting: &Setting) -> bool {
     matches!((&setting.kind, setting.unset), (Kind::Switch, Unset::Value(_)))
 }
 
-/// Values are looked at by the table, which refuses what a file says in the same words.
+/// The option of a setting. Its value is checked by the table, which refuses values in a file in
+/// the same words.
 fn argument(setting: &'static Setting, flag: &'static str, is_shown: bool) -> Arg {
     let argument = Arg::new(setting.key).long(flag).help(in_a_line(setting)).hide(!is_shown);
     let argument = setting.old_flag.into_iter().fold(argument, |argument, old| argument.alias(old));
@@ -157,7 +158,7 @@ fn argument(setting: &'static Setting, flag: &'static str, is_shown: bool) -> Ar
     }
 }
 
-/// What `--help` says of an option.
+/// The help of an option, in a line.
 fn in_a_line(setting: &Setting) -> String {
     let mut words = setting.help.to_owned();
     if let Kind::Choice(_) = setting.kind {

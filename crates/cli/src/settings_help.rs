@@ -1,5 +1,5 @@
-//! What is told of settings beyond their options: in `attach --help-all`, in the help of `set`, on manual pages and in
-//! the reference.
+//! Descriptions of the settings, beyond their options: in `attach --help-all`, in the help of
+//! `set`, on manual pages and in the reference.
 
 use stack::settings::table::{Changes, Part, Setting, TABLE};
 
@@ -25,7 +25,7 @@ pub fn in_words() -> String {
     text
 }
 
-/// What `forebay set` takes of an attachment, for a terminal.
+/// The settings of an attachment that `forebay set` changes, for a terminal.
 pub fn live_in_words() -> String {
     let mut text = "Settings of an attachment:".to_owned();
     for setting in TABLE.iter().filter(|setting| setting.is_live()) {
@@ -60,7 +60,7 @@ pub fn in_tables() -> String {
     text
 }
 
-/// What it does, in sentences.
+/// The description of a setting, in sentences.
 fn help(setting: &Setting) -> String {
     format!("{}. {}", setting.help, setting.more).trim_end().to_owned()
 }
@@ -77,7 +77,7 @@ fn meaning(setting: &Setting) -> String {
     words
 }
 
-/// When it may change.
+/// When the setting may change.
 fn when(setting: &Setting) -> &'static str {
     match setting.changes {
         Changes::AtStart => "",

@@ -1,11 +1,11 @@
-//! Where an NBD server listens: `unix:PATH` or `HOST:PORT`.
+//! The address of an NBD server: `unix:PATH` or `HOST:PORT`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A place to listen on or to connect to.
+/// An address to listen on or to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// A socket file.
@@ -14,13 +14,13 @@ pub enum ListenAddress {
     Tcp(SocketAddr),
 }
 
-/// Why an address was not understood.
+/// The error of a malformed address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no place to listen on: write unix:PATH, or ADDRESS:PORT like 127.0.0.1:10809 or [::1]:10809")]
 pub struct ParseAddressError(String);
 
 impl ListenAddress {
-    /// The address as libnbd, qemu and nbdcopy take it.
+    /// The address in the form of libnbd, qemu and nbdcopy.
     pub fn uri(&self, export_name: &str) -> String {
         let export = percent_encoded(export_name, "");
         match self {
@@ -43,8 +43,8 @@ fn percent_encoded(text: &str, also: &str) -> String {
 impl FromStr for ListenAddress {
     type Err = ParseAddressError;
 
-    /// Names are not looked up, except `localhost`: where a server listens should not depend on an answer from
-    /// elsewhere.
+    /// Names are not looked up, except `localhost`: the address where a server listens should not
+    /// depend on a name server.
     fn from_str(text: &str) -> Result<Self, ParseAddressError> {
         let error = || ParseAddressError(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {

@@ -1,18 +1,22 @@
-//! Reads and writes on their way to the device, where several connections have some.
+//! Admission of reads and writes to the device, when several connections have requests.
 //!
-//! A device carries requests out in an order of its own, mostly the one in which they came: who comes with one block
-//! waits for all that others have in it. So what they may have in it together depends on who is there.
+//! A connection is *light* while it has little under way, at most [`LIGHT_COST`], and *heavy*
+//! otherwise.
 //!
-//! | connections that have asked for something lately | in the device, of all that ask for much |
+//! A device orders requests itself, mostly by arrival: a request for one block waits for all others
+//! in the device. So how much heavy connections may have there together depends on the active
+//! connections.
+//!
+//! | active connections | in the device, of all heavy ones together |
 //! |---|---|
 //! | one | what a connection may have under way |
-//! | several | the same together ([`SHARED_COST`]) |
-//! | several, one of them for little at a time | what a request for little hardly waits for ([`Room`]) |
+//! | several | as much as one may have under way ([`SHARED_COST`]) |
+//! | several, one of them light | as much as hardly delays a light request ([`Room`]) |
 //!
-//! Those who ask for much take turns, by bytes ([`block::fair_queue`]), each with a piece of a request. Who asks for
-//! little waits for nobody here. A place in the device is left when the device has answered, so that no client can hold
-//! one; where it answers on the spot it is the thread that is shared, and the place is left after the runtime has
-//! looked at the sockets of others.
+//! Heavy connections take turns, by bytes ([`block::fair_queue`]), each with a piece of a request.
+//! Light ones never wait here. A place in the device is freed when the device has answered, so no
+//! client can hold one. If the device answers at once, the thread is the shared resource, and the
+//! place is freed after the runtime has looked at the sockets of others.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,12 +33,12 @@ use crate::limits::{
 };
 use crate::room::Room;
 
-/// What a request of so many bytes costs a device: a small one is not for nothing.
+/// The cost of a request of this many bytes to a device: a small one has a cost, too.
 pub(crate) fn cost_of(bytes: u64) -> u64 {
     REQUEST_COST.saturating_add(bytes)
 }
 
-/// Which connections have something in the device, and which wait. One for each server.
+/// The connections with requests in the device, and those that wait. One for each server.
 #[derive(Default)]
 pub(crate) struct Admission(Mutex<State>);
 
@@ -42,26 +46,26 @@ pub(crate) struct Admission(Mutex<State>);
 #[derive(Default)]
 struct State {
     waiting: FairQueue<Waiting>,
-    /// Cost of the pieces that are in the device by their turn.
+    /// Cost of the pieces in the device that were admitted by turn.
     running: u64,
-    /// What may be in the device beside a connection that asks for little.
+    /// The cost allowed in the device beside a light connection.
     beside_light: Room,
-    /// Connections that have asked for something.
+    /// Connections that have sent requests, while they live.
     seen: BTreeMap<Submitter, Seen>,
 }
 
-/// The other connections that have asked for something lately.
+/// The other active connections.
 enum Neighbours {
     None,
     Heavy,
-    /// At least one of them asks for little.
+    /// At least one of them is light.
     Light,
 }
 
 struct Seen {
-    /// Until when it counts as being there; `None` while it has something under way.
+    /// Until when it counts as active; `None` while it has requests under way.
     until: Option<Instant>,
-    /// It asks for little at a time.
+    /// Whether it is light.
     is_light: bool,
 }
 
@@ -71,7 +75,7 @@ struct Waiting {
 }
 
 impl State {
-    /// What those who ask for much may have in the device.
+    /// The cost that heavy connections may have in the device.
     fn room(&self, now: Instant) -> u64 {
         match self.neighbours(now) {
             Neighbours::None => u64::MAX,
@@ -80,7 +84,7 @@ impl State {
         }
     }
 
-    /// Who is there.
+    /// The other connections that are active.
     fn neighbours(&self, now: Instant) -> Neighbours {
         let there = || self.seen.values().filter(|seen| seen.until.is_none_or(|until| now < until));
         match (there().nth(1).is_some(), there().any(|seen| seen.is_light)) {
@@ -90,15 +94,15 @@ impl State {
         }
     }
 
-    /// Bytes of a piece that has its turn now, where so many are left; `None` where there is no room for it. Whoever
-    /// would be alone has his turn.
+    /// Bytes of the piece that may start now, if `left` are left; `None` where there is no room for
+    /// it. A piece that would be alone may always start.
     fn piece(&self, left: u64, now: Instant) -> Option<u64> {
         let room = self.room(now);
         let bytes = left.min((room / PIECES_IN_ROOM).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX));
         (self.running == 0 || self.running.saturating_add(cost_of(bytes)) <= room).then_some(bytes)
     }
 
-    /// Those whose turn it is, with the bytes that each may have.
+    /// Takes those that may start from the queue, with the bytes that each may have.
     fn admit(&mut self, now: Instant) -> Vec<Waiting> {
         let mut admitted = Vec::new();
         while let Some(next) = self.waiting.peek() {
@@ -119,7 +123,7 @@ impl Admission {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place in the device for a piece of what is left of a request, or the turn for one.
+    /// A place in the device for a piece of the `left` bytes of a request; or the turn for one.
     fn enter(self: &Arc<Self>, submitter: Submitter, left: u64) -> Result<Place, oneshot::Receiver<Place>> {
         let mut state = self.lock();
         if state.waiting.is_empty()
@@ -145,29 +149,29 @@ impl Admission {
             match state.neighbours(now) {
                 Neighbours::Light if place.was_immediate => state.beside_light.learn_immediate(),
                 Neighbours::Light => state.beside_light.learn(place.begun, now),
-                // What comes next finds another device.
+                // The next requests find another mix of connections.
                 Neighbours::None | Neighbours::Heavy => state.beside_light = Room::default(),
             }
             state.admit(now)
         };
         for Waiting { bytes, turn } in admitted {
-            // A place that nobody takes any more is left at once.
+            // The place of a request that was dropped is freed at once.
             drop(turn.send(self.place(bytes)));
         }
     }
 }
 
-/// A place in the device, while it lives.
+/// A place in the device, freed when this is dropped.
 pub(crate) struct Place {
     admission: Arc<Admission>,
-    /// Bytes for which it is, at most.
+    /// Most bytes for which it is.
     pub(crate) bytes: u64,
     begun: Instant,
     was_immediate: bool,
 }
 
 impl Place {
-    /// Carries out `work`, which the place is for.
+    /// Carries out `work` in this place.
     pub(crate) async fn carry_out<F: Future>(mut self, work: F) -> F::Output {
         let mut work = pin!(work);
         if let Some(done) = work.as_mut().now_or_never() {
@@ -185,14 +189,14 @@ impl Drop for Place {
     }
 }
 
-/// One connection on its way to the device.
+/// The admission of one connection's requests.
 pub(crate) struct ConnectionTurns {
     turns: DeviceTurns,
-    /// Until when it counts as one that asks for much.
+    /// Until when it counts as heavy.
     heavy_until: Option<Instant>,
     /// Whether its last request was one that takes turns.
     takes_turns: bool,
-    /// Whether one that asks for little was there then.
+    /// Whether a light connection was active then.
     is_beside_light: bool,
     /// Requests under way.
     count: u64,
@@ -204,8 +208,8 @@ impl ConnectionTurns {
         Self { turns, heavy_until: None, takes_turns: false, is_beside_light: false, count: 0 }
     }
 
-    /// A request comes, with which all that the connection has under way costs so much. `None` where it goes at once,
-    /// as a whole.
+    /// Notes a new request; `cost` is that of all requests of the connection under way, this one
+    /// included. Returns `None` where it may start at once, as a whole.
     pub(crate) fn enter(&mut self, cost: u64) -> Option<DeviceTurns> {
         let now = Instant::now();
         if cost > LIGHT_COST {
@@ -220,17 +224,17 @@ impl ConnectionTurns {
         self.takes_turns.then(|| self.turns.clone())
     }
 
-    /// Whether there are others with whom it takes turns.
+    /// Whether it takes turns with other heavy connections.
     pub(crate) fn takes_turns(&self) -> bool {
         self.takes_turns
     }
 
-    /// Whether it takes turns beside one who asks for little.
+    /// Whether it takes turns while a light connection is active.
     pub(crate) fn is_beside_light(&self) -> bool {
         self.is_beside_light
     }
 
-    /// A request that came this way is over.
+    /// Notes that such a request has ended.
     pub(crate) fn leave(&mut self) {
         self.count -= 1;
         if self.count > 0 {
@@ -248,7 +252,7 @@ impl Drop for ConnectionTurns {
     }
 }
 
-/// The turns of one connection among those who ask for much.
+/// The turns of one connection among the heavy ones.
 #[derive(Clone)]
 pub(crate) struct DeviceTurns {
     admission: Arc<Admission>,
@@ -256,7 +260,7 @@ pub(crate) struct DeviceTurns {
 }
 
 impl DeviceTurns {
-    /// A place for a piece of so many bytes at most, when its turn comes.
+    /// Waits for the turn of a piece of at most this many bytes.
     pub(crate) async fn enter(&self, bytes: u64) -> Place {
         match self.admission.enter(self.submitter, bytes) {
             Ok(place) => place,

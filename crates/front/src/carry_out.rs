@@ -1,22 +1,24 @@
-//! How a device carries out each command.
+//! The device requests for each NBD command.
 //!
 //! | command | device |
 //! |---|---|
-//! | read, write | the same, in steps where the device takes less at once than NBD allows, or where they are not whole blocks |
+//! | read, write | the same, in steps where the device takes less at once than NBD allows, or for partial blocks |
 //! | write with FUA | the same |
-//! | flush | the same, shared by those that come meanwhile ([`Flushes`](crate::flushes::Flushes)) |
+//! | flush | the same, shared by flushes that come meanwhile ([`Flushes`](crate::flushes::Flushes)) |
 //! | trim | discard, and a flush after it for FUA |
-//! | write zeroes | the same, allowed to discard unless `NO_HOLE`; with `FAST_ZERO` only where a discard does it |
-//! | cache | reads whose data is dropped: whatever caches there are below keep it |
-//! | block status | extents; a device that knows none has one allocated extent |
+//! | write zeroes | the same, may discard unless `NO_HOLE`; with `FAST_ZERO` only where a discard does it |
+//! | cache | reads whose data is dropped: the caches below keep it |
+//! | block status | extents; a device without them has one allocated extent |
 //!
-//! Those that bring no data and ask for much stand in one line, and are carried out in pieces ([`LongRequests`]).
+//! Long commands without payload wait in one line, and are carried out in pieces
+//! ([`LongRequests`]).
 //!
-//! Reads and writes of who asks for much take turns with those of others, in pieces
+//! Reads and writes of heavy connections take turns, in pieces
 //! ([`Admission`](crate::admission::Admission)).
 //!
-//! Whatever changes data takes its turn first: one request at a time for each block. A request that changes a part of a
-//! block reads and writes all of it, and must not write back what another one changed meanwhile.
+//! A command that changes data takes its turn first: one at a time for each block. A change of part
+//! of a block reads and writes all of it, and must not write back what another command changed
+//! meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,7 +37,7 @@ use crate::limits::{PIECE_BYTES_MIN, STEP_BYTES};
 use crate::long_requests::{LongRequests, Part, WorkShare, is_long};
 use crate::partial::{Blocks, around, is_whole, to_status};
 
-/// A request under way: what it holds until its end.
+/// A request under way, with the resources that it holds until its end.
 pub(crate) struct Job {
     pub(crate) ticket: Ticket,
     pub(crate) kind: RequestKind,
@@ -43,38 +45,38 @@ pub(crate) struct Job {
     pub(crate) bytes: u64,
     /// Bytes of the buffer it got from the connection's share, if any.
     pub(crate) buffer_bytes: Option<usize>,
-    /// Its turn among those that change the same blocks, held until it is over.
+    /// Its turn among changes of the same blocks, held until it has ended.
     pub(crate) turn: Option<RangeGuard>,
-    /// Its part of the connection's share of work, likewise.
+    /// Its part of the connection's share of work, held until it has ended.
     pub(crate) part: Option<OwnedSemaphorePermit>,
 }
 
-/// What carries out the commands of a connection.
+/// The surroundings in which the commands of a connection are carried out.
 pub(crate) struct CommandContext<'a> {
     pub(crate) device: &'a SharedDevice,
     pub(crate) geometry: &'a Geometry,
     pub(crate) turns: &'a RangeLock,
     pub(crate) work_share: &'a WorkShare,
     pub(crate) long_requests: &'a Arc<LongRequests>,
-    /// Where this request is to take turns with those of others.
+    /// The turns of this request, where it must take turns with other connections.
     pub(crate) device_turns: Option<DeviceTurns>,
 }
 
 impl CommandContext<'_> {
-    /// Bytes that a read or write may have to be one request of the device.
+    /// Most bytes of a read or write that is one request of the device.
     fn piece_bytes_max(&self) -> u64 {
         let transfer_max = u64::from(self.geometry.transfer_bytes_max.max(self.geometry.logical_block_bytes));
         if self.device_turns.is_some() { transfer_max.min(PIECE_BYTES_MIN) } else { transfer_max }
     }
 }
 
-/// A request that is over.
+/// A request that has ended.
 pub(crate) struct Finished {
     pub(crate) job: Job,
     pub(crate) reply: Reply,
 }
 
-/// A request the device has not answered yet.
+/// A request that the device has not answered yet.
 pub(crate) struct Running {
     job: Option<Job>,
     steps: Steps,
@@ -102,7 +104,7 @@ impl Future for Running {
     }
 }
 
-/// What came of starting a request: most answers of a cache or of RAM are there at once.
+/// The result of starting a request: a cache or RAM mostly answers at once.
 pub(crate) enum Started {
     Finished(Finished),
     Running(Running),
@@ -130,8 +132,8 @@ pub(crate) fn buffer_bytes(command: &Command) -> Option<usize> {
     }
 }
 
-/// Bytes of memory a command holds until it is answered: its buffer, and that of a step where it takes several. Of the
-/// pieces of long ones there is one at a time in all.
+/// Bytes of memory that a command holds until it is answered: its buffer, and that of a step where
+/// it takes several. Of the pieces of long commands only one at a time exists in the server.
 pub(crate) fn held_bytes(geometry: &Geometry, command: &Command) -> u64 {
     let own = buffer_bytes(command).unwrap_or(0) as u64;
     let range = range_of(command);
@@ -140,7 +142,7 @@ pub(crate) fn held_bytes(geometry: &Geometry, command: &Command) -> u64 {
     own + if has_steps { around(block_bytes, range).length.min(STEP_BYTES) } else { 0 }
 }
 
-/// The bytes a command is about.
+/// The bytes that a command concerns.
 fn range_of(command: &Command) -> ByteRange {
     let (offset, length) = match command {
         Command::Read { offset, length }
@@ -154,7 +156,7 @@ fn range_of(command: &Command) -> ByteRange {
     ByteRange { offset, length }
 }
 
-/// The whole blocks that a command is about.
+/// The whole blocks that a command concerns.
 fn blocks_of(geometry: &Geometry, command: &Command) -> ByteRange {
     around(geometry.logical_block_bytes.into(), range_of(command))
 }
@@ -163,8 +165,8 @@ fn is_mutation(command: &Command) -> bool {
     matches!(command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
 }
 
-/// Starts `command` of `job`. A read gets `buffer`, which is as long as what it reads; other commands do not look at
-/// it.
+/// Starts `command` of `job`. A read gets `buffer`, which has the length of the read; other
+/// commands ignore it.
 pub(crate) fn start(commands: &CommandContext<'_>, mut job: Job, command: Command, buffer: Buffer) -> Started {
     let CommandContext { geometry, work_share, long_requests, .. } = *commands;
     if let Command::WriteZeroes { offset, length, only_if_fast: true, may_discard, .. } = command
@@ -210,7 +212,8 @@ fn start_now(commands: &CommandContext<'_>, mut job: Job, command: Command, buff
     })
 }
 
-/// Its turn is taken when it has its part: nobody waits for what waits for its own connection.
+/// The turn is taken after the part of the share: so no command waits for one that waits for its
+/// own connection.
 fn start_later(commands: &CommandContext<'_>, job: Job, (command, buffer): (Command, Buffer), part: Part) -> Started {
     let CommandContext { device, geometry, turns, .. } = *commands;
     let turns = is_mutation(&command).then(|| (turns.clone(), blocks_of(geometry, &command)));
@@ -236,7 +239,7 @@ fn start_long(commands: &CommandContext<'_>, job: Job, command: Command, part: P
     })
 }
 
-/// Carries out a command by the one request there is for it, or else in steps.
+/// Carries out a command by one device request if possible, otherwise in steps.
 async fn to_the_end(
     device: SharedDevice,
     geometry: Geometry,
@@ -268,7 +271,7 @@ fn submit(device: &SharedDevice, job: Job, request: Request) -> Started {
     }
 }
 
-/// The one request that carries out a command, or the command and its buffer where it takes several.
+/// The one device request for a command; or the command and its buffer where it takes several.
 fn to_request(commands: &CommandContext<'_>, command: Command, buffer: Buffer) -> Result<Request, (Command, Buffer)> {
     let bytes_max = commands.piece_bytes_max();
     if !is_whole(commands.geometry.logical_block_bytes.into(), range_of(&command)) {
@@ -291,7 +294,7 @@ fn to_request(commands: &CommandContext<'_>, command: Command, buffer: Buffer) -
     }
 }
 
-/// Carries out a command by several requests.
+/// Carries out a command by several device requests.
 async fn in_steps(
     device: SharedDevice,
     geometry: Geometry,
@@ -300,7 +303,8 @@ async fn in_steps(
 ) -> Result<Reply, Error> {
     let range = range_of(&command);
     let is_copied = matches!(command, Command::Read { .. } | Command::Write { .. });
-    // Whole blocks come here only where the device takes less at once, or others have their turns.
+    // Whole blocks come here only where the device takes less at once, or other connections take
+    // turns.
     let is_long = is_copied && is_whole(geometry.logical_block_bytes.into(), range);
     let blocks = Blocks::new(device, &geometry, if is_long { u64::MAX } else { STEP_BYTES }, device_turns)?;
     match command {
@@ -325,7 +329,7 @@ fn to_reply(kind: Option<RequestKind>, response: Response) -> Reply {
         (Ok(()), Some(RequestKind::Read)) => Reply::Data(response.buffer),
         (Ok(()), Some(RequestKind::BlockStatus)) => Reply::Status(to_status(&response.extents)),
         (Ok(()), _) => Reply::Done,
-        // Whoever does not know what is allocated says that everything is ("base:allocation").
+        // A device that does not know its allocation reports all as allocated ("base:allocation").
         (Err(error), Some(RequestKind::BlockStatus)) if error.kind() == ErrorKind::Unsupported => {
             Reply::Status(Vec::new())
         }
@@ -333,8 +337,8 @@ fn to_reply(kind: Option<RequestKind>, response: Response) -> Reply {
     }
 }
 
-/// Whether zeroing the range is only a discard: the device's discards read as zeroes and the range covers whole
-/// granules.
+/// Whether zeroing the range can be a discard: the device's discards read as zeroes and the range
+/// covers whole granules.
 fn is_fast_to_zero(geometry: &Geometry, offset: u64, length: u64) -> bool {
     let Some(granule) = geometry.discard_granularity_bytes.map(u64::from) else { return false };
     let end = offset + length;

@@ -1,18 +1,20 @@
 //! An NBD export as a block device.
 //!
-//! A driver future owns the stream; the device queues requests for it and wakes it. Many requests are under way at
-//! once, on one connection. When that is lost, every request outstanding ends at once: with *gone* if the server cannot
-//! have seen it or it changes nothing, with *outcome unknown* otherwise. There is no reconnection: whoever can repeat
+//! A driver future owns the stream; the device queues requests for it and wakes it. Many requests
+//! are under way at once, on one connection. When that is lost, every outstanding request ends at
+//! once: with *gone* if the server cannot have seen it or it changes nothing, with *outcome
+//! unknown* otherwise. There is no reconnection: only the caller knows which requests are safe to
+//! repeat.
 //! requests safely knows more than this does.
 //!
 //! | the server lacks | this device |
 //! |---|---|
-//! | flush | says it has no volatile cache, and flushes are no-ops |
+//! | flush | reports no volatile cache, and flushes are no-ops |
 //! | FUA | flushes after the write |
 //! | trim | does not discard |
 //! | write zeroes | fails them with *unsupported* |
-//! | `base:allocation` | says everything is allocated |
-//! | whole 512-byte blocks | hides the bytes of the last, broken one |
+//! | `base:allocation` | reports everything as allocated |
+//! | whole 512-byte blocks | hides the bytes of the last, partial one |
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -35,7 +37,8 @@ use crate::address::ListenAddress;
 use crate::error_table::to_error;
 use crate::limits::{CLIENT_PIECE_BYTES, SLICES_PER_WRITE_MAX};
 
-/// A block device over an NBD connection. Dropping it says goodbye to the server once all requests are answered.
+/// A block device over an NBD connection. Dropping it disconnects in order once all requests are
+/// answered.
 pub struct NbdClient {
     shared: Arc<Shared>,
     info: ExportInfo,
@@ -43,8 +46,8 @@ pub struct NbdClient {
     identity: Identity,
 }
 
-/// Moves the bytes of a client's connection. Ready when the connection is over; dropped, it ends every outstanding
-/// request.
+/// The driver of a client's connection. Ready when the connection has ended; dropping it ends every
+/// outstanding request.
 pub type ClientDriver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct Shared {
@@ -56,19 +59,19 @@ struct Shared {
 struct State {
     client: Client<Token>,
     driver: Option<Waker>,
-    /// Why there is no connection any more.
+    /// The reason why the connection has ended.
     loss: Option<String>,
     is_leaving: bool,
 }
 
-/// What is needed to complete a request.
+/// The data for completing a request.
 struct Token {
     target: Target,
     kind: Kind,
     offset: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     length: u64,
-    /// Flush before completing: FUA for a server that has none.
+    /// Whether to flush before completing: FUA for a server without it.
     needs_flush: bool,
 }
 
@@ -94,17 +97,17 @@ struct Pieces {
 }
 
 impl NbdClient {
-    /// Connects to a server's default export. The second half is the driver: it must be polled for as long as the
-    /// device is used.
+    /// Connects to a server's default export. The second value is the driver: it must be polled
+    /// while the device is used.
     ///
     /// # Errors
-    /// `Gone` when nobody answers there or the connection is lost, `Unsupported` when the server refuses or does not
-    /// speak NBD.
+    /// `Gone` when no server answers or the connection is lost, `Unsupported` when the server
+    /// refuses or does not speak NBD.
     pub async fn connect(address: &ListenAddress) -> Result<(Arc<Self>, ClientDriver), Error> {
         Self::connect_to(address, "").await
     }
 
-    /// As [`NbdClient::connect`], to the export of that name.
+    /// Like [`NbdClient::connect`], to the export of that name.
     ///
     /// # Errors
     /// As [`NbdClient::connect`].
@@ -127,7 +130,8 @@ impl NbdClient {
         }
     }
 
-    /// Negotiates over any stream; `name` says in messages and in the identity where it leads.
+    /// Negotiates over any stream; `name` describes its destination in messages and in the
+    /// identity.
     ///
     /// # Errors
     /// As [`NbdClient::connect`].
@@ -152,12 +156,12 @@ impl NbdClient {
         Ok((Arc::new(Self { shared, info, geometry, identity }), driver.run()))
     }
 
-    /// What was negotiated.
+    /// The negotiated properties of the export.
     pub fn info(&self) -> &ExportInfo {
         &self.info
     }
 
-    /// The commands of a request that is inside the export, or its response where none is needed.
+    /// The commands of a request within the export; or its response where none is needed.
     fn commands(&self, request: Request, range: ByteRange) -> Result<Vec<Command>, Response> {
         let abilities = &self.info.abilities;
         let offset = range.offset;
@@ -197,7 +201,7 @@ impl NbdClient {
     }
 }
 
-/// The answer to an operation on no bytes, which NBD does not allow.
+/// The response to an operation on no bytes, which NBD does not allow.
 fn done_without_asking(operation: Operation) -> Response {
     match operation {
         Operation::Read { buffer } | Operation::Write { buffer, .. } => Response::done(buffer),
@@ -205,7 +209,7 @@ fn done_without_asking(operation: Operation) -> Response {
     }
 }
 
-/// Cuts a range into what fits a command.
+/// Cuts a range into pieces that fit a command.
 fn pieces(range: ByteRange) -> impl Iterator<Item = (u64, u32)> {
     let starts = (range.offset..range.end()).step_by(CLIENT_PIECE_BYTES as usize);
     starts.map(move |start| (start, (range.end() - start).min(CLIENT_PIECE_BYTES) as u32))
@@ -288,7 +292,7 @@ impl Drop for NbdClient {
     }
 }
 
-/// What is answered by each of the `count` commands of a request: all of it, or a piece.
+/// The target of each of the `count` commands of a request: all of it, or a piece.
 fn to_targets(sender: SlotSender, count: usize) -> impl Iterator<Item = Target> {
     let (whole, pieces) = if count == 1 {
         (Some(Target::Whole(sender)), None)
@@ -329,7 +333,7 @@ impl Token {
         }
     }
 
-    /// The response to a request whose answer will never come.
+    /// The response to a request whose answer will not come.
     fn lost(&self, was_sent: bool, reason: &str, buffer: Buffer) -> Response {
         let is_unknown = was_sent && matches!(self.kind, Kind::Mutation | Kind::Flush);
         let kind = if is_unknown { ErrorKind::OutcomeUnknown } else { ErrorKind::Gone };
@@ -342,7 +346,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why a request was not taken.
+    /// The error of a refused request.
     fn refusal(&self) -> Error {
         match &self.lock().loss {
             Some(reason) => Error::new(ErrorKind::Gone, format!("the NBD connection was lost: {reason}")),
@@ -350,7 +354,7 @@ impl Shared {
         }
     }
 
-    /// Ends everything outstanding.
+    /// Ends every outstanding request.
     fn lose(&self, reason: &str) {
         let abandoned = {
             let mut state = self.lock();
@@ -368,7 +372,7 @@ impl Shared {
     }
 }
 
-/// Owns the stream. Dropped, it leaves no request waiting.
+/// The owner of the stream. Dropping it ends all waiting requests.
 struct Driver<S> {
     stream: S,
     shared: Arc<Shared>,
@@ -380,7 +384,7 @@ impl<S> Drop for Driver<S> {
     }
 }
 
-/// What the bytes received so far amount to: the export's size and flags, and completed commands.
+/// What the received bytes have produced: the export's size and flags, and completed commands.
 #[derive(Default)]
 struct Received {
     info: Option<ExportInfo>,
@@ -414,11 +418,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Ok(()) => self.shared.lose("it was closed"),
             Err(error) => self.shared.lose(&error.to_string()),
         }
-        // The peer may be gone already; there is nobody to tell.
+        // The peer may be gone already; no caller waits for this.
         let _ = poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await;
     }
 
-    /// Moves bytes both ways until neither moves. Ready when the connection is over, in order or not.
+    /// Moves bytes in both directions until there is no progress. Ready when the connection has
+    /// ended, in order or not.
     fn poll(&mut self, context: &mut Context<'_>, received: &mut Received) -> Poll<io::Result<()>> {
         let mut state = self.shared.lock();
         match &mut state.driver {
@@ -444,7 +449,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 }
 
-/// Handles the events that the bytes so far amount to.
+/// Handles the events of the bytes received so far.
 fn collect(state: &mut State, received: &mut Received) -> io::Result<()> {
     while let Some(event) = state.client.poll_event() {
         match event {
@@ -453,8 +458,8 @@ fn collect(state: &mut State, received: &mut Received) -> io::Result<()> {
             ClientEvent::Completed(completed) if completed.token.needs_flush && completed.result.is_ok() => {
                 let token = Token { needs_flush: false, ..completed.token };
                 if let Err((_, token)) = state.client.submit(Command::Flush, token) {
-                    // A slot was freed a moment ago, so this is a connection that ends: the write is not known to be
-                    // durable.
+                    // A slot has just been freed, so the connection is ending: the write is not
+                    // known to be durable.
                     let failure = nbd::Failure::from(nbd::ErrorCode::InputOutput);
                     let (buffer, extents) = (Buffer::empty(), Vec::new());
                     received.completed.push(Completed { token, result: Err(failure), buffer, extents });
@@ -501,7 +506,7 @@ fn receive<S: AsyncRead + Unpin>(stream: &mut S, state: &mut State, context: &mu
     }
 }
 
-/// Completes a request for whoever awaits it.
+/// Completes a request for its caller.
 fn tell(completed: Completed<Token>) {
     let Completed { token, result, buffer, extents } = completed;
     let extents = if token.kind == Kind::Extents { to_extents(&token, &extents) } else { Vec::new() };
@@ -518,7 +523,7 @@ fn to_extents(token: &Token, status: &[nbd::StatusExtent]) -> Vec<Extent> {
         if length == 0 {
             break;
         }
-        // A hole that may not read as zeroes is no hole here.
+        // A hole that may not read as zeroes does not count as a hole.
         let kind = if extent.is_hole && extent.is_zero { ExtentKind::Hole } else { ExtentKind::Data };
         extents.push(Extent { range: ByteRange { offset, length }, kind });
         offset += length;

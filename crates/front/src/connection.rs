@@ -1,17 +1,19 @@
-//! One connection of the NBD server: bytes to requests, requests to the device, answers to bytes.
+//! One connection of the NBD server: it parses requests, submits them to the device, and sends the
+//! answers.
 //!
-//! All of it is one future over one stream. Each time it is woken it takes what arrived, starts what it may, collects
-//! what finished, and sends all answers there are with one vectored write. Answers the device has at once never leave
-//! this loop.
+//! All of it is one future over one stream. At each wake-up it takes received bytes, starts the
+//! requests that may start, collects finished ones, and sends all queued answers with one vectored
+//! write. Answers that the device has at once never leave this loop.
 //!
 //! What it keeps true:
-//! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`] bytes are under way,
-//!   replies that the client does not fetch included; above that nothing more is taken from the stream and the client
-//!   waits.
-//! - Its buffers are within its share ([`Holdings`]), so that what it holds keeps no other connection waiting.
-//! - After a portion of requests all sockets are looked at before it goes on, however fast the device and the client
-//!   are.
-//! - Told to shut down, it takes no more requests, finishes what is under way, sends the answers, and closes.
+//! - At most [`REQUESTS_IN_FLIGHT_MAX`] requests and, but for one request, [`BYTES_IN_FLIGHT_MAX`]
+//!   bytes are under way, including replies that the client has not taken; beyond that nothing is
+//!   read from the stream and the client waits.
+//! - Its buffers are within its share ([`Holdings`]), so that they delay no other connection.
+//! - After a portion of requests all sockets are looked at before it goes on, however fast the
+//!   device and the client are.
+//! - After the shutdown signal it reads no more requests, finishes those under way, sends the
+//!   answers, and closes.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -51,35 +53,36 @@ type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Connection<S> {
     stream: Channel<S>,
-    /// Whether the stream holds nothing back of what was written.
+    /// Whether the stream holds back no written bytes.
     is_flushed: bool,
-    /// The client waits for the answer that lets it begin with TLS.
+    /// Whether the client waits for the answer after which it begins with TLS.
     is_securing: bool,
     shared: Arc<Shared>,
     /// The device of the export, as this connection's own submitter.
     device: SharedDevice,
-    /// What the client was told.
+    /// Counts the connection, with the size reported to the client.
     open: OpenConnection,
-    /// Whether it is told of a new size, too.
+    /// Whether a new size is reported to the client.
     follows_size: bool,
     server: Server,
     running: FuturesUnordered<Running>,
     flushes: Flushes,
     work_share: WorkShare,
     turns: ConnectionTurns,
-    /// Bytes received, and of requests begun, in this turn, [`TURN_REQUEST_BYTES`] at least for each request; beside
-    /// others those sent, too.
+    /// Bytes received and of requests begun in this turn, at least [`TURN_REQUEST_BYTES`] for each
+    /// request; beside other connections also the bytes sent.
     turn_bytes: u64,
-    /// What reads and writes cost that were carried out on the spot in this turn: they came at once, too.
+    /// Cost of the reads and writes that the device answered at once in this turn: they arrived at
+    /// once, too.
     turn_cost: u64,
     next_turn: NextTurn,
-    /// The buffer that the next request waits for.
+    /// The buffer for which the next request waits.
     awaited: Option<Awaited>,
     holdings: Holdings,
-    /// Bytes of buffers that requests in the device hold.
+    /// Bytes of buffers of requests in the device.
     bytes_running: u64,
     shutdown: Signal,
-    /// The end of the handshake that is not over, at the latest; `None` also where it may take any time.
+    /// The deadline of the handshake; `None` after it, or when it has no deadline.
     handshake_end: Option<Signal>,
     /// `None` once the handshake is over.
     handshake_turn: Option<HandshakeTurn>,
@@ -88,7 +91,7 @@ pub(crate) struct Connection<S> {
     is_closing: bool,
 }
 
-/// When a handshake has to be over, or to give way.
+/// Ready when a handshake must end: at its deadline, or to make room.
 fn end_of(mut handshake: Handshake) -> Signal {
     Box::pin(async move {
         // Either ends the connection.
@@ -96,26 +99,27 @@ fn end_of(mut handshake: Handshake) -> Signal {
     })
 }
 
-/// A buffer that cannot be had at once.
+/// A buffer that is not available at once.
 struct Awaited {
     length: usize,
     purpose: Purpose,
     step: AwaitedStep,
 }
 
-/// What is waited for before the buffer can be had.
+/// The step of waiting for a buffer.
 enum AwaitedStep {
-    /// Less of the connection's own under way.
+    /// Waits until less of the connection's own is under way.
     Room,
-    /// A place among the large requests of all connections.
+    /// Waits for a place among the large requests of all connections.
     Place(AwaitedPlace),
-    /// A buffer of the pool, which has enough for all shares; connections that end may hold some for a moment.
+    /// Waits for a buffer of the pool, which has enough for all shares; ending connections may hold
+    /// some for a moment.
     Pool(Acquire),
 }
 
-/// What a buffer is for.
+/// The use of a buffer.
 enum Purpose {
-    /// The payload of the write that arrives.
+    /// The payload of an arriving write.
     Payload,
     /// The data of a read.
     Read(Ticket, Command),
@@ -130,7 +134,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { handshake_end: handshake.map(end_of), handshake_turn, ..Self::with(server, stream, open, shutdown) }
     }
 
-    /// With a client that has no handshake, knows the export, and is told of its size by other means.
+    /// A connection whose client needs no handshake: it knows the export, and gets its size in
+    /// another way.
     pub(crate) fn negotiated(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
         let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
         Self { follows_size: true, ..Self::with(server, stream, open, shutdown) }
@@ -173,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(crate) async fn run(mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll(context)).await?;
         let shutdown = std::future::poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context));
-        // Under TLS there are last words, which a client need not take.
+        // TLS has closing messages, which a client need not take.
         tokio::time::timeout(SHUTDOWN_TIME_MAX, shutdown).await.unwrap_or(Ok(()))
     }
 
@@ -204,7 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             if !has_progressed {
                 self.end_handshake_turn(context);
-                // Last, so that a deadline that this very call set wakes the task.
+                // Last, so that a deadline set in this call wakes the task.
                 self.check_deadlines(context)?;
                 return Poll::Pending;
             }
@@ -216,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Bytes of a turn.
+    /// Most bytes of a turn.
     fn turn_bytes_max(&self) -> u64 {
         match (&self.handshake_turn, self.turns.is_beside_light()) {
             (Some(_), _) => TURN_BYTES_HANDSHAKE,
@@ -229,12 +234,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.turn_bytes >= self.turn_bytes_max()
     }
 
-    /// Whether it may have a turn: in its handshake, when its turn among all others in theirs has come.
+    /// Whether it may have a turn; during its handshake only when its turn among all handshakes has
+    /// come.
     fn may_begin(&mut self, context: &mut Context<'_>) -> bool {
         self.handshake_turn.as_mut().is_none_or(|turn| turn.begin(context))
     }
 
-    /// Others in their handshakes go on, after a look at the sockets where it did something.
+    /// Lets other handshakes go on, after a look at the sockets if this one did some work.
     fn end_handshake_turn(&mut self, context: &Context<'_>) {
         let Some(turn) = &mut self.handshake_turn else { return };
         if self.turn_bytes > 0 { self.next_turn.wait(context) } else { turn.rest() }
@@ -254,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Err(io::Error::new(io::ErrorKind::TimedOut, "the client did not finish the handshake in time"))
     }
 
-    /// Answers what the device finished.
+    /// Answers the requests that the device has finished.
     fn collect_finished(&mut self, context: &mut Context<'_>) -> bool {
         let mut has_progressed = false;
         while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(context) {
@@ -281,7 +287,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.server.complete(ticket, reply);
     }
 
-    /// Goes on with the request that waited for a buffer.
+    /// Continues the request that waited for a buffer.
     fn collect_buffer(&mut self, context: &mut Context<'_>) -> bool {
         let Some(awaited) = &mut self.awaited else { return false };
         if matches!(awaited.step, AwaitedStep::Room) {
@@ -313,7 +319,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Takes requests from what was received, as many as may be under way.
+    /// Parses received requests, as many as may be under way.
     fn take_requests(&mut self) -> io::Result<bool> {
         let mut has_progressed = false;
         while self.awaited.is_none() && self.has_room() && !self.is_turn_over() {
@@ -322,7 +328,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             match event {
                 Event::TlsBegins => {
                     self.is_securing = true;
-                    // Its handshake is long work.
+                    // A TLS handshake is long work.
                     self.turn_bytes += TURN_BYTES;
                 }
                 Event::Negotiated { .. } => self.finish_handshake()?,
@@ -342,7 +348,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(has_progressed)
     }
 
-    /// Takes the place of a connection that has finished the handshake, if there is one.
+    /// Takes the place of a connection that has finished the handshake, if one is free.
     fn finish_handshake(&mut self) -> io::Result<()> {
         self.handshake_turn = None;
         if self.handshake_end.take().is_none() {
@@ -361,7 +367,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.server.outstanding() < REQUESTS_IN_FLIGHT_MAX && bytes < BYTES_IN_FLIGHT_MAX
     }
 
-    /// Gets a buffer, now or later.
+    /// Gets a buffer, at once or later.
     fn with_buffer(&mut self, length: usize, purpose: Purpose) {
         self.holdings.choose_share();
         if !self.holdings.is_large(length)
@@ -394,9 +400,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.holdings.note_received(buffer.len());
         }
         self.turn_bytes += match kind {
-            // Its bytes counted when they came.
+            // Its bytes were counted when they arrived.
             RequestKind::Write => TURN_REQUEST_BYTES.saturating_sub(bytes),
-            // Pieces of long ones have turns of their own.
+            // Pieces of long requests have turns of their own.
             _ if is_long(&command) => TURN_REQUEST_BYTES,
             _ => bytes.max(TURN_REQUEST_BYTES),
         };
@@ -421,7 +427,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The turns that a read or write is to take, beside all that is under way.
+    /// The turns for a read or write, given all that is under way; `None` if it needs none.
     fn take_device_turns(&mut self) -> Option<DeviceTurns> {
         let requests = self.server.outstanding() as u64;
         self.turns.enter(requests * cost_of(0) + self.bytes_running + self.turn_cost)
@@ -469,7 +475,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Once all is written: the stream holds nothing back, and is secured where the client waits for that.
+    /// After all is written: flushes the stream, and starts TLS where the client waits for that.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         if !self.is_flushed {
             match Pin::new(&mut self.stream).poll_flush(context) {

@@ -1,4 +1,5 @@
-//! What a server has done. Counting costs one relaxed addition; a snapshot is not one moment's truth across counters.
+//! Counters of a server. Counting costs one relaxed addition; a snapshot is not taken at one moment
+//! across counters.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind_counters::{KindCounters, RequestCounters};
 
-/// Kinds of requests that are counted apart, in the order of their numbers on the wire.
+/// Kinds of requests that are counted separately, in the order of their numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Read,
@@ -22,7 +23,7 @@ pub(crate) enum RequestKind {
 }
 
 impl RequestKind {
-    /// Whether requests of this kind bring or take data.
+    /// Whether requests of this kind transfer data.
     pub(crate) fn moves_data(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
@@ -33,7 +34,7 @@ const KIND_COUNT: usize = 7;
 #[derive(Default)]
 pub(crate) struct Counters {
     kinds: [KindCounters; KIND_COUNT],
-    /// How many open connections were told which size. Sections are short and never await.
+    /// Count of open connections by the size reported to them. Sections are short and never await.
     sizes: Mutex<BTreeMap<u64, u64>>,
     connections_accepted: AtomicU64,
     connections_open: AtomicU64,
@@ -47,20 +48,20 @@ impl Counters {
         &self.kinds[kind as usize]
     }
 
-    /// A connection that was told this size is open from now on.
+    /// Counts a new connection with this reported size.
     pub(crate) fn note_opened(&self, size_bytes: u64) {
         self.connections_accepted.fetch_add(1, Ordering::Relaxed);
         self.connections_open.fetch_add(1, Ordering::Relaxed);
         *self.lock_sizes().entry(size_bytes).or_default() += 1;
     }
 
-    /// A connection that was told this size is closed.
+    /// Removes a closed connection with this reported size.
     pub(crate) fn note_closed(&self, size_bytes: u64) {
         self.connections_open.fetch_sub(1, Ordering::Relaxed);
         self.forget_size(size_bytes);
     }
 
-    /// A connection that was told `before_bytes` is told `size_bytes` instead.
+    /// Notes that a new size was reported to a connection that knew `before_bytes`.
     pub(crate) fn note_size_sent(&self, before_bytes: u64, size_bytes: u64) {
         self.forget_size(before_bytes);
         *self.lock_sizes().entry(size_bytes).or_default() += 1;
@@ -74,7 +75,7 @@ impl Counters {
         sizes.retain(|_, count| *count > 0);
     }
 
-    /// Open connections that were told another size.
+    /// Open connections that know another size.
     fn outdated(&self, size_bytes: u64) -> u64 {
         self.lock_sizes().iter().filter(|(told, _)| **told != size_bytes).map(|(_, count)| count).sum()
     }
@@ -104,16 +105,16 @@ impl Counters {
     }
 }
 
-/// What a server has done so far.
+/// The counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NbdCounters {
-    /// Connections that were served.
+    /// Connections served so far.
     pub connections_accepted: u64,
-    /// Connections that are served now.
+    /// Connections served now.
     pub connections_open: u64,
-    /// Connections that are served now and were told another size than the device has by now: NBD has no way to tell a
-    /// client of a change, it must connect anew.
+    /// Connections served now that know another size than the device's present one: NBD cannot
+    /// report a change to a client, which must connect again.
     pub connections_outdated: u64,
     /// Connections closed at once because there were too many.
     pub connections_refused: u64,

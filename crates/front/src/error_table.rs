@@ -1,10 +1,10 @@
-//! Block errors and NBD errors, both ways.
+//! Conversion between block errors and NBD errors.
 
 use block::{Error, ErrorKind};
 use nbd::{ErrorCode, Failure};
 
-/// What a client is told of each kind. `ENOTSUP` and `EOVERFLOW` have special meanings ("Error values"), and
-/// `ESHUTDOWN` makes a client leave at once, so none of them stands for an ordinary error.
+/// The NBD error for each kind. `ENOTSUP` and `EOVERFLOW` have special meanings ("Error values"),
+/// and `ESHUTDOWN` makes a client leave at once, so none of them is used for an ordinary error.
 const CODES: [(ErrorKind, ErrorCode); 13] = [
     (ErrorKind::Media, ErrorCode::InputOutput),
     (ErrorKind::NoSpace, ErrorCode::NoSpace),
@@ -21,13 +21,13 @@ const CODES: [(ErrorKind, ErrorCode); 13] = [
     (ErrorKind::Corrupt, ErrorCode::InputOutput),
 ];
 
-/// What a device's error is called on the wire.
+/// The NBD error for a device's error.
 pub(crate) fn to_failure(error: &Error) -> Failure {
     let row = CODES.iter().find(|(kind, _)| *kind == error.kind());
     Failure { code: row.map_or(ErrorCode::InputOutput, |(_, code)| *code), message: error.to_string() }
 }
 
-/// What a server's error means to a caller of the device.
+/// The block error for a server's error.
 const KINDS: [(ErrorCode, ErrorKind); 8] = [
     (ErrorCode::NotPermitted, ErrorKind::AccessDenied),
     (ErrorCode::InputOutput, ErrorKind::Media),

@@ -1,8 +1,9 @@
-//! The flushes of one connection: one is under way, and all that come meanwhile share the next one.
+//! The flushes of one connection: one is under way, and all that arrive meanwhile share the next
+//! one.
 //!
-//! A flush covers what was answered before it came, so one that begins later covers as much. One that fails fails those
-//! that wait, too: what was answered meanwhile may be lost with the rest, and the next flush of the device would not
-//! say so.
+//! A flush covers what was answered before it arrived, so one that begins later covers as much. A
+//! failed flush fails the waiting ones, too: what was answered meanwhile may be lost as well, and
+//! the next flush of the device would not report that.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,12 +19,12 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    /// A flush came.
+    /// Adds a flush that arrived.
     pub(crate) fn join(&mut self, ticket: Ticket) {
         self.sync.join(ticket);
     }
 
-    /// The flushes that have ended, all at once with the device's.
+    /// The flushes that have ended, all together with the device's.
     pub(crate) fn poll(
         &mut self,
         device: &SharedDevice,

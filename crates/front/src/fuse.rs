@@ -1,16 +1,16 @@
 //! A block device as a file: reads and writes of a FUSE file that is mounted over an empty one.
 //!
-//! `losetup` makes a disk of it on kernels that have neither ublk nor nbd; most programs need no disk and take the
-//! file.
+//! `losetup` makes a disk of it on kernels with neither ublk nor nbd; most programs need no disk
+//! and use the file.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`mountpoint`] | [`Mountpoint`]: the path, and what is there before and afterwards |
+//! | [`mountpoint`] | [`Mountpoint`]: the path, and the file below the mount |
 //! | [`file`] | [`FuseFile`]: serves a device there |
-//! | `requests` | what the kernel asks for, and what it is told |
-//! | `work` | how the device carries it out |
+//! | `requests` | requests of the kernel, and their answers |
+//! | `work` | device requests for them |
 //! | `session` | the thread that serves it, and its end |
-//! | [`counters`] | [`FuseCounters`]: what was asked for |
+//! | [`counters`] | [`FuseCounters`]: counts of requests |
 
 pub mod counters;
 pub mod file;

@@ -1,8 +1,9 @@
-//! Turns of connections in their handshakes: of all of them one works between two looks at the sockets.
+//! Turns of connections in their handshakes: only one of them works between two looks at the
+//! sockets.
 //!
-//! A client may repeat options of the handshake without end, on as many connections as have a place. Together they get
-//! no more turns than one connection that has finished its handshake, so that clients that are served do not wait for
-//! all of them. They stand in line in the order in which they came.
+//! A client may repeat options of the handshake without end, on as many connections as have a
+//! place. Together they get no more turns than one connection that has finished its handshake, so
+//! that other clients do not wait for all of them. They wait in order of arrival.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use std::task::Context;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The turn of those in their handshakes. One for each server.
+/// The turn of all handshakes. One for each server.
 #[derive(Clone)]
 pub(crate) struct HandshakeLine(Arc<Semaphore>);
 
@@ -21,14 +22,14 @@ impl Default for HandshakeLine {
     }
 }
 
-/// One connection on its way to its next turn.
+/// The turns of one connection in its handshake.
 pub(crate) struct HandshakeTurn {
     line: HandshakeLine,
     step: Step,
 }
 
 enum Step {
-    /// It has nothing to do.
+    /// It has no work.
     Resting,
     InLine(Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send>>),
     /// It works, or has worked since the last look at the sockets.
@@ -42,11 +43,11 @@ impl HandshakeTurn {
         Self { line, step: Step::Resting }
     }
 
-    /// Whether it may work now. One that waits in line is woken when its turn comes; one that has just had its turn
-    /// stands at the end of the line.
+    /// Whether it may work now. One that waits is woken when its turn comes; one that has just had
+    /// its turn goes to the end of the line.
     pub(crate) fn begin(&mut self, context: &mut Context<'_>) -> bool {
         if !matches!(self.step, Step::InLine(_)) {
-            // Before it stands in line anew: it would wait for itself.
+            // Before it waits again: it would wait for itself otherwise.
             self.rest();
             let line = Arc::clone(&self.line.0);
             self.step =
@@ -60,7 +61,7 @@ impl HandshakeTurn {
         matches!(self.step, Step::Working { .. })
     }
 
-    /// There was nothing to do: it is the turn of the next one.
+    /// Ends a turn without work: it is the next one's turn.
     pub(crate) fn rest(&mut self) {
         self.step = Step::Resting;
     }

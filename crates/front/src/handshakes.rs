@@ -1,8 +1,9 @@
 //! Connections that have not finished the handshake.
 //!
-//! A place among the connections of a server is for who has finished it: whoever connects and says nothing must not
-//! keep others out. Until then it has one of other places, of which there are many. When all are taken, the oldest
-//! gives way of those who have most of them: processes of one user on a socket file, connections from one address else.
+//! Only a connection that has finished the handshake gets a place of the server: clients that
+//! connect and send nothing must not exclude others. Until then it has one of many other places.
+//! When all of these are taken, one is closed: the oldest of the peer that has most of them. A peer
+//! is a user on a socket file, an address otherwise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Who connects, as far as a socket tells.
+/// The peer of a connection, as far as the socket shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
     /// A process of a user, by its number.
@@ -36,12 +37,12 @@ struct State {
 struct Entry {
     number: u64,
     peer: Peer,
-    /// Dropped when it gives way.
+    /// Dropped to close it.
     _keep: oneshot::Sender<()>,
 }
 
 impl State {
-    /// The oldest of who has most.
+    /// Closes the oldest of the peer that has most.
     fn give_way(&mut self) {
         let mut counts = BTreeMap::<Peer, usize>::new();
         for entry in &self.entries {
@@ -59,7 +60,7 @@ impl Handshakes {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection begins its handshake, as one of at most `most`.
+    /// Begins a handshake, of which at most `most` may exist.
     pub(crate) fn begin(self: &Arc<Self>, peer: Peer, most: usize) -> Handshake {
         let (keep, ended) = oneshot::channel();
         let mut state = self.lock();
@@ -74,7 +75,7 @@ impl Handshakes {
     }
 }
 
-/// A handshake, while it lives.
+/// The place of a handshake, freed when this is dropped.
 pub(crate) struct Handshake {
     handshakes: Arc<Handshakes>,
     number: u64,
@@ -82,9 +83,9 @@ pub(crate) struct Handshake {
 }
 
 impl Handshake {
-    /// Ready when it has to give way.
+    /// Ready when it must be closed.
     pub(crate) async fn has_to_give_way(&mut self) {
-        // Nobody sends anything: the sender is dropped.
+        // No value is ever sent: the sender is dropped.
         let _ = (&mut self.ended).await;
     }
 }

@@ -1,13 +1,15 @@
-//! What one connection holds of the server's buffers.
+//! The server's buffers that one connection holds.
 //!
-//! A connection that holds something has a share of its own, so that nobody can take what others need: a full one, or a
-//! small one where others have all full shares. An idle connection has none. Which share it is stays until the
-//! connection holds nothing. A request larger than a share takes one of a few *large places* instead, for which
-//! connections wait in turn. A large place may be in the client's hands: the payload is still to come, or the reply is
-//! still to be taken. Whoever keeps one for long while others wait for it is closed; where nobody waits, a client that
-//! was stopped for an hour finds everything as it was.
+//! A connection that holds buffers has a share of its own, so that no other can take them: a full
+//! share, or a small one when all full shares are taken. An idle connection has none; the kind of
+//! share stays until the connection holds nothing. A request larger than a share takes one of a few
+//! *large places* instead, for which connections wait in turn. A large place may depend on the
+//! client: its payload is still to come, or its reply is still to be taken. A client that keeps one
+//! for long while others wait is disconnected; where none waits, a client that was stopped for an
+//! hour finds everything unchanged.
 //!
-//! A buffer counts with the memory it takes. That of a read is held until its last byte is sent.
+//! A buffer counts with the memory that it takes. That of a read is held until its last byte is
+//! sent.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -25,7 +27,7 @@ use crate::limits::{LARGE_REQUESTS_MAX, LARGE_TIME_MAX, SPARE_SHARE_BYTES};
 /// The large places of a server.
 pub(crate) struct LargePlaces {
     permits: Arc<Semaphore>,
-    /// Connections that wait for one.
+    /// Count of connections that wait for one.
     waiting: AtomicUsize,
 }
 
@@ -35,7 +37,7 @@ impl Default for LargePlaces {
     }
 }
 
-/// A large place, perhaps later.
+/// A large place that may be available later.
 pub(crate) type AwaitedPlace = Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send>>;
 
 /// Counts a connection as waiting while it lives.
@@ -48,7 +50,7 @@ impl Drop for Waiting {
 }
 
 impl LargePlaces {
-    /// Waits for a place, first come first served.
+    /// Waits for a place, in order of arrival.
     pub(crate) fn acquire(self: &Arc<Self>) -> AwaitedPlace {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(Arc::clone(self));
@@ -63,7 +65,7 @@ impl LargePlaces {
 /// The large request of a connection.
 struct Large {
     _place: OwnedSemaphorePermit,
-    /// When it has been in the client's hands for long; `None` while it is with the device.
+    /// Until when the client may keep it while others wait; `None` while it is with the device.
     deadline: Option<Pin<Box<Sleep>>>,
     /// Count of bytes sent after which its reply is over, once that is queued.
     reply_end: Option<u64>,
@@ -78,7 +80,7 @@ fn deadline() -> Pin<Box<Sleep>> {
 pub(crate) struct Shares {
     permits: Arc<Semaphore>,
     full_bytes: u64,
-    /// The share of a connection that has no full one, in bytes.
+    /// The share in bytes of a connection without a full one.
     spare_bytes: u64,
 }
 
@@ -91,16 +93,16 @@ impl Shares {
     }
 }
 
-/// What a connection holds.
+/// The buffers that a connection holds.
 pub(crate) struct Holdings {
     shares: Shares,
     full_share: Option<OwnedSemaphorePermit>,
     places: Arc<LargePlaces>,
     held_bytes: u64,
-    /// Bytes ever sent.
+    /// Bytes sent so far.
     sent_bytes: u64,
-    /// Reads of the share whose replies are not sent: the count of bytes sent after which each is, and the memory it
-    /// holds.
+    /// Unsent replies of reads within the share: the total of sent bytes at which each is sent, and
+    /// its memory.
     unsent: VecDeque<(u64, u64)>,
     large: Option<Large>,
 }
@@ -115,8 +117,7 @@ impl Holdings {
         Self { shares, full_share: None, places, held_bytes: 0, sent_bytes: 0, unsent: VecDeque::new(), large: None }
     }
 
-    /// The connection is about to ask for a buffer: where it holds nothing it has a full share from now on, if there is
-    /// one.
+    /// Prepares for a buffer: a connection that holds nothing takes a full share, if one is free.
     pub(crate) fn choose_share(&mut self) {
         if self.is_empty() && self.full_share.is_none() {
             self.full_share = Arc::clone(&self.shares.permits).try_acquire_owned().ok();
@@ -150,17 +151,17 @@ impl Holdings {
         self.held_bytes + capacity(length) <= self.share_bytes()
     }
 
-    /// A buffer of the share was given out.
+    /// Notes that a buffer of the share was taken.
     pub(crate) fn take(&mut self, length: usize) {
         self.held_bytes += capacity(length);
     }
 
-    /// A large place was given out, for a payload that is to come or for a read.
+    /// Notes that a large place was taken, for a payload that is to come or for a read.
     pub(crate) fn take_large(&mut self, place: OwnedSemaphorePermit, is_payload: bool) {
         self.large = Some(Large { _place: place, deadline: is_payload.then(deadline), reply_end: None });
     }
 
-    /// A payload of `length` bytes has come whole.
+    /// Notes that a payload of `length` bytes has arrived completely.
     pub(crate) fn note_received(&mut self, length: usize) {
         if self.is_large(length)
             && let Some(large) = &mut self.large
@@ -169,7 +170,8 @@ impl Holdings {
         }
     }
 
-    /// A request with a buffer of `length` bytes is over, and no reply holds the buffer.
+    /// Notes that a request with a buffer of `length` bytes has ended, and no reply holds the
+    /// buffer.
     pub(crate) fn release(&mut self, length: usize) {
         if self.is_large(length) {
             self.large = None;
@@ -179,7 +181,8 @@ impl Holdings {
         self.give_share_back();
     }
 
-    /// The reply to a read of `length` bytes is queued, behind which nothing is: `waiting_bytes` are to be sent now.
+    /// Notes that the reply to a read of `length` bytes is the last one queued; `waiting_bytes` are
+    /// to be sent now.
     pub(crate) fn note_reply(&mut self, length: usize, waiting_bytes: u64) {
         let end = self.sent_bytes + waiting_bytes;
         if !self.is_large(length) {
@@ -190,7 +193,7 @@ impl Holdings {
         }
     }
 
-    /// So many bytes more were sent.
+    /// Notes that `count` more bytes were sent.
     pub(crate) fn note_sent(&mut self, count: usize) {
         self.sent_bytes += count as u64;
         while let Some((_, bytes)) = self.unsent.pop_front_if(|(end, _)| *end <= self.sent_bytes) {
@@ -203,7 +206,8 @@ impl Holdings {
         self.give_share_back();
     }
 
-    /// Whether the client keeps others waiting for too long. The task is woken to be asked again.
+    /// Whether the client has kept others waiting for too long. The task is woken for the next
+    /// check.
     pub(crate) fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
         let Some(time) = self.large.as_mut().and_then(|large| large.deadline.as_mut()) else { return false };
         while let Poll::Ready(()) = time.as_mut().poll(context) {

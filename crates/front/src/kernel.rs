@@ -1,10 +1,11 @@
 //! A disk of the kernel's own NBD client: `/dev/nbdN`, set up over generic netlink, without `nbd-client`.
 //!
-//! The kernel gets one end of a pair of sockets, and the server has the other. There is no handshake: what a client
-//! learns there the kernel is told by netlink, and a new size, too.
+//! The kernel gets one end of a pair of sockets, and the server has the other. There is no
+//! handshake: netlink messages carry its content to the kernel, and a new size, too.
 //!
-//! When this process is gone without having taken the disk down, the kernel keeps requests for [`LOST_TIME_MAX`].
-//! Whoever comes for the same disk with the same backend by then gives it another socket, and they go on.
+//! When this process ends without taking the disk down, the kernel keeps requests for
+//! [`LOST_TIME_MAX`]. A process that takes the same disk with the same backend before that gives it
+//! another socket, and the requests go on.
 //!
 //! | module | holds |
 //! |---|---|
@@ -29,15 +30,15 @@ mod netlink;
 
 use netlink::{Change, Family};
 
-/// A disk of the kernel that a server is to serve. Dropped before it is, it is taken down, unless it was another
-/// process's before.
+/// A disk of the kernel that is not served yet. Dropping it takes the disk down, unless it was
+/// taken over from another process.
 #[derive(Debug)]
 pub struct KernelDisk {
     path: PathBuf,
     index: u32,
-    /// The kernel wants it with every change.
+    /// The kernel requires it with every change.
     backend: String,
-    /// Until it is served.
+    /// `None` once it is served.
     stream: Option<StdUnixStream>,
     is_new: bool,
 }
@@ -68,7 +69,7 @@ pub fn index_of(path: &Path) -> io::Result<u32> {
 /// Whether the kernel has an NBD client, and this process may set it up.
 ///
 /// # Errors
-/// `Unsupported` where it has none; `PermissionDenied` for who is not root.
+/// `Unsupported` where it has none; `PermissionDenied` for a user other than root.
 pub fn check_kernel_nbd() -> io::Result<()> {
     if !Path::new("/sys/module/nbd").exists() {
         let words = "this kernel has no NBD client now: `modprobe nbd` loads it where there is one";
@@ -80,7 +81,7 @@ pub fn check_kernel_nbd() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, "disks of the kernel are for root"))
 }
 
-/// The first disk of the kernel's that nobody uses.
+/// The first free disk of the kernel.
 pub fn free_disk() -> Option<PathBuf> {
     let is_free = |index: &u32| {
         let folder = folder(*index);
@@ -94,12 +95,12 @@ fn folder(index: u32) -> PathBuf {
 }
 
 impl KernelDisk {
-    /// Makes the disk at `path` one of `server`'s, or takes it over from who served the same `backend` before and is
-    /// gone. From now on programs may use it; they wait until it is served.
+    /// Sets the disk at `path` up for `server`, or takes it over from a process that served the
+    /// same `backend` and has ended. Programs may use it from now on; they wait until it is served.
     ///
     /// # Errors
-    /// `Unsupported` on a kernel without an NBD client, `PermissionDenied` for who is not root, `AddrInUse` when it is
-    /// another's; whatever the kernel says.
+    /// `Unsupported` on a kernel without an NBD client, `PermissionDenied` for a user other than
+    /// root, `AddrInUse` when another process uses it; errors of the kernel.
     pub fn connect(path: &Path, server: &NbdServer, backend: &str) -> io::Result<Self> {
         let index = index_of(path)?;
         check_kernel_nbd()?;
@@ -131,10 +132,11 @@ impl KernelDisk {
         })
     }
 
-    /// Serves it until `shutdown`; then the kernel lets go of it, and what is under way is finished.
+    /// Serves it until `shutdown`; then the kernel releases it, and the requests under way are
+    /// finished.
     ///
     /// # Errors
-    /// `NotConnected` when somebody else took it down.
+    /// `NotConnected` when another process took it down.
     ///
     /// # Panics
     /// When it was served before.
@@ -142,7 +144,7 @@ impl KernelDisk {
         let (index, stream) = (self.index, self.stream.take().expect("a disk is served once"));
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async {
-            // A sender that was dropped counts as a shutdown.
+            // A dropped sender counts as a shutdown.
             let _ = stopped.await;
         };
         let events = server.events();
@@ -166,7 +168,8 @@ impl KernelDisk {
             }
         }
         let disconnected = blocking(move || Family::find()?.disconnect(index)).await;
-        // What the kernel has sent by now is answered; it hangs up itself.
+        // Requests that the kernel has sent by now are answered; the kernel closes the socket
+        // itself.
         if tokio::time::timeout(SHUTDOWN_TIME_MAX, &mut serving).await.is_err() {
             drop(stop);
             serving.abort();
@@ -175,7 +178,7 @@ impl KernelDisk {
     }
 }
 
-/// What the disk's socket leads to, where it has one: empty where nobody said.
+/// The backend of a disk that is connected; empty if none was named.
 fn backend_of(index: u32) -> Option<String> {
     let folder = folder(index);
     let backend = || fs::read_to_string(folder.join("backend")).unwrap_or_default().trim().to_owned();

@@ -1,11 +1,11 @@
-//! Requests of one kind, counted.
+//! Counters of one kind of request.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Counting costs one relaxed addition each.
+/// Counters; each count costs one relaxed addition.
 #[derive(Default)]
 pub(crate) struct KindCounters {
     requests: AtomicU64,

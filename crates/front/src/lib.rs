@@ -1,16 +1,16 @@
-//! Front ends: how programs of this machine reach a block device.
+//! Front ends: the ways in which programs of this machine reach a block device.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`server`] | [`NbdServer`]: a device as an NBD export |
 //! | [`client`] | [`NbdClient`]: an NBD export as a device |
-//! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: who may connect to it |
+//! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: mode and group of its file |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
 //! | [`mount`] | [`Volume`]: a file system in a directory |
 //! | [`kernel`] | [`KernelDisk`]: a device as the kernel's `/dev/nbdN` |
 //! | [`tls`] | [`Tls`]: certificates, and a stream that is secured in the middle of a handshake |
-//! | [`counters`] | [`NbdCounters`]: what a server has done |
+//! | [`counters`] | [`NbdCounters`]: the counters of a server |
 //! | [`limits`] | the bounds |
 
 #![forbid(unsafe_code)]

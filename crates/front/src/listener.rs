@@ -1,15 +1,15 @@
 //! A listening socket.
 //!
 //! What it keeps true of a socket file:
-//! - Only its owner may connect (mode 0600) unless [`SocketAccess`] says otherwise, from its first moment: connections
-//!   are refused until group and mode are set.
-//! - A file nobody listens on any more is replaced; one somebody listens on is left alone, and so is anything that is
-//!   no socket. Binders of one directory take turns, by a lock on the directory, so that two of them cannot both find
-//!   it stale.
-//! - It is removed with the listener, unless somebody else has put another there meanwhile.
+//! - Only its owner may connect (mode 0600) unless [`SocketAccess`] allows more, from its first
+//!   moment: connections are refused until group and mode are set.
+//! - A file without a listening process is replaced; one with a listening process is left alone,
+//!   and so is any other file. Servers that bind in one directory take turns, by a lock on the
+//!   directory, so that two of them cannot both find it stale.
+//! - It is removed with the listener, unless another process has put another there meanwhile.
 //!
-//! Of TCP addresses only loopback ones are taken unless the caller says otherwise: NBD has no authentication of its
-//! own.
+//! TCP addresses must be loopback ones unless the caller allows others: NBD has no authentication
+//! of its own.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,15 +25,17 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use crate::address::ListenAddress;
 use crate::handshakes::Peer;
 
-/// Connections the kernel keeps until they are accepted: at the pace at which they are, a tenth of a second.
+/// Connections that the kernel keeps until they are accepted: at the pace of accepting, a tenth of
+/// a second.
 const BACKLOG: i32 = 512;
 
-/// Who may connect to a socket file: who can write to it (unix(7)). TCP addresses have neither mode nor group.
+/// The access to a socket file: users that can write to it may connect (unix(7)). TCP addresses
+/// have neither mode nor group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
     /// Permission bits, at most 0777. `None` is 0600, or 0660 where a group is given.
     pub mode: Option<u32>,
-    /// Number of the group the file belongs to. `None` is whatever the directory gives it.
+    /// Id of the file's group. `None` is the one that the directory gives it.
     pub group: Option<u32>,
 }
 
@@ -41,7 +43,7 @@ pub struct SocketAccess {
 const MODE_MAX: u32 = 0o777;
 
 impl SocketAccess {
-    /// The bits the file gets.
+    /// The permission bits of the file.
     ///
     /// # Errors
     /// `InvalidInput` for others than permission bits.
@@ -57,7 +59,7 @@ impl SocketAccess {
         self.mode_bits().map(Mode::from_bits_truncate)
     }
 
-    /// Gives `path` its group, then its mode: a wider mode never meets the wrong group.
+    /// Gives `path` its group, then its mode: a wider mode never applies to the wrong group.
     fn apply(self, path: &Path, mode: Mode) -> io::Result<()> {
         if let Some(group) = self.group {
             let group = Some(Gid::from_raw(group));
@@ -110,7 +112,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = |found: &fs::Metadata| (found.dev(), found.ino()) == (self.device, self.inode);
         if fs::symlink_metadata(&self.path).is_ok_and(|found| is_ours(&found)) {
-            // Nothing depends on it: a stale file is replaced by the next server.
+            // No other code depends on it: the next server replaces a stale file.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -120,8 +122,8 @@ impl Listener {
     /// Listens on a socket file for its owner only, or on a loopback address.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody listens there, `AlreadyExists` for a file that is no socket, `InvalidInput` for an
-    /// address that is not loopback, and whatever the system says.
+    /// `AddrInUse` when another process listens there, `AlreadyExists` for a file that is no
+    /// socket, `InvalidInput` for an address that is not loopback; errors of the system.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -129,11 +131,11 @@ impl Listener {
         Self::bind_with(address, SocketAccess::default())
     }
 
-    /// Listens on a socket file for those `access` lets in, or on a loopback address.
+    /// Listens on a socket file with this `access`, or on a loopback address.
     ///
     /// # Errors
-    /// As [`Listener::bind`]; `InvalidInput` also for a mode above 0777, and for any mode or group with a TCP address;
-    /// `PermissionDenied` for a group the process may not give files to.
+    /// As [`Listener::bind`]; `InvalidInput` also for a mode above 0777, and for any mode or group
+    /// with a TCP address; `PermissionDenied` for a group that the process may not assign.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -150,7 +152,8 @@ impl Listener {
         }
     }
 
-    /// Listens on a socket file or any address, for whoever can reach it: NBD has no authentication.
+    /// Listens on a socket file or any address, for every client that can reach it: NBD has no
+    /// authentication.
     ///
     /// # Errors
     /// As [`Listener::bind`], except that any address is taken.
@@ -164,10 +167,10 @@ impl Listener {
         }
     }
 
-    /// Where it listens; of a port zero, the port that was found.
+    /// The address where it listens, with the actual port.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// Those of the system.
     pub fn address(&self) -> io::Result<ListenAddress> {
         match &self.0 {
             Kind::Unix { file, .. } => Ok(ListenAddress::Unix(file.path.clone())),
@@ -178,7 +181,7 @@ impl Listener {
     /// Accepts one connection and closes it.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// Those of the system.
     pub async fn turn_away(&self) -> io::Result<()> {
         self.accept().await.map(drop)
     }
@@ -220,7 +223,7 @@ fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<Listener> {
     Ok(Listener(Kind::Unix { listener, file }))
 }
 
-/// Makes room for a socket file where the last one was left behind.
+/// Removes a socket file that was left behind.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

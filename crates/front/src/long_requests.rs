@@ -1,14 +1,15 @@
-//! Requests that are a few bytes on the wire and much work for the device: CACHE, and TRIM, WRITE_ZEROES and
-//! BLOCK_STATUS of more than a small piece.
+//! Requests that are short on the wire and much work for the device: CACHE, and TRIM, WRITE_ZEROES
+//! and BLOCK_STATUS of more than a small piece.
 //!
-//! They are carried out in pieces, but for BLOCK_STATUS: its answer may end early, and the device says where, so that
-//! it is one piece. All connections stand in one line with them, each at one place, and one piece is carried out at a
-//! time. Where the device takes its time and others ask for something else meanwhile, it then is theirs for as long as
-//! the piece took: however many connections ask for much, others have half of it. Where the device answers on the spot,
-//! it is the thread that is shared: the runtime looks at all sockets after each piece.
+//! They are carried out in pieces, except for BLOCK_STATUS: its answer may end early, at a point
+//! that the device chooses, so it is one piece. All connections wait in one line for them, each
+//! with one place, and one piece is carried out at a time. On a slow device, if other requests come
+//! meanwhile, a pause as long as the piece follows: however many connections have long requests,
+//! the others get half of the device. If the device answers at once, the thread is the shared
+//! resource: the runtime looks at all sockets after each piece.
 //!
-//! A piece takes its turn among those that change the same blocks by itself: whoever changes one waits for a piece, not
-//! for a request.
+//! Each piece takes its own turn among changes of the same blocks: another change waits for a
+//! piece, not for the whole request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,12 +27,12 @@ use crate::limits::{
 };
 use crate::partial::{Blocks, around};
 
-/// The line of a server.
+/// The line of long requests of a server.
 pub(crate) struct LongRequests {
     line: Semaphore,
-    /// Other requests so far.
+    /// Count of other requests so far.
     others: AtomicU64,
-    /// Of these, those before the last piece began.
+    /// That count when the last piece began.
     seen: AtomicU64,
 }
 
@@ -41,7 +42,7 @@ impl Default for LongRequests {
     }
 }
 
-/// Whether a command stands in the line.
+/// Whether a command waits in the line.
 pub(crate) fn is_long(command: &Command) -> bool {
     match command {
         Command::Cache { .. } => true,
@@ -51,7 +52,7 @@ pub(crate) fn is_long(command: &Command) -> bool {
     }
 }
 
-/// What one connection may have under way of work that brings no data.
+/// One connection's share of work without payload.
 #[derive(Clone)]
 pub(crate) struct WorkShare(Arc<Semaphore>);
 
@@ -62,13 +63,13 @@ impl Default for WorkShare {
 }
 
 impl WorkShare {
-    /// What a command takes of it; `None` where it takes nothing.
+    /// The units that a command takes of the share; `None` where it takes none.
     fn units(command: &Command) -> Option<u32> {
         let (length, has_flush) = match command {
             Command::Trim { length, fua, .. } => (u64::from(*length), *fua),
             Command::WriteZeroes { length, .. } => (u64::from(*length), false),
             Command::Cache { .. } => (WORK_SHARE_BYTES, false),
-            // Where the device has to ask another for it, what it asks stands before the requests of others.
+            // Where the device asks a remote target, its request delays those of others.
             Command::BlockStatus { .. } => (WORK_SHARE_BYTES / STATUS_REQUESTS_MAX, false),
             _ => return None,
         };
@@ -76,7 +77,7 @@ impl WorkShare {
         Some(bytes.div_ceil(SHARE_UNIT_BYTES) as u32)
     }
 
-    /// The part of a command that takes one, at once or later.
+    /// The part of the share for a command, at once or later.
     pub(crate) fn of(&self, command: &Command) -> Part {
         let Some(units) = Self::units(command) else { return Part::Given(None) };
         match Arc::clone(&self.0).try_acquire_many_owned(units) {
@@ -104,13 +105,13 @@ impl Part {
 }
 
 impl LongRequests {
-    /// The server ends: what was begun goes on without pauses and turns, and what only reads into caches ends with its
-    /// piece.
+    /// Notes that the server ends: requests go on without pauses and turns, and cache requests end
+    /// with their present piece.
     pub(crate) fn begin_shutdown(&self) {
         self.line.close();
     }
 
-    /// A request that is not long begins.
+    /// Counts a request that is not long.
     pub(crate) fn note_other(&self) {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
@@ -163,7 +164,7 @@ impl LongRequests {
         Ok(Reply::Done)
     }
 
-    /// What is allocated in a range, in its turn.
+    /// The block status of a range, at its turn.
     async fn ask(&self, blocks: Blocks, range: ByteRange) -> Result<Reply, Error> {
         let _place = self.line.acquire().await.ok();
         let others = self.others.load(Ordering::Relaxed);
@@ -176,8 +177,8 @@ impl LongRequests {
         Ok(Reply::Status(allocated?))
     }
 
-    /// Leaves the device to others after what was `begun` then, as long as it took, if there are any; and the thread,
-    /// if it was done on the spot.
+    /// Pauses for as long as the piece took since `begun`, if there are other requests; yields the
+    /// thread if the device answered at once.
     async fn rest(&self, begun: Instant, was_immediate: bool, is_shared: bool) {
         if was_immediate {
             tokio::task::yield_now().await;
@@ -187,7 +188,7 @@ impl LongRequests {
     }
 }
 
-/// What is done with each piece.
+/// The work on each piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     Warm,
@@ -196,7 +197,7 @@ enum Work {
 }
 
 impl Work {
-    /// Carries out one piece, when its turn comes.
+    /// Carries out one piece, at its turn.
     async fn carry_out(self, blocks: Blocks, piece: ByteRange, turn: Option<Acquire>) -> Result<(), Error> {
         let _turn = match turn {
             Some(turn) => Some(turn.await),
@@ -210,7 +211,8 @@ impl Work {
     }
 }
 
-/// The first bytes of a range, `most` at most, up to the end of a granule where it is not all.
+/// The first at most `most` bytes of a range, up to the end of a granule unless it is the whole
+/// range.
 fn first(range: ByteRange, most: u64, granule: u64) -> ByteRange {
     if most >= range.length {
         return range;

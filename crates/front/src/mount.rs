@@ -1,18 +1,19 @@
-//! A file system mounted in a directory: what programs do there is done in an ext2.
+//! A file system mounted in a directory: an ext2 carries out what programs do there.
 //!
-//! The kernel keeps names, attributes and pages as long as it likes: nobody else changes them while one mount has the
-//! file system for itself. Writes come here as they are made, so that a full file system is told to whoever writes, and
-//! holes are where the file has them; they are durable by `fsync`, or when the next commit comes, after
-//! [`COMMIT_INTERVAL`](crate::limits::COMMIT_INTERVAL) at most.
+//! The kernel caches names, attributes and pages as long as it likes: no other host changes them
+//! while one mount has the file system alone. Writes arrive here at once, so that the writing
+//! program gets the error of a full file system, and holes are where the file has them. They are
+//! durable after `fsync`, or after the next commit, at most
+//! [`COMMIT_INTERVAL`](crate::limits::COMMIT_INTERVAL) later.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `volume` | [`Volume`]: from the mount to the unmount |
-//! | `requests` | what the kernel asks for, and what it is told |
-//! | `tree` | how the file system carries it out |
-//! | `references` | which inodes the kernel knows: those without a name stay until it forgets them |
-//! | `attributes` | what is known of an inode, as the kernel takes it |
-//! | `errors` | errors as programs are told them |
+//! | `requests` | requests of the kernel, and their answers |
+//! | `tree` | file system operations for them |
+//! | `references` | inodes that the kernel knows: those without a name stay until it forgets them |
+//! | `attributes` | attributes of an inode in the kernel's form |
+//! | `errors` | error numbers for programs |
 
 mod attributes;
 mod errors;

@@ -1,8 +1,9 @@
-//! The end of a connection's turn: it goes on when the runtime has looked at all sockets, and not before.
+//! The end of a connection's turn: it goes on only after the runtime has looked at all sockets.
 //!
-//! A task that yields is polled again at once if something else wakes it, as an answer of the device does. A client
-//! that keeps answers coming would get turn after turn without a look at the sockets of others. So would several
-//! clients together: of those whose turns are over one goes on after each look, in the order in which they ended.
+//! A task that yields is polled again at once if something else wakes it, for example an answer of
+//! the device. A client that keeps answers coming would get turn after turn without a look at the
+//! sockets of others. So would several clients together: so only one of those whose turns are over
+//! goes on after each look, in order.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,11 +22,11 @@ pub(crate) struct TurnLine(Mutex<Line>);
 #[derive(Default)]
 struct Line {
     waiting: VecDeque<Arc<Place>>,
-    /// The runtime is asked to say when it has looked.
+    /// Whether the runtime's next look at the sockets is awaited.
     awaits_look: bool,
 }
 
-/// One that waits.
+/// A waiting connection.
 #[derive(Default)]
 struct Place {
     connection: AtomicWaker,
@@ -37,14 +38,14 @@ impl TurnLine {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the next one go on after the next look.
+    /// Lets the next one go on after the next look at the sockets.
     fn go_on(self: &Arc<Self>, mut line: MutexGuard<'_, Line>) {
         if line.waiting.is_empty() || std::mem::replace(&mut line.awaits_look, true) {
             return;
         }
         drop(line);
         let waker = Waker::from(Arc::clone(self));
-        // Not a plain wake-up: this one comes after the look.
+        // A plain wake-up could come before that look.
         let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
     }
 }
@@ -62,7 +63,7 @@ impl Wake for TurnLine {
     }
 }
 
-/// Whether it is the turn of a connection.
+/// The wait of a connection for its next turn.
 pub(crate) struct NextTurn {
     line: Arc<TurnLine>,
     place: Arc<Place>,
@@ -74,7 +75,7 @@ impl NextTurn {
         Self { line, place: Arc::default(), is_waiting: false }
     }
 
-    /// The turn is over. The connection is woken for the next one.
+    /// Ends the turn. The connection is woken for the next one.
     pub(crate) fn wait(&mut self, context: &Context<'_>) {
         self.place.connection.register(context.waker());
         self.is_waiting = true;

@@ -1,4 +1,4 @@
-//! A connection as the counters see it: open, and told a size.
+//! An open connection in the counters, with the size reported to its client.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::shared::Shared;
 /// Counts a connection as open while it lives.
 pub(crate) struct OpenConnection {
     pub(crate) shared: Arc<Shared>,
-    /// The size in bytes that the client was told.
+    /// The geometry reported to the client.
     pub(crate) geometry: Geometry,
 }
 
@@ -20,7 +20,8 @@ impl OpenConnection {
         Self { shared: Arc::clone(shared), geometry }
     }
 
-    /// The client has been told the present size of the device. Whether that is another than before.
+    /// Notes that the present size of the device was reported to the client. Returns whether it
+    /// differs from the former one.
     pub(crate) fn follow(&mut self) -> bool {
         let geometry = self.shared.device.geometry();
         let before = std::mem::replace(&mut self.geometry, geometry).size_bytes;

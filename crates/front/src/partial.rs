@@ -1,9 +1,9 @@
-//! Requests that are not whole blocks of the device, and requests of more than it takes at once, or than others are to
-//! wait for: several steps each.
+//! Requests of partial blocks, and requests of more than the device takes at once or than other
+//! connections should wait for: several steps each.
 //!
-//! What is written of a block in part is read, changed and written back. All of it happens in the request's turn:
-//! nobody else changes the block meanwhile. Steps go one after the other through buffers of their own, but for whole
-//! blocks that are read: those go where they belong.
+//! A partly written block is read, changed and written back. All of it happens in the request's
+//! turn: no other request changes the block meanwhile. Steps go one after the other through buffers
+//! of their own; only reads of whole blocks use the request's buffer.
 
 use std::future::Future;
 
@@ -16,18 +16,18 @@ use nbd::StatusExtent;
 use crate::admission::{DeviceTurns, Place};
 use crate::limits::PIECE_BYTES_MIN;
 
-/// A device and what its requests must be.
+/// A device, and the limits of its requests.
 #[derive(Clone)]
 pub(crate) struct Blocks {
     device: SharedDevice,
     block_bytes: u64,
     /// Most bytes of one step, a multiple of the block, and of the page unless it is less.
     step_bytes: u64,
-    /// Where each step takes turns with those of others, and is no longer than they may be.
+    /// The turns of each step with other connections, which also limit its length.
     turns: Option<DeviceTurns>,
 }
 
-/// Whether a range is whole blocks, which are a power of two: every request asks.
+/// Whether a range is whole blocks, whose size is a power of two; called for every request.
 #[inline]
 pub(crate) fn is_whole(block_bytes: u64, range: ByteRange) -> bool {
     (range.offset | range.length) & (block_bytes - 1) == 0
@@ -43,7 +43,7 @@ pub(crate) fn around(block_bytes: u64, range: ByteRange) -> ByteRange {
     ByteRange { offset, length: range.end().next_multiple_of(block_bytes) - offset }
 }
 
-/// Extents in the words of the protocol.
+/// Extents in the terms of the protocol.
 pub(crate) fn to_status(extents: &[Extent]) -> Vec<StatusExtent> {
     let to_extent = |extent: &Extent| {
         let is_hole = extent.kind == ExtentKind::Hole;
@@ -89,7 +89,7 @@ impl Blocks {
         Ok(buffer)
     }
 
-    /// Fills `buffer` with whole blocks, each step a window of it.
+    /// Reads whole blocks into `buffer`, each step into a window of it.
     async fn read_in_place(self, range: ByteRange, mut buffer: Buffer) -> Result<Buffer, Error> {
         let mut left = range;
         while let Some((step, place)) = self.next_step(&mut left).await {
@@ -109,7 +109,7 @@ impl Blocks {
         if has_flush { self.flush().await } else { Ok(()) }
     }
 
-    /// Makes a range zeroes: of the blocks at its ends a part, of those between all.
+    /// Zeroes a range: part of the blocks at its ends, all of those between.
     pub(crate) async fn write_zeroes(self, range: ByteRange, fua: bool, may_discard: bool) -> Result<(), Error> {
         let inside = self.inside(range);
         if inside.is_empty() {
@@ -125,7 +125,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Discards the whole blocks of a range: what is left of the others stays.
+    /// Discards the whole blocks of a range; the others are not changed.
     pub(crate) async fn discard(self, range: ByteRange, fua: bool) -> Result<(), Error> {
         let inside = self.inside(range);
         if !inside.is_empty() {
@@ -154,8 +154,8 @@ impl Blocks {
         Ok(extents)
     }
 
-    /// What is allocated in a range, from its first byte. Whoever does not know it says that everything is
-    /// ("base:allocation").
+    /// The block status of a range, from its first byte. A device without extents reports all as
+    /// allocated ("base:allocation").
     pub(crate) async fn status(self, range: ByteRange) -> Result<Vec<StatusExtent>, Error> {
         match self.extents(range).await {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Vec::new()),
@@ -163,7 +163,7 @@ impl Blocks {
         }
     }
 
-    /// Reads a range and drops what it reads: whatever caches there are below keep it.
+    /// Reads a range and drops the data: the caches below keep it.
     pub(crate) async fn warm(self, range: ByteRange) -> Result<(), Error> {
         let mut left = self.blocks_of(range);
         while let Some((step, place)) = self.next_step(&mut left).await {
@@ -172,7 +172,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Writes a range step by step. `fill` makes the bytes that begin so far inside the range.
+    /// Writes a range step by step. `fill` makes the bytes at an offset within the range.
     async fn change(&self, range: ByteRange, fua: bool, fill: impl Fn(&mut [u8], usize)) -> Result<(), Error> {
         let mut left = self.blocks_of(range);
         while let Some((step, place)) = self.next_step(&mut left).await {
@@ -199,13 +199,13 @@ impl Blocks {
         ByteRange { offset, length: end.saturating_sub(offset) }
     }
 
-    /// The blocks that a range touches: what its steps are taken from.
+    /// The blocks that a range touches, from which its steps are cut.
     fn blocks_of(&self, range: ByteRange) -> ByteRange {
         if range.is_empty() { range } else { around(self.block_bytes, range) }
     }
 
-    /// The next step of what is left: whole blocks, as many as are right when its turn comes, and its place in the
-    /// device.
+    /// The next step of what is left: whole blocks, as many as its turn allows, and its place in
+    /// the device.
     async fn next_step(&self, left: &mut ByteRange) -> Option<(ByteRange, Option<Place>)> {
         let most = self.step_bytes.min(left.length);
         let place = match &self.turns {
@@ -219,7 +219,7 @@ impl Blocks {
     }
 }
 
-/// Does something for a step in its place, where it has one.
+/// Carries out the work of a step in its place, where it has one.
 async fn in_place<F: Future>(place: Option<Place>, work: F) -> F::Output {
     match place {
         Some(place) => place.carry_out(work).await,
@@ -227,13 +227,14 @@ async fn in_place<F: Future>(place: Option<Place>, work: F) -> F::Output {
     }
 }
 
-/// The most whole blocks and whole pages in so many bytes; whole blocks where there is no whole page, and one at least.
+/// The most whole blocks and whole pages in `most` bytes; whole blocks where no whole page fits,
+/// and one at least.
 fn whole_steps(block_bytes: u64, most: u64) -> u64 {
     let unit = block_bytes.max(BUFFER_ALIGNMENT as u64);
     if most >= unit { most / unit * unit } else { (most / block_bytes * block_bytes).max(block_bytes) }
 }
 
-/// The bytes that a step and a range have in common: where they begin in each, and how many they are.
+/// The common bytes of a step and a range: their offset in each, and their count.
 fn common(step: ByteRange, range: ByteRange) -> (usize, usize, usize) {
     let (start, end) = (step.offset.max(range.offset), step.end().min(range.end()));
     ((start - step.offset) as usize, (start - range.offset) as usize, (end - start) as usize)

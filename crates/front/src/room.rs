@@ -1,9 +1,10 @@
-//! How much may be in a device beside a client that asks for one block at a time.
+//! How much heavy connections may have in a device beside a light one.
 //!
-//! What is in the device before its request is what it waits for, beside what the request takes by itself. Over a long
-//! link much is under way before anything waits; in memory hardly anything is. So the room begins small, and what a
-//! piece of a request takes then is what it takes by itself, more or less. As long as pieces take hardly longer than
-//! that, the room is doubled; once they do, it is halved, and stays. Each [`ROOM_INTERVAL`] it begins anew.
+//! A light request waits for what is in the device before it, besides its own time. Over a long
+//! link much can be under way before anything waits; in memory hardly anything can. So the room
+//! begins small, where the time of a piece is about its time without waiting. While pieces take
+//! hardly longer than that, the room is doubled; once they do, it is halved, and stays. After each
+//! [`ROOM_INTERVAL`] it begins anew.
 //!
 //! ```text
 //!            pieces take as long as at first: twice as much
@@ -12,7 +13,7 @@
 //!   └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Pieces are judged by their mean: some may come from a cache.
+//! The mean time of pieces decides: some may come from a cache.
 
 use std::time::Duration;
 
@@ -24,12 +25,12 @@ pub(crate) struct Room {
     cost: u64,
     /// When it was last set to its least.
     since: Option<Instant>,
-    /// Whether what was in the device before that has left it.
+    /// Whether the requests from before that have left the device.
     is_clear: bool,
     /// The mean time of a piece at that size.
     at_first: Option<Duration>,
     is_settled: bool,
-    /// Count of pieces since it was changed, and the sum of their times.
+    /// Count of pieces since the last change, and the sum of their times.
     count: u32,
     sum: Duration,
 }
@@ -49,12 +50,12 @@ impl Default for Room {
 }
 
 impl Room {
-    /// The cost of what may be in the device.
+    /// The cost that may be in the device.
     pub(crate) fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// A piece that was begun then is over.
+    /// Notes the end of a piece that was begun at `begun`.
     pub(crate) fn learn(&mut self, begun: Instant, now: Instant) {
         if self.since.is_none_or(|since| now >= since + ROOM_INTERVAL) {
             *self = Self { since: Some(now), ..Self::default() };
@@ -71,7 +72,7 @@ impl Room {
         }
     }
 
-    /// A piece was carried out on the spot: it is the thread that others wait for.
+    /// Notes a piece that the device answered at once: the thread is what others wait for.
     pub(crate) fn learn_immediate(&mut self) {
         self.cost = (self.cost / 2).max(BESIDE_LIGHT_COST);
     }
@@ -96,7 +97,7 @@ mod tests {
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// So many pieces that take so long each, one after the other.
+    /// Notes `count` pieces, one after the other, that take `took` each.
     fn pieces(room: &mut Room, now: &mut Instant, count: u32, took: Duration) {
         for _ in 0..count {
             let begun = *now;

@@ -1,13 +1,13 @@
 //! The NBD server: one export, one device, many connections.
 //!
-//! All connections share the device, so a flush on any of them covers the writes answered on all: `CAN_MULTI_CONN` is
-//! true. The size a client sees is the device's when the client connects; NBD has no way to tell it of a change, and
-//! the counters say how many clients know an old one.
+//! All connections share the device, so a flush on any of them covers the writes answered on all:
+//! `CAN_MULTI_CONN` is true. The size that a client sees is the device's when the client connects;
+//! NBD cannot report a change, and the counters show how many clients have an old size.
 //!
-//! The smallest block size is announced as one byte: requests that are not whole blocks are carried out here, in turn
-//! with everything else. Announced as the device's, some clients would refuse them before we are asked (libnbd:
-//! nbdfuse), and others would read and write back what another client changes meanwhile (qemu). The preferred size says
-//! what the device likes.
+//! The smallest block size is announced as one byte: requests of partial blocks are carried out
+//! here, in turn with all others. With the device's block size announced, some clients would refuse
+//! such requests themselves (libnbd: nbdfuse), and others would read and write back what another
+//! client changes meanwhile (qemu). The preferred size is the one that the device prefers.
 
 use std::future::Future;
 use std::io;
@@ -48,8 +48,8 @@ impl NbdServer {
         Self::beside(device, RangeLock::new(), options)
     }
 
-    /// A server of `device` beside others of it. What is no whole block is read and written back here: in `turns` all
-    /// who do that wait for each other.
+    /// A server of `device` besides other fronts of it. Partial blocks are read and written back
+    /// here: all fronts take `turns` for that.
     pub fn beside(device: SharedDevice, turns: RangeLock, mut options: NbdOptions) -> Self {
         for text in [&mut options.export_name, &mut options.description] {
             text.truncate(text.floor_char_boundary(nbd::limits::STRING_BYTES_MAX));
@@ -75,16 +75,16 @@ impl NbdServer {
         Self { shared: Arc::new(shared) }
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn counters(&self) -> NbdCounters {
         self.shared.counters.snapshot(self.shared.device.geometry().size_bytes)
     }
 
-    /// Accepts and serves connections until `shutdown`; then finishes the requests under way and closes. Connections
-    /// run as tasks of the current tokio runtime.
+    /// Accepts and serves connections until `shutdown`; then finishes the requests under way and
+    /// closes. Connections run as tasks of the current tokio runtime.
     ///
     /// # Errors
-    /// None so far: what is wrong with one connection ends that one.
+    /// None so far: an error of a connection only ends that connection.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
@@ -128,10 +128,10 @@ impl NbdServer {
         Ok(())
     }
 
-    /// Serves one connection over any stream until the client ends it or `shutdown` does.
+    /// Serves one connection over any stream until the client or `shutdown` ends it.
     ///
     /// # Errors
-    /// What the stream says; `InvalidData` when the client broke the protocol.
+    /// Those of the stream; `InvalidData` when the client broke the protocol.
     pub async fn serve_connection<S>(
         &self,
         stream: S,
@@ -143,18 +143,18 @@ impl NbdServer {
         Connection::new(stream, OpenConnection::begin(&self.shared), Box::pin(shutdown), None).run().await
     }
 
-    /// What a client is told of the export, as transmission flags, and of its geometry.
+    /// The transmission flags and the geometry for a client without a handshake.
     pub(crate) fn facts(&self) -> (u16, Geometry) {
         let geometry = self.shared.device.geometry();
         (self.shared.export(&geometry).abilities.to_flags(), geometry)
     }
 
-    /// What the device tells from now on.
+    /// The device's events from now on.
     pub(crate) fn events(&self) -> EventReceiver {
         self.shared.device.subscribe()
     }
 
-    /// Serves a client that knows the export by other means, and is told of a new size by them, too.
+    /// Serves a client that needs no handshake, and gets a new size in another way.
     pub(crate) fn serve_negotiated(
         &self,
         stream: UnixStream,

@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! The state that all connections of a server share.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,15 +21,15 @@ use crate::long_requests::LongRequests;
 use crate::next_turn::TurnLine;
 use crate::options::NbdOptions;
 
-/// Smallest block that is called preferred: a page, which most programs write anyway.
+/// Smallest block that is announced as preferred: a page, which most programs write anyway.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) device: SharedDevice,
     pub(crate) pool: BufferPool,
     pub(crate) counters: Counters,
-    /// Blocks that are being changed, over all connections.
+    /// Turns of changes of the same blocks, over all connections.
     pub(crate) turns: RangeLock,
     pub(crate) large_places: Arc<LargePlaces>,
     pub(crate) long_requests: Arc<LongRequests>,
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) handshake_line: HandshakeLine,
     pub(crate) turn_line: Arc<TurnLine>,
     pub(crate) refusals: Refusals,
-    /// When the server was made: times of its log are since then.
+    /// When the server was made: its log times count from then.
     pub(crate) begun: Instant,
     pub(crate) options: NbdOptions,
 }
@@ -57,7 +57,7 @@ impl Shared {
         self.large_places.acquire()
     }
 
-    /// A connection is refused, since all places are taken.
+    /// Logs that a connection is refused, since all places are taken.
     pub(crate) fn refuse(&self) {
         self.counters.connections_refused.fetch_add(1, Ordering::Relaxed);
         if let Some(others) = self.note_refusal() {
@@ -66,13 +66,14 @@ impl Shared {
         }
     }
 
-    /// Notes that a connection is refused: when the log is to tell of it, how many others it did not tell of before.
+    /// Counts a refused connection. If it is to be logged, returns how many were not logged before
+    /// it.
     pub(crate) fn note_refusal(&self) -> Option<u64> {
         let now = base::clock::Instant::START + self.begun.elapsed();
         self.refusals.note(now)
     }
 
-    /// What a client that connects now is offered.
+    /// The export that is offered to a new client.
     pub(crate) fn export(&self, geometry: &Geometry) -> Export {
         let is_read_only = geometry.is_read_only || self.options.is_read_only;
         let device_block = geometry.physical_block_bytes.max(geometry.logical_block_bytes);

@@ -1,5 +1,5 @@
-//! TLS of NBD connections: who this server is, whom it lets in, and a stream that is secured in the middle of a
-//! handshake.
+//! TLS of NBD connections: the server's certificate, the client certificates that it accepts, and a
+//! stream that switches to TLS during a handshake.
 //!
 //! Certificates only: rustls has no pre-shared keys of the kind that some NBD programs offer (`tls-psk`).
 
@@ -19,18 +19,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// Where the certificates of a server are, in PEM.
+/// The certificate files of a server, in PEM.
 #[derive(Clone, Copy, Debug)]
 pub struct TlsFiles<'a> {
-    /// The server's certificate, and those between it and the authority that clients know.
+    /// The server's certificate, with those between it and the authority that clients know.
     pub certificate: &'a Path,
     /// Its private key.
     pub key: &'a Path,
-    /// The authorities of one of which a client's certificate must be; without any, clients need none.
+    /// The authorities that sign clients' certificates; without any, clients need no certificate.
     pub client_authorities: Option<&'a Path>,
 }
 
-/// TLS as a server offers it. Clones are the same.
+/// The TLS configuration of a server. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
@@ -45,10 +45,10 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// With what is in `files`; `is_required` turns clients away that do not ask for it.
+    /// TLS with the certificates in `files`; `is_required` refuses clients that do not ask for it.
     ///
     /// # Errors
-    /// A file that cannot be read, with its name; `InvalidData` for one that is not what it should be, or a key of
+    /// A file that cannot be read, with its name; `InvalidData` for a malformed one, or a key of
     /// another certificate.
     pub fn from_files(files: &TlsFiles<'_>, is_required: bool) -> io::Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -72,17 +72,17 @@ impl Tls {
         Ok(Self { config: Arc::new(config), is_required, knows_clients: files.client_authorities.is_some() })
     }
 
-    /// Whether nobody is served without it.
+    /// Whether clients without TLS are refused.
     pub fn is_required(&self) -> bool {
         self.is_required
     }
 
-    /// Whether nobody is served who has no certificate.
+    /// Whether clients without a certificate are refused.
     pub fn requires_client_certificate(&self) -> bool {
         self.is_required && self.knows_clients
     }
 
-    /// What clients are told of it.
+    /// The policy in the handshake.
     pub(crate) fn policy(&self) -> TlsPolicy {
         if self.is_required { TlsPolicy::Required } else { TlsPolicy::Allowed }
     }
@@ -104,21 +104,21 @@ fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     if found.is_empty() { Err(unusable(path, &"it has no certificate in PEM")) } else { Ok(found) }
 }
 
-/// A stream in the clear, or under TLS from some moment on.
+/// A stream without TLS, or with TLS from some moment on.
 pub(crate) enum Channel<S> {
     Clear(S),
     /// The TLS handshake is under way.
     Securing(Box<Accept<S>>),
     Secure(Box<TlsStream<S>>),
-    /// Only while the state changes from one to another.
+    /// Only while the state changes.
     Changing,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Channel<S> {
-    /// What is read and written from now on is under TLS: its handshake comes first.
+    /// Switches to TLS: its handshake comes first.
     ///
     /// # Panics
-    /// When it is already.
+    /// When it has switched already.
     pub(crate) fn secure(&mut self, tls: &Tls) {
         let Self::Clear(stream) = std::mem::replace(self, Self::Changing) else { panic!("a stream is secured once") };
         *self = Self::Securing(Box::new(TlsAcceptor::from(Arc::clone(&tls.config)).accept(stream)));

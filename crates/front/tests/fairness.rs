@@ -1,4 +1,5 @@
-//! Clients that hold what they asked for: they keep nobody else waiting for ever, and nobody from shutting down.
+//! Clients that hold the resources of their requests: they do not delay others for ever, nor a
+//! shutdown.
 
 mod common;
 
@@ -20,7 +21,7 @@ const READ: u16 = 0;
 const WRITE: u16 = 1;
 const LARGE: u32 = 32 << 20;
 
-/// Far above what anything may take; the clock is a paused one.
+/// Far longer than any step may take; the clock is a paused one.
 const TIME_MAX: Duration = Duration::from_secs(300);
 
 /// A connection in transmission whose client does what the test says.
@@ -45,7 +46,7 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIME_MAX, future).await.unwrap_or_else(|_| panic!("{what} waits for ever"))
 }
 
-/// A device with something in it: zeroes would be answered with a few bytes.
+/// A device with data: zeroes would be answered with a few bytes.
 async fn full_device() -> SharedDevice {
     let device = memory(64 * MIB);
     for offset in (0..64 * MIB).step_by(MIB as usize) {
@@ -54,7 +55,8 @@ async fn full_device() -> SharedDevice {
     device
 }
 
-/// Eight clients that ask for 32 MiB each and do not take it, or announce as much and send a byte.
+/// Eight clients that ask for 32 MiB each and do not read the reply, or announce as much and send a
+/// byte.
 async fn hold_all(running: &Running, command: u16) -> Vec<UnixStream> {
     let mut held = Vec::new();
     for _ in 0..8 {
@@ -95,7 +97,8 @@ async fn who_holds_a_large_request_that_others_wait_for_is_closed() {
     }
 }
 
-/// A client may be stopped for a long time: as long as nobody wants what it holds it is left alone.
+/// A client may be stopped for a long time: while no other waits for what it holds, it is left
+/// alone.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_its_time_is_served_when_nobody_waits() {
     let running = Running::start(full_device().await, NbdOptions::default());
@@ -117,7 +120,7 @@ async fn clients_that_do_not_take_their_replies_do_not_stop_a_shutdown() {
     drop(held);
 }
 
-/// Clients that are mounted and idle hold nothing: others are served beside them, and not with what is left over.
+/// Mounted and idle clients hold nothing: others get full shares beside them.
 #[tokio::test(start_paused = true)]
 async fn idle_clients_leave_room_for_others() {
     let running = Running::start(full_device().await, NbdOptions::default());

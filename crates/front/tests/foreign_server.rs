@@ -1,4 +1,4 @@
-//! The client against somebody else's server: qemu-nbd over a sparse file.
+//! The client with a foreign server: qemu-nbd over a sparse file.
 
 use std::fs;
 use std::path::Path;

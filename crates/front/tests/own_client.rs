@@ -171,7 +171,8 @@ async fn one_connection_too_many_is_closed() {
     running.stop().await;
 }
 
-/// Blocks above 64 KiB are a preference of the server: a client need not keep to it, and one that does is served.
+/// Blocks above 64 KiB are only the server's preference: a client need not keep to it, and one that
+/// does is served.
 #[tokio::test]
 async fn a_preferred_block_above_64_kib_binds_nobody() {
     for block_bytes in [128 << 10, 1 << 20] {
@@ -238,7 +239,7 @@ async fn who_was_told_another_size_is_counted_until_it_connects_anew() {
     running.stop().await;
 }
 
-/// A device whose requests finish when the test says so.
+/// A device whose requests finish on the test's order.
 #[derive(Default)]
 struct HeldDevice {
     held: Mutex<Vec<(Request, SlotSender)>>,

@@ -1,5 +1,5 @@
-//! Requests that are not whole blocks: clients that ignore the smallest block size are served, and nothing beside what
-//! they asked for changes.
+//! Requests of partial blocks: clients that ignore the smallest block size are served, and no other
+//! bytes change.
 
 mod common;
 
@@ -57,7 +57,7 @@ async fn any_bytes_can_be_written_and_read() {
                 }
                 _ => {
                     client.ask(Command::Trim { offset, length: length as u32, fua: false }).await.result.unwrap();
-                    // Only whole blocks go, and those read as zeroes here.
+                    // Only whole blocks are discarded, and those read as zeroes here.
                     let block = block_bytes as usize;
                     let (first, end) = (range.start.next_multiple_of(block), range.end / block * block);
                     if first < end {
@@ -99,7 +99,7 @@ async fn block_status_covers_what_was_asked_for() {
     assert_eq!(past.result.unwrap_err().code, ErrorCode::Invalid);
 }
 
-/// A device that carries out at once and answers later: what is read is old when it comes.
+/// A device that carries out at once and answers later: the data of a read is old when it arrives.
 struct Late(SharedDevice);
 
 impl Device for Late {
@@ -135,7 +135,8 @@ async fn parts_of_one_block_that_are_written_at_once_are_all_there() {
             client.write(part * 96, &[part as u8 + 1; 96]).await;
         }));
     }
-    // A whole block at the same time as a part of it: the rest of the block must not be put back to what it was.
+    // A whole block and a part of it at the same time: the rest of the block must keep the new
+    // data.
     let (mut whole, mut part) = (StepClient::connect(&server).await, StepClient::connect(&server).await);
     tokio::join!(whole.write(1024, &[9; 512]), part.write(1500, &[10; 20]));
     for writer in writers {
@@ -153,8 +154,8 @@ async fn parts_of_one_block_that_are_written_at_once_are_all_there() {
     }
 }
 
-/// Each reads the rest of the block and writes it back: by turns of its own it would put back what the other has
-/// changed.
+/// Each reads the rest of the block and writes it back: without common turns it would undo what the
+/// other has changed.
 #[tokio::test(start_paused = true)]
 async fn parts_of_one_block_that_two_servers_write_at_once_are_all_there() {
     let device = memory(MIB);

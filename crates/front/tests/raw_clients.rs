@@ -1,5 +1,5 @@
-//! The server against clients that speak the protocol by hand: commands the device contract has no word for, and
-//! clients that misbehave.
+//! The server with clients that speak the protocol by hand: commands that the device trait lacks,
+//! and clients that misbehave.
 
 mod common;
 
@@ -72,7 +72,7 @@ async fn a_client_that_never_finishes_the_handshake_is_closed() {
     let ListenAddress::Unix(path) = &running.address else { unreachable!("the tests use socket files") };
     let mut stream = UnixStream::connect(path).await.unwrap();
     let (mut said, begun) = (Vec::new(), tokio::time::Instant::now());
-    // The clock is a paused one: it jumps to the deadline as soon as everybody waits.
+    // The clock is a paused one: it jumps to the deadline as soon as all tasks wait.
     stream.read_to_end(&mut said).await.unwrap();
     assert!(begun.elapsed() < 2 * front::limits::HANDSHAKE_TIME_MAX, "after {:?}", begun.elapsed());
     assert_eq!(said.len(), 18, "a greeting and nothing else");

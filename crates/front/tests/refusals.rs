@@ -1,4 +1,4 @@
-//! Connections that are refused: whoever may connect may do so ten thousand times, and the log stays readable.
+//! Refused connections: even ten thousand of them keep the log readable.
 
 mod common;
 #[path = "../../cache/tests/common/lines.rs"]
@@ -36,7 +36,8 @@ async fn a_flood_of_refused_clients_is_a_few_lines() {
     drop(first);
 }
 
-/// Whoever connects and says nothing has no place that others need, and gives way.
+/// A client that connects and sends nothing takes no place that others need, and is closed for
+/// them.
 #[tokio::test(start_paused = true)]
 async fn connections_that_say_nothing_keep_nobody_out() {
     let running = Running::start(memory(1 << 20), NbdOptions::default());
@@ -58,7 +59,8 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     silent.pop().unwrap().write_all(&3u32.to_be_bytes()).await.unwrap();
 }
 
-/// A handshake has a place of its own while others are free, and ends where they were taken meanwhile.
+/// A handshake has a place of its own while others are free, and ends when all places are taken
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_handshake_that_finds_all_places_taken_is_closed() {
     let running = Running::start(memory(1 << 20), NbdOptions::default());

@@ -1,6 +1,7 @@
-//! The server against the programs people use: libnbd's nbdinfo and nbdcopy, qemu-io, qemu-img and fio.
+//! The server with the programs that people use: libnbd's nbdinfo and nbdcopy, qemu-io, qemu-img
+//! and fio.
 //!
-//! A program that is missing fails its test: a server that was not tried against it is not known to serve it.
+//! A missing program fails its test: without it the server is not known to work with that program.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn options() -> NbdOptions {
     NbdOptions { export_name: "disk".into(), description: "a test disk".into(), ..NbdOptions::default() }
 }
 
-/// Runs a program to its end; what it printed, if it succeeded, and otherwise all it said.
+/// Runs a program to its end. Returns its output if it succeeded, and otherwise all its messages.
 async fn try_run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let running = Command::new(program).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
     let output: Output = tokio::time::timeout(PROGRAM_TIME_MAX, running)
@@ -55,7 +56,7 @@ async fn checksum(device: &SharedDevice, length: usize) -> u32 {
     checksum.finish()
 }
 
-/// libnbd refuses what is less than the smallest block that is announced, before the server is asked.
+/// libnbd refuses less than the smallest announced block, before it asks the server.
 #[tokio::test]
 async fn nbdfuse_writes_and_reads_any_bytes() {
     let device = memory_with(Geometry { logical_block_bytes: 4096, ..Geometry::plain(MIB) });

@@ -1,4 +1,5 @@
-//! A client beside one that asks for much work with few bytes: it has its turn between the pieces of it.
+//! A client beside one whose small requests are much work: it has its turn between the pieces of
+//! that work.
 
 mod common;
 
@@ -31,26 +32,26 @@ const BLOCK_STATUS: u16 = 7;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 64 * MIB;
-/// Where the good client reads; the others do not.
+/// The offset that the good client reads; the others do not touch it.
 const OWN: u64 = SIZE - MIB;
-/// What the others ask for.
+/// The length of the others' requests.
 const LONG: u32 = 32 << 20;
 /// As many as one connection may have under way.
 const FLOOD: usize = 256;
-/// What a request takes on a device that does not answer within a test.
+/// The duration of a request on a device that does not answer within a test.
 const NEVER: Duration = Duration::from_secs(100_000);
 
-/// A device that notes what it is asked for. It answers on the spot, or one request after the other in their order.
+/// A device that records its requests. It answers at once, or one request after the other in order.
 struct Model {
     below: SharedDevice,
     asked: Mutex<Vec<(OperationKind, u64, u64)>>,
-    /// What 64 KiB, or a request of fewer, takes; `None` is on the spot, zero is without a wait by a task of the
-    /// runtime.
+    /// Time for 64 KiB, or for a smaller request; `None` answers at once, zero answers by a task of
+    /// the runtime without delay.
     time: Option<Duration>,
-    /// Requests do not wait for each other, and each takes that long.
+    /// Whether requests do not wait for each other, and each takes that long.
     is_parallel: bool,
     line: Arc<tokio::sync::Mutex<()>>,
-    /// Flushes that fail before one ends well.
+    /// Flushes that fail before one succeeds.
     failing_flushes: AtomicUsize,
 }
 
@@ -61,7 +62,7 @@ impl Model {
         Arc::new(Self { below, asked, time, is_parallel: false, line, failing_flushes })
     }
 
-    /// What it was asked for since this was called last.
+    /// Takes the requests since the last call.
     fn take_asked(&self) -> Vec<(OperationKind, u64, u64)> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -118,13 +119,13 @@ async fn flood(device: &Arc<Model>, command: u16) -> (NbdServer, RawClient, Step
     (server, bad, good)
 }
 
-/// Bytes that others than the good client had carried out since this was called last.
+/// Bytes carried out for others than the good client since the last call.
 fn bytes_of_others(device: &Model) -> u64 {
     let others = device.take_asked().into_iter().filter(|(_, offset, _)| *offset != OWN);
     others.map(|(_, _, length)| length).sum()
 }
 
-/// The most that others had carried out during one read of the good client, of sixty-four.
+/// The most bytes carried out for others during one of sixty-four reads of the good client.
 async fn most_in_a_read(device: &Model, good: &mut StepClient) -> u64 {
     let mut most = 0;
     for _ in 0..64 {
@@ -139,7 +140,7 @@ async fn a_device_that_takes_its_time_does_one_piece_of_a_flood_between_two_read
     for command in [CACHE, TRIM, WRITE_ZEROES] {
         let device = Model::new(Some(Duration::from_millis(10)));
         let (_server, _bad, mut good) = flood(&device, command).await;
-        // A flood that nobody is beside yet may do more at once.
+        // Before another connection is active, a flood may do more at once.
         good.read(OWN, 4096).await;
         bytes_of_others(&device);
         let most = most_in_a_read(&device, &mut good).await;
@@ -148,7 +149,7 @@ async fn a_device_that_takes_its_time_does_one_piece_of_a_flood_between_two_read
     }
 }
 
-/// However many connections ask, and however many of them each may have under way.
+/// However many connections ask, and however many such requests each has under way.
 #[tokio::test(start_paused = true)]
 async fn a_device_is_asked_once_what_a_long_range_stores_between_two_reads_of_others() {
     const RANGE: u64 = 2 * MIB;
@@ -171,7 +172,8 @@ async fn a_device_is_asked_once_what_a_long_range_stores_between_two_reads_of_ot
     assert!((1..=RANGE).contains(&most), "{most} bytes");
 }
 
-/// Who asks for what is stored changes nothing, also when it has to wait for others of its own connection.
+/// A block status request changes nothing, also when it has to wait for others of its own
+/// connection.
 #[tokio::test(start_paused = true)]
 async fn a_write_does_not_wait_for_others_who_ask_what_its_blocks_store() {
     let device = Model::new(Some(Duration::from_millis(1)));
@@ -190,7 +192,7 @@ async fn a_write_does_not_wait_for_others_who_ask_what_its_blocks_store() {
     }
 }
 
-/// What only reads into caches need not be done to the end when the server is.
+/// Requests that only read into caches need not be finished when the server ends.
 #[tokio::test(start_paused = true)]
 async fn cache_requests_do_not_hold_the_end_of_a_server_up() {
     let device = Model::new(Some(Duration::from_millis(10)));
@@ -207,7 +209,7 @@ async fn cache_requests_do_not_hold_the_end_of_a_server_up() {
     assert!(before.elapsed() < SHUTDOWN_TIME_MAX, "{:?}", before.elapsed());
 }
 
-/// Of four clients that flood one does a piece at a time.
+/// Of four clients that flood, only one has a piece carried out at a time.
 #[tokio::test(start_paused = true)]
 async fn several_floods_do_one_piece_at_a_time() {
     let device = Model::new(Some(Duration::from_millis(10)));
@@ -224,7 +226,7 @@ async fn several_floods_do_one_piece_at_a_time() {
     assert!((1..=64 * KIB).contains(&most), "{most} bytes");
 }
 
-/// The thread of a device that answers at once is that of all connections.
+/// A device that answers at once uses the thread of all connections.
 #[tokio::test]
 async fn on_the_spot_a_flood_does_a_few_pieces_while_others_are_read_from_and_answered() {
     for command in [CACHE, TRIM, WRITE_ZEROES] {
@@ -246,7 +248,7 @@ async fn on_the_spot_small_requests_are_carried_out_in_portions() {
     assert!(most <= 8 * MIB, "{most} bytes");
 }
 
-/// However little they hold.
+/// However small they are.
 #[tokio::test(start_paused = true)]
 async fn a_connection_has_so_many_requests_in_the_device_and_no_more() {
     let device = Model::new(Some(NEVER));
@@ -257,7 +259,7 @@ async fn a_connection_has_so_many_requests_in_the_device_and_no_more() {
     assert_eq!(device.take_asked().len(), FLOOD);
 }
 
-/// Those that are too small for the line of long ones.
+/// Requests that are too small for the line of long ones.
 #[tokio::test(start_paused = true)]
 async fn small_trims_and_zeroes_of_a_connection_in_the_device_have_so_many_bytes_and_no_more() {
     const SMALL: u32 = 64 << 10;
@@ -265,7 +267,7 @@ async fn small_trims_and_zeroes_of_a_connection_in_the_device_have_so_many_bytes
         let device = Model::new(Some(NEVER));
         let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
         let mut client = RawClient::connect(&server).await;
-        // Each has its blocks for itself, and waits for no other that changes them.
+        // Each has its own blocks, and waits for no other change of them.
         for index in 0..FLOOD as u64 {
             let mut request = request(command, SMALL);
             request[16..24].copy_from_slice(&(index * u64::from(SMALL)).to_be_bytes());
@@ -276,7 +278,7 @@ async fn small_trims_and_zeroes_of_a_connection_in_the_device_have_so_many_bytes
     }
 }
 
-/// What is refused never comes to the device, and takes the time of others all the same.
+/// A refused request never reaches the device, but takes time of others.
 #[tokio::test]
 async fn requests_that_are_refused_are_answered_in_portions() {
     const UNKNOWN: u16 = 77;
@@ -293,8 +295,8 @@ async fn requests_that_are_refused_are_answered_in_portions() {
     assert!((1..=40).contains(&most), "{most} answers during one read of another");
 }
 
-/// Whoever connects may ask what there is again and again: as many as do so have one turn together, and who comes new
-/// has his among them.
+/// Clients may repeat options of the handshake without end: all of them have one turn together, and
+/// a new client has its turns among them.
 #[tokio::test]
 async fn those_who_shake_hands_without_end_have_one_turn_together() {
     const UNKNOWN: u32 = 77;
@@ -331,7 +333,7 @@ async fn those_who_shake_hands_without_end_have_one_turn_together() {
     StepClient::connect(&server).await.read(OWN, 4096).await;
 }
 
-/// Half of the time of one that asks for little would go by with what others send and receive at once.
+/// Half of the time of a light connection would pass with what others send and receive at once.
 #[tokio::test]
 async fn beside_one_that_asks_for_little_little_is_received_and_sent_at_once() {
     for (command, depth) in [(READ, 8), (WRITE, 8)] {
@@ -352,8 +354,8 @@ async fn beside_one_that_asks_for_little_little_is_received_and_sent_at_once() {
     }
 }
 
-/// A device that wakes a connection at once does not take the turns of others away, which come after a look at the
-/// sockets.
+/// A device that wakes a connection at once does not take the turns of others, which come after a
+/// look at the sockets.
 #[tokio::test]
 async fn what_is_answered_at_once_by_another_task_does_not_begin_the_next_turn() {
     let device = Model::new(Some(Duration::ZERO));
@@ -371,7 +373,7 @@ async fn what_is_answered_at_once_by_another_task_does_not_begin_the_next_turn()
     );
 }
 
-/// Deep and large reads and writes: what one asks for of each, and how often at once.
+/// Deep and large reads and writes: command, length, and depth.
 const MUCH: [(u16, u32, usize); 6] = [
     (READ, 4096, FLOOD),
     (READ, MIB as u32, FLOOD),
@@ -381,7 +383,7 @@ const MUCH: [(u16, u32, usize); 6] = [
     (WRITE, LONG, 1),
 ];
 
-/// So many clients that ask for all they can get.
+/// Starts `count` heavy clients.
 async fn keep_asking(server: &NbdServer, (command, length, depth): (u16, u32, usize), count: usize) {
     for _ in 0..count {
         RawClient::connect(server).await.keep_asking(command, length, depth);
@@ -395,7 +397,7 @@ async fn a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
         let server = NbdServer::new(Arc::clone(&device) as SharedDevice, NbdOptions::default());
         let mut good = StepClient::connect(&server).await;
         keep_asking(&server, much, count).await;
-        // They may have more in the device until somebody is beside.
+        // They may have more in the device until another connection is active.
         for _ in 0..4 {
             good.read(OWN, 4096).await;
         }
@@ -405,7 +407,7 @@ async fn a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
     }
 }
 
-/// The thread of a device that answers at once is that of all connections.
+/// A device that answers at once uses the thread of all connections.
 #[tokio::test]
 async fn on_the_spot_a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
     for much in MUCH {
@@ -422,8 +424,8 @@ async fn on_the_spot_a_read_waits_for_a_few_pieces_of_those_who_ask_for_much() {
     }
 }
 
-/// Over a long link nobody waits for what others have under way: they have much of it, also beside one who asks for
-/// little.
+/// Over a long link requests do not delay each other: heavy connections have many under way, also
+/// beside a light one.
 #[tokio::test(start_paused = true)]
 async fn over_a_long_link_those_who_ask_for_much_are_not_held_up() {
     let model = Model::new(Some(Duration::from_millis(10)));
@@ -439,7 +441,7 @@ async fn over_a_long_link_those_who_ask_for_much_are_not_held_up() {
     assert!(most >= 8 * MIB, "{most} bytes in 10 ms");
 }
 
-/// Bytes of reads of this length that were begun since this was called last, and of all others.
+/// Bytes of the reads of this length since the last call, and of all other requests.
 fn bytes_by_length(device: &Model, length: u64) -> (u64, u64) {
     let asked = device.take_asked();
     let (own, others): (Vec<u64>, Vec<u64>) = asked.iter().map(|asked| asked.2).partition(|&asked| asked == length);
@@ -460,7 +462,7 @@ async fn those_who_ask_for_much_have_equal_shares_of_the_device() {
     assert!(small * 2 > large, "{small} bytes in small requests, {large} in large ones");
 }
 
-/// One client is not held up by its own requests, and no longer by others than they are there.
+/// A client is not delayed by its own requests, and by others only while these are active.
 #[tokio::test(start_paused = true)]
 async fn who_is_alone_has_all_its_requests_in_the_device_as_they_are() {
     let device = Model::new(Some(Duration::from_millis(1)));
@@ -487,7 +489,8 @@ async fn who_is_alone_has_all_its_requests_in_the_device_as_they_are() {
     assert_eq!(most_at_once(&mut alone, 16 * MIB as u32, 1).await, [16 * MIB], "it is gone");
 }
 
-/// Cut or not, a read and a write are what was asked for, and durable where that was asked for.
+/// Cut or not, reads and writes return and store the right data, and are durable where that was
+/// requested.
 #[tokio::test(start_paused = true)]
 async fn pieces_of_reads_and_writes_together_are_what_was_asked_for() {
     let device = Model::new(None);

@@ -9,13 +9,14 @@ use crate::limits::CONTROL_DATA_BYTES;
 use crate::remote_lun::RemoteLun;
 
 impl RemoteLun {
-    /// The state of the target port group that the session goes through; `None` where the target does not tell of any.
+    /// The state of the target port group that the session uses; `None` where the target does not
+    /// report one.
     ///
-    /// It waits for the session when there is none, like every request.
+    /// Without a session the request waits for one, like every other request.
     ///
     /// # Errors
-    /// `Gone` or `TimedOut` when there is no session for too long; `TimedOut` when the unit does not answer for a
-    /// reason that passes.
+    /// `Gone` or `TimedOut` when there is no session for too long; `TimedOut` when the unit stays
+    /// busy or not ready.
     pub async fn access_state(&self) -> Result<Option<AccessState>, Error> {
         let length = CONTROL_DATA_BYTES as u16;
         let cdb = Cdb::Inquiry { is_vpd: true, page: vpd::page::DEVICE_IDENTIFICATION, allocation_length: length };
@@ -27,7 +28,8 @@ impl RemoteLun {
         Ok(groups.iter().find(|group| group.number == own).map(|group| group.access))
     }
 
-    /// The data of a command that only asks; `None` where the unit does not know it.
+    /// Sends a command that only reads, and returns its data; `None` where the unit does not know
+    /// the command.
     async fn ask(&self, cdb: &Cdb) -> Result<Option<Vec<u8>>, Error> {
         let raw = RawCommand {
             repeat: Repeat::Always,

@@ -1,4 +1,4 @@
-//! One alarm on any clock.
+//! One deadline that wakes a task, on any clock.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //! shortest wait and the longest are the user's: `reconnect_wait_min` and `reconnect_wait_max` of
 //! [`InitiatorOptions`](crate::InitiatorOptions).
 //!
-//! It begins anew only after a session that was of use. A login that succeeds is none: a target that logs in and breaks
-//! off at the first request would otherwise be asked again at once, thousands of times a second.
+//! The waits start anew only after a session that was of use. A login that succeeds is not enough:
+//! a target that accepts logins and breaks off at the first request would otherwise be tried
+//! thousands of times a second.
 
 use std::time::Duration;
 
@@ -26,13 +27,13 @@ impl BackOff {
         wait
     }
 
-    /// The next attempt is made at once, and the waits after it begin with the shortest.
+    /// Makes the next attempt immediate, and the waits after it start with the shortest.
     pub(crate) fn reset(&mut self) {
         self.next = Duration::ZERO;
     }
 
-    /// A session of this length ended, in which something was carried out or not. One that was idle is of use when it
-    /// was long.
+    /// Notes the end of a session of this length. It was of use if a command was carried out in it,
+    /// or if it was long.
     pub(crate) fn note_session(&mut self, lasted: Duration, was_useful: bool) {
         if lasted >= self.wait_max || (was_useful && lasted >= self.wait_min) {
             self.reset();

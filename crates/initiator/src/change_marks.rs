@@ -1,12 +1,12 @@
-//! Change marks (`docs/protocol/change-marks.md`): what others changed in a LUN since a store of this host let go of
-//! it, where the target tells.
+//! Change marks (`docs/protocol/change-marks.md`): the ranges of a LUN that other hosts changed
+//! since a store of this host last used it, where the target records them.
 //!
-//! A mark that was taken is taken again in every new session before anything else is sent there that changes the LUN,
-//! and its changes are asked for: what others did while the session was away is told as
-//! [`Event::Invalidated`](block::Event::Invalidated). A mark that the target does not know any more, or with another
-//! token, means that everything may have changed.
+//! A mark that this process holds is taken again in every new session, before any other command
+//! there changes the LUN, and its changes are read: what other hosts changed meanwhile is published
+//! as [`Event::Invalidated`](block::Event::Invalidated). If the target does not know the mark any
+//! more, or with another token only, everything may have changed.
 //!
-//! Of a LUN that several hosts share nothing is asked then: registrations tell of changes, and outlive the session.
+//! Of a shared LUN no changes are read: its registrations report changes, and outlive the session.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
@@ -21,16 +21,17 @@ use crate::remote_lun::RemoteLun;
 use crate::taken_marks::{TakenMarks, Tokens};
 use crate::unit::Probe;
 
-/// What a mark says.
+/// The changes that a mark has recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeReport {
-    /// The content this is: what is to be cleared.
+    /// The sequence number of this content; `clear_mark` names it.
     pub sequence: u64,
     /// Others have changed these bytes at most; ascending, not touching. The last one may reach past the end.
     pub ranges: Vec<ByteRange>,
 }
 
-/// A report in parts. Parts of different contents do not make one.
+/// A report that is read in several parts. Parts with different id, token or sequence are not
+/// combined.
 struct Report {
     slot: u16,
     support: Support,
@@ -43,7 +44,7 @@ impl Report {
         Self { slot, support, so_far: None, asked: 0 }
     }
 
-    /// What to ask next.
+    /// The command that reads the next part.
     fn cdb(&mut self) -> Cdb {
         self.asked += 1;
         let last = self.so_far.as_ref().and_then(|changes| changes.runs.last());
@@ -55,7 +56,7 @@ impl Report {
         }
     }
 
-    /// The whole, when this was the last part.
+    /// Adds a part. Returns the whole report if it was the last part.
     fn handle(&mut self, part: Changes) -> Option<ChangeReport> {
         let key = |changes: &Changes| (changes.id, changes.token, changes.sequence);
         let is_same = self.so_far.as_ref().is_none_or(|so_far| key(so_far) == key(&part));
@@ -64,7 +65,7 @@ impl Report {
             if self.asked < CHANGE_REPORTS_MAX {
                 return None;
             }
-            // It changes faster than it can be asked: all of it.
+            // The report changes faster than it can be read: everything counts as changed.
             return Some(self.told(part.sequence, &[Run { first: 0, count: u32::MAX }]));
         }
         let has_more = part.has_more && !part.runs.is_empty();
@@ -106,7 +107,8 @@ fn out_cdb(service_action: u8) -> Cdb {
 
 /// All methods fail with `Unsupported` where the LUN has no change marks.
 impl RemoteLun {
-    /// What the target can tell; `None` where it cannot.
+    /// How many marks the target keeps, and of which granularity; `None` where it has no change
+    /// marks.
     pub fn change_mark_support(&self) -> Option<Support> {
         self.shared().view().change_marks
     }
@@ -119,14 +121,14 @@ impl RemoteLun {
     /// The marks of this initiator's name.
     ///
     /// # Errors
-    /// `Corrupt` when the answer makes no sense, and what else commands end with.
+    /// `Corrupt` when the answer is malformed, else the errors of commands.
     pub async fn marks(&self) -> Result<Vec<Mark>, Error> {
         self.support()?;
         let data = self.change_mark_in(&report_marks_cdb(), MARKS_BYTES).await?;
         parse_marks(&data).map_err(malformed)
     }
 
-    /// What others have changed, as the mark in `slot` says.
+    /// The ranges that other hosts have changed, as the mark in `slot` records.
     ///
     /// # Errors
     /// As [`marks`](Self::marks).
@@ -141,14 +143,15 @@ impl RemoteLun {
         }
     }
 
-    /// Holds the mark `id` from now on, in every session, and gives it `token`. One that is not there is made, with
-    /// everything changed.
+    /// Takes the mark `id` with `token`, and takes it again in every later session. A mark that
+    /// does not exist is created, with everything changed.
     ///
     /// # Errors
-    /// What commands end with; it is not held then.
+    /// Those of commands; the mark is not held then.
     pub async fn take_mark(&self, id: [u8; 16], token: u64) -> Result<(), Error> {
         self.support()?;
-        // Before it is sent: a session that comes between the answer and here takes it as well.
+        // Inserted before the command is sent: a session that begins before the answer takes the
+        // mark as well.
         self.shared().taken.lock().insert(id, Tokens(vec![token]));
         let taken = self.send_take(id, token).await;
         if taken.is_err() {
@@ -161,9 +164,9 @@ impl RemoteLun {
         self.change_mark_out(action_out::TAKE, Parameters { id, token, sequence: 0 }, Repeat::Always).await
     }
 
-    /// A mark that is held is about to get another token, by this path or another: a session that begins meanwhile
-    /// knows it by either. Until [`settle_token`](Self::settle_token), so also where [`renew_mark`](Self::renew_mark)
-    /// fails.
+    /// Notes that a held mark is about to get another token, by this path or another: until
+    /// [`settle_token`](Self::settle_token), a session that begins meanwhile accepts either, also
+    /// where [`renew_mark`](Self::renew_mark) fails.
     pub fn expect_token(&self, id: [u8; 16], token: u64) {
         if let Some(tokens) = self.shared().taken.lock().get_mut(&id) {
             tokens.0.retain(|known| *known != token);
@@ -171,27 +174,27 @@ impl RemoteLun {
         }
     }
 
-    /// Gives a mark that is held the token that is expected.
+    /// Gives a held mark the token that is expected.
     ///
     /// # Errors
-    /// What commands end with; it has either token then.
+    /// Those of commands; the mark has either token then.
     pub async fn renew_mark(&self, id: [u8; 16], token: u64) -> Result<(), Error> {
         self.support()?;
         check(&self.send_take(id, token).await?, "renewing a change mark")
     }
 
-    /// A mark that is held has this token, and no older one counts any more.
+    /// Notes that a held mark has this token; older tokens are not accepted any more.
     pub fn settle_token(&self, id: [u8; 16], token: u64) {
         if let Some(tokens) = self.shared().taken.lock().get_mut(&id) {
             tokens.0.retain(|known| *known == token);
         }
     }
 
-    /// Forgets what was changed, if it is still what `sequence` says; whether it was. A session that was lost meanwhile
-    /// counts as no.
+    /// Clears the recorded changes, if they are still those of `sequence`. Returns whether they
+    /// were cleared; `false` also when the session was lost meanwhile.
     ///
     /// # Errors
-    /// What commands end with.
+    /// Those of commands.
     pub async fn clear_mark(&self, id: [u8; 16], token: u64, sequence: u64) -> Result<bool, Error> {
         self.support()?;
         let parameters = Parameters { id, token, sequence };
@@ -210,10 +213,10 @@ impl RemoteLun {
         check(&outcome, "clearing a change mark").map(|()| true)
     }
 
-    /// Removes a mark that is held.
+    /// Removes a held mark at the target.
     ///
     /// # Errors
-    /// What commands end with.
+    /// Those of commands.
     pub async fn forget_mark(&self, id: [u8; 16]) -> Result<(), Error> {
         self.support()?;
         let parameters = Parameters { id, token: 0, sequence: 0 };
@@ -247,11 +250,11 @@ impl RemoteLun {
     }
 }
 
-/// In a new session, before anything else: takes again what is held, and gives what others changed meanwhile, unless
-/// the unit `is_shared`.
+/// Takes the held marks again, first of all in a new session. Returns the ranges that others
+/// changed meanwhile; none for a unit that `is_shared`.
 ///
 /// # Errors
-/// Those of the link. What the unit refuses counts as everything changed.
+/// Those of the link. A mark that the unit refuses counts as everything changed.
 pub(crate) async fn take_again(
     probe: &mut Probe<'_>,
     support: Option<Support>,
@@ -275,7 +278,7 @@ pub(crate) async fn take_again(
     Ok(changed)
 }
 
-/// `None` where the unit cannot tell.
+/// Takes one mark again. Returns what it recorded; `None` where the unit cannot report it.
 async fn take_one(
     probe: &mut Probe<'_>,
     support: Option<Support>,
@@ -304,9 +307,9 @@ async fn take_one(
     }
 }
 
-/// Whether the unit took it.
+/// Gives the mark its newest token. Returns whether the unit accepted it.
 async fn take_newest(probe: &mut Probe<'_>, id: [u8; 16], taken: &TakenMarks) -> Result<bool, LinkError> {
-    // Another path may give it a newer token meanwhile, which is not to be taken back.
+    // Another path may renew the token meanwhile; an older one must not replace it.
     let (mut token, mut is_taken) = (None, false);
     while let Some(newest) = taken.get(&id).and_then(|tokens| tokens.newest()).filter(|newest| token != Some(*newest)) {
         let list = Parameters { id, token: newest, sequence: 0 }.emit();
@@ -356,7 +359,7 @@ mod tests {
         assert_eq!(report.handle(part(2, false, &[(9, 1)])), Some(ChangeReport { sequence: 2, ranges }));
     }
 
-    /// A LUN that changes faster than it can be asked, and a report that never ends.
+    /// A LUN that changes faster than its report can be read, and a report that never ends.
     #[test]
     fn a_report_that_does_not_come_to_an_end_says_that_everything_has_changed() {
         let all = vec![ByteRange { offset: 0, length: u64::from(u32::MAX) << 20 }];

@@ -1,8 +1,9 @@
 //! COMPARE AND WRITE (SBC-3 5.2): the atomic step that hosts which share a LUN build their locks from.
 //!
-//! It cannot be issued twice: if it was carried out the first time, it finds something else the second. So it is issued
-//! again only where the unit says that it did not begin with it, and a lost session leaves its outcome unknown; reading
-//! the blocks then tells what came of it, if nobody else writes the same bytes.
+//! It cannot be issued twice: if it was carried out the first time, the second finds other bytes.
+//! So it is issued again only where the unit reports that it did not begin it. A lost session
+//! leaves its outcome unknown; reading the blocks then shows the outcome, if no other host writes
+//! the same bytes.
 //!
 //! It is carried out in order with overlapping requests, and durable when it is answered. Copies of older writes that
 //! the LUN may still lose are flushed first, so that a replay never undoes it.

@@ -64,13 +64,13 @@ pub trait Connector: Send + Sync + 'static {
 pub struct TcpConnector;
 
 impl TcpConnector {
-    /// A new connection to `portal`, as what it is.
+    /// Opens a TCP connection to `portal`.
     ///
     /// # Errors
-    /// What stands in the way of the last address that was tried.
+    /// The error of the last address that was tried.
     pub async fn open(portal: &Portal) -> io::Result<TcpStream> {
         let stream = TcpStream::connect((portal.host.as_str(), portal.port)).await?;
-        // Requests are written whole; waiting for more would only delay them.
+        // Requests are written whole; waiting for more data would only delay them.
         stream.set_nodelay(true)?;
         Ok(stream)
     }

@@ -1,4 +1,4 @@
-//! Sessions come and go here; the [`Engine`] and its requests stay.
+//! The driver makes and loses sessions; the [`Engine`] and its requests outlive them.
 //!
 //! ```text
 //!           ┌────────────────────── attention: ask again, replay after power-on ───────────────────┐
@@ -43,9 +43,9 @@ use crate::told_changes;
 use crate::unit::{Probe, Unit, lacks_known_identity};
 use crate::verdict::Attention;
 
-/// The future that owns a LUN's connection. It must be polled, in a task of its own or beside others, for requests to
-/// get anywhere. It ends when the LUN is closed, or replaced by another. Dropping it leaves requests under way with an
-/// unknown outcome.
+/// The future that owns a LUN's connections. Requests make progress only while it is polled, in a
+/// task of its own or beside others. It ends when the LUN is closed, or replaced by another.
+/// Dropping it leaves requests under way with an unknown outcome.
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Future for Driver {
@@ -56,11 +56,11 @@ impl Future for Driver {
     }
 }
 
-/// Attaches a LUN. Nothing is tried twice: what fails now is an error.
+/// Attaches a LUN. Nothing is tried twice: a failure is returned at once.
 ///
 /// # Errors
-/// `Gone` when nobody answers at the portal, `NotFound` when there is no such target or LUN, `AccessDenied`,
-/// `TimedOut`, and what else may be wrong, each in one line that says what to do.
+/// `Gone` when no target answers at the portal, `NotFound` when there is no such target or LUN,
+/// `AccessDenied`, `TimedOut`, and others; each in one line that says what to do.
 pub async fn connect(
     options: InitiatorOptions,
     connector: Arc<dyn Connector>,
@@ -70,7 +70,7 @@ pub async fn connect(
     let mut portal = options.portal.clone();
     let wanted = Arc::new(AtomicU16::new(options.connections));
     let opener = Opener { options: Arc::clone(&options), connector, isid, wanted };
-    // An earlier session's news are no concern of ours.
+    // Reports that came before the first session are no concern of this attachment.
     let opened = establish(&opener, &mut portal, None, None, &mut Vec::new()).await;
     let Session { link, unit, .. } = opened.map_err(|error| error.into_error(&options))?;
     let status = Status {
@@ -102,18 +102,19 @@ pub async fn connect(
     Ok((
         lun,
         Driver(Box::pin(async move {
-            // Made here, so that it is there even if the driver is dropped before it is polled.
+            // Made here, so that waiting callers are notified even if the driver is dropped before
+            // its first poll.
             let _guard = guard;
             runner.run(link).await;
         })),
     ))
 }
 
-/// The client that a shared LUN is used as.
+/// The client of the lock manager that uses a shared LUN; `None` where it is not shared.
 fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, Error> {
     let Some(support) = unit.sharing.filter(|_| options.is_shared) else { return Ok(None) };
     let clock = Arc::clone(&options.clock);
-    // Otherwise others would read what is older than what is written here.
+    // Otherwise other hosts would read older data than what was written here.
     let copies = match support.withholds && !support.is_paper_profile {
         true => Copies::with_grants(clock, GRANT_BYTES),
         false => Copies::new(clock),
@@ -121,7 +122,7 @@ fn member_of(options: &InitiatorOptions, unit: &Unit) -> Result<Option<Member>, 
     Ok(Some(Member::new(options.place(), InitiatorOptions::sharing_key()?, support, copies)))
 }
 
-/// Refuses a LUN that cannot be shared where that is what it is wanted for.
+/// Refuses a LUN that the options say is shared but that cannot be.
 fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result<(), LinkError> {
     let is_agreed = link.logged_in.as_ref().is_some_and(|logged_in| logged_in.may_share);
     let (place, words) = match (options.is_shared, is_agreed, unit.sharing) {
@@ -136,18 +137,19 @@ fn check_sharing(link: &Link, options: &InitiatorOptions, unit: &Unit) -> Result
     Err(LinkError::Unit(Error::new(ErrorKind::Unsupported, words)))
 }
 
-/// A session and what it leads to.
+/// A new session, and what was read from the unit in it.
 struct Session {
     link: Link,
     unit: Unit,
-    /// What others changed while there was none.
+    /// Ranges that other hosts changed while there was no session.
     changed: Vec<ByteRange>,
-    /// What the unit reported after it was looked at.
+    /// Reports of the unit that came after its properties were read.
     heard_late: Vec<Sense>,
 }
 
-/// Logs in, to the portal `group` if there must be no other one, looks at the unit, and takes again the marks that are
-/// `held`. When that fails, `heard` is what the unit reported meanwhile, since it reports everything once.
+/// Logs in, reads the unit's properties, and takes the `held` marks again. The portal must be in
+/// `group` if that is given. On failure, `heard` gets what the unit reported meanwhile, since it
+/// reports each thing once.
 async fn establish(
     opener: &Opener,
     portal: &mut Portal,
@@ -177,7 +179,8 @@ async fn establish(
     }
 }
 
-/// What the unit is, what others changed in it, and what it reported only after it was looked at.
+/// The unit's properties, the ranges that others changed, and what it reported after its properties
+/// were read.
 async fn look(
     link: &mut Link,
     options: &InitiatorOptions,
@@ -187,7 +190,7 @@ async fn look(
     let already = link.heard.len();
     let mut probe = Probe::new(link, options)?;
     let changed = match held {
-        // Another device is not told of our marks.
+        // Another device must not learn of our marks.
         Some(shared) if shared.view().identity == unit.identity => {
             change_marks::take_again(&mut probe, unit.change_marks, &shared.taken, options.is_shared).await?
         }
@@ -200,18 +203,18 @@ async fn look(
 struct Runner {
     options: Arc<InitiatorOptions>,
     opener: Opener,
-    /// Where the target is, after permanent redirections.
+    /// The portal of the target, after permanent redirections.
     portal: Portal,
     /// The portal group of the last session.
     group: Option<u16>,
     shared: Arc<Shared>,
     engine: Engine,
     back_off: BackOff,
-    /// Since when the LUN is of no use to requests; looked at while there is no session.
+    /// When the LUN became unusable; read only while there is no session.
     away_since: Option<Instant>,
 }
 
-/// Tells those who wait for the end, however it comes.
+/// Notifies those that wait for the driver's end, however it ends.
 struct StopGuard {
     shared: Arc<Shared>,
     place: String,
@@ -229,7 +232,7 @@ impl Drop for StopGuard {
     }
 }
 
-/// Why there will be no session any more.
+/// Why no further session is made.
 enum End {
     Closed,
     Replaced(Error),
@@ -243,7 +246,7 @@ impl Runner {
         }
     }
 
-    /// Keeps a session until the device is closed or replaced.
+    /// Keeps up a session until the device is closed or replaced.
     async fn keep_up(&mut self, mut link: Link) {
         loop {
             self.publish_session(&link);
@@ -256,7 +259,8 @@ impl Runner {
                     let now = self.options.clock.now();
                     let was_useful = self.engine.take_usefulness();
                     self.back_off.note_session(now.since(began), was_useful);
-                    // The time that requests are given goes on over sessions in which none was carried out.
+                    // The time limit of requests runs on over sessions in which none was carried
+                    // out.
                     let waits_since = self.engine.waits_since().filter(|_| !was_useful);
                     let away_since = self.away_since.zip(waits_since).map(|(away, waits)| away.max(waits));
                     self.away_since = Some(away_since.unwrap_or(now));
@@ -280,12 +284,13 @@ impl Runner {
         }
     }
 
-    /// Serves requests until the device is closed. Reports of the unit are looked into on the way.
+    /// Serves requests until the device is closed. When the unit reports a change, its properties
+    /// are read again.
     async fn serve(&mut self, link: &mut Link) -> Result<(), LinkError> {
         let mut is_back = false;
         self.engine.begin_session();
         loop {
-            // Back is said when everything that was not durable is written again.
+            // "Back" is logged only when everything that was not durable is written again.
             let stop = poll_fn(|context| {
                 let stop = self.engine.poll(link, context);
                 if !is_back && !self.engine.is_replaying() {
@@ -306,15 +311,16 @@ impl Runner {
                     let support = unit.change_marks;
                     let attention = attention.max(self.learn(link));
                     self.check_named(&unit)?;
-                    // First of all: another device is not told of our marks.
+                    // Identity first: another device must not learn of our marks.
                     self.adopt(unit).map_err(LinkError::Replaced)?;
-                    // A nexus reset lets go of what is held; after others this finds it held.
+                    // A nexus reset drops the marks at the target; after other reports this finds
+                    // them in place.
                     let taken = &self.shared.taken;
                     let mut probe = Probe::new(link, &self.options)?;
                     let is_shared = self.options.is_shared;
                     let changed = change_marks::take_again(&mut probe, support, taken, is_shared).await?;
                     self.tell_of(&changed);
-                    // Of this the unit is asked again.
+                    // These reports came after the unit was read: it is read again.
                     std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.note_sense(sense));
                     if attention >= Attention::PowerOn {
                         self.engine.begin_again();
@@ -325,12 +331,12 @@ impl Runner {
         }
     }
 
-    /// Looks for the LUN until it is there, or until nobody wants it any more.
+    /// Tries to log in until the LUN is back, or the device is closed.
     async fn reconnect(&mut self, first_wait: Duration) -> Result<Link, End> {
         let since = self.away_since.unwrap_or_else(|| self.options.clock.now());
         let fail_at = since + self.options.replacement_timeout;
         let mut wait = first_wait;
-        // Asked for while there was a session.
+        // A request from while there still was a session is void.
         self.shared.take_reconnect_request();
         for attempt in 1u32.. {
             self.publish_attempt(attempt, wait);
@@ -341,7 +347,7 @@ impl Runner {
             }
             let (opener, mut portal) = (self.opener.clone(), self.portal.clone());
             let shared = Arc::clone(&self.shared);
-            // Only there does the login end what the lost session left (RFC 7143 6.3.5).
+            // Only in that group does the login end the tasks of the lost session (RFC 7143 6.3.5).
             let group = self.group.filter(|_| self.engine.has_writes_in_doubt());
             let mut heard = Vec::new();
             let told = &mut heard;
@@ -355,15 +361,15 @@ impl Runner {
                 Ok(Session { mut link, unit, changed, heard_late }) => {
                     self.portal = portal;
                     self.group = link.portal_group_tag();
-                    // Everything is written again, whatever it calls for.
+                    // All retained writes are written again in any case.
                     self.learn(&mut link);
                     self.adopt(unit).map_err(End::Replaced)?;
                     self.tell_of(&changed);
-                    // Where hosts share it, it is for the registration to say whether anything can be lost.
+                    // For a shared LUN the registration decides whether writes can be lost.
                     if !self.options.is_shared {
                         self.engine.start_replay();
                     }
-                    // Of this the unit is asked again.
+                    // These reports came after the unit was read: it is read again.
                     heard_late.iter().for_each(|sense| self.engine.note_sense(sense));
                     self.shared.set_refusal(None);
                     return Ok(link);
@@ -373,7 +379,7 @@ impl Runner {
                         self.engine.learn(sense);
                     }
                     let (place, portal) = (self.options.place(), &self.portal);
-                    // Of a target that is away for long a few lines say as much as thousands.
+                    // While a target is away for long, a few lines say as much as thousands.
                     if attempt.is_power_of_two() {
                         tracing::warn!(%error, attempt, place, %portal, "no session yet");
                     } else {
@@ -387,8 +393,9 @@ impl Runner {
         unreachable!("attempts are not counted to their end in a lifetime")
     }
 
-    /// Waits for `future` while requests come in, fail when their time is up, or the device is closed. `None` when the
-    /// user does not want to wait for it.
+    /// Waits for `future`. Requests that come in meanwhile are queued, and fail when their time is
+    /// up. Returns `None` when the user asks to reconnect now, and an error when the device is
+    /// closed.
     async fn while_away<T>(&mut self, fail_at: Instant, future: impl Future<Output = T>) -> Result<Option<T>, End> {
         let mut future = pin!(future);
         let mut alarm = Alarm::default();
@@ -410,14 +417,15 @@ impl Runner {
         .await
     }
 
-    /// Takes note of what the unit reported while it was asked what it is. Returns what that calls for.
+    /// Takes note of what the unit reported while its properties were read. Returns the weightiest
+    /// attention.
     fn learn(&mut self, link: &mut Link) -> Attention {
         let heard = std::mem::take(&mut link.heard);
         heard.iter().map(|sense| self.engine.learn(sense)).max().unwrap_or_default()
     }
 
-    /// Refuses, for this time, a unit that does not say the name that is known of it: it may be the same one or
-    /// another.
+    /// Refuses, for this attempt, a unit that does not report the name that is known of it: it may
+    /// be the same one or another.
     fn check_named(&self, unit: &Unit) -> Result<(), LinkError> {
         let known = &self.engine.unit.identity;
         if !lacks_known_identity(&unit.identity, known, self.options.lun) {
@@ -428,7 +436,7 @@ impl Runner {
         Err(LinkError::Unit(Error::new(ErrorKind::TimedOut, words)))
     }
 
-    /// Takes over what a unit says about itself, if it is still the same unit.
+    /// Adopts the unit's new properties, if it is still the same unit.
     fn adopt(&mut self, unit: Unit) -> Result<(), Error> {
         let known = &self.engine.unit.identity;
         if unit.identity != *known {
@@ -442,7 +450,8 @@ impl Runner {
         let geometry = unit.geometry;
         let (blocks, known_blocks) = (geometry.logical_block_bytes, self.engine.unit.geometry.logical_block_bytes);
         if blocks != known_blocks {
-            // What is under way, retained or above us was cut into blocks that it has no more.
+            // Requests under way, retained writes and the layers above use blocks that the unit has
+            // no more.
             let words = format!(
                 "{} is another device now: its blocks had {known_blocks} bytes, and have {blocks}; nothing is written \
                  there; what was written since the last flush may be lost; detach and look",
@@ -463,7 +472,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Others have changed this: copies of it above are void.
+    /// Publishes that other hosts changed these ranges: copies of them above are void.
     fn tell_of(&self, changed: &[ByteRange]) {
         let size_bytes = self.shared.view().geometry.size_bytes;
         let changed: Vec<ByteRange> =
@@ -476,7 +485,7 @@ impl Runner {
         told_changes::publish(&self.shared.events, changed, size_bytes);
     }
 
-    /// Another device is in the LUN's place.
+    /// Fails everything for good: another device is in the LUN's place.
     fn give_up(&mut self, error: &Error) {
         tracing::error!(%error, place = self.options.place(), "the device was replaced");
         {
@@ -489,7 +498,7 @@ impl Runner {
         self.engine.fail_all(error);
     }
 
-    /// This host is fenced. What it had under way is neither carried out for certain nor for certain not.
+    /// Fails everything: this host is fenced. The outcome of what it had under way is unknown.
     fn be_fenced(&mut self, link: Link, error: Error) {
         tracing::error!(%error, "fenced");
         self.shared.events.publish(&Event::IdentityChanged);
@@ -520,7 +529,8 @@ impl Runner {
             (view.status.session_count, view.status.portal.clone())
         };
         if session > 1 {
-            // A warning, as the loss was: who reads only warnings would take the target for lost otherwise.
+            // A warning, like the loss: a reader of warnings alone would otherwise believe the
+            // target still lost.
             tracing::warn!(place = self.options.place(), portal, session, "the session is back");
             self.shared.events.publish(&Event::Back);
         }
@@ -548,7 +558,7 @@ impl Runner {
     }
 }
 
-/// The replacement timeout has passed: nobody waits any longer, and nobody new begins to.
+/// Fails what waits and what comes: the replacement timeout has passed.
 fn start_failing(engine: &mut Engine, shared: &Shared, options: &InitiatorOptions) {
     let seconds = options.replacement_timeout.as_secs_f64();
     let words = format!("{} has not been reachable for {seconds} s; it is still looked for", options.place());
@@ -557,8 +567,8 @@ fn start_failing(engine: &mut Engine, shared: &Shared, options: &InitiatorOption
     engine.fail_all(&Error::new(ErrorKind::TimedOut, words));
 }
 
-/// Time2Wait where the target asked for one (RFC 7143 13.15); a session that ended before it did any good does not come
-/// back at once.
+/// The wait before the first attempt: Time2Wait where the target asked for one (RFC 7143 13.15). A
+/// session that ended before it was of use is not replaced at once.
 fn first_wait(link: &Link, error: &LinkError) -> Duration {
     use iscsi::initiator::ConnectionError::Dropped;
     match error {
@@ -590,7 +600,7 @@ pub async fn discover(
     asked.await.map_err(|error: LinkError| error.into_error(&options))
 }
 
-/// What is different about a unit, for the log.
+/// What has changed about a unit, in words for the log.
 fn changes(before: &Geometry, now: &Geometry) -> String {
     let mut words = Vec::new();
     if before.size_bytes != now.size_bytes {

@@ -17,20 +17,22 @@
 //! - while retained writes are replayed nothing else leaves;
 //! - a write to a volatile unit is answered only when a copy of it is retained;
 //! - as long as a copy is retained a flush is a command, whatever the unit says of its cache by then;
-//! - what the unit said of lost data, to whatever command, the next flush of a client is told: a unit may say it only
-//!   once;
-//! - an answer that says something of the cache, as that of a flush does, counts only if nothing was heard of a loss of
-//!   the cache: else what it belongs to is sent again, after what was lost;
-//! - where another host may switch a cache on, a write has FUA, so that it is durable when it is answered; of what
-//!   cannot have it nothing counts that is answered after the switch was heard of, and what was answered before, since
-//!   the last command that was told of none, is *exposed*: flushed at once, and told as lost if the unit may have lost
-//!   its cache before that;
-//! - of a LUN that several hosts share nothing is written again: somebody else may have written there since. What may
-//!   have been carried out ends with an unknown outcome, whether its session is lost or goes on, and of what was
-//!   acknowledged and not flushed only the ranges are retained, so that a flush can tell that it is lost.
+//! - a loss of data that the unit reported, with whatever command, is reported to the client's next
+//!   flush: a unit may report it only once;
+//! - an answer that depends on the state of the cache, as that of a flush does, counts only if no
+//!   loss of the cache was reported: else its request is sent again, after what was lost;
+//! - where another host may switch a cache on, a write has FUA, so that it is durable when it is
+//!   answered. A change that cannot have FUA does not count if it is answered after the switch was
+//!   reported. What was answered before, since the last command that proved that no cache was on,
+//!   is *exposed*: flushed at once, and reported as lost if the unit may have lost its cache before
+//!   that;
+//! - on a shared LUN nothing is written again: another host may have written there since. What may
+//!   have been carried out ends with an unknown outcome, whether its session is lost or goes on. Of
+//!   what was acknowledged and not flushed only the ranges are retained, so that a flush can report
+//!   the loss.
 //!
-//! `loss` says what becomes of jobs when the session or the unit's cache is lost, `sharing` what a client of a shared
-//! LUN does besides.
+//! `loss` decides what becomes of jobs when the session or the unit's cache is lost, `sharing` does
+//! what a client of a shared LUN has to do besides.
 
 mod loss;
 mod sharing;
@@ -67,11 +69,11 @@ use crate::verdict::{Attention, Verdict, attention, judge};
 pub(crate) enum Stop {
     /// The session is lost.
     Lost(LinkError),
-    /// Nothing is under way, and the unit's report must be looked into.
+    /// Nothing is under way, and the unit must be read again because of its report.
     Attention(Attention),
     /// This host is fenced from the shared LUN.
     Fenced(Error),
-    /// Everything is answered, and the device is to be closed.
+    /// Every request is answered, and the device is to be closed.
     Closed,
 }
 
@@ -88,7 +90,7 @@ struct Counts {
     connections_recovered: u64,
 }
 
-/// Why a command that was issued again and again is given up.
+/// Why a command that was issued too often is given up.
 const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
 
 /// REPORTED LUNS DATA HAS CHANGED (SPC-4 annex D).
@@ -109,28 +111,29 @@ pub(crate) struct Engine {
     /// Requests that wait for earlier ones of overlapping ranges.
     blocked: BTreeMap<u64, Acquire>,
     under_way: UnderWay,
-    /// Answers that came too early: see [`UnderWay`]. Their commands count as under way.
+    /// Answers that may not be used yet: see [`UnderWay`]. Their commands count as under way.
     early: Vec<Completed>,
-    /// A change that relies on there being no cache was answered: a later command, of at least this number, is to say
-    /// that none was switched on.
+    /// The number of the first command whose answer can confirm that no cache was switched on
+    /// before the last change that relies on that; `None` when no change waits for this.
     unconfirmed: Option<u64>,
-    /// Such changes may be in a cache that was switched on, until a flush.
+    /// Whether such changes may be in a cache that was switched on; until a flush.
     is_exposed: bool,
     order_next: u64,
     replay: Replay,
     is_flush_under_way: bool,
-    /// Whether the flush before the end was made.
+    /// Whether the last flush, before closing, was sent.
     has_flushed_last: bool,
     attention: Attention,
-    /// Acknowledged data is lost, or may be: the next flush of a client says so.
+    /// The error that the next flush of a client reports: acknowledged data is, or may be, lost.
     unreported_loss: Option<Error>,
-    /// A flush of ours failed, and none has succeeded since.
+    /// Whether a flush of our own failed, and none has succeeded since.
     is_flush_failing: bool,
     failure_log: LogLimit,
     loss_log: LogLimit,
-    /// Why nothing more is done for this host.
+    /// The error of every request since this host was fenced.
     fenced: Option<Error>,
-    /// Whether the session that was lost last left writes behind whose outcome nobody was told.
+    /// Whether writes of the last lost session are waiting to be issued again, their outcome
+    /// unknown.
     has_writes_in_doubt: bool,
     /// Whether the unit carried anything out since [`Engine::take_usefulness`].
     was_useful: bool,
@@ -177,14 +180,14 @@ impl Engine {
         }
     }
 
-    /// Takes over what the unit says of itself now. Nothing is under way.
+    /// Adopts the unit's new properties. Nothing is under way.
     pub(crate) fn adopt(&mut self, unit: Unit) {
         let is_unconfirmed = self.unconfirmed.take().is_some();
         self.is_exposed |= is_unconfirmed && unit.is_volatile();
         self.unit = unit;
     }
 
-    /// The unit may have lost its cache.
+    /// Reports exposed changes as lost: the unit may have lost its cache.
     fn lose_exposed(&mut self) {
         if std::mem::take(&mut self.is_exposed) {
             let words =
@@ -220,13 +223,13 @@ impl Engine {
                     return Poll::Ready(Stop::Closed);
                 }
                 if is_flushed {
-                    // The logout is on its way, or its answer is waited for.
+                    // The logout, or its answer, remains.
                     if has_progressed || self.share(link, context, now) || self.wait_for_deadline(context, now) {
                         continue;
                     }
                     return Poll::Pending;
                 }
-                // What the unit might lose is flushed before it is left.
+                // The unit's volatile cache is flushed before the session ends.
                 self.has_flushed_last = true;
                 self.is_flush_under_way = true;
                 self.add(Box::new(Job::new(Kind::Flush, Reply::Nobody, now)));
@@ -246,8 +249,8 @@ impl Engine {
         }
     }
 
-    /// Nothing moves: waits for something that wakes this, or looks again as soon as others of this thread have had
-    /// their turn.
+    /// Without progress: waits for a wake-up, or polls the streams again after the thread's other
+    /// tasks have run.
     fn pause(&mut self, link: &mut Link, context: &Context<'_>) {
         let depth = if link.can_receive_now() { depth_of(self.under_way.count(), link.bytes_under_way()) } else { 0 };
         link.is_looking = self.busy_poll.goes_on(depth, || self.options.clock.now());
@@ -266,7 +269,7 @@ impl Engine {
         self.alarm.poll(context, &*self.options.clock, deadlines.min())
     }
 
-    /// Takes in what has come, while there is no session. The task is woken by more.
+    /// Takes requests in while there is no session. The task is woken by the next.
     pub(crate) fn accept(&mut self, context: &Context<'_>) -> bool {
         self.shared.receive(context, self.jobs.len(), &mut self.incoming);
         if self.incoming.is_empty() {
@@ -285,9 +288,9 @@ impl Engine {
         true
     }
 
-    /// Begins to write again everything that is retained. Nothing else leaves before that is done. One that did not
-    /// come to its end in this session begins again later and later; what could not be written again for all the time
-    /// that requests have is told as lost.
+    /// Starts to write again everything that is retained; nothing else is sent before that is done.
+    /// A replay that was interrupted in this session starts again after longer and longer waits.
+    /// What could not be written again within the replacement timeout is reported as lost.
     pub(crate) fn start_replay(&mut self) {
         if self.options.is_shared {
             return self.lose_retained();
@@ -310,7 +313,7 @@ impl Engine {
         self.replay.is_under_way()
     }
 
-    /// Puts the counts where [`crate::RemoteLun::status`] finds them.
+    /// Publishes the counts for [`crate::RemoteLun::status`].
     fn publish(&self, link: &Link) {
         let (pdus_sent, pdus_received) = link.pdu_counts();
         let mut view = self.shared.view();
@@ -326,7 +329,7 @@ impl Engine {
         self.publish_queues();
     }
 
-    /// The part of the counts that means something without a session.
+    /// Publishes the counts that have a meaning without a session.
     pub(crate) fn publish_queues(&self) {
         let sharing = self.shared.member().map(|member| member.status(self.options.clock.now()));
         let mut view = self.shared.view();
@@ -357,7 +360,8 @@ impl Engine {
         self.order_next += 1;
     }
 
-    /// Requests whose turn has come. Places are given up where jobs end, which is only here.
+    /// Makes ready the requests that are not blocked any more. A place in the range lock is freed
+    /// only where a job ends.
     fn wake_unblocked(&mut self) {
         if self.blocked.is_empty() {
             return;
@@ -385,7 +389,7 @@ impl Engine {
         }
     }
 
-    /// Issues what may be issued. Replay first and alone.
+    /// Issues commands. A replay goes first and alone.
     fn dispatch(&mut self, link: &mut Link, now: Instant) -> bool {
         let mut has_progressed = false;
         if self.attention > Attention::None || self.shared.member().is_some_and(|member| !member.may_issue(now)) {
@@ -426,7 +430,7 @@ impl Engine {
         has_progressed
     }
 
-    /// Issues what may be issued of a job, or ends it when there is nothing left.
+    /// Issues the next commands of a job, or ends it when there are none left.
     fn issue(&mut self, link: &mut Link, now: Instant, order: u64) {
         if self.holds_back(now, order) {
             return;
@@ -450,7 +454,7 @@ impl Engine {
             }
         }
         if job.repeat().is_some() && self.retained.overlaps(job.range()) {
-            // An older copy of these bytes must not be written again over what this command makes of them.
+            // An older copy of these bytes must not be replayed over the result of this command.
             self.stalled.insert(order);
             self.flush_for_room(now);
             return;
@@ -468,7 +472,8 @@ impl Engine {
         self.go_on(order);
     }
 
-    /// A job has come as far as it could: it is over, or waits for its turn to issue more, or for what is under way.
+    /// Decides the next step of a job: it has ended, or is ready to issue more, or waits for its
+    /// commands under way.
     fn go_on(&mut self, order: u64) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         let has_next = job.has_next(&self.unit);
@@ -484,10 +489,10 @@ impl Engine {
         }
     }
 
-    /// A flush of our own when copies take too much room, one at a time.
+    /// Sends a flush of our own when copies take too much room; one at a time.
     fn flush_for_room(&mut self, now: Instant) {
-        // Where a flush just failed, another is for those who wait for it. One that has nothing to release makes no
-        // room.
+        // After a failed flush another is sent only if requests wait for room. A flush that
+        // releases nothing makes no room.
         let is_useful = !self.retained.is_empty() && !self.is_flush_failing;
         let is_needed = self.is_exposed || (self.retained.is_near_bound() && is_useful) || !self.stalled.is_empty();
         if is_needed && !self.is_flush_under_way && !self.is_replaying() {
@@ -496,7 +501,7 @@ impl Engine {
         }
     }
 
-    /// Takes events and outcomes.
+    /// Takes events and completed commands from the link.
     fn collect(&mut self, link: &mut Link, now: Instant) -> bool {
         let mut has_progressed = false;
         while let Some(event) = link.poll_event() {
@@ -524,15 +529,15 @@ impl Engine {
         has_progressed
     }
 
-    /// Takes an answer, unless it came too early.
+    /// Takes an answer, or keeps it in `early` if it may not be used yet.
     fn take(&mut self, now: Instant, completed: Completed, is_wide: bool) {
         let Self { jobs, under_way, retained, unit, .. } = self;
         let job = jobs.get(&Job::order_of(completed.token));
         let Some((job, number)) = job.and_then(|job| Some((job, job.number_of(completed.token)?))) else { return };
         let is_read = matches!(job.kind, Kind::Read { .. } | Kind::Extents { .. });
         let says_of_cache = job.depends_on_cache(completed.token) && (!is_read || retained.overlaps(job.range()));
-        // A unit whose cache nobody else can switch on may do so itself, and seldom does: it is not waited for what it
-        // says on other connections.
+        // A unit whose cache no other host can switch on may still do so itself, which is rare: its
+        // answers do not wait for those on other connections.
         let relies_on_others = unit.may_get_cache && job.relies_on_no_cache(unit);
         let is_early = is_wide && under_way.has_earlier(number) && (says_of_cache || relies_on_others);
         if is_early {
@@ -551,7 +556,7 @@ impl Engine {
         }
     }
 
-    /// Takes the answers that came too early and do not any more.
+    /// Takes the early answers that may be used by now.
     fn take_early(&mut self, now: Instant) {
         while let Some(index) = self.early.iter().position(|completed| {
             let job = self.jobs.get(&Job::order_of(completed.token));
@@ -592,7 +597,8 @@ impl Engine {
             return;
         }
         if self.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(&self.unit) {
-            // A cache may have been switched on before it was carried out: of that no copy would be kept.
+            // A cache may have been switched on before it was carried out, and no copy of it would
+            // be retained.
             match is_only_once {
                 true => job.give_up(in_doubt(job, "the unit may have had a cache switched on")),
                 false => job.reissue(step),
@@ -601,7 +607,7 @@ impl Engine {
             self.go_on(order);
             return;
         }
-        // The unit decides how much there is to tell: less than asked for is no failure.
+        // The unit decides how many extents it reports: fewer than asked for is no failure.
         if job.take_extents(&self.unit, &outcome, &buffer) {
             self.complete(order);
             return;
@@ -625,7 +631,7 @@ impl Engine {
             }
             Verdict::Failed(error) => {
                 if step.is_synchronize() {
-                    // It may be about what others wrote.
+                    // The failure may concern data that other requests wrote.
                     self.unreported_loss.get_or_insert_with(|| error.clone());
                 }
                 job.give_up(error);
@@ -634,7 +640,7 @@ impl Engine {
         self.go_on(order);
     }
 
-    /// A raw command has ended. What it was told about the unit is heard even where its caller decides what comes next.
+    /// Ends a raw command. Its sense data is noted even where its caller decides what comes next.
     fn handle_raw(&mut self, now: Instant, order: u64, repeat: Repeat, completed: Completed) {
         let Completed { token, mut buffer, outcome } = completed;
         // Its caller judges how much it should bring.
@@ -681,13 +687,14 @@ impl Engine {
         }
     }
 
-    /// The unit reports something.
+    /// Notes a report of the unit.
     pub(crate) fn note_sense(&mut self, sense: &Sense) {
         let attention = self.learn(sense);
         self.note(attention);
     }
 
-    /// Takes note of what a report says of earlier writes and of other units. Returns what it calls for.
+    /// Notes what a report says of earlier writes and of the list of LUNs. Returns the attention
+    /// that it calls for.
     pub(crate) fn learn(&mut self, sense: &Sense) -> Attention {
         if sense.is_deferred && self.retained.is_empty() {
             self.lose_write(sense_error(sense, "an earlier write"));
@@ -712,7 +719,7 @@ impl Engine {
         }
     }
 
-    /// Waits before a job's command is issued once more.
+    /// Delays a job until its command may be issued once more.
     fn wait(&mut self, now: Instant, order: u64, step: Step) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         if now.since(job.since) >= self.options.replacement_timeout {
@@ -725,7 +732,7 @@ impl Engine {
         self.delay(now, order);
     }
 
-    /// Delays whatever else a job has to issue, longer each time.
+    /// Delays what a job has still to issue, longer each time.
     fn delay(&mut self, now: Instant, order: u64) {
         let Some(job) = self.jobs.get_mut(&order) else { return };
         if !std::mem::replace(&mut job.is_delayed, true) {
@@ -735,7 +742,7 @@ impl Engine {
         }
     }
 
-    /// A job is carried out.
+    /// Ends a job that was carried out.
     fn complete(&mut self, order: u64) {
         let Some(mut job) = self.jobs.remove(&order) else { return };
         if matches!(job.reply, Reply::Replay) {
@@ -774,7 +781,7 @@ impl Engine {
             return;
         }
         match &job.kind {
-            // Nobody writes it again: that it was changed is all there is to know.
+            // It is never written again: only its range matters.
             Kind::Write { .. } if self.options.is_shared => self.retained.insert(range, Content::Discarded),
             Kind::Write { buffer, .. } => {
                 let Some(mut copy) = job.copy.take() else { return };
@@ -790,7 +797,7 @@ impl Engine {
         }
     }
 
-    /// A job cannot be carried out.
+    /// Ends a job that cannot be carried out.
     fn fail(&mut self, order: u64, error: Error) {
         let Some(job) = self.jobs.remove(&order) else { return };
         match &job.reply {
@@ -811,7 +818,7 @@ impl Engine {
                                                                       failed");
                 self.unreported_loss.get_or_insert_with(|| error.clone());
                 self.note_failure(&error);
-                // Whoever waits for room must not wait for ever.
+                // Requests that wait for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
                     self.fail(order, error.clone());
                 }
@@ -828,7 +835,8 @@ impl Engine {
         }
     }
 
-    /// The status says what the unit fails requests with. What was wrong with the request alone is its caller's affair.
+    /// Puts the error into the status and the log. Errors of the request itself concern only its
+    /// caller.
     fn note_failure(&mut self, error: &Error) {
         let kind = error.kind();
         if matches!(kind, ErrorKind::InvalidRange | ErrorKind::Unsupported) {
@@ -846,19 +854,19 @@ impl Engine {
         std::mem::take(&mut self.was_useful)
     }
 
-    /// Since when the request waits that came first.
+    /// When the oldest request arrived.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
         self.jobs.values().map(|job| job.since).min()
     }
 
-    /// Begins a job again.
+    /// Restarts a job.
     fn go_back(&mut self, order: u64, mut job: Box<Job>) {
         job.start_over();
         self.ready.insert(order);
         self.jobs.insert(order, job);
     }
 
-    /// Data that was acknowledged is gone, or may be.
+    /// Notes that acknowledged data is, or may be, lost.
     fn lose_write(&mut self, error: Error) {
         if let Some(left_out) = self.loss_log.admit(error.kind(), self.options.clock.now()) {
             tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or \
@@ -880,13 +888,14 @@ impl Engine {
     }
 }
 
-/// Of a raw command that was carried out.
+/// The error of a raw command that was carried out, but may not be durable.
 fn reset_too_early() -> Error {
     let words = "the unit was reset before the command was durable; it may or may not last";
     Error::new(ErrorKind::OutcomeUnknown, words)
 }
 
-/// What a change ends with that may have been carried out, where other hosts may have written there since.
+/// The error of a change that may have been carried out, where other hosts may have written there
+/// since.
 fn in_doubt(job: &Job, why: &str) -> Error {
     let words = format!(
         "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",
@@ -895,7 +904,8 @@ fn in_doubt(job: &Job, why: &str) -> Error {
     Error::new(ErrorKind::OutcomeUnknown, words)
 }
 
-/// Where a mutation may have been carried out, nobody may say that it was not: `TimedOut` would.
+/// The error of a job; `OutcomeUnknown` where a mutation may have been carried out, since
+/// `TimedOut` would deny that.
 fn final_error(job: &Job, error: &Error) -> Error {
     let is_doubtful = error.kind() == ErrorKind::TimedOut;
     if is_doubtful && job.was_sent && job.is_mutation() {

@@ -35,7 +35,7 @@ pub(crate) enum LinkError {
     LogoutRequested,
     #[error("a lost connection could not be recovered: {0}")]
     NotRecovered(String),
-    /// The text is complete: nothing is added to it.
+    /// An error of the unit, whose text is complete.
     #[error("{0}")]
     Unit(Error),
     /// This host is fenced from the shared LUN. The text is complete.
@@ -47,7 +47,7 @@ pub(crate) enum LinkError {
 }
 
 impl LinkError {
-    /// The error of a connect that is not tried again.
+    /// The error of a connect, which is not tried again.
     pub(crate) fn into_error(self, options: &InitiatorOptions) -> Error {
         let portal = &options.portal;
         match self {

@@ -1,4 +1,4 @@
-//! How a session comes to the connections it is to have: one login at a time, and again later when one fails.
+//! How a session gets its connections: one login at a time, and again later when one fails.
 
 use std::future::Future;
 use std::io;
@@ -19,7 +19,7 @@ use crate::options::InitiatorOptions;
 
 type Opening = Pin<Box<dyn Future<Output = Option<io::Result<BoxedStream>>> + Send>>;
 
-/// How many connections the session is to have, and the one being made.
+/// How many connections the session is to have, and the connection that is being opened.
 pub(crate) struct Growth {
     pub(crate) options: Arc<InitiatorOptions>,
     connector: Arc<dyn Connector>,
@@ -29,7 +29,7 @@ pub(crate) struct Growth {
     wanted: Arc<AtomicU16>,
     /// TCP connections that the target agreed to.
     agreed: u16,
-    /// Connections or pairs that the target let us have.
+    /// Limit of connections or pairs: what the target agreed to, lowered when it refuses more.
     allowed: u16,
     /// Whether connections are to be pairs.
     pub(crate) is_splitting: bool,
@@ -72,7 +72,7 @@ impl Growth {
         }
     }
 
-    /// The session was agreed.
+    /// Notes what a new session agreed on.
     pub(crate) fn set_allowed(&mut self, connections: u16, may_split: bool) {
         self.agreed = connections;
         self.is_splitting = self.options.split && may_split;
@@ -85,7 +85,7 @@ impl Growth {
         usize::from(wanted.min(self.allowed).clamp(1, CONNECTIONS_MAX))
     }
 
-    /// Whether nothing is being opened, and nothing failed just now.
+    /// Whether no connection is being opened, and the wait after a failure is over.
     pub(crate) fn is_idle(&mut self, context: &mut Context<'_>) -> bool {
         let Some(not_before) = self.not_before else { return self.opening.is_none() };
         let is_over = self.alarm.poll(context, &*self.options.clock, Some(not_before));
@@ -100,8 +100,8 @@ impl Growth {
         self.opening = Some((Box::pin(opening), answers_for));
     }
 
-    /// The connection that was opened, if it is. Its CID is none that `is_taken`: a login by that would end whose it
-    /// is.
+    /// The connection that was being opened, once it is open, with a CID that is not `is_taken`: a
+    /// login with a CID in use would end the connection that has it.
     pub(crate) fn poll_opened(&mut self, context: &mut Context<'_>, is_taken: impl Fn(u16) -> bool) -> Option<Opened> {
         let (opening, answers_for) = self.opening.as_mut()?;
         let Poll::Ready(opened) = opening.as_mut().poll(context) else { return None };
@@ -109,7 +109,7 @@ impl Growth {
         self.opening = None;
         match opened {
             Some(Ok(stream)) => {
-                // Zero is the leading connection's, also when that is gone.
+                // Zero belongs to the leading connection, even after that is lost.
                 let after = |cid: u16| cid.checked_add(1).unwrap_or(1);
                 let mut cid = self.next_cid;
                 while is_taken(cid) {
@@ -129,7 +129,7 @@ impl Growth {
         }
     }
 
-    /// A connection could not be made. The session goes on with those it has.
+    /// Notes that a connection could not be made. The session goes on with those it has.
     pub(crate) fn note_failure(&mut self, why: &str) {
         tracing::warn!(why, portal = %self.portal, wait = ?self.wait, "one more connection could not be made; it is \
                                                                        tried again");
@@ -137,19 +137,20 @@ impl Growth {
         self.wait = (self.wait * 2).min(JOIN_WAIT_MAX);
     }
 
-    /// A connection was made.
+    /// Notes that a connection was made.
     pub(crate) fn note_success(&mut self) {
         self.not_before = None;
         self.wait = JOIN_WAIT_MIN;
     }
 
-    /// The target refuses to split connections, `pairs` of which there are: the others are whole.
+    /// Notes that the target refuses further splitting: `pairs` connections are split, the others
+    /// are whole.
     pub(crate) fn stop_splitting(&mut self, pairs: usize) {
         self.is_splitting = false;
         self.allowed = self.agreed.saturating_sub(u16::try_from(pairs).unwrap_or(u16::MAX)).max(1);
     }
 
-    /// The target takes no more than `count` connections or pairs.
+    /// Notes that the target takes no more than `count` connections or pairs.
     pub(crate) fn settle_for(&mut self, count: usize) {
         tracing::info!(count, portal = %self.portal, "the target takes no more connections");
         self.allowed = u16::try_from(count).unwrap_or(u16::MAX).max(1);

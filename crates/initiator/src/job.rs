@@ -29,11 +29,11 @@ use crate::unit::{Unit, cdb_bytes};
 /// When a raw command is issued again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Never: what came back is the caller's.
+    /// Never: the caller gets the result as it is.
     Never,
-    /// When the unit says that it did not begin with it. After a lost session the outcome is unknown.
+    /// When the unit reports that it did not begin it. After a lost session the outcome is unknown.
     IfRefused,
-    /// Like a read: whenever there is no answer.
+    /// Whenever there is no answer, like a read.
     Always,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct RawCommand {
     pub(crate) data_in_length: usize,
 }
 
-/// What came of a [`RawCommand`].
+/// The result of a [`RawCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawOutcome {
     /// SCSI status code.
@@ -62,7 +62,7 @@ pub struct RawOutcome {
     pub data_in: Vec<u8>,
 }
 
-/// What is to be done. What was `found` of extents is empty until the unit has answered.
+/// The operation of a job. `found`, the extents reported, is empty until the unit has answered.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Read { range: ByteRange, buffer: Buffer },
@@ -74,17 +74,17 @@ pub(crate) enum Kind {
     Raw(RawCommand),
 }
 
-/// Who waits for it.
+/// The receiver of a job's result.
 pub(crate) enum Reply {
     Request(SlotSender),
     Raw(oneshot::Sender<Result<RawOutcome, Error>>),
-    /// A retained write that is written again.
+    /// To the replay: the job is a retained write that is written again.
     Replay,
-    /// Nobody: a flush that makes room.
+    /// To no caller: the job is a flush that makes room.
     Nobody,
 }
 
-/// What one command of a job is there for.
+/// The purpose of one command of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     /// The whole request: a flush, a raw command.
@@ -99,7 +99,7 @@ enum Purpose {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     purpose: Purpose,
-    /// Times it was issued in vain.
+    /// Attempts that failed.
     attempts: u32,
     /// Its number among all commands, once it is sent.
     number: u64,
@@ -111,12 +111,12 @@ impl Step {
         self.purpose == Purpose::Synchronize
     }
 
-    /// Times it was issued in vain.
+    /// Attempts that failed.
     pub(crate) fn attempts(self) -> u32 {
         self.attempts
     }
 
-    /// The same, after so many.
+    /// The same step with this count of failed attempts.
     pub(crate) fn after(self, attempts: u32) -> Self {
         Self { attempts, ..self }
     }
@@ -128,7 +128,7 @@ pub(crate) struct Job {
     pub(crate) reply: Reply,
     pub(crate) since: Instant,
     pub(crate) attempts: u32,
-    /// Times it began again because the unit may have lost what was carried out of it.
+    /// How often the job was restarted because the unit may have lost what was already done of it.
     pub(crate) restarts: u32,
     pub(crate) busy_wait: Duration,
     /// Whether any command of it was ever sent.
@@ -137,12 +137,12 @@ pub(crate) struct Job {
     pub(crate) place: Option<RangeGuard>,
     /// Room for a copy, for writes that a volatile unit may lose.
     pub(crate) copy: Option<Buffer>,
-    /// What a flush that was sent covers.
+    /// The mark of the retained writes that a flush covers; `None` before it is sent.
     pub(crate) flush_mark: Option<u64>,
-    /// Whether a flush is a command, and not over at once: there may be something that is not durable.
+    /// Whether a flush needs a command; if not, nothing can be undurable and it completes at once.
     pub(crate) is_flush_needed: bool,
-    /// Whether anything of it was sent to a unit with a volatile cache. That it was switched off since makes nothing
-    /// durable.
+    /// Whether any of it was sent to a unit with a volatile cache. Switching that off since makes
+    /// nothing durable.
     was_volatile: bool,
     /// Whether nothing more of it is issued until a pause is over.
     pub(crate) is_delayed: bool,
@@ -154,9 +154,10 @@ pub(crate) struct Job {
     again: Vec<Step>,
     /// Steps under way, each with a number that no other one of them has, below [`PARTS_MAX`].
     under_way: SmallVec<[(u64, Step); 1]>,
-    /// Whether the only step of a whole, or the last one of a durable write, was made.
+    /// Whether the last step was made: the only one of a whole, or the SYNCHRONIZE CACHE of a
+    /// durable write.
     is_last_made: bool,
-    /// A raw command was carried out, and its range is made durable.
+    /// Whether a raw command was carried out and its range is being made durable.
     is_synchronizing: bool,
 }
 
@@ -185,7 +186,8 @@ impl Job {
         }
     }
 
-    /// The job of a request that was checked, or the request's answer where that needs no command.
+    /// The job of a request that was checked; `None` where the request needs no command and was
+    /// answered.
     pub(crate) fn of_request(request: Request, sender: SlotSender, since: Instant) -> Option<Self> {
         let Some(range) = request.range() else {
             sender.complete(request.fail(ErrorKind::InvalidRange));
@@ -228,7 +230,7 @@ impl Job {
         }
     }
 
-    /// Whether it is a raw MODE SELECT, of which the unit tells only other initiators.
+    /// Whether it is a raw MODE SELECT, which the unit reports only to other initiators.
     pub(crate) fn is_mode_select(&self) -> bool {
         matches!(&self.kind, Kind::Raw(raw) if matches!(Cdb::parse(&raw.cdb), Ok(Cdb::ModeSelect(_))))
     }
@@ -238,21 +240,21 @@ impl Job {
         self.is_synchronizing
     }
 
-    /// Whether the good end of the command of a token says something about what is in the unit's cache.
+    /// Whether a good status of this command depends on what is in the unit's cache.
     pub(crate) fn depends_on_cache(&self, token: u64) -> bool {
         let is_synchronize = |step: &Step| step.purpose == Purpose::Synchronize;
         matches!(self.kind, Kind::Read { .. } | Kind::Extents { .. } | Kind::Flush)
             || self.step_of(token).is_some_and(is_synchronize)
     }
 
-    /// The command that was made last is sent as number so many.
+    /// Notes that the command that was made last was sent, with this number.
     pub(crate) fn note_sent(&mut self, number: u64) {
         if let Some((_, step)) = self.under_way.last_mut() {
             step.number = number;
         }
     }
 
-    /// The number under which the command of a token was sent, if it is under way.
+    /// The number with which this command was sent, if it is under way.
     pub(crate) fn number_of(&self, token: u64) -> Option<u64> {
         self.step_of(token).map(|step| step.number)
     }
@@ -261,12 +263,12 @@ impl Job {
         self.under_way.iter().find(|(slot, _)| *slot == token % PARTS_MAX as u64).map(|(_, step)| step)
     }
 
-    /// Whether it changes what is stored.
+    /// Whether it changes stored data.
     pub(crate) fn is_mutation(&self) -> bool {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })
     }
 
-    /// Whether it changes what is stored, as far as is known.
+    /// Whether it changes stored data, or may do so.
     pub(crate) fn may_change(&self) -> bool {
         self.is_mutation() || self.repeat().is_some_and(|repeat| repeat != Repeat::Always)
     }
@@ -276,8 +278,8 @@ impl Job {
         !self.is_volatile(unit) || matches!(self.kind, Kind::Write { fua: true, .. } | Kind::Zeroes { fua: true, .. })
     }
 
-    /// Whether it changes what is stored, and is durable only if no cache is switched on before the unit carries it
-    /// out. Of discards nobody expects that they last.
+    /// Whether it changes stored data, and is durable only if no cache is switched on before the
+    /// unit carries it out. Discards do not count: no caller expects them to last.
     pub(crate) fn relies_on_no_cache(&self, unit: &Unit) -> bool {
         let has_fua = match &self.kind {
             Kind::Write { fua, .. } => unit.has_fua && (*fua || unit.may_get_cache),
@@ -288,7 +290,7 @@ impl Job {
         !unit.is_volatile() && !has_fua
     }
 
-    /// Whether anything of it may be, or get, into a volatile cache.
+    /// Whether any of it may be, or may get, into a volatile cache.
     fn is_volatile(&self, unit: &Unit) -> bool {
         unit.is_volatile() || self.was_volatile
     }
@@ -321,7 +323,7 @@ impl Job {
         token / PARTS_MAX as u64
     }
 
-    /// The next command, or `None` when there is none now: all are made, or as many are under way as may be.
+    /// The next command; `None` when all are made, or when as many are under way as are allowed.
     pub(crate) fn next_command(&mut self, unit: &Unit, order: u64, timeout: Duration) -> Option<Command> {
         if self.failure.is_some() || self.under_way.len() >= PARTS_MAX {
             return None;
@@ -343,7 +345,8 @@ impl Job {
         Some(Command { token, lun: unit.lun, cdb, attribute: TaskAttribute::Simple, data, timeout })
     }
 
-    /// A step as the unit takes it now: what it takes at once may have become less. The rest is left for later.
+    /// A step cut to what the unit takes at once now, which may have become less. The rest is left
+    /// for later.
     fn cut_again(&mut self, unit: &Unit, step: Step) -> Option<Step> {
         let Purpose::Part(ByteRange { offset, length }) = step.purpose else { return Some(step) };
         let cut = self.part_bytes(unit, ByteRange { offset, length })?;
@@ -354,7 +357,7 @@ impl Job {
         Some(Step { purpose: Purpose::Part(ByteRange { offset, length: cut }), ..step })
     }
 
-    /// What a new step is there for; it counts as made.
+    /// The purpose of the next new step, which counts as made.
     fn next_purpose(&mut self, unit: &Unit) -> Option<Purpose> {
         let purpose = self.pending_purpose(unit)?;
         match purpose {
@@ -364,7 +367,7 @@ impl Job {
         Some(purpose)
     }
 
-    /// What a new step would be there for.
+    /// The purpose of the next new step.
     fn pending_purpose(&self, unit: &Unit) -> Option<Purpose> {
         let whole = self.range();
         match &self.kind {
@@ -382,7 +385,7 @@ impl Job {
         }
     }
 
-    /// Bytes of the next part, at the start of `rest`; nothing where the unit cannot do such a thing.
+    /// Bytes of the next part, at the start of `rest`; `None` where the unit has no such command.
     fn part_bytes(&self, unit: &Unit, rest: ByteRange) -> Option<u64> {
         let blocks = |count: u64| count * unit.block_bytes();
         match &self.kind {
@@ -462,8 +465,8 @@ impl Job {
         is_asked && self.is_volatile(unit) && !self.is_last_made && !self.range().is_empty()
     }
 
-    /// A command has ended: takes its buffer back, and says what it was there for. `None` when it is not one of this
-    /// job's.
+    /// Ends a command: takes its buffer back and returns its step. `None` when the command is not
+    /// one of this job's.
     pub(crate) fn take_step(&mut self, token: u64, returned: &mut Buffer) -> Option<Step> {
         let number = token % PARTS_MAX as u64;
         let index = self.under_way.iter().position(|(other, _)| *other == number)?;
@@ -476,7 +479,7 @@ impl Job {
         Some(step)
     }
 
-    /// Bytes that a step is to bring: all of them, or it has failed.
+    /// Bytes that a step must bring; with fewer it has failed.
     pub(crate) fn read_bytes(&self, step: Step) -> usize {
         match (&self.kind, step.purpose) {
             (Kind::Read { .. }, Purpose::Part(part)) => part.length as usize,
@@ -484,7 +487,7 @@ impl Job {
         }
     }
 
-    /// A step was carried out, and brought `data` where it was a part of a read.
+    /// Notes that a step was carried out; `data` is what a part of a read brought.
     pub(crate) fn advance(&mut self, step: Step, data: &[u8]) {
         if let (Kind::Read { range, buffer }, Purpose::Part(part)) = (&mut self.kind, step.purpose)
             && part != *range
@@ -496,22 +499,22 @@ impl Job {
         self.busy_wait = BUSY_WAIT_MIN;
     }
 
-    /// A step was not carried out: it is issued again.
+    /// Notes that a step was not carried out: it is issued again.
     pub(crate) fn reissue(&mut self, step: Step) {
         self.again.push(step);
     }
 
-    /// A step cannot be carried out. The first reason is the one that is told.
+    /// Notes that a step cannot be carried out. Only the first error is reported.
     pub(crate) fn give_up(&mut self, error: Error) {
         self.failure.get_or_insert(error);
     }
 
-    /// Why it is given up.
+    /// The error with which it is given up.
     pub(crate) fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
     }
 
-    /// The session is lost: everything is issued again.
+    /// Restarts the job after the session is lost: everything is issued again.
     pub(crate) fn start_over(&mut self) {
         self.failure = None;
         self.is_delayed = false;
@@ -526,8 +529,8 @@ impl Job {
         }
     }
 
-    /// Takes what the unit said of its extents, and whether this was such an answer. One that makes no sense says
-    /// nothing.
+    /// Takes the extents that the unit reported. Returns whether this was such an answer. A
+    /// malformed one reports nothing.
     pub(crate) fn take_extents(&mut self, unit: &Unit, outcome: &Outcome, data: &[u8]) -> bool {
         let Kind::Extents { range, found } = &mut self.kind else { return false };
         let Outcome::Status { status: 0, received_bytes, .. } = outcome else { return false };
@@ -536,7 +539,7 @@ impl Job {
         true
     }
 
-    /// Answers whoever waits.
+    /// Reports the result to the caller that waits.
     pub(crate) fn finish(self, result: Result<(), Error>) {
         let (buffer, extents) = match self.kind {
             Kind::Read { buffer, .. } | Kind::Write { buffer, .. } => (buffer, Vec::new()),
@@ -556,9 +559,9 @@ impl Job {
         }
     }
 
-    /// A raw command that changed what is stored has ended well, and is not durable yet: a SYNCHRONIZE CACHE follows.
-    /// Whether that is so; then `outcome` is told afterwards. A cache is doubtful when the unit has just said that
-    /// something has changed.
+    /// Whether a SYNCHRONIZE CACHE must follow a raw command that changed stored data and ended
+    /// well. If so, `outcome` is reported after it. `is_cache_doubtful` means that the unit has
+    /// just reported a change.
     pub(crate) fn makes_durable(&mut self, unit: &Unit, is_cache_doubtful: bool, outcome: &Outcome) -> bool {
         let is_good = matches!(outcome, Outcome::Status { status: 0, .. });
         let may_be_cached = unit.is_volatile() || is_cache_doubtful;
@@ -571,7 +574,7 @@ impl Job {
         is_due
     }
 
-    /// Answers a raw command as it is.
+    /// Returns a raw command's outcome to its caller unchanged.
     pub(crate) fn finish_raw(self, outcome: &Outcome, buffer: &Buffer) {
         let Reply::Raw(sender) = self.reply else { return };
         if self.is_synchronizing && !matches!(outcome, Outcome::Status { status: 0, .. }) {
@@ -668,7 +671,7 @@ fn extents_command(unit: &Unit, part: ByteRange) -> (Cdb, Data) {
     (cdb, Data::Read(Buffer::zeroed(LBA_STATUS_BYTES), 0..LBA_STATUS_BYTES))
 }
 
-/// The extents of `range` from its start as far as descriptors follow each other without a gap.
+/// The extents of `range` from its start, up to the first gap between descriptors.
 fn extents_of(descriptors: &[lba_status::Descriptor], block_bytes: u64, range: ByteRange) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     let mut front = range.offset;
@@ -720,7 +723,8 @@ mod tests {
     use crate::unit::UnmapLimits;
     use scsi::lba_status::Descriptor;
 
-    /// What is found in bytes 4096 to 16384, told in blocks of 512, as (offset, length, is a hole).
+    /// The extents found in bytes 4096 to 16384, reported in blocks of 512, as (offset, length, is
+    /// a hole).
     fn found(descriptors: &[(u64, u32, Provisioning)]) -> Vec<(u64, u64, bool)> {
         let descriptor = |&(lba, block_count, provisioning)| Descriptor { lba, block_count, provisioning };
         let descriptors: Vec<_> = descriptors.iter().map(descriptor).collect();

@@ -22,7 +22,7 @@
 //! | `access` | how its target port reaches the unit: active, standby |
 //! | `compare_and_write`, `reservation` | what a LUN that hosts share can do besides |
 //! | `sharing` | being a client of a LUN that several hosts share: lease, callbacks, copies |
-//! | `change_marks` | what others changed while nobody looked on, where the target tells |
+//! | `change_marks` | what other hosts changed while this one had no session, where the target records it |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/loss` | what becomes of jobs when the session, or the LUN's cache, is lost |
@@ -38,12 +38,13 @@
 //! | `back_off` | how long to wait before the next session |
 //! | `growth` | how a session comes to the connections it is to have |
 //! | `connector` | [`Connector`]: where streams come from |
-//! | `taken_marks`, `told_changes` | the change marks that are held; what the target has told of others' changes |
+//! | `taken_marks`, `told_changes` | the change marks that are held; changes by others, published as events |
 //! | `shared`, `alarm`, `log_limit` | what device and driver share; a deadline that wakes the driver; log lines that do not repeat |
 //! | `options`, `status`, `error`, `limits` | what their names say |
 //!
-//! What is promised: an acknowledged write survives the loss of the session, of the target process and, where the LUN
-//! has a volatile cache, of its cache, as long as this process lives; a completed flush makes it the LUN's own affair.
+//! Promise: an acknowledged write survives the loss of the session, of the target process and,
+//! where the LUN has a volatile cache, of that cache, as long as this process lives. After a
+//! completed flush its durability is up to the LUN.
 
 #![forbid(unsafe_code)]
 

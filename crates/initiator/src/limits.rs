@@ -76,14 +76,16 @@ pub const BUSY_WAIT_MIN: Duration = Duration::from_millis(2);
 /// Longest wait after BUSY or TASK SET FULL.
 pub const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// How long an orderly logout may take before the connection is simply closed. Whoever ends the process gives it 5 s or
-/// more; a target that plays by the rules answers within a round trip when nothing is under way.
+/// How long an orderly logout may take before the connection is closed. An administrator that ends
+/// the process allows 5 s or more; a conforming target answers within a round trip when nothing is
+/// under way.
 pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the goodbye to a shared LUN may take. Without it others wait for the end of the lease.
+/// How long unregistering from a shared LUN may take. Without it other hosts wait for the end of
+/// the lease.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long an answer to a registration is waited for before it is asked for again.
+/// How long an answer to REGISTER may take before REGISTER is sent again.
 pub const REGISTRATION_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.
@@ -102,25 +104,27 @@ pub const CHANGE_REPORT_BYTES: usize = 64 << 10;
 /// at most.
 pub const CHANGE_REPORTS_MAX: u32 = 128;
 
-/// Ranges told one by one that others changed; more become one. Receivers keep some dozens of events.
+/// Ranges changed by others that are published one by one; more become one event. Receivers keep
+/// some dozens of events.
 pub const EVENTS_OF_CHANGES_MAX: usize = 16;
 
-/// Bytes of one answer to SHARING IN, REPORT: some hundred lines. The rest is asked for again.
+/// Bytes of one answer to SHARING IN, REPORT: some hundred records. The rest is read with the next
+/// command.
 pub const SHARING_REPORT_BYTES: usize = 16 + 48 * 512;
 
-/// Answers of one report: clients, their locks and what they wait for are bounded at the target, and somebody has to
-/// read them.
+/// Answers that make one report: clients, their locks and waits are bounded at the target, and a
+/// person has to read them.
 pub const SHARING_REPORTS_MAX: u32 = 256;
 
 /// Bytes of one answer to GET LBA STATUS: a header and 256 runs, as many as our target tells. The caller asks again
 /// from where they end.
 pub const LBA_STATUS_BYTES: usize = 8 + 256 * 16;
 
-/// Bytes of a range that one client of a shared LUN holds alone: a block group of the unit.
+/// Bytes of the ranges of a shared LUN that one client may hold alone: a block group of the unit.
 pub const GRANT_BYTES: u64 = 1 << 20;
 
-/// What a command on a shared unit may take beyond the time for which another host can hold it up: a fence, a flush,
-/// and the command itself.
+/// Time for a command on a shared unit beyond the time for which another host can hold it up: for a
+/// fence, a flush, and the command itself.
 pub const WITHHELD_MARGIN: Duration = Duration::from_secs(5);
 
 /// The longest timeout of a command on a shared unit, whatever its target says of its own bounds.
@@ -129,5 +133,6 @@ pub const WITHHELD_TIME_MAX: Duration = Duration::from_secs(300);
 /// Ranges that are asked for at a time.
 pub const LOCKS_ASKED_MAX: usize = 16;
 
-/// How long a request for locks waits that could not be answered: the target has just started, or a table is full.
+/// Wait before a request for locks is sent again, if the target could not answer it: it has just
+/// started, or a table is full.
 pub const LOCK_RETRY_TIME: Duration = Duration::from_secs(1);

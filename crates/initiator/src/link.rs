@@ -41,9 +41,10 @@ pub(crate) struct Link {
     pub(crate) session: Session,
     pub(crate) logged_in: Option<LoggedIn>,
     pub(crate) counters: Counters,
-    /// Unit attentions and deferred errors that came while the unit was asked what it is, which it says only once.
+    /// Unit attentions and deferred errors that came while the unit's properties were read; a unit
+    /// reports each only once.
     pub(crate) heard: Vec<Sense>,
-    /// Whether, while nothing moves, its streams are looked at without the runtime.
+    /// Whether its streams are polled without the runtime while nothing moves.
     pub(crate) is_looking: bool,
     growth: Growth,
     recoveries: Recoveries,
@@ -112,12 +113,12 @@ impl Link {
         Ok(link)
     }
 
-    /// Whether answers may overtake each other, on several connections.
+    /// Whether answers may overtake each other, because there are several connections.
     pub(crate) fn is_wide(&self) -> bool {
         self.wires.len() > 1
     }
 
-    /// Where the session is.
+    /// The portal of the session.
     pub(crate) fn portal(&self) -> &Portal {
         &self.growth.portal
     }
@@ -131,7 +132,7 @@ impl Link {
         })
     }
 
-    /// Lost connections that the session went on without.
+    /// Count of lost connections that the session survived.
     pub(crate) fn recovered_count(&self) -> u64 {
         self.recoveries.done_count()
     }
@@ -151,7 +152,7 @@ impl Link {
         answer.await
     }
 
-    /// Logs out, or gives up after a while; the connection is then of no more use either way.
+    /// Logs out, or gives up after [`LOGOUT_TIMEOUT`]; either way the connection is of no more use.
     pub(crate) async fn logout(&mut self) {
         let session = &self.session;
         self.wires.retain(|wire| !matches!(wire.role, Role::Joining { .. }));
@@ -171,7 +172,7 @@ impl Link {
         self.next_completed().await
     }
 
-    /// The next command that is over.
+    /// Waits for the next command that ends.
     pub(crate) async fn next_completed(&mut self) -> Result<Completed, LinkError> {
         poll_fn(|context| {
             loop {
@@ -212,10 +213,10 @@ impl Link {
         })
     }
 
-    /// What was under way, in its order.
+    /// The commands that were under way, with their buffers, in the order in which they were sent.
     pub(crate) fn into_unfinished(self) -> Vec<(u64, block::Buffer)> {
         let Self { wires, mut session, .. } = self;
-        // They hold shares of the buffers that are being written.
+        // The wires share the buffers that are being written.
         drop(wires);
         session.take_all()
     }
@@ -233,7 +234,7 @@ impl Link {
                     has_progressed |= has_moved;
                     index += 1;
                 }
-                // What it was to become is tried again later.
+                // The connection that was being made is tried again later.
                 Err(error) if self.does_without(index, &error, now) => has_progressed = true,
                 Err(error) => return Err(error),
             }
@@ -289,12 +290,13 @@ impl Link {
         Ok(())
     }
 
-    /// A connection failed. Whether the session goes on without it.
+    /// Handles the failure of a connection. Returns whether the session goes on without it.
     fn does_without(&mut self, index: usize, error: &LinkError, now: Instant) -> bool {
         self.give_up_joining(index, error) || self.let_go(index) || self.lose(index, error, now)
     }
 
-    /// Drops a connection whose tasks others take over. False when there is nobody to do so.
+    /// Drops a connection whose tasks others take over. Returns `false` when no other connection
+    /// can.
     fn lose(&mut self, index: usize, error: &LinkError, now: Instant) -> bool {
         if self.logged_in.is_none() || !Recoveries::can_do_without(&self.session, &self.wires, index) {
             return false;
@@ -307,10 +309,10 @@ impl Link {
         true
     }
 
-    /// Goes on with what lost connections left behind.
+    /// Continues the recovery of lost connections. Returns whether there was progress.
     fn recover(&mut self, now: Instant) -> Result<bool, LinkError> {
         let mut has_progressed = false;
-        // What the target says it dropped is of no use, whatever our end of it looks like.
+        // A connection that the target says it dropped is of no use, whatever the state of our end.
         let dropped: Vec<u16> = self.wires.iter_mut().filter_map(|wire| wire.connection.poll_dropped()).collect();
         for cid in dropped {
             let is_it = |wire: &Wire| wire.connection.cid() == cid && wire.role == Role::Serving;
@@ -361,7 +363,7 @@ impl Link {
         is_gone
     }
 
-    /// Connections that logged in are put to use.
+    /// Puts connections to use that have logged in.
     fn settle_joined(&mut self) -> bool {
         let mut has_progressed = false;
         let mut index = 0;
@@ -376,7 +378,7 @@ impl Link {
                         continue;
                     };
                     let half = self.wires.remove(index);
-                    // It is there: a request half that is lost takes the session with it.
+                    // The request half is always found: losing it would have ended the session.
                     if let Some(wire) = self.wires.iter_mut().find(|wire| wire.connection.cid() == cid) {
                         wire.take_response_half(half);
                     }
@@ -405,7 +407,7 @@ impl Link {
         let target_count = self.growth.target_count();
         let mut has_progressed = self.shrink(target_count);
         let is_joining = self.wires.iter().any(|wire| matches!(wire.role, Role::Joining { .. }));
-        // The target may count one that is lost among those it allows.
+        // The target may still count a lost connection among those it allows.
         if is_joining || !self.recoveries.is_empty() || !self.growth.is_idle(context) {
             return has_progressed;
         }
@@ -413,7 +415,7 @@ impl Link {
         let mut serving = self.wires.iter().filter(|wire| wire.role == Role::Serving);
         let unsplit = serving.find(|wire| is_splitting && !wire.connection.is_split());
         if let Some(wire) = unsplit {
-            // Everything asked there must have been answered first.
+            // Every command that was sent there must have been answered first.
             if session.load(wire.connection.cid()).commands == 0 && wire.connection.is_transmit_empty() {
                 self.growth.open(Some(wire.connection.cid()));
                 has_progressed = true;
@@ -471,7 +473,7 @@ impl Link {
         wire
     }
 
-    /// Drives the session until an event is the one waited for; others are dropped.
+    /// Drives the session until `pick` takes an event; other events are dropped.
     async fn until<T>(&mut self, mut pick: impl FnMut(Event) -> Option<T>) -> Result<T, LinkError> {
         poll_fn(|context| {
             loop {

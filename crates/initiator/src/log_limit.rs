@@ -1,11 +1,12 @@
-//! Says the same thing once in a while only: lines of one kind of failure, and how many were left out.
+//! A limit on log lines about the same kind of failure: one in a while, with a count of those left
+//! out.
 
 use base::clock::Instant;
 use block::ErrorKind;
 
 use crate::limits::FAILURE_LOG_INTERVAL;
 
-/// Lines about one subject.
+/// The limit for one subject.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit {
     last: Option<(ErrorKind, Instant)>,
@@ -13,7 +14,8 @@ pub(crate) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Whether a failure of this kind is said now: then, how many were not since the last one that was.
+    /// Whether a failure of this kind is logged now. If so, returns how many were left out since
+    /// the last logged one.
     pub(crate) fn admit(&mut self, kind: ErrorKind, now: Instant) -> Option<u64> {
         let is_old = |(last, at): &(ErrorKind, Instant)| *last == kind && now.since(*at) < FAILURE_LOG_INTERVAL;
         if self.last.as_ref().is_some_and(is_old) {

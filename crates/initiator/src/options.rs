@@ -19,19 +19,19 @@ use iscsi::url::{Portal, Url};
 
 use crate::limits::{CONNECTIONS_MAX, RECONNECT_WAIT_MAX, RECONNECT_WAIT_MIN, RETAIN_SECONDS};
 
-/// Names and secrets of both ends.
+/// CHAP names and secrets of both ends.
 #[derive(Clone, Debug)]
 pub struct ChapCredentials {
-    /// What we prove to the target.
+    /// The initiator's name and secret, proved to the target.
     pub own: Credentials,
-    /// What the target must prove to us, for mutual authentication.
+    /// The target's name and secret, which the target must prove, for mutual authentication.
     pub target: Option<Credentials>,
 }
 
-/// Everything about an attachment. [`InitiatorOptions::for_url`] fills in what is sensible.
+/// All options of an attachment. [`InitiatorOptions::for_url`] fills in sensible values.
 #[derive(Clone)]
 pub struct InitiatorOptions {
-    /// Where the target listens.
+    /// The portal of the target.
     pub portal: Portal,
     /// Its iSCSI name.
     pub target: String,
@@ -56,12 +56,13 @@ pub struct InitiatorOptions {
     pub error_recovery_level: u8,
     /// Whether requests and responses go over connections of their own, where the target can do that.
     pub split: bool,
-    /// Whether other sessions lead to the LUN through other target ports. What this one's port refuses because it is in
-    /// standby or unavailable then fails with `NoAccess` at once, to be tried there, instead of waiting here.
+    /// Whether other sessions lead to the LUN through other target ports. A request that this
+    /// session's port refuses because it is in standby or unavailable then fails with `NoAccess` at
+    /// once, to be tried on another path.
     pub has_other_paths: bool,
-    /// Whether it is one of several hosts that use the LUN at once, and keeps what it reads: see
-    /// [`Device::copies`](block::Device::copies). Then nothing that was written is written again after a lost session:
-    /// it ends with an unknown outcome.
+    /// Whether it is one of several hosts that use the LUN at once, and caches what it reads: see
+    /// [`Device::copies`](block::Device::copies). Then no write is issued again after a lost
+    /// session: its outcome is unknown.
     pub is_shared: bool,
     /// How long a command may take before it is aborted.
     pub command_timeout: Duration,
@@ -75,7 +76,7 @@ pub struct InitiatorOptions {
     pub keepalive_interval: Duration,
     /// Silence after a ping that means the target is gone.
     pub keepalive_timeout: Duration,
-    /// How long the LUN may be away before requests fail; it is looked for all the same.
+    /// How long the LUN may be unreachable before requests fail. Reconnecting is tried beyond that.
     pub replacement_timeout: Duration,
     /// Wait before the second attempt to reconnect; doubled with each further one. The first is made at once.
     pub reconnect_wait_min: Duration,
@@ -90,13 +91,12 @@ pub struct InitiatorOptions {
     pub busy_poll: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Where sizes of PDUs are counted, those of all connections, one after the other and at once. Keep a share of it
-    /// to look.
+    /// Counts the sizes of PDUs of all connections together. Keep a clone of it to read the counts.
     pub pdu_sizes: Arc<PduSizes>,
 }
 
 impl InitiatorOptions {
-    /// The options for a LUN somewhere.
+    /// The options for a LUN of a target.
     pub fn new(portal: Portal, target: impl Into<String>, lun: u16) -> Self {
         Self {
             portal,
@@ -150,12 +150,12 @@ impl InitiatorOptions {
             login_timeout: self.login_timeout,
             keepalive_interval: self.keepalive_interval,
             keepalive_timeout: self.keepalive_timeout,
-            // Whoever wants commands to end soon does not wait longer for their aborts.
+            // A user who wants short command timeouts does not want longer ones for aborts.
             task_management_timeout: self.task_management_timeout.min(self.command_timeout),
         }
     }
 
-    /// What one login says. Challenges are drawn anew for each.
+    /// The parameters of one login. Challenges are drawn anew for each.
     pub(crate) fn login(&self, isid: Isid, is_discovery: bool) -> Result<LoginConfig, Error> {
         let digests = |is_wanted: bool| match is_wanted {
             true => vec![Digest::Crc32c],
@@ -177,7 +177,7 @@ impl InitiatorOptions {
             cid: 0,
             answers_for: None,
             offer: Offer {
-                // What may be added while it runs counts, too.
+                // Connections that may be added while the session runs count, too.
                 max_connections: CONNECTIONS_MAX * if self.split { 2 } else { 1 },
                 private: self.private_offers(is_discovery),
                 header_digest: digests(self.header_digest),
@@ -195,7 +195,7 @@ impl InitiatorOptions {
         split.into_iter().chain((self.is_shared && !is_discovery).then(sharing::private_offer)).collect()
     }
 
-    /// What proves that two sessions are of one client.
+    /// The random key that shows that two sessions belong to one client.
     pub(crate) fn sharing_key() -> Result<[u8; 16], Error> {
         let mut key = [0; 16];
         fill_random(&mut key)?;

@@ -6,8 +6,8 @@
 //!    └───────────────┘
 //! ```
 //!
-//! Everything that does not get on within its time loses the session, which is what would have happened without
-//! recovery.
+//! A recovery that is not over by its deadline loses the session, which is what would happen
+//! without recovery.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -61,12 +61,13 @@ impl Recoveries {
         self.under_way.is_empty()
     }
 
-    /// Lost connections whose tasks went on elsewhere.
+    /// Count of lost connections whose tasks other connections took over.
     pub(crate) fn done_count(&self) -> u64 {
         self.done_count
     }
 
-    /// Whether the session outlives the loss of `wires[index]`: others serve, and the level is such.
+    /// Whether the session survives the loss of `wires[index]`: other connections serve, and the
+    /// error recovery level allows it.
     pub(crate) fn can_do_without(session: &Session, wires: &[Wire], index: usize) -> bool {
         let level = session.negotiated().error_recovery_level;
         let is_member = wires.get(index).is_some_and(|wire| !matches!(wire.role, Role::Joining { .. }));
@@ -74,7 +75,7 @@ impl Recoveries {
         is_member && others > 0 && level >= CONNECTION_RECOVERY_LEVEL_MIN
     }
 
-    /// A connection is gone.
+    /// Begins the recovery of a lost connection.
     pub(crate) fn begin(&mut self, now: Instant, cid: u16) {
         self.under_way.push(Recovery { cid, stage: Stage::Asking, deadline: now + RECOVERY_TIMEOUT });
     }
@@ -88,7 +89,7 @@ impl Recoveries {
         self.under_way.iter().map(due).min()
     }
 
-    /// Takes every step that can be taken now. Whether one was.
+    /// Takes every step that can be taken now. Returns whether there was one.
     ///
     /// # Errors
     /// The session cannot go on.

@@ -12,7 +12,8 @@ use crate::shared::{Incoming, Shared};
 use crate::status::Status;
 use crate::told_changes;
 
-/// A logical unit behind an iSCSI session. Its [`Driver`](crate::Driver) does the work.
+/// A logical unit that is reached through an iSCSI session. Its [`Driver`](crate::Driver) does the
+/// work.
 pub struct RemoteLun {
     place: String,
     shared: Arc<Shared>,
@@ -27,14 +28,15 @@ impl RemoteLun {
         &self.shared
     }
 
-    /// Tells those above that others have changed these bytes: copies of them are void.
+    /// Notifies the layers above that other hosts have changed these bytes: copies of them are
+    /// void.
     pub fn invalidate(&self, ranges: &[ByteRange]) {
         let size_bytes = self.geometry().size_bytes;
         let told = ranges.iter().filter_map(|&range| told_changes::within(range, size_bytes));
         told_changes::publish(&self.shared.events, told.collect(), size_bytes);
     }
 
-    /// `iscsi://...`.
+    /// The URL of the LUN, `iscsi://...`.
     pub fn place(&self) -> &str {
         &self.place
     }
@@ -44,8 +46,8 @@ impl RemoteLun {
         self.shared.view().status.clone()
     }
 
-    /// By which times and bounds several hosts may use the LUN at once; `None` where they may not, or nobody keeps them
-    /// apart.
+    /// The times and bounds for hosts that share the LUN; `None` where it cannot be shared, or the
+    /// target does not coordinate the hosts.
     pub fn sharing_support(&self) -> Option<Support> {
         self.shared.view().sharing
     }
@@ -76,8 +78,9 @@ impl RemoteLun {
         receiver.await.map_err(stopped)?
     }
 
-    /// How often the target said that its list of LUNs has changed (REPORTED LUNS DATA HAS CHANGED), while this LUN was
-    /// used: whoever wants to know which there are asks again. What changes while there is no session is not told.
+    /// Counts how often the target reported that its list of LUNs has changed (REPORTED LUNS DATA
+    /// HAS CHANGED) in a session of this LUN. A receiver that needs the list reads it again.
+    /// Changes while there is no session are not counted.
     pub fn lun_list_changes(&self) -> watch::Receiver<u64> {
         self.shared.lun_list_changes()
     }
@@ -94,12 +97,13 @@ impl RemoteLun {
         self.shared.request_reconnect();
     }
 
-    /// Answers what has been submitted, flushes what the LUN might lose, logs out. Returns when the driver has ended.
+    /// Answers what has been submitted, flushes the LUN's cache and logs out. Returns when the
+    /// driver has ended.
     ///
     /// # Errors
-    /// Writes that were acknowledged may not be durable, and no flush has told of it: the flush failed, or an earlier
-    /// one of which nobody was told; or the LUN could not be reached any more. The error is that of the flush,
-    /// `OutcomeUnknown` where there was none.
+    /// Acknowledged writes may not be durable, and no flush of a client has reported that: the last
+    /// flush or an earlier flush of our own failed, or the LUN could not be reached. The error is
+    /// that of the flush, `OutcomeUnknown` where there was none.
     pub async fn close(&self) -> Result<(), Error> {
         self.shared.close(&self.place);
         poll_fn(|context| self.shared.poll_stopped(context)).await

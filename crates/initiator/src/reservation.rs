@@ -1,8 +1,9 @@
-//! Persistent reservations (SPC-4 5.12): hosts that share a LUN keep each other out.
+//! Persistent reservations (SPC-4 5.12), by which hosts that share a LUN exclude each other.
 //!
-//! Nothing here is remembered or done again by itself: a reservation belongs to whoever asked for it, and the LUN keeps
-//! it over lost sessions. PERSISTENT RESERVE OUT is issued again only where the unit says that it did not begin with
-//! it; after a lost session its outcome is unknown, and [`RemoteLun::reservation`] tells.
+//! This module keeps no state: a reservation belongs to the I_T nexus that made it, and the LUN
+//! keeps it over lost sessions. PERSISTENT RESERVE OUT is issued again only where the unit reports
+//! that it did not begin it; after a lost session its outcome is unknown, and
+//! [`RemoteLun::reservation`] shows it.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::persistent_reservation::{
@@ -29,13 +30,13 @@ pub struct Keys {
 pub struct Reservation {
     /// PRGENERATION.
     pub generation: u32,
-    /// Who holds it, and how.
+    /// Its holder's key and its type; `None` where there is no reservation.
     pub held: Option<ReservationData>,
 }
 
-/// All methods fail with `ReservationConflict` where the key is not the registered one or somebody else holds the
-/// reservation, `Unsupported` where the LUN has no persistent reservations, `OutcomeUnknown` when the session was lost
-/// before the answer.
+/// All methods fail with `ReservationConflict` where the key is not the registered one or another
+/// nexus holds the reservation, `Unsupported` where the LUN has no persistent reservations,
+/// `OutcomeUnknown` when the session was lost before the answer.
 impl RemoteLun {
     /// Registers `new_key` in place of `key`, zero when none is registered; `new_key` zero unregisters. With
     /// `is_persistent` registrations outlive the target's power, where it can do that.

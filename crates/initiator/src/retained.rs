@@ -16,19 +16,19 @@ use block::{Buffer, BufferPool, ByteRange};
 
 use crate::limits::RETAINED_ENTRIES_MAX;
 
-/// What is to be written again.
+/// The content of a retained write, for writing it again.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// These bytes.
+    /// Write these bytes.
     Bytes(Arc<Buffer>, Range<usize>),
-    /// Zeroes; whether the space may be given back.
+    /// Make zeroes; whether the space may be given back.
     Zeroes { may_discard: bool },
     /// No content in particular: the bytes were discarded.
     Discarded,
 }
 
 impl Content {
-    /// The part that belongs to `part` of `whole`.
+    /// The content of `part`, where this is the content of `whole`.
     fn slice(&self, whole: ByteRange, part: ByteRange) -> Self {
         match self {
             Self::Bytes(buffer, range) => {
@@ -43,12 +43,12 @@ impl Content {
 #[derive(Debug)]
 struct Entry {
     length: u64,
-    /// When it was completed; a flush covers those before its mark.
+    /// Its place in the order of completion; a flush covers entries before its mark.
     sequence: u64,
     content: Content,
 }
 
-/// All changes since the last flush.
+/// The changes since the last flush.
 pub(crate) struct Retained {
     pool: BufferPool,
     bytes_max: usize,
@@ -62,7 +62,7 @@ impl Retained {
         Self { pool: BufferPool::new(bytes_max), bytes_max, entries: BTreeMap::new(), sequence_next: 0 }
     }
 
-    /// Room for a copy, or `None` until a flush made some.
+    /// Reserves room for a copy; `None` when there is no room before a flush.
     pub(crate) fn reserve(&self, length: usize) -> Option<Buffer> {
         self.pool.try_acquire(length)
     }
@@ -77,7 +77,7 @@ impl Retained {
         self.pool.bytes_out() > self.bytes_max / 2 || self.entries.len() > RETAINED_ENTRIES_MAX
     }
 
-    /// Whether nothing more may be changed before a flush has ended. Copies have a bound of their own.
+    /// Whether no change may be added before a flush has ended. Copies have a bound of their own.
     pub(crate) fn is_full(&self) -> bool {
         self.entries.len() >= 2 * RETAINED_ENTRIES_MAX
     }
@@ -91,14 +91,14 @@ impl Retained {
         self.entries.len()
     }
 
-    /// Whether any byte of `range` would be written again.
+    /// Whether any byte of `range` is retained.
     pub(crate) fn overlaps(&self, range: ByteRange) -> bool {
         let before = self.entries.range(..range.offset).next_back();
         let inside = self.entries.range(range.offset..range.end().max(range.offset)).next();
         before.into_iter().chain(inside).any(|(offset, entry)| overlaps(*offset, entry, range))
     }
 
-    /// A mutation is complete, and volatile.
+    /// Retains a completed mutation that is not durable.
     pub(crate) fn insert(&mut self, range: ByteRange, content: Content) {
         self.supersede(range);
         if !range.is_empty() {
@@ -108,7 +108,7 @@ impl Retained {
         self.sequence_next += 1;
     }
 
-    /// These bytes were made durable by something else, or are about to be inserted anew.
+    /// Removes these bytes: they were made durable otherwise, or are about to be inserted anew.
     pub(crate) fn supersede(&mut self, range: ByteRange) {
         let first = self.entries.range(..range.offset).next_back().map(|(offset, _)| *offset);
         let overlapping: Vec<u64> = first
@@ -134,7 +134,7 @@ impl Retained {
         self.sequence_next
     }
 
-    /// A flush that was sent at `mark` is complete.
+    /// Releases what a completed flush covers, which was sent at `mark`.
     pub(crate) fn release(&mut self, mark: u64) {
         self.entries.retain(|_, entry| entry.sequence >= mark);
     }
@@ -157,7 +157,7 @@ mod tests {
 
     const SIZE: usize = 256;
 
-    /// Each byte says of which write it is, and where in it.
+    /// A content whose bytes show which write they are of, and their position in it.
     fn bytes(fill: u8, length: usize) -> Content {
         Content::Bytes(Arc::new(Buffer::copy_of(&written(fill, length))), 0..length)
     }
@@ -166,7 +166,8 @@ mod tests {
         (0..length).map(|at| fill.wrapping_add(3 * at as u8)).collect()
     }
 
-    /// What a device of zeroes would hold after everything is written again. Discarded bytes read as 0xdd.
+    /// The content of a device of zeroes after every retained write is replayed. Discarded bytes
+    /// read as 0xdd.
     fn replayed(retained: &Retained) -> [u8; SIZE] {
         let mut device = [0; SIZE];
         for (range, content) in retained.all() {

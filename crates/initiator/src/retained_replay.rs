@@ -1,9 +1,9 @@
-//! Retained writes that are written again, after a unit lost what it had not made durable: which are still to leave,
-//! and when.
+//! The replay: retained writes that are written again after a unit lost its cache. Which are still
+//! to be sent, and when.
 //!
-//! A few are under way at a time, in the order in which they were made. A replay that the unit interrupts, by losing
-//! its cache once more, begins again from its start, later and later, and is given up when it did not come to its end
-//! for as long as requests have.
+//! A few are under way at a time, in the order in which they were made. A replay that is
+//! interrupted because the unit loses its cache once more starts again from the beginning, after
+//! longer and longer waits. It is given up when it has not ended within the replacement timeout.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::retained::Content;
 /// When a replay that was interrupted may begin again.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// Since when it has not come to its end.
+    /// When the first attempt began.
     since: Instant,
     from: Instant,
     /// The wait before it begins the next time.
@@ -28,13 +28,13 @@ struct Pace {
 pub(crate) struct Replay {
     waiting: VecDeque<(ByteRange, Content)>,
     under_way: usize,
-    /// `None` when nothing is written again.
+    /// `None` while there is no replay.
     pace: Option<Pace>,
 }
 
 impl Replay {
-    /// Begins with all of `retained`, once more if one has not come to its end. False when that went on for `time_max`:
-    /// then nothing is written again.
+    /// Starts the replay of all of `retained`, or starts it again if it was interrupted. Returns
+    /// `false`, and writes nothing, when the attempts have gone on for `time_max`.
     pub(crate) fn start(&mut self, retained: Vec<(ByteRange, Content)>, now: Instant, time_max: Duration) -> bool {
         self.waiting = retained.into();
         let Some(pace) = self.pace.as_mut().filter(|_| !self.waiting.is_empty()) else {
@@ -55,7 +55,7 @@ impl Replay {
         false
     }
 
-    /// The next one that may leave now. It is under way then.
+    /// The next write that may be sent now; it then counts as under way.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(ByteRange, Content)> {
         if self.under_way >= REPLAY_DEPTH || self.pace.is_some_and(|pace| pace.from > now) {
             return None;
@@ -65,7 +65,7 @@ impl Replay {
         Some(next)
     }
 
-    /// A retained write has ended.
+    /// Notes that a replayed write has ended.
     pub(crate) fn end_one(&mut self) {
         self.give_up_one();
         if !self.is_under_way() {
@@ -73,22 +73,23 @@ impl Replay {
         }
     }
 
-    /// One of those under way is not waited for: the replay is about to begin again.
+    /// Forgets one write under way: the replay is about to start again.
     pub(crate) fn give_up_one(&mut self) {
         self.under_way -= 1;
     }
 
-    /// Whether something is still to be written again.
+    /// Whether a write is still to be sent again, or under way.
     pub(crate) fn is_under_way(&self) -> bool {
         !self.waiting.is_empty() || self.under_way > 0
     }
 
-    /// When the next one may leave, where that is later than `now`.
+    /// When the next write may be sent, where that is later than `now`.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
         self.pace.map(|pace| pace.from).filter(|from| *from > now)
     }
 
-    /// The session is lost: all that is retained is begun with in the next.
+    /// Ends the replay: the session is lost, and the next session starts another with all that is
+    /// retained.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,5 +1,5 @@
-//! What a [`RemoteLun`](crate::RemoteLun) and its driver share: the requests on their way in, and the state on its way
-//! out.
+//! The state that a [`RemoteLun`](crate::RemoteLun) and its driver share: incoming requests, and
+//! the published status.
 //!
 //! Three mutexes, never held together: `inbox` (requests, the driver's waker), `view` (geometry, identity, status) and
 //! `member` (the client of a shared LUN). Sections are short and never await.
@@ -29,7 +29,7 @@ pub(crate) enum Incoming {
 }
 
 impl Incoming {
-    /// The answer is an error.
+    /// Answers the request with an error.
     pub(crate) fn refuse(self, error: Error) {
         match self {
             Self::Request(request, sender) => sender.complete(request.fail(error)),
@@ -44,11 +44,11 @@ pub(crate) struct Shared {
     pub(crate) taken: TakenMarks,
     /// Connections or pairs that the user wants.
     wanted: Arc<AtomicU16>,
-    /// How often the target said that its list of LUNs has changed.
+    /// How often the target reported that its list of LUNs has changed.
     lun_list_changes: watch::Sender<u64>,
     inbox: Mutex<Inbox>,
     view: Mutex<View>,
-    /// Of a LUN that several hosts share. Only the driver asks it anything that takes long.
+    /// The client of a shared LUN. Only the driver calls methods of it that take long.
     member: Option<Mutex<Member>>,
     copies: Option<Copies>,
 }
@@ -56,9 +56,9 @@ pub(crate) struct Shared {
 /// Guarded by `Shared::inbox`.
 struct Inbox {
     incoming: VecDeque<Incoming>,
-    /// Requests that the driver had when it looked last.
+    /// Count of requests that the driver had when it last received some.
     taken: usize,
-    /// The error that further requests get.
+    /// The error of further requests.
     refusal: Option<Error>,
     is_closing: bool,
     is_stopped: bool,
@@ -75,9 +75,9 @@ pub(crate) struct View {
     pub(crate) geometry: Geometry,
     pub(crate) identity: Identity,
     pub(crate) status: Status,
-    /// What the target tells of changes by others.
+    /// How the target reports changes by others; `None` where it does not.
     pub(crate) change_marks: Option<Support>,
-    /// By which times and bounds hosts share it, where they may.
+    /// The times and bounds for hosts that share the LUN; `None` where they may not.
     pub(crate) sharing: Option<scsi::sharing::Support>,
 }
 
@@ -128,7 +128,7 @@ impl Shared {
         self.copies.as_ref()
     }
 
-    /// Hands something to the driver, or refuses it.
+    /// Hands a request to the driver, or refuses it.
     pub(crate) fn send(&self, incoming: Incoming) {
         let mut inbox = lock(&self.inbox);
         let refusal = match &inbox.refusal {
@@ -151,7 +151,8 @@ impl Shared {
         }
     }
 
-    /// What has come in, for the driver, which is woken by the next, and has `under_way` others.
+    /// Moves what has come in to `into`. The driver, which has `under_way` other requests, is woken
+    /// by the next one.
     pub(crate) fn receive(&self, context: &Context<'_>, under_way: usize, into: &mut VecDeque<Incoming>) {
         let mut inbox = lock(&self.inbox);
         into.append(&mut inbox.incoming);
@@ -161,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// The target's list of LUNs has changed.
+    /// Counts that the target's list of LUNs has changed.
     pub(crate) fn note_lun_list_change(&self) {
         self.lun_list_changes.send_modify(|count| *count += 1);
     }
@@ -189,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// Whether that was asked for since the last call.
+    /// Whether a reconnect was requested since the last call.
     pub(crate) fn take_reconnect_request(&self) -> bool {
         std::mem::take(&mut lock(&self.inbox).is_reconnect_requested)
     }
@@ -198,7 +199,8 @@ impl Shared {
         lock(&self.inbox).is_closing
     }
 
-    /// From now on requests get this error; `None` lets them in again, unless the device is closed.
+    /// Sets the error of all further requests; `None` accepts them again, unless the device is
+    /// closed.
     pub(crate) fn set_refusal(&self, refusal: Option<Error>) {
         let mut inbox = lock(&self.inbox);
         if !inbox.is_closing && !inbox.is_stopped {
@@ -217,12 +219,12 @@ impl Shared {
         }
     }
 
-    /// The driver leaves something acknowledged behind that may be lost.
+    /// Notes that the driver leaves acknowledged data behind that may be lost.
     pub(crate) fn note_possible_loss(&self, error: Error) {
         lock(&self.inbox).possible_loss = Some(error);
     }
 
-    /// Ready when the driver has ended: with what it left behind.
+    /// Ready when the driver has ended, with the error of acknowledged data that may be lost.
     pub(crate) fn poll_stopped(&self, context: &Context<'_>) -> Poll<Result<(), Error>> {
         let mut inbox = lock(&self.inbox);
         if inbox.is_stopped {
@@ -232,7 +234,7 @@ impl Shared {
         Poll::Pending
     }
 
-    /// The driver has ended: nothing is answered any more.
+    /// Notes that the driver has ended: no request is answered any more.
     pub(crate) fn stop(&self, place: &str) {
         let mut inbox = lock(&self.inbox);
         inbox.is_stopped = true;

@@ -1,4 +1,4 @@
-//! What an attachment says about itself.
+//! The status of an attachment.
 
 use std::time::Duration;
 
@@ -14,15 +14,16 @@ pub enum State {
     /// The session carries requests.
     #[default]
     Online,
-    /// The session is there again; what was not durable is written once more, and requests wait.
+    /// The session is back; what was not durable is being written again, and requests wait.
     Replaying,
-    /// There is no session; requests wait while one is looked for.
+    /// There is no session; requests wait while reconnecting is tried.
     Reconnecting,
-    /// There has been no session for longer than the replacement timeout; requests fail while one is looked for.
+    /// There has been no session for longer than the replacement timeout; requests fail while
+    /// reconnecting is tried.
     Failing,
-    /// Something else answers at the LUN's place. Nothing is sent there any more.
+    /// Another device answers in the LUN's place. No more commands are sent there.
     Replaced,
-    /// It was one of several hosts that share the LUN, and was fenced. Nothing is sent there any more.
+    /// This host shared the LUN with others and was fenced. No more commands are sent there.
     Fenced,
     /// It was closed.
     Closed,
@@ -41,8 +42,8 @@ pub struct Status {
     /// Its portal group, where the target said it: sessions by the same name through portals of one group are one
     /// session.
     pub portal_group_tag: Option<u16>,
-    /// What went wrong last: what ended a session or an attempt to get one, or what the LUN failed a request with. It
-    /// stays when things are well again.
+    /// The last error: of a session, of an attempt to get one, or of a request that the LUN failed.
+    /// It stays after recovery.
     pub last_error: Option<String>,
     /// Sessions so far.
     pub session_count: u64,
@@ -74,13 +75,14 @@ pub struct Status {
     pub retained_changes: usize,
     /// Connections that were lost while their session went on.
     pub connections_recovered: u64,
-    /// Bytes that others changed while there was no session, as far as the target tells; copies of them above are void.
+    /// Bytes that other hosts changed while there was no session, where the target records that;
+    /// copies above were dropped.
     pub changed_by_others_bytes: u64,
     /// TCP connections of the session.
     pub connections: usize,
     /// Of these, halves of split pairs.
     pub split_connections: usize,
-    /// Its part as one of several hosts that share the LUN; `None` where it is the only one.
+    /// The status as one of several hosts that share the LUN; `None` where it is not shared.
     pub sharing: Option<SharingStatus>,
     /// The values in force.
     pub negotiated: Option<Negotiated>,

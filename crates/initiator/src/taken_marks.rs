@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct TakenMarks(Mutex<BTreeMap<[u8; 16], Tokens>>);
 
-/// The tokens that a mark may have at its target: one, or more while another is on its way there. The last is the one
-/// it is given.
+/// The tokens that a mark may have at its target: one, or several while a newer one is on its way.
+/// The last is the newest.
 #[derive(Clone, Debug)]
 pub(crate) struct Tokens(pub(crate) Vec<u64>);
 

@@ -1,10 +1,11 @@
-//! What others changed, told as events of the device.
+//! Changes by other hosts, published as events of the device.
 
 use block::{ByteRange, Event, EventHub};
 
 use crate::limits::EVENTS_OF_CHANGES_MAX;
 
-/// Tells of changes by others: one by one, or all at once where a receiver would not keep so many.
+/// Publishes changes by others: one by one, or as one event where a receiver would not keep so
+/// many.
 pub(crate) fn publish(events: &EventHub, changed: Vec<ByteRange>, size_bytes: u64) {
     if changed.len() > EVENTS_OF_CHANGES_MAX {
         events.publish(&Event::Invalidated(ByteRange { offset: 0, length: size_bytes }));
@@ -13,7 +14,7 @@ pub(crate) fn publish(events: &EventHub, changed: Vec<ByteRange>, size_bytes: u6
     changed.into_iter().for_each(|range| events.publish(&Event::Invalidated(range)));
 }
 
-/// The device's own size bounds what was told.
+/// `range` cut to the size of the device; `None` where nothing is left of it.
 pub(crate) fn within(range: ByteRange, size_bytes: u64) -> Option<ByteRange> {
     let end = range.offset.saturating_add(range.length).min(size_bytes);
     let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;

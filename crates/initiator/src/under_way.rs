@@ -1,8 +1,9 @@
 //! Commands under way, in the order in which they were sent, which is the order of their CmdSNs.
 //!
-//! A unit that lost its cache, or got one, tells the first command that it takes afterwards, and no other. Over one
-//! connection that answer comes before those of later commands; over several it may come after them. So there an answer
-//! that says something of the cache counts only when every command that was sent before has been answered.
+//! A unit that lost its cache, or got one, reports that with the first command that it handles
+//! afterwards, and no other. On one connection that answer comes before those of later commands; on
+//! several it may come after them. So there an answer that depends on the cache counts only when
+//! every command sent before it has been answered.
 
 use std::collections::VecDeque;
 
@@ -11,13 +12,13 @@ use std::collections::VecDeque;
 pub(crate) struct UnderWay {
     /// The number of the oldest command that is not answered, or of the next one.
     first: u64,
-    /// Of each from the first on, whether it is answered.
+    /// For each command from `first` on, whether it is answered.
     is_answered: VecDeque<bool>,
     count: usize,
 }
 
 impl UnderWay {
-    /// A command is sent: its number.
+    /// Counts a command as sent. Returns its number.
     pub(crate) fn send(&mut self) -> u64 {
         let number = self.next();
         self.is_answered.push_back(false);
@@ -30,7 +31,7 @@ impl UnderWay {
         self.first + self.is_answered.len() as u64
     }
 
-    /// A command is answered.
+    /// Notes that a command is answered.
     pub(crate) fn answer(&mut self, number: u64) {
         let index = number.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         let Some(is_answered) = index.and_then(|index| self.is_answered.get_mut(index)) else { return };
@@ -51,7 +52,7 @@ impl UnderWay {
         self.count
     }
 
-    /// The session is lost, and with it all answers.
+    /// Forgets all commands: the session is lost.
     pub(crate) fn clear(&mut self) {
         self.first += self.is_answered.len() as u64;
         self.is_answered.clear();

@@ -1,7 +1,8 @@
 //! Identity, size and capabilities of a logical unit, as read when a session begins.
 //!
-//! TEST UNIT READY first, until the unit attentions of the new nexus are taken; then INQUIRY, the VPD pages, READ
-//! CAPACITY and the caching page. A page that a unit does not have leaves the standard's silence in its place.
+//! TEST UNIT READY first, until the unit attentions of the new nexus are taken; then INQUIRY, the
+//! VPD pages, READ CAPACITY and the caching page. For a page that a unit does not have the
+//! standard's defaults count.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::link::Link;
 use crate::options::InitiatorOptions;
 use crate::verdict::{Attention, attention, is_without_access};
 
-/// A logical unit as commands need it.
+/// The properties of a logical unit that commands need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// LUN field.
@@ -34,26 +35,27 @@ pub(crate) struct Unit {
     pub(crate) geometry: Geometry,
     /// DPOFUA: the FUA bit is honoured.
     pub(crate) has_fua: bool,
-    /// It has no write cache at present, and another host may switch one on, with commands of ours in flight.
+    /// Whether it has no write cache at present, and another host may switch one on while our
+    /// commands are under way.
     pub(crate) may_get_cache: bool,
     /// Whether the sixteen-byte READ CAPACITY answered; then READ(16) and the like do as well.
     pub(crate) has_sixteen: bool,
     /// Bytes one READ or WRITE may move.
     pub(crate) command_bytes_max: u32,
-    /// WRITE SAME(16): blocks at once, `None` where it is not to be used.
+    /// Most blocks of one WRITE SAME(16); `None` where it is not to be used.
     pub(crate) write_same_blocks_max: Option<u64>,
-    /// Whether GET LBA STATUS is worth asking: holes read as zeroes.
+    /// Whether GET LBA STATUS is of use: holes read as zeroes.
     pub(crate) has_lba_status: bool,
     /// Whether WRITE SAME may unmap and still give zeroes.
     pub(crate) write_same_unmaps: bool,
     pub(crate) unmap: Option<UnmapLimits>,
-    /// Whether it tells what others change.
+    /// How it reports changes by others; `None` where it does not.
     pub(crate) change_marks: Option<Support>,
-    /// Whether several hosts may use it at once, coherently.
+    /// The bounds for hosts that share it coherently; `None` where it cannot be shared.
     pub(crate) sharing: Option<sharing::Support>,
 }
 
-/// How much one UNMAP may ask for.
+/// The limits of one UNMAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnmapLimits {
     /// Blocks of all its descriptors.
@@ -89,7 +91,7 @@ const CHANGEABLE_VALUES: u8 = 1;
 /// Bytes moved by a command that ended well, or the sense data of one that did not.
 type Answer = Result<Vec<u8>, Sense>;
 
-/// Asks one logical unit, alone on its link.
+/// Reads the properties of one logical unit. No other command is under way on the link.
 pub(crate) struct Probe<'a> {
     link: &'a mut Link,
     options: &'a InitiatorOptions,
@@ -104,7 +106,7 @@ impl<'a> Probe<'a> {
         Ok(Self { link, options, lun })
     }
 
-    /// Reads everything, and begins again when the unit changes or loses something meanwhile.
+    /// Reads all properties, and starts again when the unit reports a change or a loss meanwhile.
     pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
         for _ in 0..ATTEMPTS_MAX {
             self.check_presence().await?;
@@ -119,7 +121,7 @@ impl<'a> Probe<'a> {
         Err(self.failed("it never stays the same"))
     }
 
-    /// Reads what a unit is that is ready.
+    /// Reads the properties of a unit that is ready.
     async fn look(&mut self) -> Result<Unit, LinkError> {
         let identity = self.identity().await?;
         let (capacity, has_sixteen) = self.capacity().await?;
@@ -174,7 +176,7 @@ impl<'a> Probe<'a> {
         })
     }
 
-    /// Asks for a vendor's page only where it is listed.
+    /// Reads a vendor's page, only where it is listed.
     async fn listed_page<T>(
         &mut self,
         listed: &[u8],
@@ -187,7 +189,7 @@ impl<'a> Probe<'a> {
         Ok(self.page(page, parse).await?.flatten())
     }
 
-    /// INQUIRY answers for every LUN, and says whether anything is there (SPC-4 6.6.2).
+    /// Checks by INQUIRY, which succeeds for every LUN, that there is a unit (SPC-4 6.6.2).
     async fn check_presence(&mut self) -> Result<(), LinkError> {
         let cdb = Cdb::Inquiry { is_vpd: false, page: 0, allocation_length: 96 };
         let absent = || {
@@ -224,7 +226,7 @@ impl<'a> Probe<'a> {
     async fn await_readiness(&mut self) -> Result<(), LinkError> {
         match self.ask(&Cdb::TestUnitReady, 0).await? {
             Ok(_) => Ok(()),
-            // It is there, and can say who it is.
+            // The unit exists, and can report its identity.
             Err(sense) if is_without_access(&sense) => Ok(()),
             Err(sense) => {
                 Err(LinkError::Unit(sense_error(&sense, &format!("waiting for {} to be ready", self.options.place()))))
@@ -236,7 +238,7 @@ impl<'a> Probe<'a> {
         let serial = self.page(vpd::page::UNIT_SERIAL_NUMBER, vpd::parse_unit_serial_number).await?;
         let names = self.page(vpd::page::DEVICE_IDENTIFICATION, vpd::parse_device_identification).await?;
         let unit = best_designator(&names.unwrap_or_default()).unwrap_or_else(|| unnamed(self.options.lun));
-        // Whoever writes the target's name otherwise means the same unit.
+        // Another spelling of the target's name means the same unit.
         Ok(Identity { target: name::folded(&self.options.target), unit, serial: serial.unwrap_or_default() })
     }
 
@@ -260,8 +262,8 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// The caching page, or a mask of what can be changed there. A unit that has no caching page has no cache, as far
-    /// as it says.
+    /// The caching page, or its mask of changeable fields. A unit without this page has no cache,
+    /// by its own report.
     async fn caching(&mut self, page_control: u8) -> Result<(mode::Header, mode::Caching), LinkError> {
         let sense = |page: u8| {
             Cdb::ModeSense(ModeSense {
@@ -282,8 +284,8 @@ impl<'a> Probe<'a> {
         let data = match answer {
             Ok(data) => data,
             Err(sense) if is_unsupported(&sense) => return Ok(Default::default()),
-            // What is not told, by a port in standby or for another reason, is taken for the worse, until the unit is
-            // asked again.
+            // What the unit does not report now, as in standby, counts as the worse case until it is
+            // read again.
             Err(_) => return Ok((mode::Header::default(), volatile)),
         };
         let (header, pages) = mode::parse(CdbForm::Six, &data).map_err(|error| self.malformed(error))?;
@@ -293,8 +295,8 @@ impl<'a> Probe<'a> {
         Ok((header, caching.unwrap_or_default()))
     }
 
-    /// A VPD page, where the unit has it and it is well formed. A unit that does not say whether it has one is asked
-    /// again.
+    /// A VPD page; `None` where the unit lacks it or sends it malformed. An error, and so another
+    /// attempt, where the unit does not say whether it has it.
     async fn page<T>(
         &mut self,
         page: u8,
@@ -309,12 +311,13 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// One command that only brings data. Unit attentions, busy units and units that are becoming ready are waited out.
+    /// Sends a command that only reads. Unit attentions, busy units and units that are becoming
+    /// ready are waited out.
     pub(crate) async fn ask(&mut self, cdb: &Cdb, length: usize) -> Result<Answer, LinkError> {
         self.exchange(cdb, &[], length).await
     }
 
-    /// One command that only brings data there, and may be sent again.
+    /// Sends a command that may be sent again, with `data_out`.
     pub(crate) async fn tell(&mut self, cdb: &Cdb, data_out: &[u8]) -> Result<Answer, LinkError> {
         self.exchange(cdb, data_out, 0).await
     }
@@ -385,22 +388,23 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The codes of the pages that there are.
+/// The codes of the VPD pages that the unit lists.
 fn listed_pages(bytes: &[u8]) -> Result<Vec<u8>, scsi::Malformed> {
     vpd::body(vpd::page::SUPPORTED_PAGES, bytes).map(<[u8]>::to_vec)
 }
 
-/// Whether asking again may bring another answer.
+/// Whether another attempt may bring another answer.
 fn may_pass(sense: &Sense) -> bool {
     !matches!(sense.key, SenseKey::IllegalRequest | SenseKey::DataProtect) && !is_without_access(sense)
 }
 
-/// Whether the unit says that it has no such thing. A unit that is not there (25h) says nothing.
+/// Whether the unit reports that it has no such command or page. An absent unit (25h) proves
+/// nothing.
 fn is_unsupported(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && sense.asc != 0x25
 }
 
-/// A command that moves a little data to us or to the unit, or none.
+/// A command that moves a little data in one direction, or none.
 fn control_command(lun: u64, cdb: &Cdb, (data_out, length): (&[u8], usize), timeout: Duration) -> Command {
     let data = match (data_out.len(), length) {
         (0, 0) => Data::None,
@@ -418,8 +422,8 @@ pub(crate) fn cdb_bytes(cdb: &Cdb) -> [u8; 16] {
     field
 }
 
-/// Whether an identity that the LUN `lun` was `found` with lacks something that is `known` of it, and contradicts
-/// nothing: an answer that a target did not give this time, most likely.
+/// Whether the identity `found` at `lun` lacks something that is `known`, and contradicts nothing:
+/// most likely the target left out an answer this time.
 pub(crate) fn lacks_known_identity(found: &Identity, known: &Identity, lun: u16) -> bool {
     let is_unit_less = found.unit == unnamed(lun) && found.unit != known.unit;
     let is_serial_less = found.serial.is_empty() && !known.serial.is_empty();
@@ -434,7 +438,8 @@ fn unnamed(lun: u16) -> String {
     format!("lun {lun}")
 }
 
-/// The name that is most surely unique: NAA, then EUI-64, then a name string, then a vendor's.
+/// The designator that is most surely unique: NAA, then EUI-64, then a name string, then a
+/// vendor's.
 fn best_designator(designators: &[Designator]) -> Option<String> {
     let rank = |designator: &&Designator| match designator {
         Designator::Naa(_) | Designator::NaaExtended(_) => 0,
@@ -448,7 +453,7 @@ fn best_designator(designators: &[Designator]) -> Option<String> {
 fn unmap_limits(limits: &BlockLimits, has_unmap: bool, capacity: &Capacity) -> Option<UnmapLimits> {
     let is_usable = (has_unmap || capacity.is_thin) && limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0;
     is_usable.then(|| UnmapLimits {
-        // All ones is no bound (SBC-3 6.6.4).
+        // All ones means no limit (SBC-3 6.6.4).
         blocks_max: if limits.unmap_blocks_max == u32::MAX { u64::MAX } else { limits.unmap_blocks_max.into() },
         descriptors_max: limits.unmap_descriptors_max.min(UNMAP_DESCRIPTORS_MAX),
         granularity_blocks: limits.unmap_granularity_blocks.max(1).into(),

@@ -12,33 +12,34 @@ use crate::error::sense_error;
 pub(crate) enum Verdict {
     /// It was carried out.
     Done,
-    /// It was not, for a reason that has passed: try again, after taking note of the unit attention, if that is the
-    /// reason.
+    /// It was not carried out, for a reason that has passed: it is tried again, after the unit
+    /// attention is noted, if that is the reason.
     Again(Option<Sense>),
-    /// It was not, and the unit asks for patience.
+    /// It was not carried out: the unit is busy or not ready.
     Later,
-    /// It was not, because the target port is in a state without access; another one may be open.
+    /// It was not carried out, because the target port is in a state without access; another port
+    /// may be open.
     Elsewhere(Error),
     /// It was not sent.
     Unsent(String),
-    /// It did not end in time, or nobody knows what came of it; trying again is right as long as time allows, unless it
-    /// changes what others change, too.
+    /// It did not end in time, or its outcome is unknown. Trying again is right while time allows,
+    /// unless it changes what other hosts change, too.
     Unanswered(String),
-    /// It was not, because this host is fenced from the shared unit.
+    /// It was not carried out, because this host is fenced from the shared unit.
     Fenced(Error),
     /// It cannot be carried out.
     Failed(Error),
 }
 
-/// What a unit attention calls for, the weightiest last.
+/// What a unit attention calls for; the most urgent comes last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Attention {
     #[default]
     None,
-    /// Size, mode or identity may have changed: ask again.
+    /// Size, mode or identity may have changed: read the properties again.
     Changed,
-    /// The unit was reset or lost power, or could not keep what it had in its cache: ask again, and write again what
-    /// was not durable.
+    /// The unit was reset, lost power, or could not keep its cached data: read the properties
+    /// again, and write again what was not durable.
     PowerOn,
     /// The target wants the session to end: log out and come back.
     Leave,
@@ -52,7 +53,7 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
         // I_T nexus loss does not touch the cache, but a target that was restarted may report nothing else.
         (0x29, _) => Attention::PowerOn,
         (0x28, _) => Attention::Changed,
-        // 06h: the access state, with which a port may tell of more than before.
+        // 06h, a change of the access state: the port may report more than before.
         (0x2a, 0x00 | 0x01 | 0x06 | 0x09) => Attention::Changed,
         (0x3f, 0x03 | 0x05) => Attention::Changed,
         _ => Attention::None,
@@ -61,7 +62,7 @@ pub(crate) fn attention(sense: &Sense) -> Attention {
 
 const ABORTED_WORDS: &str = "the unit aborted it";
 
-/// A shared unit's reasons to do nothing for now, which are aborted commands by their sense key.
+/// Sense data with which a shared unit did not begin a command; its sense key is ABORTED COMMAND.
 const NOT_BEGUN: [Sense; 3] = [Sense::SHARING_UNKNOWN_CLIENT, Sense::SHARING_GRACE, Sense::SHARING_TABLE_FULL];
 
 /// Whether the unit is there and its target port in a state that carries no data (SPC-4 5.15.2): standby or
@@ -80,7 +81,7 @@ pub(crate) fn judge(outcome: &Outcome, read_bytes: usize, what: impl Fn() -> Str
         Outcome::NotSent => return Verdict::Unsent("the target's command window stayed closed".to_owned()),
     };
     let verdict = judge_status(status, sense, &what);
-    // A good status does not stand for bytes that did not move.
+    // A good status does not count without the bytes.
     if matches!(verdict, Verdict::Done) && (residual != Residual::None || received_bytes < read_bytes) {
         let words = format!("{} moved other than the bytes asked for: {residual:?}", what());
         return Verdict::Failed(Error::new(ErrorKind::Media, words));
@@ -108,7 +109,7 @@ fn judge_status(status: u8, sense: &[u8], what: &impl Fn() -> String) -> Verdict
 
 fn judge_sense(sense: &Sense, what: &str) -> Verdict {
     match sense.key {
-        // About an earlier write, so this command was not carried out (SAM-5 5.13).
+        // The error is about an earlier write; this command was not carried out (SAM-5 5.13).
         _ if sense.is_deferred => Verdict::Again(Some(*sense)),
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done,
         SenseKey::UnitAttention => Verdict::Again(Some(*sense)),
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// An innocent command brings the news that an earlier write failed: it is issued again, and so is the write.
+    /// A command reports that an earlier write failed: it is issued again, and so is the write.
     #[test]
     fn a_deferred_error_is_about_an_earlier_write() {
         let sense = Sense { is_deferred: true, ..Sense::WRITE_ERROR };

@@ -1,4 +1,4 @@
-//! One connection of a session and the stream it speaks over, or the two streams of a pair
+//! One connection of a session with its stream, or a pair with its two streams
 //! (`docs/protocol/split-connections.md`).
 
 use std::io::IoSlice;
@@ -25,7 +25,8 @@ pub(crate) struct Counters {
 /// The role of a connection in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It logs in to a session that is there; as the response half of the connection with this CID, if any.
+    /// It logs in to an existing session, as the response half of the connection with this CID if
+    /// that is given.
     Joining { answers_for: Option<u16> },
     /// It carries commands.
     Serving,
@@ -37,7 +38,7 @@ pub(crate) enum Role {
 pub(crate) struct Wire {
     pub(crate) connection: Connection,
     pub(crate) role: Role,
-    /// Where requests go, and where responses come from unless there is a response half.
+    /// The stream of requests, and of responses unless there is a response half.
     stream: BoxedStream,
     response_half: Option<BoxedStream>,
     needs_flush: bool,
@@ -48,7 +49,7 @@ impl Wire {
         Self { connection, role, stream, response_half: None, needs_flush: false }
     }
 
-    /// Becomes a pair with a connection that just logged in for it.
+    /// Makes a pair with a connection that has logged in as its response half.
     pub(crate) fn take_response_half(&mut self, half: Self) {
         self.connection.take_response_half(half.connection);
         self.response_half = Some(half.stream);
@@ -59,7 +60,7 @@ impl Wire {
         1 + usize::from(self.response_half.is_some())
     }
 
-    /// Writes all that is queued, as far as that goes.
+    /// Writes what is queued, until the stream takes no more.
     pub(crate) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -89,12 +90,13 @@ impl Wire {
         Ok(has_progressed)
     }
 
-    /// Whether its streams can be looked at without the runtime.
+    /// Whether its streams can be polled without the runtime.
     pub(crate) fn can_receive_now(&self) -> bool {
         self.response_half.as_ref().unwrap_or(&self.stream).can_receive_now()
     }
 
-    /// One read: what it completes is handed up before the next. Who `is_looking` asks the system itself.
+    /// Reads once; what that completes is handed up before the next read. With `is_looking` it
+    /// bypasses the runtime.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,

@@ -1,5 +1,5 @@
-//! A unit whose write cache is switched off (MODE SELECT by another host, told by 2Ah/01h) while copies are retained:
-//! they are released by a flush, and nothing waits for them for ever.
+//! A unit whose write cache is switched off by another host (MODE SELECT, reported with 2Ah/01h)
+//! while copies are retained: a flush releases the copies, and no request waits for ever.
 
 mod support;
 
@@ -43,8 +43,8 @@ fn caching_off() -> Vec<u8> {
     mode::emit(CdbForm::Six, &mode::Header::default(), &caching.emit())
 }
 
-/// The unit says that its cache is off, and tells of it at the command that `is_turn` chooses; `then` is what happens
-/// at the others.
+/// The unit's cache is switched off, and the command that `is_turn` chooses reports it; `then`
+/// handles the others.
 fn switch_cache_off_at(
     target: &Scripted,
     mut is_turn: impl FnMut(&Cdb) -> bool + Send + 'static,
@@ -140,7 +140,7 @@ fn writes_that_wait_for_room_end_when_the_cache_is_switched_off() {
     }
 }
 
-/// What was flushed is the LUN's own: what another host wrote there since must not be undone by a replay.
+/// What was flushed is not replayed: another host may have written there since.
 #[test]
 fn what_was_flushed_is_not_written_again_over_what_another_host_wrote_since() {
     let mut world = World::new(6);
@@ -162,7 +162,8 @@ fn what_was_written_again_on_a_unit_without_a_cache_is_not_written_a_second_time
     assert_eq!(found_after_another_host_and_a_lost_session(&mut world, &target, &lun), 9);
 }
 
-/// Another host writes nines where the sevens were; the session of the first is lost. What is there then?
+/// Another host writes nines where the sevens were; the first host's session is lost. Returns the
+/// bytes found then.
 fn found_after_another_host_and_a_lost_session(world: &mut World, target: &Scripted, lun: &Arc<RemoteLun>) -> u8 {
     let options = other_host(world);
     let other = attach_with(world, target, options);

@@ -1,6 +1,6 @@
-//! A unit without a write cache, until another host switches it on (MODE SELECT) with commands of ours in flight: they
-//! are answered before the unit attention (2Ah/01h) tells of it. What was answered is durable, or flushed as soon as
-//! the switch is known; and a loss before that is told.
+//! A unit without a write cache, until another host switches it on (MODE SELECT) with our commands
+//! in flight: they are answered before the unit attention (2Ah/01h) reports the switch. What was
+//! answered is durable, or flushed as soon as the switch is known; a loss before that is reported.
 
 mod support;
 
@@ -36,7 +36,8 @@ fn write(world: &mut World, lun: &RemoteLun) {
     world.run(writing).unwrap();
 }
 
-/// The cache is switched on just before the next write; the first command after it is told.
+/// The cache is switched on just before the next write; the first command after that write reports
+/// it.
 fn switch_on_at_a_write(target: &Scripted) {
     let mut is_told = true;
     target.tell(move |disk, cdb| match cdb {
@@ -58,7 +59,7 @@ fn a_write_under_which_the_cache_is_switched_on_is_durable_when_it_is_answered()
     assert_eq!(target.disk().durable(0, 4096), [7; 4096], "nobody has told that it may be lost");
 }
 
-/// Both are under way when the cache is switched on, and the read is told of it.
+/// Both are under way when the cache is switched on, and the read's answer reports it.
 fn is_kept_when_answered_after_the_switch(seed: u64, has_fua: bool, is_changeable: bool) {
     let mut world = World::new(seed);
     let (target, lun) = attach_to(&mut world, has_fua, is_changeable);
@@ -78,14 +79,14 @@ fn is_kept_when_answered_after_the_switch(seed: u64, has_fua: bool, is_changeabl
     assert_eq!(target.disk().durable(0, 4096), [7; 4096]);
 }
 
-/// The unit knows no FUA.
+/// The unit has no FUA.
 #[test]
 fn of_a_write_that_is_answered_after_the_switch_was_told_a_copy_is_kept() {
     is_kept_when_answered_after_the_switch(2, false, true);
 }
 
-/// No host may switch the cache, so writes have no FUA, and it is there all the same: the unit's own operator, or a
-/// battery that is loaded again.
+/// No host may switch the cache, so writes have no FUA. Still it comes on: by the unit's own
+/// operator, or because its battery is loaded again.
 #[test]
 fn a_copy_is_kept_also_where_no_host_may_switch_the_cache() {
     for has_fua in [false, true] {
@@ -105,7 +106,7 @@ fn what_was_answered_before_the_switch_was_told_is_flushed_at_once() {
     assert_eq!(target.disk().durable(0, 4096), [7; 4096], "no client has asked for a flush");
 }
 
-/// Commands that came after the last write were answered without a word of a switch: it was durable by then.
+/// Commands after the last write reported no switch: the write was durable by then.
 #[test]
 fn nothing_is_flushed_where_nothing_can_have_been_in_flight() {
     let mut world = World::new(4);
@@ -130,7 +131,8 @@ fn nothing_is_flushed_where_nothing_can_have_been_in_flight() {
     assert!(lun.geometry().is_write_cache_volatile);
 }
 
-/// The unit loses its power after it told of the switch, and before it has flushed. It says so, or ends the session.
+/// The unit loses its power after it reported the switch, and before a flush. It reports that, or
+/// ends the session.
 #[test]
 fn a_loss_between_the_switch_and_the_flush_is_told() {
     for ends_session in [true, false] {
@@ -163,7 +165,7 @@ fn a_loss_between_the_switch_and_the_flush_is_told() {
     }
 }
 
-/// Of a MODE SELECT only other initiators are told.
+/// The unit reports a MODE SELECT only to other initiators.
 #[test]
 fn a_cache_that_our_own_user_switches_on_is_known_at_once() {
     let mut world = World::new(6);

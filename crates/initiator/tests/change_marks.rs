@@ -1,4 +1,5 @@
-//! What others changed while a LUN was out of reach: asked for when it is back, before anything is written there.
+//! Changes by other hosts while a LUN was out of reach: read when it is back, before anything is
+//! written there.
 
 mod support;
 
@@ -75,7 +76,8 @@ fn a_mark_tells_what_others_wrote_and_is_taken_again_after_a_lost_session() {
     assert_eq!(ranges(&mut world, &one), [range(3, 1)]);
     assert!(call!(world, two, marks()).unwrap().is_empty(), "marks are their initiator's");
 
-    // The session is lost, somebody else writes, and it comes back: it says so, and holds its mark again.
+    // The session is lost, another host writes, and the session comes back: the change is
+    // published, the mark taken again.
     let events = one.subscribe();
     world.network.cut();
     write(&mut world, &two, 7 * MIB);
@@ -95,7 +97,7 @@ fn a_mark_tells_what_others_wrote_and_is_taken_again_after_a_lost_session() {
     assert!(call!(world, one, marks()).unwrap().is_empty());
 }
 
-/// Whoever forgot what a store has seen cannot say what is old: then everything is.
+/// A target that forgot the mark cannot say which copies are old: all are void.
 #[test]
 fn a_mark_that_is_not_known_any_more_makes_everything_void() {
     let mut world = World::new(2);
@@ -119,8 +121,8 @@ fn a_mark_that_is_not_known_any_more_makes_everything_void() {
     assert_eq!(told, [range(0, 16)]);
 }
 
-/// The mark is about to get another token when the session is lost: whichever it has by then, it is ours, and has the
-/// new one afterwards.
+/// The session is lost while the mark gets another token: either token is accepted, and the mark
+/// has the new one afterwards.
 #[test]
 fn a_session_that_is_lost_while_a_mark_gets_another_token_knows_it_by_either() {
     for is_given in [false, true] {

@@ -99,7 +99,8 @@ fn a_session_goes_on_as_long_as_one_connection_is_left() {
             let acknowledged = load(&mut world, &lun, 12, 60, seed);
             let mut random = Random::new(seed);
             for _ in 0..6 {
-                // Those that came meanwhile, too; and sometimes the one that was asked to remove another.
+                // Connections made meanwhile are lost as well, and sometimes the one that was to
+                // remove another.
                 world.pass(Duration::from_micros(random.below(1200)));
                 let links = world.network.traffic().len() as u64;
                 world.network.cut_one((links - 1 - random.below(3)) as usize);

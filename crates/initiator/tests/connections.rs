@@ -23,7 +23,7 @@ fn options(world: &World, connections: u16, split: bool) -> InitiatorOptions {
     InitiatorOptions { connections, split, ..world.options() }
 }
 
-/// A target that wishes something else than ours does.
+/// A target with a different offer than our default.
 fn serve_with(world: &mut World, change: impl FnOnce(&mut Offer)) {
     let mut offer = Offer { max_connections: 8, ..Offer::target() };
     change(&mut offer);
@@ -31,7 +31,7 @@ fn serve_with(world: &mut World, change: impl FnOnce(&mut Offer)) {
     world.network.set_server(Some(server));
 }
 
-/// Connections wanted, whether split, what the target wishes instead, and what comes of it.
+/// Connections wanted, whether split, the target's offer, and the expected connections.
 type Case = (u16, bool, fn(&mut Offer), (usize, usize));
 
 /// TCP connections, and halves of pairs among them.

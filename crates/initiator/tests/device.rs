@@ -35,7 +35,7 @@ fn it_says_what_the_lun_is() {
     let lun = world.connect(world.options()).unwrap();
     let geometry = lun.geometry();
     assert_eq!((geometry.size_bytes, geometry.logical_block_bytes), (8 << 20, 512));
-    // The target tells a larger one only when it is told to.
+    // The target reports a larger block size only when it is configured to.
     assert_eq!(geometry.physical_block_bytes, 512);
     assert!(!geometry.is_write_cache_volatile && !geometry.is_read_only);
     let identity = lun.identity();
@@ -137,7 +137,7 @@ fn zeroes_discards_and_flushes_reach_the_lun() {
     world.run(flushing).unwrap();
 }
 
-/// What a LUN says of its first four MiB, as (bytes, is a hole).
+/// The extents of a LUN's first four MiB, as (bytes, is a hole).
 fn extents(world: &mut World, lun: &Arc<initiator::RemoteLun>) -> Vec<(u64, bool)> {
     let extents = lun.extents(0, 4 << 20);
     let extents = world.run(extents).unwrap();
@@ -254,7 +254,7 @@ fn retained_copies_are_bounded_by_flushes_of_our_own() {
     world.run(large).unwrap();
 }
 
-/// They take no room for copies, so nothing but their number bounds them.
+/// Zeroes take no room for copies, so only their number limits them.
 #[test]
 fn zeroes_that_are_not_durable_wait_when_there_are_too_many_of_them() {
     const FLUSH: Duration = Duration::from_secs(100);

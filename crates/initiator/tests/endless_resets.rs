@@ -1,6 +1,6 @@
-//! A LUN that answers every write with the news that it was reset (29h), or that an earlier write failed (a deferred
-//! error): what was asked for ends with an error after a bounded number of commands, and what was acknowledged and
-//! cannot be written again is told as lost.
+//! A LUN that answers every write with a report of a reset (29h), or of an earlier write that
+//! failed (a deferred error): requests end with an error after a bounded number of commands. What
+//! was acknowledged and cannot be written again is reported as lost.
 
 mod support;
 
@@ -18,7 +18,7 @@ use support::scripted::{Reaction, Reply, Scripted};
 
 const DEFERRED: Sense = Sense { is_deferred: true, ..Sense::WRITE_ERROR };
 const NEWS: [Sense; 3] = [Sense::POWER_ON_OR_RESET, Sense::BUS_DEVICE_RESET, DEFERRED];
-/// Commands of one request, those included that ask the unit what it is after each reset.
+/// Commands of one request, those included that read the unit's properties after each reset.
 const COMMANDS_OF_A_REQUEST_MAX: u64 = 200;
 /// Commands in a minute in which copies cannot be written again.
 const COMMANDS_OF_A_MINUTE_MAX: u64 = 2500;
@@ -37,7 +37,7 @@ fn count(target: &Scripted, mut script: impl FnMut(&Cdb) -> Reaction + Send + 's
 fn attach(world: &mut World, is_cache_enabled: bool) -> (Scripted, Arc<RemoteLun>) {
     let target = Scripted::new(world);
     target.disk().is_cache_enabled = is_cache_enabled;
-    // The first parts of what is larger go well.
+    // The first parts of a larger request succeed.
     target.tell(|_, cdb| limited(cdb).unwrap_or(Reaction::Proper));
     let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), ..world.options() };
     let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
@@ -45,7 +45,7 @@ fn attach(world: &mut World, is_cache_enabled: bool) -> (Scripted, Arc<RemoteLun
     (target, lun)
 }
 
-/// The unit takes 4 KiB at once.
+/// Allows 4 KiB in one command.
 fn limited(cdb: &Cdb) -> Option<Reaction> {
     let is_asked = matches!(cdb, Cdb::Inquiry { page: vpd::page::BLOCK_LIMITS, is_vpd: true, .. });
     let limits = BlockLimits { transfer_blocks_max: 8, ..BlockLimits::default() };
@@ -130,7 +130,7 @@ fn copies_are_written_again_when_resets_come_to_an_end() {
     assert_eq!(target.disk().durable(0, 4096), [7; 4096]);
 }
 
-/// TASK ABORTED says nothing of why, and may pass.
+/// TASK ABORTED gives no reason, and its cause may pass.
 #[test]
 fn a_command_that_is_aborted_again_and_again_is_tried_eight_times() {
     let mut world = World::new(4);

@@ -1,5 +1,5 @@
-//! A flush covers what was completed before it was sent, as long as the unit has not lost its cache since: where it may
-//! have, the flush is worth nothing, whatever was answered to it, and is sent again after everything was written again.
+//! A flush covers what was completed before it was sent, if the unit has not lost its cache since.
+//! If it may have, a good answer to the flush does not count: it is sent again after the replay.
 
 mod support;
 
@@ -17,8 +17,8 @@ use block::{
 use initiator::InitiatorOptions;
 use support::World;
 
-/// A disk whose cache can be lost behind the target's back. It answers a flush when it is told to, as if nothing had
-/// happened.
+/// A disk whose cache can be lost without the target's knowledge. On the test's order it answers a
+/// flush as if nothing had happened.
 struct Sloppy {
     medium: Mutex<CrashLayer>,
     events: EventHub,
@@ -105,7 +105,7 @@ fn a_flush_that_the_cache_was_lost_under_is_sent_again() {
     assert_eq!((status.session_count, status.writes_replayed), (1, 1));
 }
 
-/// Of several connections the one that brings the news of the loss is slow, and breaks.
+/// The connection that carries the report of the loss is slow, and breaks.
 #[test]
 fn a_flush_or_a_read_that_is_answered_before_the_news_of_a_loss_comes_is_sent_again() {
     for (nth, read_count) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
@@ -190,7 +190,7 @@ fn a_write_of_several_commands_begins_again_when_the_cache_is_lost_under_it() {
     }
 }
 
-/// Only the first command after a loss is told of it; what the others read is no answer.
+/// Only the first command after a loss reports it; the data of the other reads does not count.
 #[test]
 fn a_read_that_followed_the_loss_of_the_cache_is_made_again() {
     let mut world = World::new(4);
@@ -205,7 +205,7 @@ fn a_read_that_followed_the_loss_of_the_cache_is_made_again() {
     assert_eq!(world.run(second).unwrap()[..], [7; 4096]);
 }
 
-/// The last flush is told of the loss, and what was lost is written again before the session ends.
+/// The last flush reports the loss, and what was lost is written again before the session ends.
 #[test]
 fn closing_writes_again_what_was_lost() {
     let mut world = World::new(5);

@@ -1,5 +1,6 @@
-//! A SYNCHRONIZE CACHE that follows one command makes durable what others wrote, too: when it fails, the next flush is
-//! told, once. One that comes after the unit was reset makes nothing durable that was carried out before.
+//! A SYNCHRONIZE CACHE that follows one command also makes durable what other requests wrote: when
+//! it fails, the next flush reports that, once. After a reset of the unit it makes nothing durable
+//! that was carried out before.
 
 mod support;
 
@@ -13,8 +14,7 @@ use scsi::{Cdb, Sense};
 use support::World;
 use support::scripted::{Reaction, Reply, Scripted};
 
-/// A unit without FUA fails its first SYNCHRONIZE CACHE. It has a write in its cache, of which it was not told that it
-/// is to last.
+/// A unit without FUA fails its first SYNCHRONIZE CACHE. Its cache holds a write without `fua`.
 fn attach(world: &mut World) -> Arc<RemoteLun> {
     let target = Scripted::new(world);
     let options = world.options();
@@ -60,7 +60,8 @@ fn a_compare_and_write_whose_synchronize_fails_fails_the_next_flush() {
     check_told_once(&mut world, &lun);
 }
 
-/// The unit carries out a COMPARE AND WRITE, is reset, tells it to a read, and has nothing to flush any more.
+/// The unit carries out a COMPARE AND WRITE, is reset, reports that with a read, and has nothing to
+/// flush any more.
 #[test]
 fn a_compare_and_write_whose_synchronize_came_after_a_reset_has_an_unknown_outcome() {
     let mut world = World::new(3);

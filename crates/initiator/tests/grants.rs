@@ -1,5 +1,5 @@
-//! Ranges of a shared LUN that one host holds alone: whoever else asks for these blocks waits until it has brought to
-//! the target what only it has.
+//! Ranges of a shared LUN that one host holds alone: another host's request for these blocks waits
+//! until the first has written its dirty data to the target.
 
 mod support;
 
@@ -47,7 +47,7 @@ struct Delaying {
     place: ByteRange,
     clock: Arc<dyn Clock>,
     dirty: Mutex<Option<u8>>,
-    /// How long that takes, in how many steps of which each is told.
+    /// How long cleaning takes, and in how many steps; each step is reported as progress.
     time: Mutex<(Duration, u32)>,
     was_dropped: AtomicBool,
 }
@@ -215,8 +215,8 @@ fn who_gets_on_with_cleaning_has_more_time_and_who_does_not_is_fenced() {
     }
 }
 
-/// Who waits for another host's cleaning does not give up before the target would: nothing is aborted, no session ends,
-/// and no write has an outcome that nobody knows.
+/// A request that waits for another host's cleaning waits as long as the target allows: no command
+/// is aborted, no session ends, and no write has an unknown outcome.
 #[test]
 fn what_waits_for_another_hosts_cleaning_waits_for_as_long_as_that_may_take() {
     let mut world = World::new(13);
@@ -252,7 +252,7 @@ fn a_lost_session_keeps_what_is_held() {
     assert_eq!(one.status().sharing.unwrap().lives, 1);
 }
 
-/// What a unit keeps before its first start.
+/// The saved state of a unit before its first start.
 fn kept() -> SavedSharing {
     SavedSharing { secret: Some(LifeSecret::from_bytes([5; 32])), ..SavedSharing::default() }
 }
@@ -335,7 +335,8 @@ fn a_lease_that_ended_while_the_target_was_away_ends_the_client_where_something_
     assert_eq!(world.run(device.read(4096, Buffer::zeroed(512))).unwrap()[0], 0);
 }
 
-/// The target is away for longer than a lease: nobody else can have got anything, but this host does not know.
+/// The target is away for longer than a lease: no other host can have got a lock, but this host
+/// cannot know that.
 #[test]
 fn a_lease_that_ended_with_nothing_dirty_costs_nothing() {
     let mut world = World::new(8);
@@ -387,7 +388,8 @@ fn who_leaves_in_order_gives_back_what_is_held() {
     assert!(world.clock.now().since(before) < Duration::from_secs(1));
 }
 
-/// Nothing can be claimed back, and nobody is waited for: somebody else may have written there.
+/// The ranges cannot be reclaimed, and the requests do not wait: another host may have written
+/// there.
 #[test]
 fn what_waits_to_be_sent_is_not_sent_where_the_range_cannot_be_claimed_back() {
     let mut world = World::new(10);

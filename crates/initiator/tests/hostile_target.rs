@@ -1,4 +1,5 @@
-//! Targets that log in properly and then misbehave: whoever connects gets an error in time, and holds little meanwhile.
+//! Targets that log in properly and then misbehave: the initiator returns an error in time, and
+//! uses little memory.
 
 mod support;
 
@@ -164,7 +165,8 @@ fn redirections_are_followed_a_few_times_and_no_more() {
     assert_eq!(connector.connection_count.load(Ordering::Relaxed), 5, "the first one, and four that follow");
 }
 
-/// Signs of life are no progress: a command ends with its time, and what is done about it with a time of its own.
+/// Signs of life are no progress: a command ends at its timeout, and its abort has a timeout of its
+/// own.
 #[test]
 fn a_command_that_is_answered_with_empty_data_without_end_is_given_up_in_time() {
     const TIMEOUT: Duration = Duration::from_secs(3);
@@ -177,8 +179,8 @@ fn a_command_that_is_answered_with_empty_data_without_end_is_given_up_in_time() 
     assert!(took <= 4 * TIMEOUT, "{took:?}: {error}");
 }
 
-/// Each login goes well, and no session is of any use: requests end when their time is over, those as well that never
-/// were the one that the target floods.
+/// Each login succeeds, and no session is of use: requests end at their timeout, also those that
+/// the target never flooded.
 #[test]
 fn requests_at_a_target_that_floods_every_session_end_in_their_time() {
     const TIME: Duration = Duration::from_secs(6);
@@ -207,7 +209,7 @@ fn requests_at_a_target_that_floods_every_session_end_in_their_time() {
     }
     let took = world.clock.now().since(began);
     assert!(took <= TIME + Duration::from_millis(100), "{took:?}");
-    // It is still looked for, and found again. A session in which nobody asked for anything was not in vain.
+    // Reconnecting goes on, and succeeds. An idle session counts as one of use.
     target.tell(|_, _| Reaction::Proper);
     world.pass(Duration::from_secs(10));
     let write = lun.write(0, Buffer::zeroed(512), false);

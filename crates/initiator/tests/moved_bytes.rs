@@ -1,4 +1,4 @@
-//! Words of success count only for the bytes that were moved.
+//! A good status counts only for the bytes that were moved.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn attach(world: &mut World) -> (Scripted, Arc<RemoteLun>) {
     (target, lun)
 }
 
-/// Everything that may be said instead of GOOD when all is well.
+/// The replies besides GOOD that stand for success.
 fn successes() -> Vec<Reply> {
     let with = |key: SenseKey| Reply { status: 2, sense: Some(Sense { key, ..Sense::NO_SENSE }), ..Reply::default() };
     let mut successes: Vec<Reply> =

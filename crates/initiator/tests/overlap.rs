@@ -1,5 +1,5 @@
-//! Overlapping requests are carried out in the order in which they came, also when the unit asks for patience in
-//! between.
+//! Overlapping requests are carried out in the order in which they came, also when the unit is busy
+//! in between.
 
 mod support;
 
@@ -55,7 +55,7 @@ fn a_write_that_is_issued_again_does_not_land_on_a_later_one() {
         let write = |offset: usize, length: usize, byte: u8| {
             lun.write((offset * BLOCK) as u64, Buffer::copy_of(&vec![byte; length * BLOCK]), false)
         };
-        // The first is asked to come again; the others overlap it, or each other, or nothing.
+        // The first gets BUSY; the others overlap it, or each other, or nothing.
         let writes = (write(0, 2, 1), write(1, 2, 2), write(2, 1, 3), write(8, 1, 4));
         let early = lun.read(0, Buffer::zeroed(4 * BLOCK));
         let read = {

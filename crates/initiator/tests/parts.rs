@@ -1,4 +1,4 @@
-//! A request larger than one command is several at once, and comes out as one.
+//! A request larger than one command is sent as several at once.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::{World, identity};
 const SIZE: u64 = 8 << 20;
 const LATENCY: Duration = Duration::from_millis(10);
 
-/// A disk that takes 64 KiB at once, and may refuse what touches one place.
+/// A disk that takes 64 KiB at once, and may refuse commands that touch one block.
 struct Narrow {
     memory: MemoryDevice,
     broken_offset: Option<u64>,

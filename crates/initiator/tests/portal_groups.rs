@@ -14,8 +14,8 @@ use support::scripted::{Reaction, Scripted};
 
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A target that leads to its other portal group after the first command of a kind, which it does not answer. Counts
-/// the writes.
+/// A target that redirects to its other portal group after the first command of a kind, which it
+/// does not answer. Counts the writes.
 fn attach(
     world: &mut World,
     is_last: impl Fn(&Cdb) -> bool + Send + 'static,
@@ -37,8 +37,9 @@ fn attach(
     (target, lun, writes)
 }
 
-/// The write may land when something newer was written through the other group: it is not issued again there, and fails
-/// with an outcome that nobody knows. Then there is nothing to wait for any more.
+/// The write may land after a newer one that was sent through the other group. So it is not issued
+/// again there, and fails with an unknown outcome. After that no write is in doubt, and the other group
+/// is used.
 #[test]
 fn a_write_in_doubt_is_not_issued_again_through_another_portal_group() {
     let mut world = World::new(1);

@@ -1,5 +1,5 @@
-//! What a unit says while it is looked into counts as what it says at any other time, and what it does not say decides
-//! nothing.
+//! A report of the unit while its properties are read counts like one at any other time; what the
+//! unit does not report decides nothing.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn flush(world: &mut World, lun: &RemoteLun) -> Result<(), block::Error> {
     world.run(flushing)
 }
 
-/// Whether what the tests write is on the medium.
+/// Whether the tests' data is on the medium.
 fn is_durable(target: &Scripted) -> bool {
     target.disk().durable(4096, 4096) == [7; 4096]
 }
@@ -96,7 +96,7 @@ fn is_page(cdb: &Cdb, wanted: u8) -> bool {
     matches!(cdb, Cdb::Inquiry { is_vpd: true, page, .. } if *page == wanted)
 }
 
-/// One after the other: the commands of a look into the unit that bring news.
+/// The commands with which the unit's properties are read, each chosen in turn to bring a report.
 const COMMANDS: [fn(&Cdb) -> bool; 5] = [
     |cdb| matches!(cdb, Cdb::TestUnitReady),
     |cdb| matches!(cdb, Cdb::Inquiry { is_vpd: false, .. }),
@@ -105,7 +105,8 @@ const COMMANDS: [fn(&Cdb) -> bool; 5] = [
     |cdb| matches!(cdb, Cdb::ModeSense(_)),
 ];
 
-/// Makes the unit say that its capacity has changed, and lose its cache when it is asked for it, which it says once.
+/// Lets the unit report a changed capacity, lose its cache while its properties are read, and
+/// report that once.
 fn lose_cache_while_asked(world: &mut World, target: &Scripted, lun: &RemoteLun, index: usize, news: Sense) {
     let (mut was_read, mut was_said) = (false, false);
     target.tell(move |disk, cdb| match cdb {
@@ -139,7 +140,7 @@ fn a_loss_that_the_unit_tells_while_it_is_asked_what_it_is_brings_a_replay() {
     }
 }
 
-/// What was flushed well cannot be written again: the next flush says that it is lost.
+/// Flushed data cannot be written again: the next flush reports it as lost.
 #[test]
 fn a_deferred_error_that_is_told_while_the_unit_is_asked_is_told_by_a_flush() {
     let mut world = World::new(2);
@@ -200,7 +201,7 @@ fn a_name_that_a_unit_does_not_tell_for_a_while_is_asked_again() {
     }
 }
 
-/// It takes longer than one look at the unit.
+/// Longer than one reading of the unit's properties takes.
 #[test]
 fn a_name_that_a_unit_does_not_tell_for_long_is_waited_for() {
     let mut world = World::new(6);
@@ -218,7 +219,7 @@ fn a_name_that_a_unit_does_not_tell_for_long_is_waited_for() {
     assert!(is_durable(&target));
 }
 
-/// What was cut into blocks of one size does not fit into those of another, or fits in another place.
+/// Requests in blocks of one size would fail, or land elsewhere, in blocks of another size.
 #[test]
 fn a_unit_whose_blocks_have_another_size_is_not_written_to() {
     let mut world = World::new(7);
@@ -246,7 +247,7 @@ fn a_unit_whose_blocks_have_another_size_is_not_written_to() {
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it is told that something may be lost");
 }
 
-/// An attempt at a session has heard it, and came to nothing.
+/// A failed attempt at a session received the report.
 #[test]
 fn a_deferred_error_that_is_told_in_an_attempt_that_fails_is_told_by_a_flush() {
     let mut world = World::new(8);
@@ -273,7 +274,7 @@ fn a_deferred_error_that_is_told_in_an_attempt_that_fails_is_told_by_a_flush() {
 
 const MARK_ID: [u8; 16] = [9; 16];
 
-/// What a unit answers that has a change mark, which nobody else changed.
+/// A unit with a change mark, unchanged by other hosts.
 fn marked(cdb: &Cdb) -> Reaction {
     let mark = Mark { id: MARK_ID, token: 5, sequence: 1, slot: 0, is_held_here: true, is_held_elsewhere: false };
     let changes = Changes { id: MARK_ID, token: 5, sequence: 1, range_count: 1, has_more: false, runs: Vec::new() };
@@ -288,7 +289,7 @@ fn marked(cdb: &Cdb) -> Reaction {
     Reaction::Answer(Reply::data(data))
 }
 
-/// The marks come after everything else that a unit is asked in a new session.
+/// The marks are the last thing that a new session reads.
 #[test]
 fn a_change_that_the_unit_tells_while_its_marks_are_taken_again_is_asked_for() {
     let is_asked = [
@@ -320,7 +321,7 @@ fn a_change_that_the_unit_tells_while_its_marks_are_taken_again_is_asked_for() {
     }
 }
 
-/// There are no copies of these to count.
+/// Zeroes have no copies to count.
 #[test]
 fn zeroes_that_are_not_durable_are_counted() {
     let mut world = World::new(10);
@@ -334,7 +335,7 @@ fn zeroes_that_are_not_durable_are_counted() {
     assert_eq!(lun.status().retained_changes, 0);
 }
 
-/// The driver takes in whatever comes: what it has counts.
+/// The driver takes requests in at once: those that it has count, too.
 #[test]
 fn requests_beyond_a_bound_are_refused_while_the_unit_answers_nothing() {
     let mut world = World::new(11);
@@ -371,13 +372,13 @@ fn a_unit_that_does_not_say_its_name_for_once_is_asked_again() {
     }
 }
 
-/// Whoever waits for it looks for the reason at the target: it is not the initiator that has trouble.
+/// The error names the target as the cause of the delay, not the initiator.
 #[test]
 fn a_unit_that_is_busy_without_end_is_said_to_be_busy() {
     let mut world = World::new(42);
     let target = Scripted::new(&world);
     target.tell(|_, _| Reaction::Answer(Some(Reply { status: Status::Busy.code(), ..Reply::default() })));
-    // Longer than it is asked for.
+    // Longer than the attempts of one probe take.
     let options = InitiatorOptions { command_timeout: Duration::from_secs(600), ..world.options() };
     let connecting = initiator::connect(options, Arc::new(target));
     let error = world.run(connecting).map(drop).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! What happens when links break, targets restart and commands do not end: requests wait and are carried out,
-//! acknowledged writes are there, and where that cannot be, somebody says so.
+//! Links break, targets restart, and commands do not end: requests wait and are carried out,
+//! acknowledged writes last, and where that cannot be, an error reports it.
 
 mod support;
 
@@ -86,7 +86,7 @@ fn a_target_that_loses_its_cache_gets_it_back() {
         check(&mut world, &lun, &acknowledged.borrow());
         restarts_seen += lun.status().session_count - 1;
         writes_replayed += lun.status().writes_replayed;
-        // What is flushed survives without us.
+        // Flushed data does not depend on the initiator any more.
         let flushing = lun.flush();
         world.run(flushing).unwrap();
         for (block, &expected) in acknowledged.borrow().iter().enumerate() {
@@ -208,7 +208,8 @@ fn attempts_are_made_less_and_less_often() {
     assert!((30..=36).contains(&attempts), "{attempts}");
 }
 
-/// A login alone is no reason to come back at once: who breaks off at the first request is asked less and less often.
+/// A login alone is no reason to return at once: a target that breaks off at the first request is
+/// tried less and less often.
 #[test]
 fn a_target_that_logs_in_and_fails_at_once_is_tried_less_and_less_often() {
     let mut world = World::new(15);
@@ -220,7 +221,7 @@ fn a_target_that_logs_in_and_fails_at_once_is_tried_less_and_less_often() {
     let offer = Offer { default_time2wait: 0, ..world.options().offer };
     let options = InitiatorOptions { offer, replacement_timeout: Duration::from_secs(30), ..world.options() };
     let lun = world.connect(options).unwrap();
-    // What it takes to come back, without any request.
+    // The time that a reconnect takes, without any request.
     world.network.cut();
     world.pass(Duration::from_millis(1));
     let (sent, received) = *world.network.traffic().last().unwrap();
@@ -276,7 +277,7 @@ fn a_word_from_the_user_ends_the_wait_and_resets_the_back_off() {
         world.clock.now().since(began) < Duration::from_secs(1),
         "before the login timeout of the one that was given up"
     );
-    // Where there is a session it means nothing.
+    // With a session it has no effect.
     lun.reconnect_now();
     let read = lun.read(0, Buffer::zeroed(512));
     world.run(read).unwrap();
@@ -334,7 +335,8 @@ fn a_command_that_takes_too_long_is_aborted_and_issued_again() {
     let read = lun.read(0, Buffer::zeroed(512));
     assert_eq!(world.run(read).unwrap_err().kind(), ErrorKind::TimedOut);
     assert!(world.clock.now().since(began) < Duration::from_secs(40));
-    // The target lets no session replace one whose I/O is under way, until it takes the backend for stuck.
+    // The target lets no session replace one with I/O under way, until it declares the backend
+    // stuck.
     world.pass(Duration::from_secs(120));
     let write = lun.write(0, Buffer::zeroed(512), false);
     assert_eq!(world.run(write).unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it may have been carried out");
@@ -375,7 +377,7 @@ fn a_reset_of_the_unit_brings_a_replay_without_a_new_session() {
     let lun = world.connect(world.options()).unwrap();
     let write = lun.write(0, Buffer::copy_of(&[5; 4096]), false);
     world.run(write).unwrap();
-    // Another initiator resets the unit: we are told with our next command.
+    // Another initiator resets the unit: our next command reports it.
     let other = InitiatorOptions { initiator_name: "iqn.2026-01.io.forebay:other".to_owned(), ..world.options() };
     support::reset_unit(&mut world, other);
     let read = lun.read(0, Buffer::zeroed(4096));
@@ -384,7 +386,7 @@ fn a_reset_of_the_unit_brings_a_replay_without_a_new_session() {
     assert_eq!((status.session_count, status.writes_replayed), (1, 1));
 }
 
-/// Where the target says nothing of groups, nothing is known; ours says that everything is active and optimized.
+/// A target without target port groups reports nothing; ours reports active/optimized.
 #[test]
 fn the_access_state_of_the_port_is_asked_for() {
     let mut world = World::new(13);
@@ -409,7 +411,7 @@ fn a_target_that_asks_for_a_logout_gets_one_and_is_found_again() {
     check(&mut world, &lun, &acknowledged.borrow());
 }
 
-/// A target takes a connection that only closes for one that broke, and keeps its session for a while.
+/// To the target a connection that only closes is a broken one, whose session it keeps for a while.
 #[test]
 fn a_session_that_the_target_wants_to_end_ends_with_a_logout() {
     let mut world = World::new(14);

@@ -1,5 +1,5 @@
-//! What hosts that share a LUN need besides reads and writes: compare and write, persistent reservations, and being
-//! told of changes.
+//! What hosts that share a LUN need besides reads and writes: compare and write, persistent
+//! reservations, and reports of changes.
 
 mod support;
 
@@ -155,7 +155,7 @@ fn reservations_keep_others_out_and_can_be_taken_over() {
     world.run(write).unwrap();
 }
 
-/// A reservation outlives the session of its holder; what is asked again after that is a question.
+/// A reservation outlives its holder's session; the command that is issued again only reads.
 #[test]
 fn questions_are_asked_again_after_a_lost_session() {
     let mut world = World::new(5);
@@ -174,7 +174,7 @@ fn questions_are_asked_again_after_a_lost_session() {
     assert_eq!(lun.status().session_count, 2);
 }
 
-/// What a raw command is told of the unit concerns everybody.
+/// A report that a raw command brings counts for all requests.
 #[test]
 fn a_unit_attention_that_a_raw_command_takes_is_heard() {
     let mut world = World::new(6);

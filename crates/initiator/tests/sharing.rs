@@ -1,5 +1,5 @@
-//! A LUN that several hosts share (`docs/protocol/sharing.md`): copies are asked back before others write, and who was
-//! silent too long writes nothing.
+//! A LUN that several hosts share (`docs/protocol/sharing.md`): copies are called back before
+//! another host writes, and a host that was silent for too long writes nothing.
 
 mod support;
 
@@ -33,7 +33,7 @@ fn memory() -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::new(1 << 20, identity("shared")))
 }
 
-/// A target whose LUN may be shared, at the start that `sharing` says.
+/// A target whose LUN may be shared, in the start of the target that `sharing` names.
 fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
     let clock = Arc::new(world.clock.clone());
     let options =
@@ -46,7 +46,7 @@ fn serve(world: &mut World, device: SharedDevice, sharing: SharingOptions) {
     world.network.set_server(Some(server));
 }
 
-/// Whoever keeps copies, and what it was asked to drop.
+/// A cache: the ranges that it was asked to drop.
 #[derive(Default)]
 struct Cache(Mutex<Vec<ByteRange>>);
 
@@ -109,7 +109,7 @@ fn register(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) -> Result
     world.run(async move { lun.register_copies(range).await })
 }
 
-/// Nothing is read for it. What lies beyond the end is nowhere.
+/// Registration reads nothing. Ranges beyond the end are not registered.
 #[test]
 fn copies_from_before_are_asked_back_once_they_are_registered() {
     let mut world = World::new(9);
@@ -127,8 +127,8 @@ fn copies_from_before_are_asked_back_once_they_are_registered() {
     assert_eq!(cache.dropped(), [block(4096), block((1 << 20) - 4096)]);
 }
 
-/// It is sent only where the session is the client's: as a stranger's it would register nothing and be told that all is
-/// well.
+/// The command is sent only where the session is the client's: in another session it would succeed
+/// and register nothing.
 #[test]
 fn copies_are_registered_by_the_client_also_where_its_session_is_lost_meanwhile() {
     let mut world = World::new(10);
@@ -178,7 +178,7 @@ fn a_lost_session_keeps_the_client_and_its_copies_and_what_it_missed_is_told() {
     assert_eq!(read(&mut world, &one, 0), 9);
 }
 
-/// Its copies end before anybody else's change, and what it sends after that does not land.
+/// Its copies end before another host's change, and what it sends after that has no effect.
 #[test]
 fn who_is_silent_for_too_long_uses_no_copies_and_writes_nothing_any_more() {
     let mut world = World::new(4);
@@ -256,7 +256,8 @@ fn a_target_that_was_not_run_for_longer_than_a_lease_fences_nobody() {
     assert_eq!(read(&mut world, &one, 4096), 7);
 }
 
-/// The same while hosts write: each is asked to drop copies before its lease is renewed, and nobody is fenced for it.
+/// The same while hosts write: each is asked to drop copies before its lease is renewed, and none
+/// is fenced for it.
 #[test]
 fn who_is_asked_to_drop_copies_while_its_lease_is_over_answers() {
     for seed in 0..12 {
@@ -297,7 +298,8 @@ fn who_is_asked_to_drop_copies_while_its_lease_is_over_answers() {
     }
 }
 
-/// It had a volatile cache. Nobody writes again what was in it, and whoever flushes is told.
+/// The target had a volatile cache. What was in it is not written again, and the next flush reports
+/// the loss.
 #[test]
 fn what_a_target_that_starts_again_had_not_made_durable_is_told_as_lost() {
     let mut world = World::new(13);
@@ -397,7 +399,7 @@ fn a_write_that_a_reset_cleared_is_not_written_again() {
     write(&mut world, &one, 0, 3).unwrap();
 }
 
-/// A device that takes requests of 64 KiB, and says that it lost what it had in its cache when it is told to.
+/// A device that takes requests of 64 KiB, and reports the loss of its cache when the test says so.
 struct Losing {
     below: SharedDevice,
     events: EventHub,
@@ -441,8 +443,8 @@ fn a_write_of_several_commands_is_not_begun_again() {
     }
 }
 
-/// Whichever connection of the session a callback was sent on: it comes again by another one, and nobody is fenced for
-/// it.
+/// A callback that was lost with its connection is sent again on another connection of the session,
+/// and the client is not fenced.
 #[test]
 fn a_callback_that_is_lost_with_its_connection_comes_by_another() {
     for (level, split) in [(1, false), (2, false), (1, true), (2, true)] {
@@ -458,7 +460,7 @@ fn a_callback_that_is_lost_with_its_connection_comes_by_another() {
             assert_eq!(read(&mut world, &one, 0), round);
             assert_eq!(one.status().connections, live, "level {level}, split: {split}");
             cache.dropped();
-            // One of those that live, and what it carries is lost.
+            // A connection that lives, and whose data is lost.
             let links = world.network.traffic().len();
             let lost = links - 1 - usize::from(round) % live;
             world.network.freeze_one(lost);

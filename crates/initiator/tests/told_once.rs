@@ -1,5 +1,5 @@
-//! An error that a unit reports once is told to whoever has to know: a flush of ours, which nobody waits for, does not
-//! swallow it.
+//! An error that a unit reports once reaches a client's flush: a flush of the initiator's own, for
+//! which no client waits, does not swallow it.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn write(world: &mut World, lun: &RemoteLun, offset: u64) -> Result<Buffer, bloc
     world.run(writing)
 }
 
-/// Enough to make the initiator flush for room, at 64 KiB and beyond.
+/// Writes enough to make the initiator flush for room, at 64 KiB and beyond.
 fn fill(world: &mut World, lun: &RemoteLun) {
     for block in 16..32 {
         write(world, lun, block * 4096).unwrap();
@@ -65,14 +65,14 @@ fn flushes_for_room_that_fail_are_few() {
     let flush = lun.flush();
     world.run(flush).unwrap();
     fill(&mut world, &lun);
-    // What fills it once more waits for another flush of ours.
+    // Writes that fill the room again wait for another flush of the initiator's own.
     let more: Vec<_> = (0..16).map(|block| lun.write(block * 4096, Buffer::copy_of(&[7; 4096]), false)).collect();
     world.pass(Duration::from_secs(60));
     assert_eq!(lun.status().waiting, 0, "nobody waits for ever");
     more.into_iter().for_each(|writing| drop(world.run(writing).unwrap()));
 }
 
-/// With it goes what was to make room.
+/// The session is lost, and with it the flush that was to make room.
 #[test]
 fn a_flush_for_room_that_ends_with_its_session_is_followed_by_another() {
     let mut world = World::new(8);
@@ -110,7 +110,7 @@ fn a_write_that_could_not_be_written_again_fails_a_flush_of_a_client_and_not_our
     world.run(flush).expect("it is told once");
 }
 
-/// What the unit failed is in the status, though the session is well.
+/// The status shows the unit's error, though the session is well.
 #[test]
 fn an_error_of_the_unit_is_the_last_error() {
     let mut world = World::new(4);
@@ -122,7 +122,7 @@ fn an_error_of_the_unit_is_the_last_error() {
     assert!(last_error.contains("writing"), "{last_error}");
 }
 
-/// Nobody flushes after the last flush: who closes is told.
+/// No client flushes after the last flush: the caller of `close` gets the error.
 #[test]
 fn closing_tells_that_what_was_acknowledged_may_not_be_durable() {
     for is_told_before in [false, true] {

@@ -12,9 +12,10 @@
 //! A response is the digest of identifier, secret and challenge. What this module keeps true:
 //!
 //! - secrets never print, are at least 96 bits, and responses are compared in constant time;
-//! - a challenge that comes back as the other direction's is refused, and so is a response we would have given
-//!   ourselves: one secret must not serve both directions;
-//! - challenges are the caller's: nothing here knows a source of randomness. They must never repeat.
+//! - a challenge that comes back as the other direction's is refused, and so is a response that we
+//!   would have given ourselves: one secret must not serve both directions;
+//! - the caller makes the challenges: this module has no source of randomness. They must never
+//!   repeat.
 
 use std::fmt;
 
@@ -45,8 +46,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, in the order in which an initiator offers them. SHA-256 stands last: Linux tgt and its relatives
-    /// take 7 for SHA-1, as a draft once had it, and would choose it before MD5.
+    /// All of them, in the order in which an initiator offers them. SHA-256 is last: Linux tgt and
+    /// its relatives take 7 for SHA-1, as in an old draft, and would choose it before MD5.
     pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
 
     fn from_number(number: u64) -> Option<Self> {
@@ -102,7 +103,7 @@ impl fmt::Debug for Secret {
 pub struct Credentials {
     /// CHAP_N.
     pub name: String,
-    /// What proves it.
+    /// The secret that proves it.
     pub secret: Secret,
 }
 
@@ -118,7 +119,7 @@ pub struct Challenge {
 /// Why authentication ended. A target answers 0201h (authentication failure), an initiator closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChapError {
-    /// A secret nobody should use.
+    /// A secret of a length that is not allowed.
     #[error("a CHAP secret has {length} bytes: use {CHAP_SECRET_BYTES_MIN} to {CHAP_SECRET_BYTES_MAX} random ones")]
     SecretLength {
         /// Its length.
@@ -133,7 +134,7 @@ pub enum ChapError {
     /// No common algorithm.
     #[error("no CHAP algorithm of the peer is known here")]
     NoAlgorithm,
-    /// Wrong name or wrong response; which, nobody is told.
+    /// Wrong name or wrong response; the peer does not learn which.
     #[error("the CHAP name or secret is wrong")]
     Refused,
     /// A reflected challenge, or one secret in both directions (RFC 7143 9.2.1).
@@ -160,8 +161,8 @@ fn identifier(keys: &Keys) -> Result<u8, ChapError> {
     u8::try_from(number).map_err(|_| ChapError::BadValue("CHAP_I"))
 }
 
-/// Checks the peer's CHAP_N and CHAP_R against what `peer` would have said to `challenge`; `own` is who we are to the
-/// peer.
+/// Checks the peer's CHAP_N and CHAP_R against the response that `peer` requires for `challenge`;
+/// `own` are our own credentials towards the peer.
 fn verify(
     keys: &Keys,
     algorithm: Algorithm,
@@ -183,7 +184,7 @@ fn verify(
     if bool::from(is_response_right & is_name_right) { Ok(()) } else { Err(ChapError::Refused) }
 }
 
-/// Where an exchange stands, for either end.
+/// The state of an exchange, for either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
@@ -198,7 +199,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct ChapInitiator {
     own: Credentials,
-    /// Who the target must prove to be, and with which challenge we ask.
+    /// The credentials that the target must prove, and our challenge for them.
     mutual: Option<(Credentials, Challenge)>,
     state: State,
 }
@@ -216,7 +217,7 @@ impl ChapInitiator {
         [("CHAP_A", numbers.join(","))].into_iter().collect()
     }
 
-    /// Takes the target's next keys and gives ours; none when the exchange is over.
+    /// Handles the target's next keys. Returns ours; none when the exchange is over.
     ///
     /// # Errors
     /// The connection must then be closed.
@@ -228,7 +229,7 @@ impl ChapInitiator {
         }
     }
 
-    /// Whether everything asked for is proven.
+    /// Whether all required proofs were given.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -268,9 +269,9 @@ impl ChapInitiator {
 /// A target's side.
 #[derive(Clone, Debug)]
 pub struct ChapTarget {
-    /// Who may come in.
+    /// The accounts, of which the initiator must prove one.
     accounts: Vec<Credentials>,
-    /// Who we are to an initiator that asks.
+    /// Our credentials, for an initiator that asks for them.
     own: Option<Credentials>,
     challenge: Challenge,
     state: State,
@@ -278,12 +279,12 @@ pub struct ChapTarget {
 }
 
 impl ChapTarget {
-    /// Lets any of `accounts` in, and proves `own` to an initiator that asks.
+    /// Accepts any of `accounts`, and proves `own` to an initiator that asks for that.
     pub fn new(accounts: Vec<Credentials>, own: Option<Credentials>, challenge: Challenge) -> Self {
         Self { accounts, own, challenge, state: State::Start, account: None }
     }
 
-    /// Takes the initiator's next keys and gives ours.
+    /// Handles the initiator's next keys. Returns ours.
     ///
     /// # Errors
     /// The login must then be refused with 0201h.
@@ -295,7 +296,7 @@ impl ChapTarget {
         }
     }
 
-    /// Whether the initiator is who it says.
+    /// Whether the initiator has proved its name.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -322,8 +323,8 @@ impl ChapTarget {
 
     fn handle_response(&mut self, algorithm: Algorithm, keys: &Keys) -> Result<Keys, ChapError> {
         let name = required(keys, "CHAP_N")?;
-        // A name that nobody has is verified like any other, against an account that does not have it: neither the
-        // answer nor the time it takes tells which names there are.
+        // An unknown name is verified like any other, against an account with another name: neither
+        // the answer nor the time it takes shows which names exist.
         let known = self.accounts.iter().position(|account| account.name == name);
         let account = known.unwrap_or(0);
         let credentials = self.accounts.get(account).ok_or(ChapError::Refused)?;
@@ -406,8 +407,8 @@ mod tests {
         }
     }
 
-    /// Whatever else is wrong with a response, a name that nobody has changes nothing about what it is told, nor what
-    /// is computed for it.
+    /// Whatever else is wrong with a response, an unknown name changes neither the answer nor the
+    /// computation.
     #[test]
     fn an_unknown_name_is_treated_like_a_known_one() {
         let answer = |name: &str, response: Option<&str>| {
@@ -482,8 +483,9 @@ mod tests {
         }
     }
 
-    /// RFC 7143 9.2.1: who opens a second login and has the target answer its own challenge gets nothing, whatever the
-    /// digest; and a proof that is made with the target's own secret is none.
+    /// RFC 7143 9.2.1: an initiator that opens a second login and lets the target answer its own
+    /// challenge gains nothing, with any digest; and a proof made with the target's own secret is
+    /// refused.
     #[test]
     fn no_digest_can_be_reflected() {
         for algorithm in Algorithm::ALL {

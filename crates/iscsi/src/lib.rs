@@ -1,14 +1,15 @@
 //! iSCSI without I/O: PDUs, negotiation, CHAP and both ends' state machines (RFC 7143).
 //!
-//! Bytes and the time go in; bytes, events and deadlines come out. Nothing here knows a socket, a clock or a runtime.
+//! Bytes and the time go in; bytes, events and deadlines come out. This crate uses no socket, clock
+//! or runtime.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`pdu`] | every PDU: its 48-byte header as a checked struct and as a value that cannot be nonsense |
+//! | [`pdu`] | every PDU: its 48-byte header as a checked struct and as a value without impossible states |
 //! | [`framing`] | bytes to PDUs and back: receive assembly, transmit queue, digests; used by both ends |
 //! | [`text`] | `key=value` parameters |
-//! | [`name`] | what an iSCSI name may look like |
-//! | [`negotiation`] | the table of keys and what the two ends make of them |
+//! | [`name`] | the syntax of iSCSI names |
+//! | [`negotiation`] | the table of keys and their negotiation |
 //! | [`chap`] | CHAP, both roles |
 //! | [`split`] | names of our extension that splits connections |
 //! | [`url`] | `iscsi://` addresses |

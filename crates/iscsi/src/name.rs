@@ -1,26 +1,27 @@
-//! iSCSI names (RFC 7143 4.2.7, RFC 3722), and strangers' words where people read them.
+//! iSCSI names (RFC 7143 4.2.7, RFC 3722), and peers' texts in logs and on terminals.
 //!
 //! | type | after the type |
 //! |---|---|
-//! | `iqn.` | a year and a month, a dot, the name of a naming authority, and mostly a colon and what that authority chose |
+//! | `iqn.` | a year and a month, a dot, a naming authority, and mostly a colon and a text that the authority chose |
 //! | `eui.` | 16 hexadecimal digits |
 //! | `naa.` | 16 or 32 hexadecimal digits |
 //!
-//! A name is letters, digits, dots, dashes and colons. Letters and digits may be any of Unicode's; capitals are folded
-//! by whoever compares.
+//! A name is letters, digits, dots, dashes and colons. Letters and digits may be any of Unicode's;
+//! comparisons fold capitals.
 
 use std::borrow::Cow;
 
 use crate::limits::NAME_BYTES_MAX;
 
-/// A name as it is sent: one whose type is in capitals, as only a person writes it, in small letters (RFC 3722 section
-/// 2: case folds). Others stay as they are, because there are targets that compare names byte by byte.
+/// A name for the wire: a type in capitals, as only a person writes it, becomes lower case (RFC
+/// 3722 section 2: case folds). The rest stays, because there are targets that compare names byte
+/// by byte.
 pub fn canonical(name: &str) -> Cow<'_, str> {
     let has_capitals = name.get(..4).is_some_and(|kind| kind.bytes().any(|byte| byte.is_ascii_uppercase()));
     if has_capitals { Cow::Owned(name.to_lowercase()) } else { Cow::Borrowed(name) }
 }
 
-/// A name as it is compared with others, however it was written (RFC 7143 4.2.7.2, RFC 3722 section 2).
+/// A name for comparisons, however it was written (RFC 7143 4.2.7.2, RFC 3722 section 2).
 pub fn folded(name: &str) -> String {
     name.to_lowercase()
 }
@@ -40,7 +41,7 @@ pub fn is_valid(name: &str) -> bool {
     }
 }
 
-/// `yyyy-mm.authority`, with anything behind it that a name may hold.
+/// `yyyy-mm.authority`, followed by anything that a name may contain.
 fn is_qualified(rest: &str) -> bool {
     let Some((date, authority)) = rest.split_once('.') else { return false };
     let is_date = date.split_once('-').is_some_and(|(year, month)| {
@@ -51,8 +52,8 @@ fn is_qualified(rest: &str) -> bool {
     is_date && authority.starts_with(char::is_alphanumeric) && authority.chars().all(is_allowed)
 }
 
-/// A stranger's words for a log or a terminal: control characters and what changes the direction of writing are
-/// escaped.
+/// A peer's text for a log or a terminal: control characters and characters that change the writing
+/// direction are escaped.
 pub fn printable(text: &str) -> String {
     let is_harmless = |c: char| c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
     text.chars().flat_map(|c| if is_harmless(c) { vec![c] } else { c.escape_unicode().collect() }).collect()

@@ -1,21 +1,22 @@
 //! Login and text negotiation of operational parameters (RFC 7143 6.2 and 13, RFC 7144 7.1.1).
 //!
-//! The table in `rules` says everything there is to say about a key: what kind of value it has, how two wishes become
-//! one, its default and range, who may send it, in which stage, and whether a discovery session cares. A [`Negotiator`]
-//! works through it for either end:
+//! The table in `rules` defines each key: the kind of its value, how two proposals become one
+//! value, its default and range, which end may send it, in which stage, and whether it applies to a
+//! discovery session. A [`Negotiator`] works through it for either end:
 //!
 //! ```text
-//! propose()            keys to send: every wish (initiator), or those the default would not meet (target)
-//! handle(stage, keys)  what the peer sent: proposals are answered, answers are checked against the selection rule,
+//! propose()            keys to send: every proposal (initiator), or those without admissible default (target)
+//! handle(stage, keys)  the peer's keys: proposals are answered, answers are checked against the selection rule,
 //!                      declarations are kept; login keys (names, AuthMethod, CHAP_*) pass through to the login machine
 //! negotiated()         the values in force: defaults until something else was agreed
 //! ```
 //!
-//! What it keeps true: a value in force is always admissible, and one both ends agreed to or the default; a key is
-//! taken from the peer once; FirstBurstLength never exceeds MaxBurstLength.
+//! What it keeps true: a value in force is always admissible, and either agreed by both ends or the
+//! default; a key is accepted from the peer once; FirstBurstLength never exceeds MaxBurstLength.
 //!
-//! Where a peer is less than exact and the standard lets us, we are lenient: a proposal that is never answered leaves
-//! the default, and TaskReporting and iSCSIProtocolLevel may be NotUnderstood by older ends.
+//! Where a peer is less than exact and the standard allows it, we are lenient: a proposal that is
+//! never answered leaves the default, and older ends may answer NotUnderstood to TaskReporting and
+//! iSCSIProtocolLevel.
 
 mod named;
 mod offer;
@@ -35,21 +36,22 @@ use self::rules::{
 use crate::limits::{NEGOTIATION_LIST_ITEMS_MAX, TEXT_KEYS_MAX};
 use crate::text::{IRRELEVANT, Keys, NOT_UNDERSTOOD, REJECT};
 
-/// Which end of the negotiation we are.
+/// The end of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Who opened the connection.
+    /// The end that opened the connection.
     Initiator,
-    /// Who answers.
+    /// The end that answers.
     Target,
 }
 
-/// Keys that may come again with the same value. libiscsi says who it is in both stages when it is ready for CHAP and
-/// nobody asks for it; saying the same thing again negotiates nothing, and nobody is better off without that session.
+/// Keys that may be repeated with the same value. libiscsi sends its name in both stages when it
+/// offers CHAP and the target does not require it; a repeated value negotiates nothing, and
+/// refusing the session would help no one.
 const SAYABLE_AGAIN: [&str; 3] = ["InitiatorName", "InitiatorAlias", "TargetName"];
 
-/// How a peer broke the rules of negotiation. All are protocol errors: a target answers with a Login reject, an
-/// initiator drops the connection.
+/// Violations of the rules of negotiation. All are protocol errors: a target answers with a Login
+/// reject, an initiator drops the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
     /// RFC 7143 6.3.
@@ -67,27 +69,27 @@ pub enum NegotiationError {
     /// A reserved answer as a proposal (RFC 7143 6.2).
     #[error("{0} was proposed with a value reserved for answers")]
     ReservedValue(String),
-    /// A declared value that is not one.
+    /// An inadmissible declared value.
     #[error("{key}=\"{value}\" is not a value of this key")]
     BadValue {
-        /// Which key.
+        /// The key.
         key: String,
-        /// What was declared.
+        /// The declared value.
         value: String,
     },
     /// An answer the selection rule does not allow (RFC 7143 6.2.1, 6.2.2).
     #[error("{key}=\"{answer}\" does not answer the proposal \"{proposal}\"")]
     BadAnswer {
-        /// Which key.
+        /// The key.
         key: String,
-        /// What we proposed.
+        /// Our proposal.
         proposal: String,
-        /// What came back.
+        /// The peer's answer.
         answer: String,
     },
 }
 
-/// Where one key stands.
+/// The progress of one key.
 #[derive(Clone, Debug, Default)]
 struct Progress {
     proposed: Option<String>,
@@ -100,7 +102,7 @@ pub struct Negotiator {
     role: Role,
     offer: Offer,
     session_type: SessionType,
-    /// The connection joins a session, whose values are settled.
+    /// Whether the connection joins a session, whose values are fixed.
     is_joining: bool,
     values: [u32; KEY_COUNT],
     progress: Vec<Progress>,
@@ -142,18 +144,19 @@ impl Negotiator {
         }
     }
 
-    /// The login is not the one that leads its session: what is the session's is not proposed again (RFC 7143 13, "use:
-    /// LO").
+    /// Notes that the login does not lead its session: values of the session are not proposed again
+    /// (RFC 7143 13, "use: LO").
     pub fn join_session(&mut self) {
         self.is_joining = true;
     }
 
-    /// What this end has to say of its own accord in the operational stage. An initiator proposes every wish. A target
-    /// declares its MaxRecvDataSegmentLength, and proposes where neither end spoke and the default is not admissible to
-    /// it; call it after [`Negotiator::handle`]. Each key is said once, however often this is called.
+    /// The keys that this end sends unasked in the operational stage. An initiator sends every
+    /// proposal. A target declares its MaxRecvDataSegmentLength, and proposes where no key was sent
+    /// and the default is not admissible to it; call it after [`Negotiator::handle`]. Each key is
+    /// sent once, however often this is called.
     ///
-    /// A target that proposes (anything but the declaration) must not accept a transition in the same response (RFC
-    /// 7143 6.3): [`Negotiator::awaits_answers`] tells.
+    /// A target that proposes (anything but the declaration) must not accept a transition in the
+    /// same response (RFC 7143 6.3): see [`Negotiator::awaits_answers`].
     pub fn propose(&mut self) -> Keys {
         let mut keys = Keys::new();
         for (index, rule) in RULES.iter().enumerate() {
@@ -197,11 +200,12 @@ impl Negotiator {
         })
     }
 
-    /// Takes what the peer sent in `stage` and gives the answers to send, in the order of the standard's dependencies.
-    /// Login keys (names, aliases, addresses, AuthMethod, CHAP_*) are checked for stage, sender and repetition only.
+    /// Handles the peer's keys of `stage`. Returns the answers, in the order of the standard's
+    /// dependencies. Login keys (names, aliases, addresses, AuthMethod, CHAP_*) are only checked
+    /// for stage, sender and repetition.
     ///
     /// # Errors
-    /// What [`NegotiationError`] lists; the login must then be ended.
+    /// The breaches that [`NegotiationError`] lists; the login must then be ended.
     pub fn handle(&mut self, stage: Stage, keys: &Keys) -> Result<Keys, NegotiationError> {
         let mut answers = Keys::new();
         for (index, rule) in RULES.iter().enumerate() {
@@ -219,7 +223,8 @@ impl Negotiator {
         Ok(answers)
     }
 
-    /// Starts a text negotiation of the full feature phase: keys of use ALL may be said once more (RFC 7143 6.4).
+    /// Starts a text negotiation of the full feature phase: keys of use ALL may be sent once more
+    /// (RFC 7143 6.4).
     pub fn restart(&mut self) {
         self.progress.iter_mut().for_each(|progress| *progress = Progress::default());
         self.received.clear();
@@ -260,12 +265,12 @@ impl Negotiator {
         }
     }
 
-    /// What was agreed for a private key of the offer, if anything was.
+    /// The agreed value of a private key of the offer; `None` if none was agreed.
     pub fn private(&self, name: &str) -> Option<&str> {
         self.private.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// What the peer said for a login key that carries no operational value.
+    /// The peer's value of a login key without operational value.
     pub fn received(&self, name: &str) -> Option<&str> {
         self.received.get(name).map(String::as_str)
     }
@@ -304,7 +309,7 @@ impl Negotiator {
 
     fn handle_declaration(&mut self, key: Key, value: &str) -> Result<(), NegotiationError> {
         let rule = &RULES[key as usize];
-        // An end of RFC 3720 may answer our declaration; a refusal of it cannot mean anything to us.
+        // An end of RFC 3720 may answer our declaration; its refusal has no meaning.
         if self.progress[key as usize].proposed.is_some() && is_reserved(value) {
             return Ok(());
         }
@@ -342,8 +347,8 @@ impl Negotiator {
         let rule = &RULES[key as usize];
         let is_pass = matches!(answer, REJECT | IRRELEVANT) || (answer == NOT_UNDERSTOOD && rule.may_be_unknown);
         if is_pass {
-            // The protocol level, when nobody understands it, is below what its features need (RFC 7144 7.1.1): the
-            // default says so.
+            // A peer that does not understand the protocol level is below the level of its features
+            // (RFC 7144 7.1.1), as the default says.
             return Ok(());
         }
         let bad_answer = || NegotiationError::BadAnswer {
@@ -371,8 +376,8 @@ impl Negotiator {
     fn handle_other(&mut self, stage: Stage, name: &str, value: &str) -> Result<Option<String>, NegotiationError> {
         if let Some((_, senders, usage)) = LOGIN_KEYS.iter().find(|(key, ..)| *key == name) {
             self.check(name, *senders, *usage, stage)?;
-            // Each CHAP key comes once from each end; AuthMethod as well. Addresses are many; who and what for may be
-            // said again.
+            // Each CHAP key comes once from each end; so does AuthMethod. Addresses may be many;
+            // names and session type may be repeated.
             let is_said_again =
                 SAYABLE_AGAIN.contains(&name) && self.received.get(name).is_some_and(|said| said == value);
             self.note_received(name, value, name == "TargetAddress" || is_said_again)?;
@@ -407,7 +412,7 @@ impl Negotiator {
         Ok(())
     }
 
-    /// RFC 7143 13: what a discovery session, or the answer to another key, makes meaningless.
+    /// RFC 7143 13: keys that a discovery session, or the answer to another key, makes irrelevant.
     fn is_irrelevant(&self, rule: &Rule, key: Key) -> bool {
         let is_agreed = |key: Key| self.progress[key as usize].is_received;
         let value = |key: Key| self.values[key as usize];
@@ -419,8 +424,8 @@ impl Negotiator {
                 && value(Key::ImmediateData) != YES)
     }
 
-    /// What comes of `other`'s wish and ours, for keys that are not lists; for lists, whether `other` is one of our
-    /// wishes.
+    /// The result of `other`'s proposal and ours, for keys that are not lists; for lists, whether
+    /// `other` is one of our values.
     fn own_result(&self, key: Key, other: u32) -> Option<u32> {
         let own = match key {
             Key::FirstBurstLength => self.offer.number(key).min(self.values[Key::MaxBurstLength as usize]),
@@ -436,7 +441,7 @@ impl Negotiator {
         }
     }
 
-    /// Our wish as it is proposed.
+    /// The text of our proposal.
     fn wish(&self, key: Key) -> String {
         match RULES[key as usize].kind {
             Kind::List(names) => {
@@ -444,7 +449,8 @@ impl Negotiator {
                 let names = wishes.iter().filter_map(|&index| names.get(index as usize).copied());
                 names.collect::<Vec<_>>().join(",")
             }
-            // A target speaks after MaxBurstLength is agreed on, and must not wish for more (RFC 7143 13.14).
+            // A target sends this after MaxBurstLength is agreed, and must not propose more (RFC
+            // 7143 13.14).
             kind if key == Key::FirstBurstLength && self.role == Role::Target => {
                 print_value(kind, self.offer.number(key).min(self.values[Key::MaxBurstLength as usize]))
             }

@@ -7,10 +7,11 @@ pub const SHARING: &str = "X-io.forebay.Sharing";
 /// The version described in the page.
 pub const VERSION: &str = "1";
 
-/// Bytes of a data segment that an initiator takes at least that agrees on it: the longest message is one.
+/// Least MaxRecvDataSegmentLength of an initiator that agrees on the key: the longest message is
+/// one segment.
 pub const SEGMENT_BYTES_MIN: u32 = 2048;
 
-/// How an offer says that it takes the extension.
+/// The entry of an offer that supports the extension.
 pub fn private_offer() -> (String, Vec<String>) {
     (SHARING.to_owned(), vec![VERSION.to_owned()])
 }

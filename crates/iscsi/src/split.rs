@@ -4,13 +4,13 @@
 /// Whether a session may be split: a list of versions, best first; the answer is one of them.
 pub const SPLIT_CONNECTIONS: &str = "X-io.forebay.SplitConnections";
 
-/// Which connection, by its CID, the one that logs in will carry the responses of.
+/// The CID of the connection whose responses the one that logs in will carry.
 pub const ANSWERS_FOR: &str = "X-io.forebay.AnswersFor";
 
 /// The version described in the page.
 pub const VERSION: &str = "1";
 
-/// How an offer says that it takes the extension.
+/// The entry of an offer that supports the extension.
 pub fn private_offer() -> (String, Vec<String>) {
     (SPLIT_CONNECTIONS.to_owned(), vec![VERSION.to_owned()])
 }

@@ -4,11 +4,11 @@
 //! set, and of the one that ends it, are one *logical text data segment*. [`TextAssembler`] joins them, [`Keys::parse`]
 //! cuts them into pairs, [`Keys::emit`] writes them. What this module keeps true:
 //!
-//! - no input panics, and none makes it hold more than the limit it was given;
+//! - no input panics, and none makes it hold more than its limit;
 //! - a key is a standard label of at most 63 characters, a value is UTF-8 without null;
 //! - no key stands twice in one text, except where the standard repeats it (TargetAddress; TargetName as well in an
 //!   answer to SendTargets);
-//! - the work grows with the text and no faster, and what a stranger sends has a bounded count of keys.
+//! - the work grows no faster than the text, and the count of a peer's keys is limited.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,16 +27,16 @@ pub const REJECT: &str = "Reject";
 /// The reserved list item for a missing function.
 pub const NONE: &str = "None";
 
-/// Nulls after the last pair that are forgiven: the padding of a data segment.
+/// Accepted nulls after the last pair: the padding of a data segment.
 const PADDING_BYTES_MAX: usize = 4;
 
-/// What is wrong with a text.
+/// Why a text is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// More text than the receiver holds.
+    /// The text exceeds the receiver's limit.
     #[error("a text of more than {bytes_max} bytes")]
     TooLong {
-        /// What the receiver holds.
+        /// The receiver's limit.
         bytes_max: usize,
     },
     /// The last pair has no null after it.
@@ -48,7 +48,7 @@ pub enum TextError {
     /// A pair has no equals sign.
     #[error("\"{0}\" has no equals sign")]
     NoValue(String),
-    /// What stands before the equals sign is not a key.
+    /// The text before the equals sign is not a key.
     #[error("\"{0}\" is not a key: a key is a letter and up to 62 letters, digits and .-+@_#")]
     BadKey(String),
     /// A value above [`TEXT_VALUE_BYTES_MAX`].
@@ -57,10 +57,10 @@ pub enum TextError {
     /// A key that stands twice.
     #[error("{0} is given twice")]
     Duplicate(String),
-    /// More pairs than the receiver takes.
+    /// More pairs than the receiver accepts.
     #[error("a text of more than {keys_max} keys")]
     TooManyKeys {
-        /// What the receiver takes.
+        /// The receiver's limit.
         keys_max: usize,
     },
 }
@@ -109,7 +109,7 @@ impl Keys {
         if *last != 0 {
             return Err(TextError::Unterminated);
         }
-        // A look at the bytes costs less than a handful of keys.
+        // Counting nulls costs less than parsing a handful of keys.
         if text.iter().filter(|&&byte| byte == 0).count() >= keys_max.saturating_add(PADDING_BYTES_MAX) {
             return Err(TextError::TooManyKeys { keys_max });
         }
@@ -197,7 +197,7 @@ fn is_key(name: &str) -> bool {
         && name.chars().all(is_label)
 }
 
-/// Enough of a stranger's text to recognise it in an error.
+/// Enough of a peer's text to recognise it in an error.
 fn excerpt(text: &str) -> String {
     text.chars().take(TEXT_KEY_CHARACTERS_MAX).filter(|c| !c.is_control()).collect()
 }
@@ -340,7 +340,7 @@ mod tests {
         assert!(matches!(Keys::parse(&long_key), Err(TextError::BadKey(_))));
     }
 
-    /// Before authentication, from whoever connects: each would be compared with all others.
+    /// Before authentication, from any client: each key would be compared with all others.
     #[test]
     fn a_text_of_many_keys_is_refused() {
         let text = |count: usize| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
@@ -348,11 +348,11 @@ mod tests {
         assert_eq!(Keys::parse(&text(TEXT_KEYS_MAX + 1)), Err(TextError::TooManyKeys { keys_max: TEXT_KEYS_MAX }));
     }
 
-    /// An answer to SendTargets may be long; what it takes to read one grows with its length, and no faster.
+    /// An answer to SendTargets may be long; the time to parse it grows no faster than its length.
     #[test]
     fn what_a_long_answer_to_send_targets_takes_grows_with_its_length() {
         let text_of = |count: u32| (0..count).map(|number| (format!("X-{number}"), "")).collect::<Keys>().emit();
-        // The least of some: whatever else the machine does only adds to it.
+        // The least of several runs: other load on the machine only adds time.
         let time_of = |count: u32| {
             let text = text_of(count);
             let times = (0..5).map(|_| {
@@ -362,7 +362,8 @@ mod tests {
             });
             times.min().expect("there are some")
         };
-        // Twenty times as much, and some more for names that are a little longer; compared each with each it is 400.
+        // Twenty times as much, and some more for slightly longer names; with each compared to each
+        // it would be 400.
         let (short, long) = (time_of(2_500), time_of(50_000));
         assert!(long < short * 100, "{short:?}, and {long:?} for twenty times as much");
         let text = text_of(50_000);

@@ -1,8 +1,8 @@
 //! iSCSI URLs as libiscsi writes them: `iscsi://[USER@]HOST[:PORT]/IQN/LUN`.
 //!
-//! An IPv6 address stands in brackets; the port is 3260 unless it is said. A password does not belong in a URL, where
-//! the process list and the shell's history would keep it: one is refused with advice. Discovery takes a [`Portal`]
-//! alone, with or without `iscsi://`.
+//! An IPv6 address stands in brackets; the default port is 3260. A password does not belong in a
+//! URL, where the process list and the shell's history would keep it: a URL with one is refused
+//! with advice. Discovery takes a [`Portal`] alone, with or without `iscsi://`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub const DEFAULT_PORT: u16 = 3260;
 /// The highest LUN of flat space addressing (SAM-5 4.7.7.3).
 pub const LUN_MAX: u16 = 16383;
 
-/// Where a target listens.
+/// The address of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Portal {
     /// Host name, IPv4 address, or IPv6 address without brackets.
@@ -25,12 +25,12 @@ pub struct Portal {
     pub port: u16,
 }
 
-/// A logical unit somewhere.
+/// The URL of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
     /// CHAP name, where it differs from the default.
     pub user: Option<String>,
-    /// Where to connect.
+    /// The portal.
     pub portal: Portal,
     /// iSCSI name of the target.
     pub target: String,
@@ -38,10 +38,10 @@ pub struct Url {
     pub lun: u16,
 }
 
-/// Why a URL or portal was not understood.
+/// Why a URL or portal is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Not of the form.
+    /// Not of this form.
     #[error("\"{0}\" is not an iSCSI URL: write iscsi://[USER@]HOST[:PORT]/IQN/LUN")]
     Form(String),
     /// Not a portal.
@@ -115,7 +115,7 @@ impl FromStr for Url {
             Some((user, portal)) => (Some(parse_user(user)?), portal),
             None => (None, authority),
         };
-        // From here on the text holds no password and errors may repeat it.
+        // From here on the text contains no password and errors may repeat it.
         let form = || UrlError::Form(text.to_owned());
         if user.as_deref() == Some("") || path.contains('@') {
             return Err(if path.contains('@') { UrlError::Password } else { form() });
@@ -130,7 +130,8 @@ impl FromStr for Url {
     }
 }
 
-/// The user, unless a password follows it (`user%password` is libiscsi's way, `user:password` everyone else's).
+/// The user, unless a password follows it (`user%password` in libiscsi's form, `user:password` in
+/// the common one).
 fn parse_user(user: &str) -> Result<String, UrlError> {
     if user.contains([':', '%', '/', '@']) { Err(UrlError::Password) } else { Ok(user.to_owned()) }
 }

@@ -9,7 +9,7 @@ pub enum LabError {
     /// It needs the paper's machines.
     #[error("{0} runs by the virtual clock only: --clock virtual")]
     NoStage(&'static str),
-    /// Something that it cannot do without.
+    /// The experiment, and what it needs: a program or a privilege.
     #[error("{0} needs {1}")]
     Needs(&'static str, &'static str),
     /// A device of a model.

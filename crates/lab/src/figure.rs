@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use crate::outcome::{Outcome, Row, Span};
 
 const SIZE: (u32, u32) = (900, 420);
-/// Apart for the colour-blind, and readable on white.
+/// Colours that the colour-blind can tell apart, readable on white.
 const COLORS: [RGBColor; 6] = [
     RGBColor(37, 130, 235),
     RGBColor(217, 119, 6),
@@ -34,7 +34,7 @@ pub(crate) fn color(index: usize) -> RGBColor {
 /// One chart as SVG. All charts of an outcome have the same scales, so that they can be compared.
 ///
 /// # Errors
-/// What the library says.
+/// Errors of the drawing library.
 pub(crate) fn draw(outcome: &Outcome, panel: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut svg = String::new();
     {

@@ -11,24 +11,25 @@ use crate::outcome::Found;
 use crate::outcome::{Row, Span};
 use crate::stage::Scale;
 
-/// Requests of the quick form: enough that the log is in use.
+/// Requests of the quick form: enough to fill a part of the log.
 const REQUESTS_QUICK: u64 = 4000;
 
 /// Response times of figure 5a are counted in classes of so many microseconds, up to this one ...
 const CLASS_US: u64 = 500;
 const CLASS_US_FINE_MAX: u64 = 16_000;
-/// ... and in wider ones from there to beyond the paper's longest, 120 ms; the last has all that took longer still.
+/// ... and in wider ones from there to beyond the paper's longest, 120 ms; the last class counts
+/// all longer ones too.
 const WIDE_CLASS_US: u64 = 8000;
 const CLASS_US_MAX: u64 = 128_000;
 
 /// Requests of one mean in figure 6.
 const GROUP: usize = 1000;
 
-/// What is compared, by its name.
+/// The systems compared, by name.
 const SYSTEMS: [(&str, System); 3] =
     [("disk alone", System::Plain), ("paper's profile", System::Paper), ("ours", System::Ours)];
 
-/// Clients: the paper's trace has one request at a time; several show what overload does.
+/// Counts of clients: the paper's trace has one request at a time; several clients show overload.
 const DEPTHS: [u64; 2] = [1, 8];
 
 struct Ran {
@@ -36,7 +37,7 @@ struct Ran {
     system: System,
     depth: u64,
     responses: Responses,
-    /// The log's at the end.
+    /// The log's status at the end.
     status: Option<Status>,
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn groups(scale: Scale) -> Result<Found, LabError> {
             _ => None,
         };
         for (index, group) in ran.responses.all.chunks(GROUP).enumerate() {
-            // The paper says the mean of all; it stands at the first group.
+            // The paper gives the mean of all; it is drawn at the first group.
             let paper = paper.filter(|_| index == 0);
             rows.push(row(ran, (index + 1) as f64, paper, mean(group).as_secs_f64() * 1e3));
         }

@@ -6,9 +6,9 @@
 //!                             ├ 4 MiB of NVRAM
 //!                             └ log disk, 20 MiB of it (the same model)
 //! ```
-//! The load is what the paper says of its trace, which is not public: 230,370 requests of 4 blocks (taken as 2 KiB), 89
-//! % writes. What it does not say is chosen: a footprint of 64 MiB, a Zipf skew of 0.9, each client one request at a
-//! time, as fast as it can.
+//! The load follows the paper's description of its trace, which is not public: 230,370 requests of
+//! 4 blocks (taken as 2 KiB), 89 % writes. The rest is chosen: a footprint of 64 MiB, a Zipf skew
+//! of 0.9, each client one request at a time, as fast as it can.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,22 +31,22 @@ use writelog::{DestageOrder, Durability, FormatOptions, OpenOptions, Status, Vol
 pub const REQUESTS: u64 = 230_370;
 const REQUEST_BYTES: u64 = 2048;
 const FOOTPRINT_BYTES: u64 = 64 << 20;
-/// The paper's (3.1).
+/// Size of the paper's NVRAM (3.1).
 const NVRAM_BYTES: usize = 4 << 20;
-/// 320 segments of 64 KiB (2.2), and what is around them.
+/// 320 segments of 64 KiB (2.2), and the superblocks around them.
 const LOG_BYTES: u64 = 21 << 20;
-/// Of a switched network of 100 Mbit/s: a round trip, and the transfer of 2 KiB.
+/// The link, a switched network of 100 Mbit/s: a round trip, and the transfer of 2 KiB.
 const LINK: Duration = Duration::from_micros(400);
-/// What the processor takes for a request, whoever answers it.
+/// Processor time of a request, whether it is answered by the log or the LUN.
 const PROCESSOR: Duration = Duration::from_micros(100);
-/// The least that lets a batch take near blocks along: 13 ms of seek and half a turn at 20 MB/s.
+/// Bytes that the disk transfers in the time of a seek and half a turn: 13 ms at 20 MB/s.
 const SEEK_BYTES: u64 = 256 << 10;
 /// A sweep over the disk in order of LBA takes some ten seconds.
 const AGE_MAX: Duration = Duration::from_secs(60);
-/// Of plain RAM, for what is destaged next.
+/// Plain RAM for the data that is destaged next.
 const BATCH_BYTES: u64 = 2 << 20;
 
-/// What answers the requests.
+/// The device that answers the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// The disk behind the link.
@@ -55,7 +55,7 @@ pub enum System {
     Paper,
     /// The log as it is meant to be used in front of a disk.
     Ours,
-    /// The same, but nothing is read from the LUN to make writes larger.
+    /// The same, but no gaps are read from the LUN to make writes larger.
     OursApart,
 }
 
@@ -73,7 +73,7 @@ pub struct Responses {
 /// Runs `requests` by `depth` clients. The status is the log's at the end.
 ///
 /// # Errors
-/// What a device says; models do not fail by themselves.
+/// Errors of a device; models do not fail by themselves.
 pub fn run(system: System, depth: u64, requests: u64) -> Result<(Responses, Option<Status>), Error> {
     let mut executor = Executor::in_order();
     let clock: Arc<dyn Clock> = Arc::new(executor.clock());
@@ -179,7 +179,7 @@ pub fn share_within(times_ns: &[u64], limit: Duration) -> f64 {
     within as f64 / times_ns.len().max(1) as f64
 }
 
-/// The longest.
+/// The longest response time.
 pub fn slowest(times_ns: &[u64]) -> Duration {
     Duration::from_nanos(times_ns.iter().copied().max().unwrap_or(0))
 }

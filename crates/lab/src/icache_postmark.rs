@@ -24,7 +24,7 @@ const BLOCKS: [u32; 4] = [512, 1024, 2048, 4096];
 const BLOCKS_QUICK: [u32; 2] = [512, 4096];
 /// PostMark's default sizes of files, which the paper left as they are.
 const FILE_BYTES: &str = "500 10000";
-/// What the paper gained: 53 to 78 %.
+/// The paper's gain: 53 to 78 %.
 const GAIN: Span = Span::between(1.53, 1.78);
 
 /// Transactions a second of one run.

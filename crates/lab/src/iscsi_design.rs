@@ -1,8 +1,8 @@
 //! Paper 001, *An iSCSI Design and Implementation*: figures 5 to 8.
 //!
-//! The paper's figures are drawn, not printed as tables; compared is what its text says: 70-80 MB/s with frames of 1.5k
-//! and 97-107 with 9k, 4,000 IOPS at depth 2 and 15,000 from depth 8, 67 MB/s at 0.6 ms and 2 to 5 % less than in the
-//! lab.
+//! The paper's figures are drawn, not printed as tables. Ours are compared with the numbers in its
+//! text: 70-80 MB/s with frames of 1.5k and 97-107 with 9k, 4,000 IOPS at depth 2 and 15,000 from
+//! depth 8, 67 MB/s at 0.6 ms and 2 to 5 % less than in the lab.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const LARGE_DEPTH: u32 = 8;
 const SMALL_FRAMES: Span = Span::between(70.0, 80.0);
 /// Figure 5 and 6: jumbo frames.
 const JUMBO_FRAMES: Span = Span::between(97.0, 107.0);
-/// What of a frame is data: IP and TCP headers with time stamps are 52 bytes.
+/// The bytes of a frame that are not data: IP and TCP headers with time stamps are 52 bytes.
 const FRAME_HEADERS: u64 = 52;
 
 /// One connection, then more of each kind, by TCP connections.
@@ -73,8 +73,8 @@ fn paper_throughput(frame: u32) -> Option<Span> {
     }
 }
 
-/// Sets one congestion control after the other, as far as this kernel has them, and measures with each; the name it
-/// gives is "the system's" where none can be chosen.
+/// Measures with each congestion control that this kernel has. Where none can be chosen, it
+/// measures once, and the name passed to `measure` is "the system's congestion control".
 fn with_congestion_controls(
     stage: &Stage,
     scale: Scale,
@@ -120,13 +120,13 @@ pub(crate) fn multi_throughput(stage: &Stage, scale: Scale) -> Result<Found, Lab
     Ok((rows, notes))
 }
 
-/// Of every experiment that compares kinds of connections.
+/// A note of every experiment that compares kinds of connections.
 const KINDS_NOTE: &str = "MC/S is a session of so many ordinary connections (one: plain iSCSI), split is one of half \
                           as many pairs, of a connection for requests and one for responses each; the axis has TCP \
                           connections";
 
-/// Chooses the congestion control of the experiments that do not compare them: the one of the paper's time. Says in
-/// words what it is.
+/// Chooses cubic, the congestion control of the paper's time, for experiments that do not compare
+/// them. Returns the one in use, in words.
 fn choose_cubic(stage: &Stage) -> String {
     let is_cubic = stage.set_congestion_control("cubic");
     format!("congestion control: {}", if is_cubic { "cubic" } else { "the system's" })
@@ -152,7 +152,7 @@ pub(crate) fn frame_size(stage: &Stage, scale: Scale) -> Result<Found, LabError>
     Ok((rows, vec![stage.words().to_owned(), KINDS_NOTE.to_owned(), control]))
 }
 
-/// What figure 7 has at a depth.
+/// The paper's number in figure 7 at a depth.
 fn paper_iops(depth: u32) -> Option<Span> {
     match depth {
         2 => Some(Span::exactly(4000.0)),
@@ -233,7 +233,8 @@ pub(crate) fn metro(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
     Ok((rows, notes))
 }
 
-/// What the default number and kind of connections is chosen from: by round trip, loss and size of request.
+/// The measurements behind the default number and kind of connections: by round trip, loss and size
+/// of request.
 pub(crate) fn connection_kinds(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
     let round_trips: &[u64] = if scale == Scale::Full { &[0, 600, 10_000] } else { &[0] };
     let mut rows = Vec::new();
@@ -272,7 +273,7 @@ const SMALL_IO: Model = Model {
     medium: Duration::ZERO,
 };
 
-/// The most that the paper's prototype had in flight (section 4).
+/// The paper's prototype never had more requests in flight (section 4).
 const PAPER_DEPTH_MAX: u32 = 8;
 
 /// Figure 7 in virtual time.

@@ -1,9 +1,10 @@
-//! The papers' experiments, each named after its figure: what the paper found, what we find, and the ratio.
+//! The papers' experiments, each named after its figure: the paper's number, our number, and the
+//! ratio.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`registry`] | every experiment: name, source, what the paper found |
-//! | [`outcome`] | what a run found: rows, as a table and as JSON |
+//! | [`registry`] | every experiment: name, source, the paper's result |
+//! | [`outcome`] | the results of a run: rows, as a table and as JSON |
 //! | `figure`, [`page`] | the drawing of an outcome, and the page of several |
 //! | `icache`, [`icache_model`] | those of paper 000, *A Caching Strategy to Improve iSCSI Performance*, over models |
 //! | `icache_postmark`, `packet_sizes` | those of the same paper that take this machine: PostMark, and packets on the wire |
@@ -12,9 +13,10 @@
 //! | `model` | `--clock virtual`: the real initiator and target over modelled links and processors |
 //! | `stage`, `namespaces`, `wan` | `--clock real`: target and `forebay bench` as processes, on loopback or in network namespaces, with delay and loss |
 //!
-//! In virtual time a run is repeatable to the digit. Its models have few parameters; each says which of the paper's
-//! numbers it was set by, so that what is compared is what was *not* put in. In real time the numbers are this
-//! machine's, and only ratios inside one run mean something.
+//! In virtual time a run is repeatable to the digit. Its models have few parameters. Each states
+//! which of the paper's numbers it was set by, so that only numbers that were *not* put in are
+//! compared. In real time the numbers are this machine's, and only ratios inside one run mean
+//! something.
 
 #![forbid(unsafe_code)]
 

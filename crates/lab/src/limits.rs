@@ -5,7 +5,8 @@ use std::time::Duration;
 /// How long a process of the stage may take until it is ready.
 pub const READY_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Size of the logical units of the experiments: more than is in flight by far, and little enough to be made at once.
+/// Size of the logical units of the experiments: far more than the data in flight, and small enough
+/// to be made at once.
 pub const UNIT_BYTES: u64 = 64 << 20;
 
 /// Requests of one run in virtual time: enough for a steady state at every depth, few enough that a whole experiment
@@ -27,6 +28,6 @@ pub const PACKET_BYTES_MAX: usize = 64 << 10;
 /// A gigabit per second, the wire of the paper's machines.
 pub const WAN_TIME_PER_BYTE: Duration = Duration::from_nanos(8);
 
-/// What waits for the wire, at most; the rest is lost. As a switch of that time has, and as much as one round trip of
-/// the longest way.
+/// Longest queue before the wire, as time; packets beyond it are lost. A switch of that time has as
+/// much, and it is one round trip of the longest way.
 pub const WAN_BUFFER: Duration = Duration::from_millis(10);

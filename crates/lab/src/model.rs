@@ -36,9 +36,9 @@ const IQN: &str = "iqn.2026-11.io.forebay:lab";
 /// A machine and a network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Model {
-    /// From end to end, there and back, on the wire and in both machines.
+    /// Round trip between the ends, on the wire and in both machines.
     pub(crate) round_trip: Duration,
-    /// The wire.
+    /// Rate of the wire.
     pub(crate) bytes_per_second: u64,
     /// Processor time of a request.
     pub(crate) per_request: Duration,
@@ -46,11 +46,11 @@ pub(crate) struct Model {
     pub(crate) per_frame: Duration,
     /// Bytes of data in a frame.
     pub(crate) frame_bytes: u64,
-    /// What the medium adds to each request.
+    /// Time that the medium adds to each request.
     pub(crate) medium: Duration,
 }
 
-/// What runs on it.
+/// The load on the machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) rw: ReadWrite,
@@ -58,7 +58,7 @@ pub(crate) struct Load {
     pub(crate) depth: u32,
 }
 
-/// Requests a second, and bytes a second.
+/// Runs the load. Returns requests and bytes a second.
 pub(crate) fn run(model: Model, load: Load) -> Result<(f64, f64), LabError> {
     let mut executor = Executor::in_order();
     let clock = executor.clock();
@@ -140,12 +140,12 @@ struct Processor {
     clock: VirtualClock,
     model: Model,
     workers: Workers,
-    /// When it has done what it was given.
+    /// When it has finished all the work it was given.
     free_at: Mutex<Option<Instant>>,
 }
 
 impl Processor {
-    /// When a request of `bytes` that comes now has been dealt with.
+    /// When the processor has finished a request of `bytes` that comes now.
     fn done_at(&self, bytes: u64) -> Instant {
         let frames = u32::try_from(bytes.div_ceil(self.model.frame_bytes)).unwrap_or(u32::MAX);
         let cost = self.model.per_request + self.model.per_frame * frames;

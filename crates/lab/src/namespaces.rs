@@ -1,5 +1,5 @@
-//! Two network namespaces, one for each end, and the ways between them: a veth pair whose MTU is what the frames are,
-//! and a link with delay and loss.
+//! Two network namespaces, one for each end, and two ways between them: a veth pair, whose MTU sets
+//! the size of frames, and a link with delay and loss.
 
 use std::process::{Command, Stdio};
 
@@ -22,8 +22,8 @@ pub(crate) enum End {
     Initiator,
 }
 
-/// The congestion controls that a namespace may choose from, a setting of the whole machine. Those of the experiments
-/// are added to it, and taken away when this is dropped.
+/// The congestion controls that a namespace may choose from, a setting of the whole machine. Those
+/// of the experiments are added to it, and the setting is restored when this is dropped.
 struct AllowedControls {
     before: String,
 }
@@ -31,7 +31,8 @@ struct AllowedControls {
 impl AllowedControls {
     const PATH: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-    /// `None` where they cannot be read or written; what cannot be chosen is then left out.
+    /// `None` where the setting cannot be read or written; a control that cannot be chosen is then
+    /// left out.
     fn with(added: &str) -> Option<Self> {
         let before = std::fs::read_to_string(Self::PATH).ok()?;
         std::fs::write(Self::PATH, format!("{} {added}", before.trim())).ok()?;
@@ -41,32 +42,32 @@ impl AllowedControls {
 
 impl Drop for AllowedControls {
     fn drop(&mut self) {
-        // It could be written before; there is nobody to tell if it cannot be now.
+        // The write may fail; a destructor cannot report it.
         let _ = std::fs::write(Self::PATH, &self.before);
     }
 }
 
-/// Both, gone when dropped.
+/// Both namespaces, deleted when this is dropped.
 pub(crate) struct Namespaces {
     names: Names,
     _allowed: Option<AllowedControls>,
     wan: Wan,
 }
 
-/// Of namespaces that are deleted when this is dropped.
+/// Names of namespaces that are deleted when this is dropped.
 struct Names([String; 2]);
 
 impl Drop for Names {
     fn drop(&mut self) {
         for name in &self.0 {
-            // One that was never made is as good as one that is gone.
+            // It fails for a namespace that was never made, which is as good.
             let _ = ip(&["netns", "del", name]);
         }
     }
 }
 
 impl Namespaces {
-    /// `None` where they cannot be made: they take root, `ip` and `/dev/net/tun`.
+    /// `None` where they cannot be made: that needs root, `ip` and `/dev/net/tun`.
     pub(crate) fn new() -> Option<Self> {
         let id = std::process::id();
         let names = Names([format!("fbt{id}"), format!("fbi{id}")]);
@@ -82,16 +83,16 @@ impl Namespaces {
         Some(Self { names, _allowed: AllowedControls::with("cubic"), wan })
     }
 
-    /// Sizes of frames from now on.
+    /// Sets the size of frames.
     pub(crate) fn set_mtu(&self, bytes: u32) -> Result<(), LabError> {
         let bytes = bytes.to_string();
         let set = |namespace: &String, device| ip(&["-n", namespace, "link", "set", device, "mtu", &bytes]);
         self.names.0.iter().try_for_each(|namespace| set(namespace, NEAR).and_then(|()| set(namespace, FAR)))
     }
 
-    /// The congestion control of connections made from now on.
+    /// Sets the congestion control of later connections.
     pub(crate) fn set_congestion_control(&self, name: &str) -> Result<(), LabError> {
-        // The setting belongs to the namespace of whoever opens the file.
+        // The setting belongs to the namespace of the process that opens the file.
         let write = format!("echo {name} > /proc/sys/net/ipv4/tcp_congestion_control");
         let set = |namespace: &String| run(Command::new("ip").args(["netns", "exec", namespace, "sh", "-c", &write]));
         self.names.0.iter().try_for_each(set)

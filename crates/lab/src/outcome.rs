@@ -1,8 +1,8 @@
-//! What a run found.
+//! The results of a run.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose time an experiment runs by.
+/// The clock that an experiment runs by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
@@ -22,12 +22,12 @@ impl Clock {
     }
 }
 
-/// What a paper says: a number, or from one to another.
+/// A number of a paper, or a range of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// The least.
+    /// The smallest number.
     pub from: f64,
-    /// The most.
+    /// The largest number.
     pub to: f64,
 }
 
@@ -42,25 +42,25 @@ impl Span {
         Self { from, to }
     }
 
-    /// Its middle: what ours is compared with.
+    /// The middle of the range, which our number is compared with.
     pub fn middle(self) -> f64 {
         f64::midpoint(self.from, self.to)
     }
 }
 
-/// One point.
+/// One point of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which chart of the figure; empty where there is one.
+    /// The chart of the figure; empty where there is one only.
     #[serde(default)]
     pub panel: String,
-    /// Which line of the chart.
+    /// The line of the chart.
     pub series: String,
-    /// Where on the horizontal axis.
+    /// The value on the horizontal axis.
     pub at: f64,
-    /// What the paper has there, if anything.
+    /// The paper's value there, if it gives one.
     pub paper: Option<Span>,
-    /// What was found.
+    /// Our value.
     pub ours: f64,
     /// Microseconds of processor an operation at the initiator.
     pub client_cpu_us: Option<f64>,
@@ -75,27 +75,27 @@ pub struct Outcome {
     pub name: String,
     /// Paper and figure.
     pub source: String,
-    /// What the paper found, in words.
+    /// The paper's result, in words.
     pub found: String,
-    /// Whose time it was.
+    /// The clock that it ran by.
     pub clock: Clock,
-    /// What the horizontal axis is.
+    /// The meaning of the horizontal axis.
     pub across: String,
-    /// Unit of what was found.
+    /// Unit of the values.
     pub unit: String,
     /// The points, by series.
     pub rows: Vec<Row>,
-    /// How it was run, what was left out and why, and what was put into models.
+    /// How it was run, which parts were left out and why, and the parameters of the models.
     pub notes: Vec<String>,
 }
 
 impl Row {
-    /// Ours to the paper's.
+    /// Our value divided by the middle of the paper's.
     pub fn ratio(&self) -> Option<f64> {
         self.paper.map(Span::middle).filter(|paper| *paper > 0.0).map(|paper| self.ours / paper)
     }
 
-    /// Its cells, as [`Outcome::HEADINGS`] has them.
+    /// The cells of the row, in the order of [`Outcome::HEADINGS`].
     pub fn cells(&self) -> [String; 8] {
         let paper = match self.paper {
             Some(Span { from, to }) if from == to => number(from),
@@ -117,8 +117,8 @@ impl Row {
 }
 
 impl Outcome {
-    /// What the cells of a row are; the third is [`Outcome::across`], and the fourth and fifth are in
-    /// [`Outcome::unit`].
+    /// The headings of a row's cells; the third is [`Outcome::across`], and the fourth and fifth
+    /// are in [`Outcome::unit`].
     pub const HEADINGS: [&'static str; 8] =
         ["chart", "series", "at", "paper", "ours", "ratio", "CPU us/op initiator", "CPU us/op target"];
 
@@ -133,7 +133,7 @@ impl Outcome {
         names
     }
 
-    /// Its rows as text, in columns.
+    /// The rows as text, in columns.
     pub fn table(&self) -> String {
         let mut lines = vec![Self::HEADINGS.map(str::to_owned)];
         lines[0][2].clone_from(&self.across);
@@ -156,7 +156,7 @@ impl Outcome {
     }
 }
 
-/// Three digits, or all of a large number.
+/// The value with three digits, or with all its digits if it is large.
 fn number(value: f64) -> String {
     match value.abs() {
         _ if value.fract() == 0.0 => format!("{value:.0}"),

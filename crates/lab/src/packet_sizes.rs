@@ -1,9 +1,10 @@
 //! *A Caching Strategy to Improve iSCSI Performance*, section 1: on a typical iSCSI implementation some 58 % of the
 //! TCP/IP packets are shorter than 127 bytes: commands, status, and acknowledgements.
 //!
-//! Packets are counted where they pass, on the link between two TUN devices, in both directions, with their IP headers
-//! and without the frame's. The paper does not say what ran; its other figures have small requests. With the log the
-//! same requests are counted until the LUN has all: what is written again, and what goes as one, is not on the wire.
+//! Packets are counted on the link between two TUN devices, in both directions, with their IP
+//! headers and without the frame's. The paper does not say what ran; its other figures have small
+//! requests. With the log the same requests are counted until the LUN has all data: of blocks
+//! written again only the last data is on the wire, and neighbours go as one.
 
 use crate::error::LabError;
 use crate::outcome::Found;
@@ -11,17 +12,17 @@ use crate::outcome::{Row, Span};
 use crate::stage::{Connections, Load, Measured, Scale, Served, Stage, Way};
 use crate::wan::Packets;
 
-/// What the paper measured.
+/// The paper's share of small packets, in percent.
 const PAPER: Span = Span::exactly(58.0);
 /// Sizes of requests in bytes.
 const SIZES: [u32; 5] = [512, 2048, 4096, 16 << 10, 64 << 10];
 const SIZES_QUICK: [u32; 2] = [512, 4096];
-/// Requests of one point: enough that login and the rest do not count.
+/// Requests of one point: so many that login and logout do not count.
 const REQUESTS: u64 = 5000;
 const REQUESTS_QUICK: u64 = 300;
-/// What they go over: small enough that some are written again.
+/// The range of the requests: small enough that some blocks are written again.
 const FOOTPRINT_BYTES: u64 = 16 << 20;
-/// A switched network.
+/// The way of a switched network.
 const WAY: Way = Way { round_trip_us: 0, loss_ppm: 0 };
 /// Requests at once: one, as of the synchronous programs that the paper is about, and several.
 const DEPTHS: [u32; 2] = [1, 8];
@@ -45,7 +46,7 @@ pub(crate) fn shares(stage: &Stage, scale: Scale) -> Result<Found, LabError> {
             for &bytes in sizes {
                 let served = stage.serve(false)?;
                 let (measured, packets) = count_plain(stage, &served, load(rw, bytes, depth), scale)?;
-                // Of a typical one: the middle of the sizes, half reads and half writes.
+                // The paper's share is drawn at the middle size, both for reads and for writes.
                 let paper = (bytes == 4096).then_some(PAPER);
                 rows.push(row(&measured, depth, series, bytes, paper, packets));
                 notes.push(words(depth, series, bytes, packets, scale));

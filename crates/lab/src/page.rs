@@ -11,7 +11,7 @@ td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}svg{max-width:100%;height:
 /// The page.
 ///
 /// # Errors
-/// What the drawing says.
+/// Errors of the drawing.
 pub fn page(outcomes: &[Outcome]) -> Result<String, LabError> {
     let mut page =
         format!("<!doctype html>\n<meta charset=\"utf-8\">\n<title>forebay lab</title>\n<style>{STYLE}</style>\n");

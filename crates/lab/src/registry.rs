@@ -7,7 +7,7 @@ use crate::outcome::{Clock, Found, Outcome};
 use crate::stage::{Scale, Stage};
 use crate::{icache, icache_postmark, iscsi_design, packet_sizes, sharing};
 
-/// An experiment with processes.
+/// The function of an experiment that runs as processes.
 type OnStage = fn(&Stage, Scale) -> Result<Found, LabError>;
 
 /// One experiment.
@@ -16,19 +16,19 @@ pub struct Experiment {
     pub name: &'static str,
     /// Paper and figure.
     pub source: &'static str,
-    /// What the paper found.
+    /// The paper's result.
     pub found: &'static str,
-    /// What the horizontal axis is.
+    /// The meaning of the horizontal axis.
     pub across: &'static str,
     /// Unit of the result.
     pub unit: &'static str,
-    /// What it takes besides this program; without it, it says so and does not run.
+    /// What it needs besides this program; without that it fails at once.
     pub needs: Option<&'static str>,
     pub(crate) in_virtual_time: Option<fn(Scale) -> Result<Found, LabError>>,
     pub(crate) on_this_machine: Option<OnStage>,
 }
 
-/// All of them.
+/// All experiments.
 pub const REGISTRY: &[Experiment] = &[
     Experiment {
         name: "packet-sizes",
@@ -168,10 +168,10 @@ impl Experiment {
         model.into_iter().chain(machine).collect()
     }
 
-    /// Runs it. `program` is the `forebay` binary, which real time needs.
+    /// Runs the experiment. `program` is the `forebay` binary, needed in real time only.
     ///
     /// # Errors
-    /// A clock it does not run by; what stood in the way of its processes.
+    /// A clock that the experiment does not run by; errors of its processes.
     pub fn run(&self, clock: Clock, scale: Scale, program: &Path) -> Result<Outcome, LabError> {
         let (rows, notes) = match clock {
             Clock::Virtual => self.in_virtual_time.ok_or(LabError::NoModel(self.name))?(scale)?,

@@ -1,8 +1,9 @@
-//! *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, section 4, in virtual time: what sharing costs who
-//! is alone, and what readers cost who writes.
+//! *An Efficient Data Sharing Scheme for iSCSI-Based File Systems*, section 4, in virtual time:
+//! what sharing costs a client that is alone, and what readers cost a writer.
 //!
-//! Its figure 3 is a drawing without numbers, and section 4.2 tells of the readers in words. One number follows from
-//! its table 4: without a cache reading took 5785.5 s, with one 29.5 s and 724,888 reads less, so a block took 7.94 ms.
+//! Its figure 3 is a drawing without numbers, and section 4.2 describes the readers in words. One
+//! number follows from its table 4: without a cache reading took 5785.5 s, with one 29.5 s and
+//! 724,888 reads less, so a block took 7.94 ms.
 
 use std::time::Duration;
 
@@ -26,14 +27,14 @@ const FILE_BYTES: u64 = 100 << 20;
 const FILE_BYTES_QUICK: u64 = 4 << 20;
 const BLOCK_SIZES: [u64; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
 const GROUP_SIZES: [u64; 4] = [1, 4, 16, 64];
-/// Of one command, where a command may have several blocks.
+/// Size of a command, where a command may have several blocks.
 const COMMAND_BYTES: u64 = 64 << 10;
-/// More than any file takes.
+/// More than writing any file takes.
 const TIME_ENOUGH: Duration = Duration::from_secs(1_000_000);
 
 const PROFILES: [(&str, Profile); 2] = [("paper's profile", Profile::Paper), ("ours", Profile::Usual)];
 
-/// What one writer spends on a write while so many others read the same blocks.
+/// The time of a write by one writer while so many readers read the same blocks.
 pub(crate) fn readers(scale: Scale) -> Result<Found, LabError> {
     let mut rows = vec![block_alone(scale)];
     let mut notes = vec![MODEL.to_owned(), READERS.to_owned()];
@@ -72,7 +73,7 @@ fn load(profile: Profile, readers: usize, scale: Scale) -> Load {
     }
 }
 
-/// What the model is held against: a block that its reader has not.
+/// The number that checks the model: the read of a block that the reader has no copy of.
 fn block_alone(scale: Scale) -> Row {
     let load = Load { writers: 0, caches: false, time_max: TIME_QUICK, ..load(Profile::Paper, 1, scale) };
     let reader = Machines::new(load).run()[0];
@@ -85,7 +86,8 @@ fn words(name: &str, readers: usize, spent: &[Spent]) -> String {
     format!("{name}, {readers} readers: {} writes, {reads} reads, {hits} of them from copies", spent[0].accesses)
 }
 
-/// What a sequential write of a file takes, by the size of blocks and of groups: locks, reading, writing.
+/// The time of a sequential write of a file, by the size of blocks and of groups: locks, reading,
+/// writing.
 pub(crate) fn overhead(scale: Scale) -> Result<Found, LabError> {
     let bytes = if scale == Scale::Full { FILE_BYTES } else { FILE_BYTES_QUICK };
     let mut rows = Vec::new();

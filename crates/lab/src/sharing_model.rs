@@ -6,8 +6,8 @@
 //!                                                                   ├─► target: locks, gate ─► disk, one request at a time
 //! client ─ ...                                                     ─┘
 //! ```
-//! Blocks are read and written as the paper says: whoever writes a block has read it. Two ways to do that are held
-//! beside each other:
+//! Blocks are read and written as the paper says: a client reads a block before it writes it. Two
+//! ways to do that are compared:
 //!
 //! | | the paper's | ours |
 //! |---|---|---|
@@ -15,8 +15,9 @@
 //! | data of a write | when R2T asks for it, after the callbacks | with the command, held at the gate |
 //! | target | one request after the other, locks as well | locks wait for no disk |
 //!
-//! What the paper does not say is chosen: each message has 88 bytes of headers; a block that the client has costs 28
-//! us, table 4's time that is not reading over its accesses.
+//! The rest is chosen, as the paper does not say it: each message has 88 bytes of headers; a block
+//! that the client has a copy of costs 28 us, the time in table 4 that is not reading divided by
+//! its accesses.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -36,22 +37,22 @@ use locks::resource::{FileId, GroupIndex, GroupSize, Resource};
 use locks::settings::{Profile, Settings, Start};
 
 const FILE: Resource = Resource::File(FileId(1));
-/// One way.
+/// Latency of one way.
 const LATENCY: Duration = Duration::from_millis(1);
 const NANOSECONDS_OF_BYTE: u64 = 80;
-/// Of a PDU, with those of TCP and IP.
+/// Headers of a PDU, with those of TCP and IP.
 const HEADER_BYTES: u64 = 88;
 /// Table 3.
 const ROTATION: Duration = Duration::from_micros(2000);
 const READ_SEEK: Duration = Duration::from_micros(3600);
 const WRITE_SEEK: Duration = Duration::from_micros(3900);
 const DISK_BYTES_OF_SECOND: u64 = 62_000_000;
-/// A block that its client has.
+/// Time of an access to a block that its client has a copy of.
 const HIT: Duration = Duration::from_micros(28);
-/// Groups that are locked together where a client may.
+/// Groups that a client locks together where its profile allows that.
 const GROUPS_AHEAD: u64 = 63;
 
-/// What is done: by whom, on which blocks.
+/// The load: its clients, and the blocks they access.
 #[derive(Clone, Debug)]
 pub(crate) struct Load {
     pub(crate) profile: Profile,
@@ -62,8 +63,8 @@ pub(crate) struct Load {
     pub(crate) command_blocks: u64,
     pub(crate) writers: usize,
     pub(crate) readers: usize,
-    /// Whether a client does all in one transaction, in sequence, and ends; otherwise each command is one, of any
-    /// block, again and again.
+    /// Whether a client accesses all blocks in one transaction, in sequence, and ends; otherwise
+    /// each command is a transaction on any block, without end.
     pub(crate) is_one_transaction: bool,
     pub(crate) caches: bool,
     pub(crate) time_max: Duration,
@@ -84,7 +85,7 @@ impl Spent {
         self.locking + self.reading + self.writing
     }
 
-    /// Milliseconds of something by access.
+    /// `time` in milliseconds per access.
     pub(crate) fn each_ms(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1000.0 / self.accesses.max(1) as f64
     }
@@ -95,7 +96,7 @@ enum Request {
     Control(FromClient, Instant),
     Read(BlockRange),
     Write(BlockRange),
-    /// What R2T asked for.
+    /// The data of a write, sent when R2T asks for it.
     Data(CommandId),
 }
 
@@ -117,7 +118,7 @@ enum Event {
     TargetTimer,
 }
 
-/// What the target does one after the other.
+/// Work that the target does one piece after the other.
 #[derive(Clone, Debug)]
 enum Job {
     Request(usize, Request),
@@ -143,7 +144,7 @@ enum Step {
 struct Client {
     holder: Holder,
     is_writer: bool,
-    /// The first block of what it does now.
+    /// The first block of the current access.
     at: u64,
     random: Random,
     step: Step,
@@ -295,7 +296,7 @@ impl Machines {
         }
     }
 
-    /// The target does what is next, unless its disk is at work.
+    /// The target does its next jobs, as long as its disk is free.
     fn work(&mut self) {
         while !self.is_busy
             && let Some(job) = self.jobs.pop_front()
@@ -313,7 +314,7 @@ impl Machines {
         }
     }
 
-    /// A request has the target's attention.
+    /// The target handles a request.
     fn take(&mut self, client: usize, request: Request) {
         match request {
             Request::Control(message, sent) => {
@@ -440,8 +441,8 @@ impl Machines {
         self.drain_client(index);
     }
 
-    /// A reader that has all it reads, and the locks, goes on alone until something happens. It would be a million
-    /// events a minute.
+    /// Lets a reader that has all its blocks and locks count its hits up to the next event at once:
+    /// each as an event would be a million events a minute.
     fn skip_hits(&mut self, index: usize) -> bool {
         let client = &self.clients[index];
         let groups = self.load.blocks.div_ceil(self.load.group_blocks);
@@ -467,7 +468,7 @@ impl Machines {
         BlockRange::new(first, self.load.command_blocks.min(self.load.blocks - first)).expect("it has blocks")
     }
 
-    /// Takes the locks that are there, and asks for what is not.
+    /// Uses the locks that the client holds, and requests the first that it does not.
     fn lock(&mut self, index: usize) {
         let now = self.now;
         let range = self.range(index);

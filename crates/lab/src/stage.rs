@@ -1,10 +1,10 @@
 //! `--clock real`: a target and `forebay bench` as processes of their own, so that the processor time of each is its
 //! own.
 //!
-//! As root, each end is in a network namespace. They are joined by a veth pair: its MTU is what the frames are, and
-//! offloads that would join frames are off; and by a link of a gigabit per second with delay and loss
-//! ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback, frames cannot be chosen, delay is added by the
-//! initiator, and the outcome says so.
+//! As root, each end is in a network namespace. They are joined by a veth pair, whose MTU sets the
+//! size of frames and whose offloads, which would join frames, are off; and by a link of a gigabit
+//! per second with delay and loss ([`Wan`](crate::wan::Wan)). Otherwise both are on loopback,
+//! frames cannot be chosen, delay is added by the initiator, and the notes of the outcome say so.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -20,24 +20,25 @@ use crate::namespaces::{End, Namespaces, TARGET_ADDRESSES};
 use crate::outcome::{Row, Span};
 use crate::wan::Packets;
 
-/// How much of an experiment is run.
+/// How many points of an experiment are run, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Every point, long enough to mean something.
+    /// Every point, long enough for a reliable number.
     Full,
     /// Few points, short: shows that it runs.
     Quick,
 }
 
 const IQN: &str = "iqn.2026-11.io.forebay:lab";
-/// The file of its log.
+/// The file of the attachment's log.
 const LOG: &str = "lab.log";
-/// What an attachment is called.
+/// The name of the attachment.
 const ATTACHMENT: &str = "lab";
-/// More than an experiment writes again and again.
+/// Larger than the range that an experiment writes again and again.
 const LOG_SIZE: &str = "128MiB";
 
-/// Where an experiment's processes run, and their files. Everything is gone when it is dropped.
+/// The directory and the network of an experiment's processes. Everything is deleted when it is
+/// dropped.
 pub struct Stage {
     program: PathBuf,
     directory: tempfile::TempDir,
@@ -62,7 +63,7 @@ impl Connections {
         }
     }
 
-    /// Which line of a figure.
+    /// The name of its line in a figure.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ordinary(_) => "MC/S",
@@ -79,19 +80,19 @@ pub(crate) struct Way {
     pub(crate) loss_ppm: u32,
 }
 
-/// What a benchmark is to do.
+/// The load of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) rw: &'static str,
     pub(crate) bytes: u32,
     pub(crate) depth: u32,
     pub(crate) connections: Connections,
-    /// Without it the ends are as near as they can be.
+    /// The link with delay, set as given; `None` for the way without delay.
     pub(crate) way: Option<Way>,
     pub(crate) milliseconds: u64,
 }
 
-/// What it measured.
+/// The results of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
     pub(crate) iops: f64,
@@ -125,17 +126,17 @@ impl Stage {
         &self.program
     }
 
-    /// Where files of an experiment may lie.
+    /// The directory for the files of an experiment.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Packets on the link with delay since this was last asked, both ways.
+    /// Packets on the link with delay since the last call, both ways.
     pub(crate) fn count_packets(&self) -> Packets {
         self.namespaces.as_ref().map(|namespaces| namespaces.wan().take_packets()).unwrap_or_default()
     }
 
-    /// In words, for the notes.
+    /// The stage in words, for the notes.
     pub(crate) fn words(&self) -> &'static str {
         match self.has_frames() {
             true => {
@@ -149,12 +150,12 @@ impl Stage {
         }
     }
 
-    /// Sizes of frames from now on.
+    /// Sets the size of frames.
     pub(crate) fn set_frames(&self, bytes: u32) -> Result<(), LabError> {
         self.namespaces.as_ref().map_or(Ok(()), |namespaces| namespaces.set_mtu(bytes))
     }
 
-    /// The congestion control of connections made from now on; whether this kernel has it.
+    /// Sets the congestion control of later connections. Returns whether this kernel has it.
     pub(crate) fn set_congestion_control(&self, name: &str) -> bool {
         self.namespaces.as_ref().is_some_and(|namespaces| namespaces.set_congestion_control(name).is_ok())
     }
@@ -165,7 +166,8 @@ impl Stage {
             true => format!("0=file:{},size={UNIT_BYTES}", self.directory.path().join("disk.img").display()),
             false => format!("0=ram:{UNIT_BYTES}"),
         };
-        // In its namespace it has an address on each way; where it has none of its own, nobody else is let in.
+        // In its own namespace the target has an address on each way; without one, only this
+        // machine may connect.
         let portal = if self.has_frames() { "0.0.0.0:0" } else { "127.0.0.1:0" };
         let serve = ["target", "serve", "--allow-remote", "--portal", portal, "--iqn", IQN, "--lun", &lun];
         let mut command = self.command(End::Target, &serve);
@@ -186,7 +188,7 @@ impl Stage {
         Ok(Attached(child))
     }
 
-    /// Where the target is found on that way, which is made as it is to be.
+    /// The URL of the target on that way. The link is set to the delay and loss of `way`.
     pub(crate) fn url(&self, served: &Served, way: Option<Way>) -> String {
         let [near, far] = TARGET_ADDRESSES;
         let address = match (&self.namespaces, way) {
@@ -279,7 +281,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be gone already; there is nobody to tell.
+        // It fails if the process has ended already, which is as good.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -295,12 +297,12 @@ pub(crate) struct Served {
 pub(crate) struct Attached(Running);
 
 impl Attached {
-    /// What `forebay` calls it.
+    /// Its name in `forebay status`.
     pub(crate) fn name(&self) -> &'static str {
         ATTACHMENT
     }
 
-    /// Ends it when the logical unit has everything.
+    /// Detaches, which ends when the logical unit has all data.
     pub(crate) fn detach(mut self, stage: &Stage) -> Result<(), LabError> {
         let mut command = stage.command(End::Initiator, &["detach", ATTACHMENT]);
         let output = command.output().map_err(|error| LabError::Run("forebay detach".to_owned(), error))?;
@@ -308,13 +310,13 @@ impl Attached {
             return Err(LabError::Other(format!("forebay detach: {}", String::from_utf8_lossy(&output.stderr).trim())));
         }
         self.0.0.wait().map_err(|error| LabError::Run("forebay attach".to_owned(), error))?;
-        // The next one is another logical unit's.
+        // The log belongs to this logical unit; the next attachment has another.
         let log = stage.directory().join(LOG);
         std::fs::remove_file(&log).map_err(|error| LabError::Other(format!("cannot remove {}: {error}", log.display())))
     }
 }
 
-/// Starts a process that says `ready: ADDRESS` once it serves, and waits for that.
+/// Starts a process that prints `ready: ADDRESS` once it serves, and waits for that.
 fn start(command: &mut Command) -> Result<(Running, String), LabError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let child = command.stdout(Stdio::piped()).spawn().map_err(|error| LabError::Run(program.clone(), error))?;
@@ -326,7 +328,7 @@ fn start(command: &mut Command) -> Result<(Running, String), LabError> {
                 .lines()
                 .map_while(Result::ok)
                 .find_map(|line| line.strip_prefix("ready: ").map(str::to_owned));
-            // Nobody may wait for it any more.
+            // The receiver may have given up after [`READY_TIME_MAX`].
             let _ = sender.send(ready);
         });
         receiver.recv_timeout(READY_TIME_MAX).ok().flatten()
@@ -334,7 +336,7 @@ fn start(command: &mut Command) -> Result<(Running, String), LabError> {
     if let Some(ready) = ready {
         return Ok((running, ready));
     }
-    // It is killed first, if it is not gone by itself, so that its messages end.
+    // The process is killed, in case it still runs, so that its standard error ends.
     let _ = running.0.kill();
     let mut said = String::new();
     if let Some(mut stderr) = running.0.stderr.take() {

@@ -29,10 +29,10 @@ pub(crate) struct Wan {
 
 #[derive(Default)]
 struct Settings {
-    /// One way.
+    /// Delay of one way.
     delay_ns: AtomicU64,
     loss_ppm: AtomicU32,
-    /// Both ways, since they were asked for.
+    /// Packets of both ways since the last call of [`Wan::take_packets`].
     packets: AtomicU64,
     small_packets: AtomicU64,
 }
@@ -51,7 +51,7 @@ impl Packets {
     }
 }
 
-/// When it is to arrive, and its bytes.
+/// The time at which a packet is to arrive, and its bytes.
 type Packet = (Instant, Vec<u8>);
 
 impl Wan {
@@ -70,13 +70,14 @@ impl Wan {
         Ok(Self { settings })
     }
 
-    /// The delay of one way, and how many packets of a million are lost, from the next packet on.
+    /// Sets the delay of one way, and how many packets of a million are lost, from the next packet
+    /// on.
     pub(crate) fn set(&self, delay: Duration, loss_ppm: u32) {
         self.settings.delay_ns.store(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.settings.loss_ppm.store(loss_ppm.min(1_000_000), Ordering::Relaxed);
     }
 
-    /// Packets since this was last asked.
+    /// Packets since the last call.
     pub(crate) fn take_packets(&self) -> Packets {
         let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
         Packets { count: take(&self.settings.packets), small: take(&self.settings.small_packets) }
@@ -95,11 +96,12 @@ fn open(namespace: &str, device: &str) -> Result<SyncDevice, LabError> {
     opened.join().unwrap_or_else(|_| Err(std::io::Error::other("its thread panicked"))).map_err(failed)
 }
 
-/// Takes packets from one end. What does not fit is lost, as at a router.
+/// Receives packets from one end. A packet that does not fit into the buffer is lost, as at a
+/// router.
 fn take(from: &SyncDevice, sender: &SyncSender<Packet>, settings: &Settings, seed: u64) {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut packet = vec![0; PACKET_BYTES_MAX];
-    // When all that was taken so far is on the wire.
+    // The time at which all packets so far are on the wire.
     let mut sent = Instant::now();
     while let Ok(length) = from.recv(&mut packet) {
         settings.packets.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +121,7 @@ fn take(from: &SyncDevice, sender: &SyncSender<Packet>, settings: &Settings, see
     }
 }
 
-/// Hands them to the other end in their time.
+/// Sends each packet to the other end when it is due.
 fn deliver(to: &SyncDevice, receiver: &Receiver<Packet>) {
     for (due, packet) in receiver {
         let rest = due.saturating_duration_since(Instant::now());

@@ -12,7 +12,7 @@ fn models_repeat_to_the_digit() {
         let run = || experiment.run(Clock::Virtual, Scale::Quick, Path::new("")).expect("nothing fails in a model");
         let outcome = run();
         assert_eq!(outcome, run(), "{}", experiment.name);
-        // A class of a histogram may be empty; nothing else is nothing.
+        // A class of a histogram may be empty; no other value is zero.
         let may_be_zero = outcome.unit.starts_with("% of") || outcome.unit == "requests";
         let is_possible = |ours: f64| ours.is_finite() && (ours > 0.0 || may_be_zero && ours == 0.0);
         assert!(outcome.rows.len() >= 3 && outcome.rows.iter().all(|row| is_possible(row.ours)), "{}", outcome.table());
@@ -27,7 +27,8 @@ fn models_repeat_to_the_digit() {
     assert_eq!(count, 8);
 }
 
-/// What the models were set by comes out of them again, through our protocol: within a tenth.
+/// The numbers that the models were set by come out of them again, through our protocol: within a
+/// tenth.
 #[test]
 fn models_meet_the_numbers_they_were_set_by() {
     for name in ["frame-size", "queue-depth"] {
@@ -49,8 +50,8 @@ fn quick(name: &str) -> Outcome {
     experiment.run(Clock::Virtual, Scale::Quick, Path::new("")).expect("nothing fails in a model")
 }
 
-/// Its disk and its links are those of the paper's tables, and nothing else was set: a block takes as long as in table
-/// 4, within a fiftieth.
+/// Disk and links are those of the paper's tables, and nothing else was set: a block takes as long
+/// as in table 4, within a fiftieth.
 #[test]
 fn a_writer_waits_the_longer_the_more_others_read() {
     let outcome = quick("share-readers");

@@ -10,12 +10,12 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
-    /// The range; none when it holds no block or its end does not fit in 64 bits.
+    /// The range; `None` when it holds no block or its end does not fit in 64 bits.
     pub fn new(first: u64, count: u64) -> Option<Self> {
         first.checked_add(count).filter(|_| count > 0).map(|_| Self { first, count })
     }
 
-    /// The blocks `first..end`; none when that is empty.
+    /// The blocks `first..end`; `None` when that is empty.
     pub fn between(first: u64, end: u64) -> Option<Self> {
         end.checked_sub(first).and_then(|count| Self::new(first, count))
     }

@@ -1,4 +1,4 @@
-//! Callbacks that were sent and not answered, with their deadlines.
+//! Callbacks that wait for an answer, with their deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::mode::Mode;
 use crate::resource::Resource;
 use crate::settings::Settings;
 
-/// What is called back.
+/// The subject of a callback: a lock or copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A lock of the client's own, down to a mode.
@@ -26,7 +26,7 @@ pub enum Subject {
 pub struct Callback {
     /// What is called back.
     pub subject: Subject,
-    /// When the client is fenced if it has not answered.
+    /// When the client is fenced for not answering.
     pub deadline: Instant,
     /// The latest deadline that deferring it can give.
     pub deadline_max: Instant,
@@ -54,7 +54,7 @@ impl Callbacks {
         *last
     }
 
-    /// The callback that a client answers; none when it was answered before.
+    /// The callback that a client answers; `None` when it was answered before.
     ///
     /// # Errors
     /// When the client was never sent one of that number.
@@ -65,14 +65,15 @@ impl Callbacks {
         Ok(self.open.get(&(client, number)).copied())
     }
 
-    /// A callback is answered.
+    /// Removes a callback, which is answered.
     pub fn close(&mut self, client: ClientId, number: CallbackNumber) {
         if let Some(callback) = self.open.remove(&(client, number)) {
             self.deadlines.remove(&(callback.deadline, client, number));
         }
     }
 
-    /// A holder needs more time: the deadline moves by a step, and never past its bound.
+    /// Defers a callback because its holder needs more time: moves the deadline by a step, up to
+    /// its bound.
     pub fn defer(&mut self, now: Instant, client: ClientId, number: CallbackNumber, settings: &Settings) {
         if let Some(callback) = self.open.get_mut(&(client, number)) {
             self.deadlines.remove(&(callback.deadline, client, number));
@@ -81,7 +82,7 @@ impl Callbacks {
         }
     }
 
-    /// Moves all deadlines, and how far they can be put off.
+    /// Moves all deadlines, and their bounds.
     pub fn prolong(&mut self, time: Duration) {
         for callback in self.open.values_mut() {
             callback.deadline = callback.deadline + time;
@@ -90,25 +91,25 @@ impl Callbacks {
         self.deadlines = self.open.iter().map(|((client, number), open)| (open.deadline, *client, *number)).collect();
     }
 
-    /// A client's life is over.
+    /// Removes the callbacks of a client whose life is over.
     pub fn forget(&mut self, client: ClientId) {
         self.last.remove(&client);
         self.open.retain(|(of, _), _| *of != client);
         self.deadlines.retain(|(_, of, _)| *of != client);
     }
 
-    /// All that are open, of one client after the other.
+    /// All open callbacks, client by client.
     pub fn open(&self) -> impl Iterator<Item = (ClientId, CallbackNumber, &Callback)> {
         self.open.iter().map(|((client, number), callback)| (*client, *number, callback))
     }
 
-    /// The clients that did not answer in time.
+    /// Clients with a callback whose deadline has passed.
     pub fn overdue(&self, now: Instant) -> Vec<ClientId> {
         let overdue = self.deadlines.iter().take_while(|(deadline, ..)| *deadline <= now);
         overdue.map(|(_, client, _)| *client).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// When the next one has to be answered.
+    /// The earliest deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(deadline, ..)| *deadline)
     }

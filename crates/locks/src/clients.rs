@@ -1,8 +1,9 @@
-//! Who is registered, until when, and what waits in its mailbox.
+//! The registered clients, their leases and their mailboxes.
 //!
-//! A client is live, then being fenced, then gone. While it is being fenced nothing that it held passes on: its
-//! commands may still be under way, and it may not have heard, and serve copies and use locks until its lease is over.
-//! Its number is never given again, so nobody has to remember those that are gone.
+//! A client is live, then being fenced, then gone. While it is being fenced its locks do not pass
+//! on: its commands may still be under way, and it may not know of the fence, and use locks and
+//! copies until its lease is over. Its number is never used again, so those that are gone need not
+//! be remembered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Nobody, after a start.
+    /// No clients, after a start.
     pub fn new(boot_epoch: BootEpoch) -> Self {
         Self { boot_epoch, registration_next: 1, registered: BTreeMap::new(), fenced: VecDeque::new() }
     }
@@ -78,10 +79,11 @@ impl Clients {
         Ok(client)
     }
 
-    /// A client whose lease is not over at `now`.
+    /// Finds a client whose lease is not over at `now`.
     ///
     /// # Errors
-    /// When it is not registered, not of this start, being fenced, or was silent for too long.
+    /// When it is not registered, belongs to an earlier start, is being fenced, or was silent for
+    /// too long.
     pub fn live(&mut self, now: Instant, client: ClientId) -> Result<&mut Client, LockError> {
         if client.boot_epoch() != self.boot_epoch {
             return Err(LockError::WrongEpoch(self.boot_epoch));
@@ -103,7 +105,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Moves the end of all leases of those who are not being fenced.
+    /// Moves the end of the leases of all clients that are not being fenced.
     pub fn prolong(&mut self, time: Duration) {
         for client in self.registered.values_mut().filter(|client| !client.is_being_fenced) {
             client.lease_until = client.lease_until + time;
@@ -115,12 +117,13 @@ impl Clients {
         self.registered.get(&client).is_some_and(|client| !client.is_being_fenced)
     }
 
-    /// Counts a client's grants.
+    /// The client's grant counter.
     pub fn grant_last(&mut self, client: ClientId) -> Option<&mut GrantNumber> {
         self.registered.get_mut(&client).map(|client| &mut client.grant_last)
     }
 
-    /// Begins to fence a client; false when it is not there or that was begun before.
+    /// Begins to fence a client. Returns `false` when there is no such client or its fence has
+    /// begun before.
     pub fn begin_fence(&mut self, client: ClientId) -> bool {
         let Some(found) = self.registered.get_mut(&client).filter(|client| !client.is_being_fenced) else {
             return false;
@@ -130,7 +133,7 @@ impl Clients {
         true
     }
 
-    /// A client says itself that it uses nothing any more.
+    /// Ends the lease of a client that has said itself that it uses nothing any more.
     pub fn end_lease(&mut self, now: Instant, client: ClientId) {
         if let Some(found) = self.registered.get_mut(&client) {
             found.lease_until = found.lease_until.min(now);
@@ -138,14 +141,15 @@ impl Clients {
         }
     }
 
-    /// The commands of a client have ended, if it was being fenced.
+    /// Notes that the commands of a client have ended, if it is being fenced.
     pub fn end_commands(&mut self, client: ClientId) {
         if let Some(found) = self.registered.get_mut(&client).filter(|client| client.is_being_fenced) {
             found.has_no_commands = true;
         }
     }
 
-    /// Takes out those whose commands have ended and whose lease is over, too: what they held passes on.
+    /// Removes the clients whose fence is complete: commands ended and lease over. Their locks pass
+    /// on.
     pub fn take_fenced(&mut self, now: Instant) -> Vec<ClientId> {
         let is_over = |client: &Client| client.is_being_fenced && client.has_no_commands && client.lease_until <= now;
         let over: Vec<ClientId> = self.all().filter(|(_, client)| is_over(client)).map(|(id, _)| id).collect();
@@ -162,7 +166,8 @@ impl Clients {
         over
     }
 
-    /// Puts a message into a client's mailbox; false when that is full, and the client is to be fenced.
+    /// Puts a message into a client's mailbox. Returns `false` when that is full, and the client is
+    /// to be fenced.
     pub fn post(&mut self, client: ClientId, message: ToClient, limits: &Limits) -> bool {
         match self.registered.get_mut(&client) {
             Some(found) if !found.is_being_fenced && found.mailbox.len() >= limits.mailbox_max => false,
@@ -189,7 +194,7 @@ impl Clients {
         self.registered.iter().map(|(id, client)| (*id, client))
     }
 
-    /// Those that were fenced last. Who left is none of them.
+    /// The clients that were fenced last; clients that left by themselves are not among them.
     pub fn fenced(&self) -> impl Iterator<Item = ClientId> {
         self.fenced.iter().copied()
     }
@@ -200,7 +205,7 @@ impl Clients {
         self.all().filter(|(_, client)| is_silent(client)).map(|(id, _)| id).collect()
     }
 
-    /// When the next lease is over that something waits for.
+    /// When the next lease ends whose end has a consequence.
     pub fn next_deadline(&self) -> Option<Instant> {
         let waits = |client: &&Client| !client.is_being_fenced || client.has_no_commands;
         self.registered.values().filter(waits).map(|client| client.lease_until).min()

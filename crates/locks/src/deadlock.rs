@@ -1,20 +1,22 @@
 //! Circles of requests that wait for each other.
 //!
-//! A ticket waits for the tickets ahead of it, and for those of the holders in its way that will not give way of
-//! themselves: explicit transactions, which keep their locks until they end, and clients that deferred a callback
-//! because the lock is in use. Metadata and data are in one table, so that a circle over both is found. The graph does
-//! not tell the requests of one client apart: the operation that defers a callback may be another than the one that
-//! waits, so now and then a request is refused that would have been granted later.
+//! A ticket waits for the tickets ahead of it, and for those of the holders in its way that give
+//! nothing up by themselves: explicit transactions, which keep their locks until they end, and
+//! clients that deferred a callback because the lock is in use. Metadata and data are in one table,
+//! so that a circle over both is found. The graph does not distinguish the requests of one client:
+//! the operation that defers a callback may be another than the one that waits. So now and then a
+//! request is refused that would have been granted later.
 //!
 //! An edge from each ticket to each one ahead of it would be half a million edges in a queue of a thousand. So a ticket
 //! has two edges: to the nearest ticket ahead, and to a node that stands for all before that one. Tickets that want the
 //! same mode of a resource share these nodes, unless an owner has another ticket there that is to be left out. Holders
 //! are treated alike: one node stands for those before an owner in their order, and one for those behind it.
 //!
-//! A search is made in steps, and may be left in the middle: whoever waits for the lock manager would wait for a search
-//! of hundreds of clients. What changes meanwhile is searched after it. A node names a place and not who is there, so a
-//! circle that was there when the search began, and is still there, is found whatever else comes and goes. One that is
-//! found over steps between which others did something may be gone by then: it is searched once more.
+//! A search is made in steps, and may be interrupted between steps: a search of hundreds of clients
+//! would hold up every caller of the lock manager. What changes meanwhile is searched after it. A
+//! node names a place, not the ticket there, so a circle that existed when the search began, and
+//! still exists, is found whatever else changes. A circle that is found over an interruption may be
+//! gone by then: it is searched once more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -24,74 +26,79 @@ use crate::lock_table::{Blockers, LockTable};
 use crate::message::Wanted;
 use crate::queue::{TicketNumber, Turn};
 
-/// What it takes to see who holds what a ticket wants of a resource, and who is ahead of it there.
+/// Steps that it takes to find the holders and the tickets ahead at one resource of a ticket.
 const STEPS_OF_LOCK: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Node {
     Ticket(TicketNumber),
-    /// The tickets ahead of a place at a resource that conflict with what is wanted of it, but for those of an owner.
+    /// The tickets ahead of a place at a resource whose modes conflict with the wanted one, without
+    /// those of an owner.
     Ahead(Turn, Option<Owner>, Wanted),
-    /// The holders of a resource before an owner that are in the way of what is wanted of it, and stay.
+    /// The holders of a resource before an owner that conflict with the wanted mode, and give
+    /// nothing up by themselves.
     HoldersBefore(Owner, Wanted),
-    /// The same of those behind it.
+    /// The same holders after the owner.
     HoldersBehind(Owner, Wanted),
     /// All tickets of an owner.
     Of(Owner),
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The ticket to be refused so that those of a circle can go on: the youngest of it.
+    /// The ticket to refuse so that the others of a circle can go on: its youngest.
     Victim(TicketNumber),
-    /// No circle has a ticket among those that the search began with. Whenever one comes to be, something has changed
-    /// about one of its tickets.
+    /// No circle contains any of the tickets that the search began with. A circle that forms later
+    /// contains a ticket about which something has changed.
     Nothing,
-    /// There is a circle in what was seen at different times: a new search tells whether it is there now.
+    /// The circle consists of parts seen at different times: a new search shows whether it exists
+    /// now.
     Perhaps,
-    /// All steps are taken, and there is more to look at.
+    /// All steps are used, and nodes are left to visit.
     NotYet,
 }
 
-/// A search for circles that any of some tickets is in. Each node is gone through once.
+/// A search for circles that contain any of some tickets. Each node is visited once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
     starts: BTreeSet<TicketNumber>,
-    /// Of these the ones that were not begun with.
+    /// Tickets met on the way that are not among `starts`.
     ahead: BTreeSet<TicketNumber>,
-    /// Whether all that a node waits for has been gone through; else it is on the way.
+    /// Visited nodes: whether all that a node waits for was visited; otherwise it is on the current
+    /// path.
     is_done: HashMap<Node, bool>,
     way: Vec<(Node, Vec<Node>)>,
-    /// Others did something since it began.
+    /// Whether it was interrupted since it began.
     was_left: bool,
 }
 
 impl Hash for Search {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Of two that are equal it is the same, and of others it mostly is not: a map has no order.
+        // Equal searches have equal values of these; a map without order cannot be hashed itself.
         (&self.starts, &self.ahead, &self.way, self.was_left, self.is_done.len()).hash(state);
     }
 }
 
 impl Search {
-    /// One that begins with these.
+    /// A search that begins with these tickets.
     pub fn new(starts: BTreeSet<TicketNumber>) -> Self {
         Self { ahead: starts.clone(), starts, ..Self::default() }
     }
 
-    /// Whether there is nothing to look at.
+    /// Whether no tickets are left to search.
     pub fn is_over(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Ends it. Gives what it began with.
+    /// Ends the search. Returns the tickets that it began with.
     pub fn end(&mut self) -> BTreeSet<TicketNumber> {
         std::mem::take(self).starts
     }
 
-    /// Goes on for so many steps, the last node excepted: a node is one, each that it waits for, and a few are each
-    /// lock of a ticket. What is left of them stands there afterwards.
+    /// Continues for at most `steps` steps, not counting the rest of the last node: one for a node,
+    /// one for each node that it waits for, and a few for each lock of a ticket. The steps that are
+    /// left are returned in `steps`.
     pub fn go_on(&mut self, table: &LockTable, steps: &mut usize) -> Found {
         loop {
             if *steps == 0 {
@@ -126,7 +133,7 @@ impl Search {
         }
     }
 
-    /// The way has come back to a node that it leads over.
+    /// Handles a path that has come back to one of its own nodes.
     fn close(&self, table: &LockTable, first: Node, steps: &mut usize) -> Found {
         let circle: Vec<Node> = self.way.iter().map(|(node, _)| *node).skip_while(|node| *node != first).collect();
         if self.was_left {
@@ -180,13 +187,14 @@ fn waits_for(table: &LockTable, node: Node) -> Vec<Node> {
     others
 }
 
-/// The nearest ticket ahead of a place, and those before it.
+/// The nearest ticket ahead of a place, and the node of those before it.
 fn ahead(table: &LockTable, turn: Turn, left_out: Option<Owner>, wanted: Wanted) -> impl Iterator<Item = Node> {
     let nearest = table.nearest_ahead(turn, left_out, wanted);
     nearest.into_iter().flat_map(move |turn| [Node::Ahead(turn, left_out, wanted), Node::Ticket(turn.number())])
 }
 
-/// The nearest holder before an owner that stays, if it does, and those before it.
+/// The nearest holder before an owner, if it gives nothing up by itself, and the node of those
+/// before it.
 fn holders_before(table: &LockTable, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Node> {
     let holder = table.holder_before(owner, wanted.0);
     holder.into_iter().flat_map(move |holder| {
@@ -195,7 +203,7 @@ fn holders_before(table: &LockTable, owner: Owner, wanted: Wanted) -> impl Itera
     })
 }
 
-/// The same of those behind it.
+/// The same after the owner.
 fn holders_behind(table: &LockTable, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Node> {
     let holder = table.holder_behind(owner, wanted.0);
     holder.into_iter().flat_map(move |holder| {

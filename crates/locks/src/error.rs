@@ -1,4 +1,5 @@
-//! Why something was refused. Each violation is a variant of its own, so that a client can tell them apart.
+//! The reasons to refuse a request. Each violation is a variant of its own, so that a client can
+//! distinguish them.
 
 use thiserror::Error;
 
@@ -23,7 +24,7 @@ pub enum Table {
     Commands,
 }
 
-/// Why a request was refused. Nothing of it was done.
+/// Why a request was refused. No part of it was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
 pub enum LockError {
     /// No client has this number, or its life is over.
@@ -41,11 +42,11 @@ pub enum LockError {
     /// The time for reclaims is over.
     #[error("the time for reclaims is over")]
     GraceOver,
-    /// Another client has reclaimed what conflicts with this.
+    /// Another client has reclaimed a conflicting lock.
     #[error("{0} was reclaimed by another client")]
     ReclaimConflict(Resource),
-    /// A reclaim names a life that cannot reclaim: others may have held the same since, or it is being reclaimed by
-    /// another client.
+    /// A reclaim names a life that cannot reclaim: its locks may have been granted to others since,
+    /// or another client is reclaiming them.
     #[error("what client {0} held can no longer be reclaimed")]
     NotReclaimable(ClientId),
     /// A client reclaims locks of its own, not of a transaction.
@@ -72,7 +73,7 @@ pub enum LockError {
     /// Block groups are released before the file.
     #[error("{0} was to be released while block groups of it are locked")]
     RootBeforeLeaf(Resource),
-    /// It is not held, or no longer by the grant that is named.
+    /// The lock is not held, or no longer by the grant that is named.
     #[error("{0} is not held so")]
     NotHeld(Resource),
     /// A downgrade to what the held mode does not cover.
@@ -93,10 +94,10 @@ pub enum LockError {
     /// There is no such transaction, or it has ended.
     #[error("there is no transaction {0:?}")]
     NoTransaction(TransactionId),
-    /// The number was used before.
+    /// The transaction's number was used before.
     #[error("transaction {0:?} was used before")]
     TransactionReused(TransactionId),
-    /// The client was never sent such a callback.
+    /// No callback of this number was sent to the client.
     #[error("callback {0:?} was never sent")]
     UnknownCallback(CallbackNumber),
     /// A purge cannot be put off: it waits for nothing.
@@ -105,10 +106,10 @@ pub enum LockError {
     /// A request's number is in use by another one.
     #[error("the number of the request is in use")]
     RequestReused,
-    /// The client has not opened the file so.
+    /// The client has not opened the file in this mode.
     #[error("file {0:?} is not open so")]
     NotOpen(FileId),
-    /// The target has a command of that number at the gate already, or has none.
+    /// A command of that number is at the gate already, or is not there.
     #[error("command {0:?} is not in that state")]
     CommandState(CommandId),
 }

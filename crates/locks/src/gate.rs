@@ -2,22 +2,25 @@
 //!
 //! ```text
 //! read     waits behind changes of its blocks that came before │ is registered │ reads
-//! change   waits behind whatever of its blocks came before     │ every other registration is purged │ under way │ ends
+//! change   waits behind all that came before of its blocks     │ every other registration is purged │ under way │ ends
 //! ```
 //!
-//! A read of a client that keeps copies waits until it is registered, too: for room in the table, and for the answer of
-//! its own to an earlier purge of these blocks, which would end the new registration. So whoever got data may keep it,
-//! and nobody has to be told that he must not.
+//! A read of a client that keeps copies waits until it is registered, too: for room in the table,
+//! and for the client's own answer to an earlier purge of these blocks, which would end the new
+//! registration. So a client that got data may always keep it, and needs no message that forbids
+//! it.
 //!
-//! A change by whoever holds the range alone comes before all that waits: the client may be asked to give the range up,
-//! and has to write it first.
+//! A change by the client that holds the range alone comes before all that waits: the client may be
+//! asked to give the range up, and has to write its dirty data first.
 //!
-//! Until every other client's copies are purged a change is not under way: so a reader finds the old block before and
-//! the new one after, and nobody has an old copy when the change is answered. Reads that come meanwhile wait behind it,
-//! so nothing is registered again in a range that is being purged.
+//! A change is not under way until every other client's copies are purged. So a reader finds the
+//! old block before it and the new one after, and no client has an old copy when the change is
+//! answered. Reads that come meanwhile wait behind it, so nothing is registered again in a range
+//! that is being purged.
 //!
-//! Each copy is asked for by one purge at a time. The generation grows when a purge begins, and names it. What was read
-//! with a smaller one than the purge has was registered before it, and is old.
+//! Each copy is called back by one purge at a time. The generation grows when a purge begins, and
+//! names it. Data read with a smaller generation than the purge's was registered before it, and is
+//! old.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,23 +35,23 @@ use crate::registrations::Registrations;
 pub struct Change {
     /// The blocks.
     pub range: BlockRange,
-    /// Whose it is; none for a stock initiator, whose changes purge everybody's copies.
+    /// The client; `None` for a stock initiator, whose changes purge the copies of all clients.
     pub by: Option<ClientId>,
-    /// Whether its client holds the range alone: it may write what only it has, before others go on, and after a start
-    /// what the target lost.
+    /// Whether its client holds the range alone: its dirty data is written before other commands go
+    /// on, and after a start also what the target lost.
     pub is_under_grant: bool,
 }
 
 /// What a command may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Passage {
-    /// Read. The client may keep a copy of that generation; none says that it must not keep one.
+    /// Read. The client may keep a copy of that generation; with `None` it must not keep one.
     Read(Option<Generation>),
     /// Change the blocks, then end the change.
     Change,
 }
 
-/// What the gate wants done.
+/// An action that the gate asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
     /// A client is to drop its copies.
@@ -70,7 +73,7 @@ enum Direction {
     Change { is_under_grant: bool, stage: Stage },
 }
 
-/// A command that is at the gate, or about to come there.
+/// A command at the gate, or on its way there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Command {
     id: CommandId,
@@ -80,12 +83,12 @@ pub struct Command {
 }
 
 impl Command {
-    /// One that reads; its client may keep a copy where it `keeps_copy`.
+    /// A command that reads; its client may keep a copy where it `keeps_copy`.
     pub fn read(id: CommandId, range: BlockRange, by: Option<ClientId>, keeps_copy: bool) -> Self {
         Self { id, range, by, direction: Direction::Read { keeps_copy } }
     }
 
-    /// One that changes blocks.
+    /// A command that changes blocks.
     pub fn change(id: CommandId, Change { range, by, is_under_grant }: Change) -> Self {
         Self { id, range, by, direction: Direction::Change { is_under_grant, stage: Stage::Waiting } }
     }
@@ -100,7 +103,7 @@ impl Command {
         self.range
     }
 
-    /// Whose it is; none for a stock initiator's.
+    /// The client; `None` for a stock initiator.
     pub fn by(&self) -> Option<ClientId> {
         self.by
     }
@@ -121,7 +124,7 @@ struct Arrival {
     number: u64,
 }
 
-/// Commands at the gate, and who may hold copies of what.
+/// The commands at the gate, and the registered copies of all clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gate {
     generation: Generation,
@@ -129,11 +132,12 @@ pub struct Gate {
     commands: BTreeMap<Arrival, Command>,
     arrivals: BTreeMap<CommandId, Arrival>,
     arrival_next: u64,
-    /// Commands that came, or for which something else changed, since the gate was last [advanced](Self::advance).
+    /// Commands that arrived, or whose situation changed, since the gate was last
+    /// [advanced](Self::advance).
     touched: BTreeSet<Arrival>,
-    /// Reads that are the first of their blocks, and wait to be registered.
+    /// Reads that wait for no other command, only to be registered.
     unregistered: BTreeSet<Arrival>,
-    /// Whether clients of the start before may still have copies that are registered nowhere.
+    /// Whether clients of the earlier start may have copies that are not registered.
     is_in_grace: bool,
 }
 
@@ -152,7 +156,7 @@ impl Gate {
         }
     }
 
-    /// A command arrives. [`advance`](Self::advance) tells when it passes.
+    /// Adds a command. [`advance`](Self::advance) returns when it passes.
     ///
     /// # Errors
     /// When the gate is full or the number is in use.
@@ -172,8 +176,9 @@ impl Gate {
         Ok(())
     }
 
-    /// A change is done, or was given up under way: its blocks may be old, new or both. With `keeps_copy`, its client
-    /// has what it wrote as a copy of the generation returned; none says that it must not.
+    /// Ends a change, which is done or was given up under way: its blocks may be old, new or both.
+    /// With `keeps_copy`, its client has what it wrote as a copy of the returned generation; with
+    /// `None` it must not keep one.
     ///
     /// # Errors
     /// When no such change is under way.
@@ -195,10 +200,10 @@ impl Gate {
             .map(|_| self.generation))
     }
 
-    /// A command that waits is given up: an abort, or the end of its session.
+    /// Withdraws a waiting command, after an abort or at the end of its session.
     ///
     /// # Errors
-    /// When there is none, or it is a change under way, which has to end.
+    /// When there is no such command, or it is a change under way, which has to end.
     pub fn cancel(&mut self, id: CommandId) -> Result<(), LockError> {
         let arrival = self.arrivals.get(&id).copied().ok_or(LockError::CommandState(id))?;
         if self.commands[&arrival].is_under_way() {
@@ -216,7 +221,7 @@ impl Gate {
         }
     }
 
-    /// What waits for blocks of a range may pass now.
+    /// Marks the waiting commands of a range as touched: they may pass now.
     fn touch(&mut self, range: BlockRange) {
         let near = self.commands.iter().filter(|(_, command)| command.range.overlaps(&range));
         self.touched.extend(near.map(|(arrival, _)| *arrival));
@@ -226,26 +231,27 @@ impl Gate {
         self.touched.extend(self.commands.keys());
     }
 
-    /// A client has dropped its copies of a range, as the purge of that generation asked.
+    /// Notes that a client has dropped its copies of a range, as the purge of that generation
+    /// asked.
     pub fn purged(&mut self, client: ClientId, range: BlockRange, purge: Generation) {
         self.registrations.remove(client, range, purge);
         self.touch(range);
         self.touched.extend(&self.unregistered);
     }
 
-    /// A client's life is over.
+    /// Removes the registrations of a client whose life is over.
     pub fn forget(&mut self, client: ClientId) {
         self.registrations.forget(client);
         self.touch_all();
     }
 
-    /// No client of the start before has copies any more.
+    /// Ends the grace period: no client of the earlier start has copies any more.
     pub fn end_grace(&mut self) {
         self.is_in_grace = false;
         self.touch_all();
     }
 
-    /// Lets pass what can, in the order of arrival. Only what something has changed for is looked at.
+    /// Lets commands pass that can, in the order of arrival. Only touched ones are examined.
     pub fn advance(&mut self, limits: &Limits) -> Vec<Step> {
         let mut steps = Vec::new();
         while let Some(arrival) = self.touched.pop_first() {
@@ -277,7 +283,8 @@ impl Gate {
         steps
     }
 
-    /// Whether it has to wait: for what comes before it, and for a change under way that it may have come before.
+    /// Whether a command has to wait for an earlier one, or for a change under way that it may
+    /// precede.
     fn is_behind_another(&self, arrival: Arrival, command: &Command) -> bool {
         self.commands.iter().any(|(at, other)| {
             let is_before = *at < arrival || (other.is_under_way() && other.id != command.id);
@@ -301,12 +308,12 @@ impl Gate {
         Stage::Purging
     }
 
-    /// Registers what a client reads, if there is room for it and nothing of it is being purged.
+    /// Registers a client's read, if there is room and no block of it is being purged.
     fn registers(&mut self, client: ClientId, range: BlockRange, limits: &Limits) -> bool {
         self.registrations.insert(client, range, limits.registrations_max)
     }
 
-    /// Calls the oldest ranges back where reads wait for room, as many as there are reads.
+    /// Calls the oldest registrations back, as many as there are reads that wait for room.
     fn make_room(&mut self, (limits, steps): (&Limits, &mut Vec<Step>)) {
         while self.registrations.count() >= limits.registrations_max
             && self.registrations.leaving_count() < self.unregistered.len()
@@ -323,13 +330,13 @@ impl Gate {
         steps.extend(leaving.map(|leaving| Step::Purge(client, leaving, purge)));
     }
 
-    /// Whether nobody but a client has copies of blocks of a range, or a command there.
+    /// Whether no other client has copies of blocks of a range, and no other command is there.
     pub fn is_left_to(&self, client: ClientId, range: BlockRange) -> bool {
         let is_anothers = |command: &Command| command.by != Some(client) && command.range.overlaps(&range);
         !self.commands.values().any(is_anothers) && self.registrations.holders(range, Some(client)).is_empty()
     }
 
-    /// Takes out what waits for blocks of a range and is not a client's, in the order of arrival.
+    /// Removes the waiting commands of other clients in a range, in the order of arrival.
     pub fn withdraw_others(&mut self, client: ClientId, range: BlockRange) -> Vec<Command> {
         let waits =
             |command: &Command| command.by != Some(client) && command.range.overlaps(&range) && !command.is_under_way();
@@ -342,17 +349,17 @@ impl Gate {
         taken.collect()
     }
 
-    /// The generation now.
+    /// The present generation.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Commands that wait or are under way.
+    /// Count of commands that wait or are under way.
     pub fn command_count(&self) -> usize {
         self.commands.len()
     }
 
-    /// Who may hold copies of what.
+    /// The registered copies of all clients.
     pub fn registrations(&self) -> &Registrations {
         &self.registrations
     }

@@ -1,4 +1,4 @@
-//! Who holds what.
+//! The granted locks of all owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -14,36 +14,35 @@ use crate::rules;
 /// A lock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// How.
+    /// The mode in which it is held.
     pub mode: Mode,
     /// Its number.
     pub number: GrantNumber,
-    /// Since when.
+    /// When it was granted.
     pub since: Instant,
-    /// What its holder was asked to give up.
+    /// The callback that its holder has not answered.
     pub callback: Option<PendingCallback>,
 }
 
 impl Grant {
-    /// Whether its holder said that what it was asked for is in use.
+    /// Whether its holder has deferred the callback.
     fn is_deferred(&self) -> bool {
         self.callback.is_some_and(|callback| callback.is_deferred)
     }
 }
 
-/// A holder was asked to come down, and has not done so.
+/// A callback to a holder that has not been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PendingCallback {
     /// The number of the callback.
     pub number: CallbackNumber,
-    /// What may be kept.
+    /// The mode that may be kept.
     pub to: Option<Mode>,
     /// Whether the holder said that the lock is in use.
     pub is_deferred: bool,
 }
 
-/// The grants of all owners. Those of block groups and those that are deferred can be found without a look at the
-/// others.
+/// The grants of all owners. Grants of block groups, and deferred ones, are indexed separately.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
     by_owner: BTreeMap<Owner, BTreeMap<Resource, Grant>>,
@@ -54,27 +53,27 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// How an owner holds a resource.
+    /// An owner's grant of a resource.
     pub fn get(&self, owner: Owner, resource: Resource) -> Option<&Grant> {
         self.by_owner.get(&owner)?.get(&resource)
     }
 
-    /// All that an owner holds.
+    /// All grants of an owner.
     pub fn of(&self, owner: Owner) -> impl Iterator<Item = (Resource, &Grant)> {
         self.by_owner.get(&owner).into_iter().flatten().map(|(resource, grant)| (*resource, grant))
     }
 
-    /// Everything that is held.
+    /// All grants.
     pub fn all(&self) -> impl Iterator<Item = (Owner, Resource, &Grant)> {
         self.by_owner.iter().flat_map(|(owner, held)| held.iter().map(|(resource, grant)| (*owner, *resource, grant)))
     }
 
-    /// Owners of a client that hold something.
+    /// Owners of a client that hold a lock.
     pub fn owners_of(&self, client: ClientId) -> impl Iterator<Item = Owner> {
         self.by_owner.range(Owner::all_of(client)).map(|(owner, _)| *owner)
     }
 
-    /// How many locks a client holds, its transactions' included.
+    /// Count of locks of a client, including those of its transactions.
     pub fn count_of(&self, client: ClientId) -> usize {
         self.by_owner.range(Owner::all_of(client)).map(|(_, held)| held.len()).sum()
     }
@@ -89,7 +88,7 @@ impl Grants {
             .filter(move |holder| self.is_in_way(*holder, owner, wanted))
     }
 
-    /// The same without explicit transactions, of whom there may be many.
+    /// The same without explicit transactions, which may be many.
     pub fn conflicting_clients(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
         let clients = self.holders.get(&wanted.0).into_iter().flatten().copied().filter(|holder| holder.is_own());
         clients.filter(move |holder| self.is_in_way(*holder, owner, wanted))
@@ -99,12 +98,12 @@ impl Grants {
         holder != owner && self.get(holder, resource).is_some_and(|grant| grant.mode.conflicts(mode))
     }
 
-    /// Who holds a resource.
+    /// The owners that hold a resource.
     pub fn holders_of(&self, resource: Resource) -> Option<&BTreeSet<Owner>> {
         self.holders.get(&resource)
     }
 
-    /// Who holds which of the resources from one to another.
+    /// The holders of each resource in a range of resources.
     pub fn holders_among(&self, resources: RangeInclusive<Resource>) -> impl Iterator<Item = (Resource, Owner)> {
         let held = self.holders.range(resources);
         held.flat_map(|(resource, owners)| owners.iter().map(|owner| (*resource, *owner)))
@@ -117,13 +116,13 @@ impl Grants {
         range.into_iter().flat_map(|range| self.leaves.range(range)).map(|(.., leaf)| *leaf)
     }
 
-    /// Whether an owner deferred a callback that it has not answered.
+    /// Whether an owner has deferred a callback that is still open.
     pub fn defers(&self, owner: Owner) -> bool {
         let first = (owner, Resource::Metadata(0));
         self.deferred.range(first..).next().is_some_and(|(deferring, _)| *deferring == owner)
     }
 
-    /// An owner holds a resource from now on as said, however it did before.
+    /// Sets the grant of a resource for an owner, in place of the former one.
     pub fn set(&mut self, owner: Owner, resource: Resource, grant: Grant) {
         self.remove(owner, resource);
         self.by_owner.entry(owner).or_default().insert(resource, grant);
@@ -132,7 +131,7 @@ impl Grants {
         self.deferred.extend(grant.is_deferred().then_some((owner, resource)));
     }
 
-    /// An owner does not hold a resource any more.
+    /// Removes an owner's grant of a resource.
     pub fn remove(&mut self, owner: Owner, resource: Resource) -> Option<Grant> {
         let held = self.by_owner.get_mut(&owner)?;
         let grant = held.remove(&resource)?;

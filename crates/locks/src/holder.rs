@@ -1,18 +1,18 @@
-//! The client's end: what it holds, what of that is in use, and what it answers.
+//! The client's end: its locks, their uses, and its answers to callbacks.
 //!
 //! What it keeps true:
-//! - It never believes that it holds what the target may have given away. It may hold less than the target thinks: a
-//!   callback of what it does not have is answered with *done*.
-//! - A callback is answered at once when nothing that it would take away is in use, or else when the last such use
-//!   ends. New uses wait behind it.
-//! - Its lease ends before the target's does: it counts from when the renewal was sent, and less by what two clocks may
-//!   run apart.
+//! - It never believes that it holds a lock that the target may have granted to another. It may
+//!   hold less than the target thinks: a callback of a lock that it does not have is answered with
+//!   *done*.
+//! - A callback is answered at once when no use would lose its lock by that; otherwise when the
+//!   last such use ends. New uses wait until after it.
+//! - Its lease ends before the target's does: it counts from when the renewal was sent, and is
+//!   shorter by what two clocks may run apart.
+//! Messages and replies may overtake each other. A callback that comes before the grant that it
+//! concerns makes that grant void, by the grant's number. The request is then sent again.
 //!
-//! Messages and replies may overtake each other. A callback that comes before the grant that it is about makes that
-//! grant void: the grant's number tells. The request is then sent again.
-//!
-//! Locks of explicit transactions are not cached and not called back: the answer to their requests is all there is to
-//! know.
+//! Locks of explicit transactions are not cached and not called back: only the answers to their
+//! requests matter.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -30,28 +30,30 @@ use crate::resource::Resource;
 use crate::rules;
 use crate::settings::Profile;
 
-/// What the client has to do, in this order.
+/// An action that the client has to do; they are to be done in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HolderOutput {
-    /// Send this, remember when, and hand the reply to [`Holder::handle_reply`].
+    /// Send this, remember the time, and pass the reply to [`Holder::handle_reply`].
     Send(FromClient),
     /// The locks of a request are held.
     Granted(RequestId, Vec<GrantedLock>),
     /// The request is refused.
     Refused(RequestId, LockError),
-    /// A lock is called back and in use: uses of it should end, and what was changed under it become durable.
+    /// A lock is called back and in use: end its uses, and make durable what was changed under it.
     InUse(Resource),
-    /// Drop what was kept under a lock, down to what a mode allows, before what follows is sent.
+    /// Drop what is cached under a lock, down to what the mode allows, before the next output is
+    /// sent.
     GiveUp(Resource, Option<Mode>),
-    /// Drop all copies of these blocks before what follows is sent.
+    /// Drop all copies of these blocks before the next output is sent.
     Purge(BlockRange),
-    /// The target has started again: drop all copies but those that were changed under an exclusive lock.
+    /// The target has restarted: drop all copies but those that were changed under an exclusive
+    /// lock.
     PurgeAll,
     /// The client's life is over: drop everything. What was changed and is not durable is lost.
     Over(LockError),
 }
 
-/// A life at the target.
+/// A life of the client at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Life {
     client: ClientId,
@@ -88,11 +90,12 @@ pub struct Holder {
     profile: Profile,
     life: Option<Life>,
     held: BTreeMap<Resource, Held>,
-    /// How often something is in use, by mode.
+    /// Count of uses of each resource, by mode.
     uses: BTreeMap<Resource, BTreeMap<Mode, u32>>,
     requests: BTreeMap<RequestId, Request>,
     request_last: u64,
-    /// The former registration whose locks are reclaimed, until the last of these requests is answered.
+    /// The former life whose locks are being reclaimed, until the last of these requests is
+    /// answered.
     reclaims_of: Option<ClientId>,
     /// Grants up to these numbers were called back before they arrived here.
     void: BTreeMap<Resource, GrantNumber>,
@@ -101,7 +104,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// One that keeps what a profile keeps. [`Holder::default`] is the usual one.
+    /// A holder that keeps what a profile keeps. [`Holder::default`] is the usual one.
     pub fn of(profile: Profile) -> Self {
         Self { profile, ..Self::default() }
     }
@@ -111,7 +114,7 @@ impl Holder {
         self.send(FromClient::Register { previous: None });
     }
 
-    /// The next thing to do. Call it after every other call until it returns none.
+    /// The next action. Call it after every other call until it returns `None`.
     pub fn poll_output(&mut self) -> Option<HolderOutput> {
         self.outputs.pop_front()
     }
@@ -133,17 +136,17 @@ impl Holder {
         }
     }
 
-    /// The client's identity, while its lease lasts. Without one nothing that is cached may be used.
+    /// The client's id, while its lease lasts. Without one nothing that is cached may be used.
     pub fn client(&self, now: Instant) -> Option<ClientId> {
         self.life.filter(|life| life.lease_until > now).map(|life| life.client)
     }
 
-    /// When that ends if it is not renewed.
+    /// When the lease ends if it is not renewed.
     pub fn lease_until(&self) -> Option<Instant> {
         self.life.map(|life| life.lease_until)
     }
 
-    /// What it holds of its own.
+    /// The locks that the client holds of its own.
     pub fn held(&self) -> impl Iterator<Item = (Resource, Mode)> {
         self.held.iter().map(|(resource, held)| (*resource, held.mode))
     }
@@ -153,7 +156,7 @@ impl Holder {
         self.requests.keys().copied()
     }
 
-    /// Asks for locks, files before their block groups. None without a life.
+    /// Requests locks, files before their block groups. Returns `None` without a life.
     pub fn request(&mut self, now: Instant, transaction: TransactionId, batch: Vec<Wanted>) -> Option<RequestId> {
         let client = self.client(now)?;
         Some(self.send_request(client, Request { transaction, batch, is_reclaim: false }))
@@ -180,8 +183,8 @@ impl Holder {
         }
     }
 
-    /// Wants the locks of a request no more. If they are granted meanwhile they are not used, and come back when they
-    /// are called back.
+    /// Withdraws a request for locks. If they are granted meanwhile they stay unused, and are given
+    /// up when they are called back.
     pub fn cancel(&mut self, now: Instant, request: RequestId) {
         if self.requests.remove(&request).is_some()
             && let Some(client) = self.client(now)
@@ -191,7 +194,8 @@ impl Holder {
         self.forget_void();
     }
 
-    /// Begins to use something that is locked, or whose file is; false when it is not held so, or about to be given up.
+    /// Begins a use of a locked resource, or one whose file is locked. Returns `false` when the
+    /// lock is not held in such a mode, or is about to be given up.
     #[must_use]
     pub fn begin_use(&mut self, now: Instant, resource: Resource, mode: Mode) -> bool {
         let may = self.client(now).is_some() && self.allows(resource, mode);
@@ -223,7 +227,8 @@ impl Holder {
         }
     }
 
-    /// Tells the target that what is called back of a lock, or of its file, is in use and getting on.
+    /// Reports to the target that a lock being called back, or its file's, is in use and its
+    /// cleaning has progressed.
     pub fn tell_progress(&mut self, resource: Resource) {
         for at in [Some(resource), resource.root()].into_iter().flatten() {
             if let Some(pending) = self.held.get(&at).and_then(|held| held.callback) {
@@ -232,7 +237,8 @@ impl Holder {
         }
     }
 
-    /// Gives a lock back that nothing uses, or part of it. False when it is in use, or called back already.
+    /// Gives back an unused lock, or part of it. Returns `false` when it is in use, or called back
+    /// already.
     pub fn release(&mut self, now: Instant, resource: Resource, to: Option<Mode>) -> bool {
         self.client(now).is_some_and(|client| self.give_back(client, resource, to))
     }
@@ -254,7 +260,7 @@ impl Holder {
         !is_used
     }
 
-    /// How something is held when all that is called back has been given up.
+    /// The mode that is left when all open callbacks are answered.
     fn kept(&self, resource: Resource) -> Option<Mode> {
         let held = self.held.get(&resource)?;
         match held.callback {
@@ -263,7 +269,7 @@ impl Holder {
         }
     }
 
-    /// Whether what is kept of a resource, or of its file, allows a use.
+    /// Whether the mode that is left of a resource, or of its file, allows a use.
     fn allows(&self, resource: Resource, mode: Mode) -> bool {
         let itself = self.kept(resource).is_some_and(|kept| kept.covers(mode));
         match resource.root().map(|root| self.kept(root)) {
@@ -273,7 +279,7 @@ impl Holder {
         }
     }
 
-    /// Whether a use of a resource, or below it, would be taken away by what is called back.
+    /// Whether a use of a resource, or of one below it, would lose its lock by an open callback.
     fn is_used(&self, resource: Resource) -> bool {
         let below = rules::leaves_below(resource).into_iter().flat_map(|leaves| self.uses.range(leaves));
         let mut used = self.uses.get_key_value(&resource).into_iter().chain(below);
@@ -295,7 +301,7 @@ impl Holder {
         self.acknowledge(pending.number, CallbackAnswer::Done);
     }
 
-    /// Keeps no more than a mode allows, and no more of block groups below.
+    /// Lowers the mode of a resource, and those of the block groups below it.
     fn demote(&mut self, resource: Resource, to: Option<Mode>) {
         let to = to.and_then(|to| self.held.get(&resource).map(|held| held.mode.meet(to)));
         for leaf in self.leaves(resource).collect::<Vec<_>>() {
@@ -313,7 +319,7 @@ impl Holder {
         }
     }
 
-    /// What is held no more has nothing to be called back.
+    /// Removes a lock with its open callback.
     fn drop_held(&mut self, resource: Resource) {
         if let Some(pending) = self.held.remove(&resource).and_then(|held| held.callback) {
             self.note_void(resource, pending.grant);
@@ -321,14 +327,15 @@ impl Holder {
         }
     }
 
-    /// Remembers that a grant was given up, while one may be on its way.
+    /// Notes that a grant was given up which may still be on its way.
     fn note_void(&mut self, resource: Resource, grant: GrantNumber) {
         let void = self.void.entry(resource).or_insert(grant);
         *void = grant.max(*void);
         self.forget_void();
     }
 
-    /// Only requests that wait can bring a grant. One of a block group brings its file, too.
+    /// Forgets void grants that no waiting request can bring. A request of a block group brings its
+    /// file, too.
     fn forget_void(&mut self) {
         let asked = |at: Resource| {
             let mut wanted = self.requests.values().flat_map(|request| &request.batch);
@@ -339,7 +346,7 @@ impl Holder {
         self.void = void;
     }
 
-    /// What the target tells `to` without being asked.
+    /// Handles a message that the target sends `to` a client.
     pub fn handle_message(&mut self, to: ClientId, message: ToClient) {
         if self.life.is_none_or(|life| life.client != to) {
             return;
@@ -360,7 +367,7 @@ impl Holder {
 
     fn called_back(&mut self, resource: Resource, pending: Pending) {
         match self.held.get_mut(&resource) {
-            // The target has granted it anew since: it has heard that this one was given up.
+            // The target has granted it anew since: it knows that the former grant was given up.
             Some(held) if held.number > pending.grant => self.acknowledge(pending.number, CallbackAnswer::Done),
             Some(held) => {
                 held.callback = Some(pending);
@@ -378,7 +385,7 @@ impl Holder {
         }
     }
 
-    /// The reply to a message that was sent at `sent`.
+    /// Handles the reply to a message that was sent at `sent`.
     pub fn handle_reply(&mut self, now: Instant, message: &FromClient, sent: Instant, reply: Result<Reply, LockError>) {
         let concerns = match message {
             FromClient::Register { .. } => None,
@@ -407,7 +414,7 @@ impl Holder {
             (_, Err(LockError::WrongEpoch(_))) => self.register_again(),
             (_, Err(error @ (LockError::Fenced(_) | LockError::LeaseOver(_)))) => self.end_life(error),
             (FromClient::Lock { request, .. }, Err(error)) => self.refused(*request, error),
-            // A release of what was granted anew, or an answer to what was answered, changes nothing.
+            // A repeated release or answer has no effect.
             _ => {}
         }
     }
@@ -415,7 +422,7 @@ impl Holder {
     fn registered(&mut self, now: Instant, sent: Instant, previous: Option<ClientId>, registration: Registration) {
         let Registration { client, lease, .. } = registration;
         let before = self.life.map(|life| life.client);
-        // An answer to what was asked in another life, or asked twice: that life ends by itself.
+        // A reply to a request of another life, or a repeated one: that life ends by itself.
         if previous != self.reclaimable_life() || before == Some(client) {
             return;
         }
@@ -439,9 +446,9 @@ impl Holder {
         self.handle_timeout(now);
     }
 
-    /// The life from which locks are reclaimed when the target has started again. Where those of an older one are not
-    /// reclaimed yet, that one: the target takes it only if nothing of them was given to others since, and then nothing
-    /// of this one was, either.
+    /// The life whose locks are reclaimed when the target has restarted. If locks of an older life
+    /// are not reclaimed yet, it is that one: the target accepts it only if none of them was
+    /// granted to others since, and then none of the newer life's was, either.
     fn reclaimable_life(&self) -> Option<ClientId> {
         let is_reclaiming = self.requests.values().any(|request| request.is_reclaim);
         self.reclaims_of.filter(|_| is_reclaiming).or(self.life.map(|life| life.client))
@@ -452,12 +459,12 @@ impl Holder {
         self.send(FromClient::Register { previous });
     }
 
-    /// Whether a life that was named as the one before is not the last.
+    /// Whether the life that a request named as the one before is not the last.
     fn is_older(&self, previous: Option<ClientId>) -> bool {
         previous.is_some() && self.life.is_some_and(|life| Some(life.client) != previous)
     }
 
-    /// Takes out what was to be reclaimed and is not.
+    /// Removes the requests of locks that were to be reclaimed and are not.
     fn take_reclaims(&mut self) -> Vec<Wanted> {
         self.requests.extract_if(.., |_, request| request.is_reclaim).flat_map(|(_, request)| request.batch).collect()
     }
@@ -467,8 +474,8 @@ impl Holder {
         self.outputs.extend(lost);
     }
 
-    /// Asks for what was held before the target started again, and for what was to be reclaimed then. Until it is
-    /// granted it is not used.
+    /// Reclaims what was held before the target restarted, and what was still to be reclaimed then.
+    /// It is not used until it is granted.
     fn reclaim(&mut self, client: ClientId, unreclaimed: Vec<Wanted>) {
         let mut wanted: BTreeMap<Resource, Mode> = unreclaimed.into_iter().collect();
         for (resource, held) in std::mem::take(&mut self.held) {
@@ -506,7 +513,7 @@ impl Holder {
             held.number = number;
         }
         if resource.is_root() && !held.mode.is_intention() {
-            // The target no longer tells block groups apart.
+            // The target does not distinguish the block groups any more.
             for leaf in self.leaves(resource).collect::<Vec<_>>() {
                 self.drop_held(leaf);
             }
@@ -546,23 +553,24 @@ impl Holder {
         self.outputs.push_back(HolderOutput::Send(message));
     }
 
-    /// Blocks are about to be changed by the client itself, and their copies were dropped.
+    /// Begins a change by the client itself, whose copies of the blocks were dropped.
     pub fn begin_change(&mut self, range: BlockRange) -> FetchId {
         self.fetches.begin_change(range)
     }
 
-    /// Blocks are about to be asked for.
+    /// Begins a fetch of blocks.
     pub fn begin_fetch(&mut self, range: BlockRange) -> FetchId {
         self.fetches.begin(range)
     }
 
-    /// They have come or are changed, with the generation that the target gave them. True when they may be kept.
+    /// Ends a fetch or a change, with the generation that the target gave it. Returns whether a
+    /// copy may be kept.
     pub fn end_fetch(&mut self, fetch: FetchId, generation: Option<Generation>) -> bool {
         self.fetches.end(fetch, generation)
     }
 }
 
-/// A lease as the client counts it: over for certain before it is over at the target.
+/// The length of a lease for the client: it ends before the target's end of the lease in any case.
 fn shortened(lease: Duration) -> Duration {
     lease * (100 - CLOCK_DRIFT_PERCENT) / 100
 }

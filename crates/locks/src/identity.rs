@@ -1,5 +1,5 @@
-//! Numbers that name clients, their transactions and requests. Each is a type of its own, so that they do not meet by
-//! accident.
+//! Numbers that name clients, their transactions and requests. Each is a type of its own, so that
+//! they are not confused.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,22 +15,22 @@ impl ClientId {
         Self(u64::from(boot_epoch.0) << 32 | u64::from(registration))
     }
 
-    /// As a peer sent it.
+    /// The id from its bits on the wire.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// As it is sent.
+    /// The bits of the id on the wire.
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// The start of the target that gave it.
+    /// The start of the target that assigned it.
     pub fn boot_epoch(self) -> BootEpoch {
         BootEpoch((self.0 >> 32) as u32)
     }
 
-    /// The how manieth registration since that start it is.
+    /// The number of this registration since that start.
     pub fn registration(self) -> u32 {
         self.0 as u32
     }
@@ -51,11 +51,11 @@ pub struct BootEpoch(pub u32);
 pub struct TransactionId(pub u64);
 
 impl TransactionId {
-    /// The client itself: what it holds so, it keeps until it is called back.
+    /// The client itself: it keeps such locks until they are called back.
     pub const OWN: Self = Self(0);
 }
 
-/// Who holds a lock: a client itself, or one of its explicit transactions.
+/// The holder of a lock: a client itself, or one of its explicit transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// The client.
@@ -75,7 +75,8 @@ impl Owner {
         Self::own(client)..=Self { client, transaction: TransactionId(u64::MAX) }
     }
 
-    /// Whether its locks are cached, and called back. Those of an explicit transaction are waited for.
+    /// Whether its locks are cached, and called back. An explicit transaction keeps its locks until
+    /// it ends.
     pub fn is_own(self) -> bool {
         self.transaction == TransactionId::OWN
     }
@@ -94,8 +95,8 @@ impl fmt::Display for Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Counts the grants of a client, so that what crosses on the way is told apart: whenever the target says that a lock
-/// is held, it says so with a new number.
+/// Counts the grants of a client, so that messages that cross are distinguished: whenever the
+/// target reports that a lock is held, it does so with a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantNumber(pub u64);
 
@@ -103,7 +104,8 @@ pub struct GrantNumber(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallbackNumber(pub u64);
 
-/// How old a request or a transaction is: the smaller, the older. A transaction that is tried again keeps it.
+/// The age of a request or a transaction: the smaller, the older. A transaction that is tried again
+/// keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Birth(pub u64);
 
@@ -111,8 +113,8 @@ pub struct Birth(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// Counts the changes of a logical unit that purge copies, over all starts of the target. What was read with a smaller
-/// one than a purge has is old.
+/// Counts the changes of a logical unit that purge copies, over all starts of the target. Data read
+/// with a smaller generation than a purge's is old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub u64);
 

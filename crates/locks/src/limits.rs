@@ -1,4 +1,4 @@
-//! The bounds of this crate. Each is what [`Limits`] begins with; a target may set others.
+//! The bounds of this crate. Each is the default of a field of [`Limits`]; a target may set others.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use std::time::Duration;
 /// ext2 hosts is far smaller.
 pub const CLIENTS_MAX: usize = 256;
 
-/// Locks of one request or release. More are refused: a batch is decided at once, and others wait meanwhile.
+/// Locks of one request or release. More are refused: a batch is decided at once, and other clients
+/// wait meanwhile.
 pub const BATCH_MAX: usize = 64;
 
 /// Locks that one client holds, its transactions' included. A request that could pass it is refused,
@@ -17,45 +18,47 @@ pub const GRANTS_OF_CLIENT_MAX: usize = 65_536;
 /// Requests of one client that wait. One more is refused, [`Table::Waiting`](crate::error::Table::Waiting).
 pub const WAITING_OF_CLIENT_MAX: usize = 256;
 
-/// Locks of the requests of one client that wait. One more is refused,
-/// [`Table::Waiting`](crate::error::Table::Waiting): what a change touches is looked at each time.
+/// Locks of the waiting requests of one client. One more is refused,
+/// [`Table::Waiting`](crate::error::Table::Waiting): each change examines those that it touches.
 pub const WAITING_LOCKS_OF_CLIENT_MAX: usize = 2048;
 
 /// Open explicit transactions of one client. One more is refused,
 /// [`Table::Transactions`](crate::error::Table::Transactions).
 pub const TRANSACTIONS_OF_CLIENT_MAX: usize = 256;
 
-/// Open files of one client, times they are open. One more is refused,
+/// Open files of one client, each counted as often as it is open. One more is refused,
 /// [`Table::OpenFiles`](crate::error::Table::OpenFiles).
 pub const OPENS_OF_CLIENT_MAX: usize = 65_536;
 
-/// Ranges of blocks that clients may hold copies of, of all clients. When full, the oldest is called back, and what is
-/// read meanwhile must not be cached.
+/// Ranges of blocks that clients may hold copies of, of all clients. When full, the oldest is
+/// called back, and reads wait for room.
 pub const REGISTRATIONS_MAX: usize = 1 << 20;
 
 /// Reads and changes that wait at the gate or are under way there. One more is refused,
 /// [`Table::Commands`](crate::error::Table::Commands): TASK SET FULL.
 pub const COMMANDS_MAX: usize = 4096;
 
-/// Locks that are looked at to see whether a client holds a range alone. A longer change waits like any other.
+/// Locks that are checked to see whether a client holds a range alone. A longer change waits like
+/// any other.
 pub const ALONE_LOCKS_MAX: u64 = 64;
 
-/// Steps of a search for circles that are taken at once, a look at a request or at one that it waits for each: more
-/// than hosts need that ask for what they use. They take some 60 us.
+/// Steps of a search for circles that are taken at once, each a look at a request or at one that it
+/// waits for: more than ordinary hosts need. They take some 60 us.
 pub const SEARCH_STEPS_MAX: usize = 1024;
 
-/// After so many steps, how long no more are taken. So searches take at most a tenth of the time, and a circle of a
+/// The rest after this many steps. So searches take at most a tenth of the time, and a circle of a
 /// thousand requests is found within a tenth of a second.
 pub const SEARCH_REST: Duration = Duration::from_micros(600);
 
-/// Messages for one client that it has not taken. With one more the client is fenced: it no longer hears what it must
-/// give back.
+/// Messages for one client that wait to be taken. With one more the client is fenced: it does not
+/// receive what it must give back.
 pub const MAILBOX_MAX: usize = 4096;
 
-/// Fenced clients that a query still names; the one that was fenced first gives way. No decision depends on them.
+/// Fenced clients that a report still names; when full, the one that was fenced first is dropped.
+/// No decision depends on them.
 pub const FENCED_REMEMBERED_MAX: usize = 64;
 
-/// How long grants of a silent client stand.
+/// How long the grants of a silent client last.
 pub const LEASE: Duration = Duration::from_secs(10);
 
 /// How long a client that does not defer has to answer a callback: as long as a lease, so that a host that is merely
@@ -68,8 +71,8 @@ pub const DEFERRAL_STEP: Duration = Duration::from_secs(5);
 /// When the last deferral of a callback is over.
 pub const CALLBACK_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How long a holder keeps a lock before it is called back, so that it does some work with it: as GFS2, a few round
-/// trips of a campus.
+/// How long a holder keeps a lock before it is called back, so that it can do some work with it: as
+/// in GFS2, a few round trips of a campus.
 pub const HOLD_TIME_MIN: Duration = Duration::from_millis(20);
 
 /// By how many percent two clocks may run apart. A client counts its lease as that much shorter.
@@ -82,7 +85,7 @@ const _: () = assert!(CALLBACK_TIME_MAX.as_secs() >= CALLBACK_TIME.as_secs());
 const _: () = assert!(HOLD_TIME_MIN.as_millis() * 10 < CALLBACK_TIME.as_millis());
 const _: () = assert!(MAILBOX_MAX > 2 * WAITING_OF_CLIENT_MAX);
 
-/// The bounds of one lock manager, named as the constants above.
+/// The bounds of one lock manager, with the names of the constants above.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// [`CLIENTS_MAX`].

@@ -1,4 +1,5 @@
-//! What a file system asks of the locks of a shared LUN, whoever carries the messages.
+//! The locks of a shared LUN as a file system uses them, independent of the transport of the
+//! messages.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,19 +13,21 @@ use crate::resource::Resource;
 /// What the calls of a [`LockClient`] return.
 pub type LockFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'a>>;
 
-/// Locks of one shared LUN, as one of its clients has them.
+/// The locks of one shared LUN, for one of its clients.
 pub trait LockClient: Send + Sync {
-    /// Waits until all of a batch is held, files before their block groups. What a client holds of its own it may keep
-    /// when it is used no more.
+    /// Waits until all of a batch is held, files before their block groups. A client may keep its
+    /// own locks when they are not used any more.
     fn lock<'a>(&'a self, transaction: TransactionId, batch: &'a [Wanted]) -> LockFuture<'a, ()>;
 
-    /// Begins to use what is held of the client's own; false when it has to be locked first. Never waits.
+    /// Begins a use of one of the client's own locks. Returns `false` when it has to be locked
+    /// first. Never waits.
     fn begin_use(&self, resource: Resource, mode: Mode) -> bool;
 
     /// Ends a use.
     fn end_use(&self, resource: Resource, mode: Mode);
 
-    /// Begins an explicit transaction; with the age of one that is tried again. Returns its number and its age.
+    /// Begins an explicit transaction; `age` is that of one that is tried again. Returns its number
+    /// and its age.
     fn begin_transaction(&self, age: Option<Birth>) -> LockFuture<'_, (TransactionId, Birth)>;
 
     /// Ends an explicit transaction, committed or not, and releases its locks.

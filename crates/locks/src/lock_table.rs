@@ -1,11 +1,12 @@
-//! Who holds what and who waits for it, and what has to be looked at again when that changes.
+//! The granted locks and the waiting requests, and the places that a change of either touches.
 //!
-//! Two holders of `M_S` that both want `M_X`: the ticket that came first waits for the other's `M_S`, which is called
-//! back; when it is given up the first is granted, and the other's ticket goes on as a plain one behind it. While a
-//! holder has not answered a callback, its own tickets on that resource wait as plain ones, too.
+//! Two holders of `M_S` that both want `M_X`: the first ticket waits for the other's `M_S`, which
+//! is called back. When that is given up the first is granted, and the other's ticket goes on as a
+//! plain one behind it. While a holder has not answered a callback, its own tickets on that
+//! resource wait as plain ones, too.
 //!
-//! The ticket of a block group names the file, too, so that the file is held whenever the block group is granted,
-//! whatever was given up meanwhile.
+//! The ticket of a block group names the file, too, so that the file is held whenever the block
+//! group is granted, even if it was given up meanwhile.
 
 use std::collections::BTreeSet;
 use std::ops::{Bound, RangeInclusive};
@@ -21,20 +22,21 @@ use crate::queue::{Queues, Ticket, TicketNumber, Turn};
 use crate::resource::Resource;
 use crate::rules;
 
-/// What has changed since somebody looked. A look at these alone finds all that follows from it.
+/// The changes since the last examination. Examining these alone finds all that follows from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Touched {
-    /// Tickets that came, came forward, or whose owner holds something else now: they may be granted, be the first
-    /// somewhere, or be in a circle.
+    /// Tickets that arrived, moved forward, or whose owner's locks changed: they may be granted, be
+    /// first in a queue, or be in a circle.
     pub tickets: BTreeSet<TicketNumber>,
-    /// Where somebody holds less or waits no more: others may be granted.
+    /// Resources of which less is held or wanted: other tickets may be granted.
     pub freed: BTreeSet<Resource>,
-    /// Where somebody holds more, or has held it for long enough: it may have to give way.
+    /// Resources of which more is held, or that were held for long enough: holders may be called
+    /// back.
     pub taken: BTreeSet<Resource>,
 }
 
 impl Touched {
-    /// All of both.
+    /// Adds the changes of another.
     pub fn extend(&mut self, other: Self) {
         self.tickets.extend(other.tickets);
         self.freed.extend(other.freed);
@@ -42,13 +44,13 @@ impl Touched {
     }
 }
 
-/// Who is in the way of a request and will not give way of itself.
+/// The holders in the way of a request that give nothing up by themselves.
 pub enum Blockers {
-    /// Other holders, of whom some may stay.
+    /// Other holders, some of which may stay.
     Others,
-    /// Nobody: what is wanted is free, but for those ahead.
+    /// None: the wanted mode is free, but for the tickets ahead.
     Nobody,
-    /// The owner that waits deferred a callback itself: what is in use may be what this very request is for.
+    /// The waiting owner deferred a callback itself: the use may depend on this very request.
     Itself,
 }
 
@@ -61,7 +63,7 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// What an owner would hold of a batch in the end, with the files of its block groups.
+    /// The modes that an owner would finally hold for a batch, with the files of its block groups.
     ///
     /// # Errors
     /// When the batch breaks a rule between files and block groups.
@@ -69,27 +71,27 @@ impl LockTable {
         rules::plan(batch, |resource| self.grant(owner, resource).map(|grant| grant.mode))
     }
 
-    /// How an owner holds a resource.
+    /// An owner's grant of a resource.
     pub fn grant(&self, owner: Owner, resource: Resource) -> Option<&Grant> {
         self.grants.get(owner, resource)
     }
 
-    /// All that an owner holds.
+    /// All grants of an owner.
     pub fn grants_of(&self, owner: Owner) -> impl Iterator<Item = (Resource, &Grant)> {
         self.grants.of(owner)
     }
 
-    /// Everything that is held.
+    /// All grants.
     pub fn all_grants(&self) -> impl Iterator<Item = (Owner, Resource, &Grant)> {
         self.grants.all()
     }
 
-    /// Owners of a client that hold something.
+    /// Owners of a client that hold a lock.
     pub fn owners_of(&self, client: ClientId) -> Vec<Owner> {
         self.grants.owners_of(client).collect()
     }
 
-    /// How many locks a client holds and waits for.
+    /// Count of locks that a client holds and waits for.
     pub fn lock_count(&self, client: ClientId) -> usize {
         self.grants.count_of(client) + self.queues.lock_count_of(client)
     }
@@ -104,17 +106,17 @@ impl LockTable {
         self.grants.conflicting_holders(owner, wanted)
     }
 
-    /// Who holds which of the resources from one to another.
+    /// The holders of each resource in a range of resources.
     pub fn holders_among(&self, resources: RangeInclusive<Resource>) -> impl Iterator<Item = (Resource, Owner)> {
         self.grants.holders_among(resources)
     }
 
-    /// All tickets, in the order they came.
+    /// All tickets, in order of arrival.
     pub fn tickets(&self) -> impl Iterator<Item = (TicketNumber, &Ticket)> {
         self.queues.tickets()
     }
 
-    /// A ticket that waits.
+    /// A waiting ticket.
     pub fn ticket(&self, number: TicketNumber) -> Option<&Ticket> {
         self.queues.ticket(number)
     }
@@ -134,12 +136,12 @@ impl LockTable {
         self.queues.tickets_of_client(client)
     }
 
-    /// How many requests of a client wait.
+    /// Count of waiting requests of a client.
     pub fn waiting_count(&self, client: ClientId) -> usize {
         self.queues.count_of(client)
     }
 
-    /// How many locks a client waits for.
+    /// Count of locks that a client waits for.
     pub fn waiting_lock_count(&self, client: ClientId) -> usize {
         self.queues.lock_count_of(client)
     }
@@ -158,7 +160,8 @@ impl LockTable {
         })
     }
 
-    /// Whether an owner has yet to be given what it wants; none while it was called back itself and has not answered.
+    /// Whether an owner lacks what it wants; `None` while it has not answered a callback of the
+    /// resource.
     fn lacks(&self, owner: Owner, (resource, mode): Wanted) -> Option<bool> {
         match self.grant(owner, resource) {
             Some(held) if held.callback.is_some() => None,
@@ -166,15 +169,15 @@ impl LockTable {
         }
     }
 
-    /// Whether one owner holds a resource so that nobody else can have any of it. Whoever waits there waits for that
-    /// one, whoever else leaves.
+    /// Whether one owner holds a resource in a mode that excludes all others. Every ticket there
+    /// waits for that owner, whoever else gives up.
     pub fn is_held_alone(&self, resource: Resource) -> bool {
         let holders = self.grants.holders_of(resource).filter(|holders| holders.len() == 1);
         let holder = holders.and_then(|holders| self.grant(*holders.first()?, resource));
         holder.is_some_and(|grant| grant.mode.excludes_all())
     }
 
-    /// Whether anybody holds a resource who can be asked to come down and was not.
+    /// Whether some holder of a resource can be called back and has not been.
     pub fn has_somebody_to_call(&self, resource: Resource) -> bool {
         let can_be_called = |owner: &Owner| {
             owner.is_own() && self.grant(*owner, resource).is_some_and(|grant| grant.callback.is_none())
@@ -182,7 +185,8 @@ impl LockTable {
         self.grants.holders_of(resource).is_some_and(|holders| holders.iter().any(can_be_called))
     }
 
-    /// Of a ticket's resources, those where it is the first that waits, and where somebody can be asked to give way.
+    /// Those of a ticket's resources where it is first in the queue, and where a holder can be
+    /// called back.
     pub fn first_places(&self, number: TicketNumber) -> Vec<(Owner, Wanted)> {
         let Some(ticket) = self.ticket(number) else { return Vec::new() };
         let turn = self.queues.turn(number);
@@ -194,9 +198,9 @@ impl LockTable {
         ticket.wanted.iter().filter(is_first).map(|wanted| (ticket.owner, *wanted)).collect()
     }
 
-    /// The tickets that are the first at a resource: nobody ahead of them conflicts.
+    /// The tickets that are first at a resource: none ahead of them conflicts.
     pub fn first_at(&self, resource: Resource) -> Vec<(TicketNumber, Owner, Wanted)> {
-        // Of each mode, who is ahead with it; none for several.
+        // For each mode, the owner of the tickets ahead with it; `None` for several owners.
         let mut ahead = Vec::<(Mode, Option<Owner>)>::new();
         let mut first = Vec::new();
         for (number, owner, mode) in self.queues.queue(resource) {
@@ -215,8 +219,8 @@ impl LockTable {
         first
     }
 
-    /// Whom a ticket waits for at one of its resources, but for those ahead of it there; none where it has what it
-    /// wants.
+    /// The holders for which a ticket waits at one of its resources, without the tickets ahead;
+    /// `None` where it has what it wants.
     pub fn blockers(&self, owner: Owner, wanted: Wanted) -> Option<Blockers> {
         match self.lacks(owner, wanted) {
             Some(false) => None,
@@ -226,7 +230,7 @@ impl LockTable {
         }
     }
 
-    /// Whether a holder is in the way of what is wanted of a resource and will not give way of itself: an explicit
+    /// Whether a holder conflicts with the wanted mode and gives nothing up by itself: an explicit
     /// transaction, or a client that deferred a callback.
     pub fn stays(&self, holder: Owner, (resource, mode): Wanted) -> bool {
         (!holder.is_own() || self.has_deferred(holder, resource))
@@ -243,12 +247,12 @@ impl LockTable {
         self.grants.holders_of(resource)?.range(..owner).next_back().copied()
     }
 
-    /// The nearest one behind it.
+    /// The nearest holder after it.
     pub fn holder_behind(&self, owner: Owner, resource: Resource) -> Option<Owner> {
         self.grants.holders_of(resource)?.range((Bound::Excluded(owner), Bound::Unbounded)).next().copied()
     }
 
-    /// Other holders, those of explicit transactions not among them, that hold a resource in a mode that conflicts.
+    /// Other holders, without explicit transactions, that hold a resource in a mode that conflicts.
     pub fn conflicting_clients(&self, owner: Owner, wanted: Wanted) -> impl Iterator<Item = Owner> {
         self.grants.conflicting_clients(owner, wanted)
     }
@@ -258,34 +262,35 @@ impl LockTable {
         self.queues.turn(number)
     }
 
-    /// The nearest place before one at a resource whose ticket conflicts, but for those of an owner.
+    /// The nearest place before one at a resource whose ticket conflicts, without those of an
+    /// owner.
     pub fn nearest_ahead(&self, turn: Turn, left_out: Option<Owner>, wanted: Wanted) -> Option<Turn> {
         self.queues.ahead(turn, left_out, wanted).next_back()
     }
 
-    /// Whether anybody may wait for a ticket, or for its owner.
+    /// Whether another ticket may wait for a ticket, or for its owner.
     pub fn may_be_waited_for(&self, number: TicketNumber) -> bool {
         let stays = |owner: Owner| !owner.is_own() || self.grants.defers(owner);
         self.ticket(number).is_some_and(|ticket| stays(ticket.owner)) || self.queues.has_followers(number)
     }
 
-    /// Takes out what has changed; none when nothing has.
+    /// Takes the changes; `None` when there are none.
     pub fn take_touched(&mut self) -> Option<Touched> {
         self.is_touched().then(|| std::mem::take(&mut self.touched))
     }
 
-    /// Whether something has changed that nobody has looked at.
+    /// Whether there are changes that were not examined.
     pub fn is_touched(&self) -> bool {
         let Touched { tickets, freed, taken } = &self.touched;
         !(tickets.is_empty() && freed.is_empty() && taken.is_empty())
     }
 
-    /// A resource has been held for long enough: its holders are to be looked at again.
+    /// Marks a resource whose holders have held it for long enough: they may be called back.
     pub fn touch(&mut self, resource: Resource) {
         self.touched.taken.insert(resource);
     }
 
-    /// A ticket may be ready by now, for what lies outside of this table.
+    /// Marks a ticket that may be ready now for a reason outside of this table.
     pub fn touch_ticket(&mut self, number: TicketNumber) {
         self.touched.tickets.insert(number);
     }
@@ -305,7 +310,7 @@ impl LockTable {
         self.queues.withdraw(number)
     }
 
-    /// Gives a ticket what it waits for. Grants are counted on from `number_last`.
+    /// Grants a ticket what it waits for, with grant numbers after `number_last`.
     pub fn fulfil(
         &mut self,
         number: TicketNumber,
@@ -320,7 +325,7 @@ impl LockTable {
             locks.push(GrantedLock { resource: wanted.0, mode, number: *number_last });
         }
         if !ticket.owner.is_own() {
-            // Others wait for it from now on until it ends.
+            // From now on others wait for it until it ends.
             self.touched.tickets.extend(self.queues.tickets_of(ticket.owner));
         }
         Some((ticket, locks))
@@ -331,14 +336,14 @@ impl LockTable {
         let mode = held.map_or(mode, |held| held.mode.join(mode));
         let since = held.filter(|held| held.mode == mode).map_or(now, |held| held.since);
         self.grants.set(owner, resource, Grant { mode, number, since, callback: None });
-        // Also what is held as before: the ticket itself is in nobody's way any more.
+        // Also a resource whose mode stays: the ticket itself holds up no other any more.
         self.touched.taken.insert(resource);
         if held.is_some_and(|held| held.mode == mode && held.callback.is_none()) {
             return mode;
         }
         self.look_at_own(owner, resource);
-        // A lock on all of a file that is no intention is one on each block group: those of its own are no longer told
-        // apart.
+        // A lock on all of a file that is no intention is one on each block group: its own grants
+        // of these are merged into it.
         if resource.is_root() && !mode.is_intention() {
             let leaves = rules::LEAF_MODES.into_iter().flat_map(|mode| self.leaves_in(owner, resource, mode));
             for leaf in leaves.collect::<Vec<_>>() {
@@ -355,8 +360,8 @@ impl LockTable {
         Some(grant)
     }
 
-    /// An owner's tickets at a resource that it holds otherwise from now on: what it holds decides about their turns in
-    /// all queues.
+    /// Marks an owner's tickets at a resource whose grant has changed: grants decide about the
+    /// turns in all queues.
     fn look_at_own(&mut self, owner: Owner, resource: Resource) {
         for (number, mode) in self.queues.own_at(owner, resource).collect::<Vec<_>>() {
             self.touched.tickets.insert(number);
@@ -364,25 +369,25 @@ impl LockTable {
             if self.queues.set_conversion(number, resource, more)
                 && let Some(ticket) = self.queues.ticket(number)
             {
-                // Forward or backward: others may be the first now, or no longer.
+                // The ticket moved forward or backward: others may be first now, or no longer.
                 self.touched.freed.extend(ticket.wanted.iter().map(|(resource, _)| *resource));
             }
         }
     }
 
-    /// Notes that a holder was asked to come down, or that it defers that.
+    /// Notes a callback to a holder, or its deferral.
     pub fn set_callback(&mut self, owner: Owner, resource: Resource, callback: PendingCallback) {
         let Some(grant) = self.grant(owner, resource).copied() else { return };
         self.grants.set(owner, resource, Grant { callback: Some(callback), ..grant });
         self.look_at_own(owner, resource);
         if callback.is_deferred {
-            // Others wait for what it is used for from now on.
+            // From now on others wait for what its use needs.
             self.touched.tickets.extend(self.queues.tickets_of(owner));
         }
     }
 
-    /// An owner keeps no more of a resource than `to`, and no more of the block groups below than that allows; leaves
-    /// first. Returns the callbacks that this answers.
+    /// Lowers an owner's mode of a resource to `to`, and those of the block groups below to what
+    /// that allows; leaves first. Returns the callbacks that this answers.
     pub fn demote(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Vec<CallbackNumber> {
         let to = to.and_then(|to| self.grant(owner, resource).map(|grant| grant.mode.meet(to)));
         let mut answered = Vec::new();
@@ -414,7 +419,7 @@ impl LockTable {
     }
 }
 
-/// Whether an owner holds some of what it wants, and may come before others with it.
+/// Whether an owner holds less than it wants of a resource, so that its ticket is a conversion.
 fn wants_more(grants: &Grants, owner: Owner, (resource, mode): Wanted) -> bool {
     let held = grants.get(owner, resource);
     held.is_some_and(|held| held.callback.is_none() && !held.mode.covers(mode))

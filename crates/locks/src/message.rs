@@ -1,4 +1,4 @@
-//! What the two ends say to each other. Bytes are given to it by whoever carries it.
+//! The messages between the two ends. The transport turns them into bytes.
 
 use std::time::Duration;
 
@@ -22,30 +22,30 @@ pub struct GrantedLock {
     pub number: GrantNumber,
 }
 
-/// A lock to give back, or to come down with.
+/// A lock to give back, or to lower to a weaker mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
     /// What is locked.
     pub resource: Resource,
-    /// The grant that is meant: a newer one stays.
+    /// The grant that is meant: a newer one is not affected.
     pub number: GrantNumber,
-    /// What to keep; none gives it back.
+    /// The mode to keep; `None` gives the lock back.
     pub to: Option<Mode>,
 }
 
-/// What a client answers to a callback.
+/// A client's answer to a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallbackAnswer {
-    /// The lock was given up down to the mode that was asked for, or the copies are purged. Of a file, its block groups
-    /// as well.
+    /// The lock was lowered to the requested mode, or the copies are purged. For a file, its block
+    /// groups as well.
     Done,
     /// The lock is in use. Done follows.
     InUse,
-    /// What is called back has to be written first, and the client is getting on with it. Done follows.
+    /// Dirty data has to be written first, and the client makes progress. Done follows.
     GettingOn,
 }
 
-/// What becomes of a request for locks.
+/// The outcome of a request for locks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
     /// All of it is held.
@@ -54,19 +54,19 @@ pub enum Answer {
     Queued,
 }
 
-/// What a client asks the target.
+/// A client's request to the target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FromClient {
     /// Gives the client an identity.
     Register {
-        /// The life before, of which it wants to reclaim locks.
+        /// The life before, whose locks it wants to reclaim.
         previous: Option<ClientId>,
     },
     /// Prolongs the lease.
     Renew(ClientId),
-    /// Asks for locks. Sent again with the same number, it is the same request.
+    /// Requests locks. Sent again with the same number, it is the same request.
     Lock {
-        /// Who asks.
+        /// The client.
         client: ClientId,
         /// [`TransactionId::OWN`] or an explicit one.
         transaction: TransactionId,
@@ -77,7 +77,7 @@ pub enum FromClient {
         /// Whether it was held before the target started again.
         is_reclaim: bool,
     },
-    /// Wants the locks of a request no more.
+    /// Withdraws a request for locks.
     Cancel(ClientId, RequestId),
     /// Gives locks of its own back.
     Unlock(ClientId, Vec<Release>),
@@ -85,7 +85,7 @@ pub enum FromClient {
     Acknowledge(ClientId, CallbackNumber, CallbackAnswer),
 }
 
-/// What the target answers at once.
+/// The target's immediate answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reply {
     /// To `Register`.
@@ -94,7 +94,7 @@ pub enum Reply {
     Granted(Vec<GrantedLock>),
     /// To `Lock`: it waits; [`ToClient::Granted`] or [`ToClient::Refused`] follows.
     Queued,
-    /// To everything else.
+    /// To every other request.
     Done,
 }
 
@@ -103,7 +103,7 @@ pub enum Reply {
 pub struct Registration {
     /// Its identity.
     pub client: ClientId,
-    /// How long its grants stand when it is silent.
+    /// How long its grants last while it is silent.
     pub lease: Duration,
     /// The target's start.
     pub boot_epoch: BootEpoch,
@@ -111,7 +111,7 @@ pub struct Registration {
     pub is_in_grace: bool,
 }
 
-/// What the target tells a client without being asked, in order.
+/// A message that the target sends to a client by itself; in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ToClient {
     /// A request that waited is granted, whole.
@@ -120,14 +120,14 @@ pub enum ToClient {
         request: RequestId,
         /// Its transaction.
         transaction: TransactionId,
-        /// What is held for it now.
+        /// The locks that are held for it now.
         locks: Vec<GrantedLock>,
     },
-    /// A request that waited never will be.
+    /// A waiting request will never be granted.
     Refused {
         /// The request.
         request: RequestId,
-        /// Why.
+        /// The reason.
         error: LockError,
     },
     /// A lock of the client's own is to be given up.
@@ -138,7 +138,7 @@ pub enum ToClient {
         resource: Resource,
         /// The grant that is meant.
         grant: GrantNumber,
-        /// What may be kept.
+        /// The mode that may be kept.
         to: Option<Mode>,
     },
     /// Copies of blocks are to be dropped.
@@ -147,7 +147,7 @@ pub enum ToClient {
         number: CallbackNumber,
         /// The blocks.
         range: BlockRange,
-        /// What was read with a smaller generation must not be kept.
+        /// Data read with a smaller generation must not be kept.
         generation: Generation,
     },
 }

@@ -1,6 +1,6 @@
 //! Modes of locks, and which of them conflict: tables 1 and 2 of the paper (He and Du, 2005).
 //!
-//! A mode *covers* another when who holds it needs no more to do what the other allows. The paper has no mode that is
+//! A mode *covers* another when it allows all that the other allows. The paper has no mode that is
 //! shared and intends exclusive access, so the join of `D_S` and `D_IX` is `D_X`.
 
 use std::fmt;
@@ -40,7 +40,7 @@ const DATA_JOINS: [[DataMode; 4]; 4] = {
     [[S, X, S, X], [X, X, X, X], [S, X, IS, IX], [X, X, IX, IX]]
 };
 
-/// A mode of whatever can be locked.
+/// A mode of any resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Of a metadata block.
@@ -63,7 +63,8 @@ impl Mode {
     /// `D_IX`.
     pub const D_IX: Self = Self::Data(DataMode::IntentionExclusive);
 
-    /// From the one that allows most to the one that allows least, so that the first that fits is the one to keep.
+    /// From the mode that allows most to the one that allows least, so that the first that fits is
+    /// the one to keep.
     const BY_STRENGTH: [Self; 6] = [Self::M_X, Self::M_S, Self::D_X, Self::D_S, Self::D_IX, Self::D_IS];
 
     /// Whether two holders exclude each other. Modes of different kinds never stand on one resource; they count as a
@@ -81,7 +82,7 @@ impl Mode {
         matches!(self, Self::M_X | Self::D_X)
     }
 
-    /// The weakest mode that covers both: what a holder of one has who asks for the other.
+    /// The weakest mode that covers both: the result for a holder of one that requests the other.
     pub fn join(self, other: Self) -> Self {
         match (self, other) {
             (Self::Metadata(a), Self::Metadata(b)) => Self::Metadata(a.max(b)),
@@ -90,7 +91,8 @@ impl Mode {
         }
     }
 
-    /// The strongest mode that both cover: what is left to a holder of one that comes down to the other.
+    /// The strongest mode that both cover: what is left to a holder of one that is lowered to the
+    /// other.
     pub fn meet(self, other: Self) -> Self {
         Self::BY_STRENGTH.into_iter().find(|mode| self.covers(*mode) && other.covers(*mode)).unwrap_or(self)
     }
@@ -101,17 +103,18 @@ impl Mode {
             && self.join(other) == self
     }
 
-    /// What a holder of this mode may keep when somebody else is to have `requested`; none when it must give up all.
+    /// The strongest mode to keep when another owner is to get `requested`; `None` when all must be
+    /// given up.
     pub fn strongest_beside(self, requested: Self) -> Option<Self> {
         Self::BY_STRENGTH.into_iter().find(|mode| self.covers(*mode) && !mode.conflicts(requested))
     }
 
-    /// Whether it only says that something below will be locked.
+    /// Whether it only announces a lock on something below.
     pub fn is_intention(self) -> bool {
         matches!(self, Self::D_IS | Self::D_IX)
     }
 
-    /// What the file must be held in at least, for one of its block groups to be locked in this mode.
+    /// The weakest mode of the file in which one of its block groups can be locked in this mode.
     pub fn intention(self) -> Self {
         if self == Self::D_S { Self::D_IS } else { Self::D_IX }
     }

@@ -1,4 +1,5 @@
-//! Which client has which file open, and how: a file that is unlinked stays until nobody has it open.
+//! The open files of each client, and their modes: a file that is unlinked stays until no client
+//! has it open.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub enum OpenMode {
     Write,
 }
 
-/// Files, who has them open, and how many times.
+/// Files, the clients that have them open, and how many times.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OpenFiles {
     counts: BTreeMap<(FileId, ClientId, OpenMode), u32>,
@@ -24,7 +25,7 @@ pub struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// A client opens a file once more.
+    /// Counts one more opening of a file by a client.
     ///
     /// # Errors
     /// When it has too many open.
@@ -38,10 +39,10 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// A client closes a file once. True when nobody has it open any more.
+    /// Counts one closing of a file by a client. Returns whether no client has it open any more.
     ///
     /// # Errors
-    /// When the client has it not open so.
+    /// When the client has not opened it in this mode.
     pub fn close(&mut self, client: ClientId, file: FileId, mode: OpenMode) -> Result<bool, LockError> {
         let count = self.counts.get_mut(&(file, client, mode)).ok_or(LockError::NotOpen(file))?;
         *count -= 1;
@@ -54,19 +55,19 @@ impl OpenFiles {
         Ok(!self.is_open(file))
     }
 
-    /// Whether anybody has a file open.
+    /// Whether any client has a file open.
     pub fn is_open(&self, file: FileId) -> bool {
         self.users(file).next().is_some()
     }
 
-    /// Who has a file open, how, and how many times.
+    /// The clients that have a file open, with mode and count.
     pub fn users(&self, file: FileId) -> impl Iterator<Item = (ClientId, OpenMode, u32)> {
         let all =
             (file, ClientId::from_bits(0), OpenMode::Read)..=(file, ClientId::from_bits(u64::MAX), OpenMode::Write);
         self.counts.range(all).map(|((_, client, mode), count)| (*client, *mode, *count))
     }
 
-    /// A client's life is over. Returns the files that nobody has open any more.
+    /// Removes a client whose life is over. Returns the files that no client has open any more.
     pub fn forget(&mut self, client: ClientId) -> Vec<FileId> {
         let mut files: Vec<FileId> =
             self.counts.keys().filter(|(_, of, _)| *of == client).map(|(file, ..)| *file).collect();

@@ -1,9 +1,9 @@
-//! Messages to one client, numbered, kept until it says that it has taken them: what a lost connection swallowed is
-//! sent again on another.
+//! Numbered messages to one client, kept until the client acknowledges them: what was lost with a
+//! connection is sent again on another.
 
 use std::collections::VecDeque;
 
-/// Messages that a client has not taken. The first has the number 1.
+/// Messages that a client has not acknowledged. The first has the number 1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outbox<T> {
     /// The number of the first message in `untaken`.
@@ -20,7 +20,7 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T: Clone> Outbox<T> {
-    /// One more message. False when there are `max` already: it is not taken in.
+    /// Adds a message. Returns `false`, without adding it, when there are `max` already.
     pub fn push(&mut self, message: T, max: usize) -> bool {
         let has_room = self.untaken.len() < max;
         if has_room {
@@ -36,7 +36,8 @@ impl<T: Clone> Outbox<T> {
         Some((self.first + self.sent as u64 - 1, message))
     }
 
-    /// The client has taken messages up to `number`. One that says so of more than was sent has taken what was.
+    /// Notes that the client has acknowledged messages up to `number`, at most those that were
+    /// sent.
     pub fn taken(&mut self, number: u64) {
         let count = number.saturating_add(1).saturating_sub(self.first);
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.sent);
@@ -45,17 +46,17 @@ impl<T: Clone> Outbox<T> {
         self.sent -= count;
     }
 
-    /// Its connection is lost: what was not taken is sent again.
+    /// Sends all unacknowledged messages again, because a connection is lost.
     pub fn rewind(&mut self) {
         self.sent = 0;
     }
 
-    /// How many are not taken.
+    /// Count of unacknowledged messages.
     pub fn untaken_count(&self) -> usize {
         self.untaken.len()
     }
 
-    /// Whether there is something to send.
+    /// Whether there is a message to send.
     pub fn has_more(&self) -> bool {
         self.sent < self.untaken.len()
     }

@@ -1,9 +1,10 @@
-//! Who waits for what, and whose turn it is.
+//! The waiting requests, and their order.
 //!
-//! A request waits as one ticket, in the queue of each resource that it names, and holds nothing of it until all of it
-//! is free: two requests that wait can so never hold each other up for ever. A ticket of whoever holds something of it
-//! already and wants more (a *conversion*) comes first, then the others in the order they came, in each queue alike;
-//! nobody passes a ticket that it conflicts with.
+//! A request waits as one ticket, in the queue of each resource that it names, and holds none of
+//! these until all are free: so two waiting requests can never block each other for ever. A ticket
+//! whose owner holds some of a resource already and wants more (a *conversion*) comes first, then
+//! the others in order of arrival, in each queue alike. No ticket passes one that it conflicts
+//! with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -20,18 +21,18 @@ pub struct TicketNumber(pub u64);
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// Who waits.
+    /// The waiting owner.
     pub owner: Owner,
-    /// The client's number of it.
+    /// The client's number of the request.
     pub request: RequestId,
-    /// How old it is.
+    /// Its age.
     pub birth: Birth,
-    /// What it needs to be held, files before their block groups.
+    /// The locks that it requests, files before their block groups.
     pub wanted: Vec<Wanted>,
 }
 
-/// The place of a ticket in all its queues: conversions, then the others as they came. It is the same in each, so that
-/// no two tickets wait for each other.
+/// The place of a ticket in all its queues: conversions, then the others in order of arrival. It is
+/// the same in each, so that no two tickets wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Turn {
     is_plain: bool,
@@ -39,39 +40,40 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Whose it is, unless that has another one by now.
+    /// The ticket's number; the ticket may have another turn by now.
     pub fn number(self) -> TicketNumber {
         self.number
     }
 }
 
-/// Tickets that wait at one resource, with what they want of it.
+/// The tickets that wait at one resource, with owner and wanted mode.
 type Queue = BTreeMap<Turn, (Owner, Mode)>;
 
 /// The tickets of all clients, and the queues of all resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Queues {
     tickets: BTreeMap<TicketNumber, Ticket>,
-    /// The tickets again, by who waits and by the client's number.
+    /// The tickets by owner, and by the client's request number.
     by_owner: BTreeMap<Owner, BTreeSet<TicketNumber>>,
     by_request: BTreeMap<(ClientId, RequestId), TicketNumber>,
-    /// How many locks each client waits for.
+    /// Count of locks that each client waits for.
     lock_counts: BTreeMap<ClientId, usize>,
     queues: BTreeMap<Resource, Queue>,
-    /// The queues again, an owner's tickets at a resource.
+    /// The places of each owner's tickets at each resource.
     places: BTreeMap<(Owner, Resource), BTreeMap<TicketNumber, Mode>>,
-    /// Where a ticket's owner holds less than the ticket wants: with one of these it is a conversion.
+    /// Resources of which a ticket's owner holds less than the ticket wants: with one of these it
+    /// is a conversion.
     conversions: BTreeSet<(TicketNumber, Resource)>,
     number_next: u64,
 }
 
 impl Queues {
-    /// All tickets, in the order they came.
+    /// All tickets, in order of arrival.
     pub fn tickets(&self) -> impl Iterator<Item = (TicketNumber, &Ticket)> {
         self.tickets.iter().map(|(number, ticket)| (*number, ticket))
     }
 
-    /// A ticket that waits.
+    /// A waiting ticket.
     pub fn ticket(&self, number: TicketNumber) -> Option<&Ticket> {
         self.tickets.get(&number)
     }
@@ -86,12 +88,12 @@ impl Queues {
         self.by_owner.range(Owner::all_of(client)).flat_map(|(_, numbers)| numbers).copied()
     }
 
-    /// How many requests of a client wait.
+    /// Count of waiting requests of a client.
     pub fn count_of(&self, client: ClientId) -> usize {
         self.by_owner.range(Owner::all_of(client)).map(|(_, numbers)| numbers.len()).sum()
     }
 
-    /// How many locks a client waits for.
+    /// Count of locks that a client waits for.
     pub fn lock_count_of(&self, client: ClientId) -> usize {
         self.lock_counts.get(&client).copied().unwrap_or(0)
     }
@@ -101,17 +103,17 @@ impl Queues {
         self.by_request.get(&(client, request)).copied()
     }
 
-    /// The tickets at a resource, whose they are and what they want, in their turn.
+    /// The tickets at a resource, in their turn, with owner and wanted mode.
     pub fn queue(&self, resource: Resource) -> impl Iterator<Item = (TicketNumber, Owner, Mode)> {
         self.queues.get(&resource).into_iter().flatten().map(|(turn, (owner, mode))| (turn.number, *owner, *mode))
     }
 
-    /// An owner's tickets at a resource, and what they want.
+    /// An owner's tickets at a resource, with their wanted modes.
     pub fn own_at(&self, owner: Owner, resource: Resource) -> impl Iterator<Item = (TicketNumber, Mode)> {
         self.places.get(&(owner, resource)).into_iter().flatten().map(|(number, mode)| (*number, *mode))
     }
 
-    /// Places before one at a resource whose tickets conflict, but for those of an owner.
+    /// Places before one at a resource whose tickets conflict, without those of an owner.
     pub fn ahead(
         &self,
         turn: Turn,
@@ -126,7 +128,7 @@ impl Queues {
             .map(|(turn, _)| *turn)
     }
 
-    /// Of a ticket's resources, those where others come after it that conflict.
+    /// Those of a ticket's resources where a later ticket conflicts with it.
     pub fn held_up(&self, number: TicketNumber) -> Vec<Resource> {
         let Some(ticket) = self.ticket(number) else { return Vec::new() };
         let turn = self.turn(number);
@@ -138,7 +140,7 @@ impl Queues {
         ticket.wanted.iter().filter(holds_up).map(|(resource, _)| *resource).collect()
     }
 
-    /// Whether anybody comes after a ticket in one of its queues.
+    /// Whether another ticket comes after it in one of its queues.
     pub fn has_followers(&self, number: TicketNumber) -> bool {
         let turn = self.turn(number);
         let is_last = |resource| {
@@ -154,8 +156,8 @@ impl Queues {
         Turn { is_plain: !converts, number }
     }
 
-    /// Puts a request into the queues. `wants_more` says of each resource whether its owner holds some of it, and less
-    /// than it wants.
+    /// Puts a request into the queues. `wants_more` returns for each resource whether its owner
+    /// holds some of it, and less than it wants.
     pub fn enqueue(&mut self, ticket: Ticket, wants_more: impl Fn(Wanted) -> bool) -> TicketNumber {
         let number = TicketNumber(self.number_next);
         self.number_next += 1;
@@ -202,8 +204,8 @@ impl Queues {
         Some(ticket)
     }
 
-    /// Whether the owner of a ticket holds some of a resource and less than the ticket wants. True when the ticket has
-    /// another turn now.
+    /// Sets whether the owner of a ticket holds some of a resource and less than the ticket wants.
+    /// Returns whether the ticket's turn has changed.
     pub fn set_conversion(&mut self, number: TicketNumber, resource: Resource, wants_more: bool) -> bool {
         let before = self.turn(number);
         if wants_more {

@@ -1,11 +1,11 @@
-//! Which client may hold copies of which blocks: the paper's callback records.
+//! The copies that clients may hold: the paper's callback records.
 
 use std::collections::BTreeMap;
 
 use crate::blocks::BlockRange;
 use crate::identity::{ClientId, Generation};
 
-/// When a range was registered, in the order of registrations.
+/// The age of a range, in the order of registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Age(u64);
 
@@ -13,8 +13,8 @@ struct Age(u64);
 struct Entry {
     end: u64,
     age: Age,
-    /// The purge that called it back. Until that one is answered nothing in it is registered anew, and no other asks
-    /// for it.
+    /// The purge that called it back. Until that is answered nothing in it is registered anew, and
+    /// no other purge includes it.
     leaving: Option<Generation>,
 }
 
@@ -28,13 +28,13 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// How many ranges there are.
+    /// Count of ranges.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Registers a range, if there is room for one more; false where there is none, or while part of it is leaving: the
-    /// client must not keep a copy.
+    /// Registers a range. Returns `false` where there is no room, or while part of it is leaving:
+    /// the client must not keep a copy.
     pub fn insert(&mut self, client: ClientId, range: BlockRange, max: usize) -> bool {
         let near = self.near(client, range);
         if near.iter().any(|(_, entry)| entry.leaving.is_some()) {
@@ -78,14 +78,15 @@ impl Registrations {
         self.of_client.entry(client).or_default().insert(first, entry);
     }
 
-    /// A client has dropped what a purge asked for. What was registered since stays, and what another purge asks for.
+    /// Removes what a client has dropped for a purge. What was registered since stays, and what
+    /// another purge called back.
     pub fn remove(&mut self, client: ClientId, range: BlockRange, purge: Generation) {
         for (first, _) in self.near(client, range).into_iter().filter(|(_, entry)| entry.leaving == Some(purge)) {
             self.take(client, first);
         }
     }
 
-    /// Leaves of an entry what is outside of a range.
+    /// Keeps the parts of an entry that are outside of a range.
     fn split(&mut self, client: ClientId, first: u64, entry: Entry, range: BlockRange) {
         self.take(client, first);
         for (from, to) in [(first, range.first()), (range.end().max(first), entry.end)] {
@@ -109,14 +110,14 @@ impl Registrations {
         BlockRange::between(first, end).map(|range| (client, range))
     }
 
-    /// How many ranges are called back.
+    /// Count of ranges that are called back.
     pub fn leaving_count(&self) -> usize {
         self.count - self.by_age.len()
     }
 
-    /// A client's copies of a range are called back by a purge. Gives what has to be dropped: where the table has no
-    /// room for what would be left on both sides, all that is registered there. None when other purges have called all
-    /// of it back.
+    /// Marks a client's copies of a range as called back by a purge. Returns what has to be
+    /// dropped: where the table has no room for the rests on both sides, the whole entry. `None`
+    /// when other purges have called all of it back.
     pub fn begin_leaving(
         &mut self,
         client: ClientId,
@@ -148,7 +149,7 @@ impl Registrations {
         }
     }
 
-    /// A client's life is over.
+    /// Removes the ranges of a client whose life is over.
     pub fn forget(&mut self, client: ClientId) {
         for entry in self.of_client.remove(&client).into_iter().flatten().map(|(_, entry)| entry) {
             self.count -= 1;

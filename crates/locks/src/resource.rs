@@ -1,4 +1,4 @@
-//! What can be locked: metadata blocks, files, and block groups of files.
+//! The resources that can be locked: metadata blocks, files, and block groups of files.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -25,7 +25,7 @@ pub struct GroupIndex(pub u64);
 pub struct GroupSize(NonZeroU64);
 
 impl GroupSize {
-    /// Groups of `blocks`; none for zero.
+    /// Groups of `blocks`; `None` for zero.
     pub fn of_blocks(blocks: u64) -> Option<Self> {
         NonZeroU64::new(blocks).map(Self)
     }
@@ -35,12 +35,12 @@ impl GroupSize {
         GroupIndex(block / self.0)
     }
 
-    /// The blocks of a group; none where there can be no such group.
+    /// The blocks of a group; `None` where there can be no such group.
     pub fn blocks_of(self, group: GroupIndex) -> Option<BlockRange> {
         group.0.checked_mul(self.0.get()).and_then(|first| BlockRange::new(first, self.0.get()))
     }
 
-    /// How many groups the blocks of a logical unit are.
+    /// Count of the groups that make up a logical unit.
     pub fn group_count(self, block_count: u64) -> u64 {
         block_count.div_ceil(self.0.get())
     }
@@ -71,7 +71,7 @@ impl Resource {
         matches!(self, Self::File(_))
     }
 
-    /// Whether a mode is of the kind that this can be locked in.
+    /// Whether this can be locked in such a mode.
     pub fn takes(self, mode: Mode) -> bool {
         matches!(
             (self, mode),

@@ -12,8 +12,8 @@ use crate::resource::{GroupIndex, Resource};
 /// The modes that block groups are held in.
 pub const LEAF_MODES: [Mode; 2] = [Mode::D_S, Mode::D_X];
 
-/// What is held in the end by who asks for `batch` in that order and holds `held` already: files before block groups,
-/// the file of each block group among it.
+/// The modes that an owner finally holds after requesting `batch` in that order, given what it has
+/// `held`: files before block groups, with the file of each block group included.
 ///
 /// # Errors
 /// For the first lock that breaks a rule.
@@ -53,10 +53,11 @@ fn check_root(leaf: Resource, mode: Mode, root_mode: Mode) -> Result<(), LockErr
     Err(if root_mode.covers(mode) { LockError::Implied(leaf) } else { LockError::RootTooWeak(leaf, mode, root_mode) })
 }
 
-/// Whether what is held as `mode` may be given up down to `to` while block groups below it are held in `leaves`.
+/// Whether a lock in `mode` may be lowered to `to` while block groups below it are held in
+/// `leaves`.
 ///
 /// # Errors
-/// When it is not less than what is held, or too little for the leaves.
+/// When `to` is not weaker than `mode`, or too weak for the leaves.
 pub fn check_release(resource: Resource, mode: Mode, to: Option<Mode>, leaves: &[Mode]) -> Result<(), LockError> {
     if let Some(to) = to {
         if !resource.takes(to) {
@@ -75,7 +76,7 @@ pub fn check_release(resource: Resource, mode: Mode, to: Option<Mode>, leaves: &
     Ok(())
 }
 
-/// What may be kept of a block group held as `leaf` when its file is held as `root`.
+/// The mode that may be kept of a block group held as `leaf` when its file is held as `root`.
 pub fn leaf_below(root: Option<Mode>, leaf: Mode) -> Option<Mode> {
     match root {
         Some(root) if root.covers(leaf.intention()) => Some(leaf),

@@ -1,4 +1,4 @@
-//! What is set for the sharing of one logical unit.
+//! The settings of sharing for one logical unit.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use crate::limits::{self, Limits};
 use crate::mode::Mode;
 use crate::resource::GroupSize;
 
-/// What the two ends do with grants and commands.
+/// A profile: which grants a client caches, and how large a command may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Profile {
-    /// Every grant is kept until it is called back, and a command has as many blocks as it likes.
+    /// Every grant is kept until it is called back, and a command has any number of blocks.
     #[default]
     Usual,
-    /// As the paper has it, to be measured against: only `M_S` is kept, locks are asked for one by one, and a command
-    /// has one block.
+    /// The paper's, as a base of measurements: only `M_S` is kept, locks are requested one by one,
+    /// and a command has one block.
     Paper,
 }
 
 impl Profile {
-    /// Whether a client keeps a lock of its own that nothing uses.
+    /// Whether a client keeps an unused lock of its own.
     pub fn keeps(self, mode: Mode) -> bool {
         self == Self::Usual || mode == Mode::M_S
     }
 
-    /// Most blocks of one command; none for as many as there are.
+    /// Most blocks of one command; `None` for no limit.
     pub fn blocks_of_command_max(self) -> Option<u64> {
         (self == Self::Paper).then_some(1)
     }
@@ -33,28 +33,28 @@ impl Profile {
 /// Sizes and times of the sharing of one logical unit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// What is done with grants and commands.
+    /// The profile of both ends.
     pub profile: Profile,
     /// Blocks of the logical unit.
     pub block_count: u64,
     /// Blocks of a block group.
     pub group_size: GroupSize,
-    /// How long grants of a silent client stand.
+    /// How long the grants of a silent client last.
     pub lease: Duration,
-    /// How long a client has to answer a callback that it does not defer.
+    /// Time for the answer to a callback that the client does not defer.
     pub callback_time: Duration,
-    /// By how much a deferral moves that.
+    /// The time by which a deferral moves that deadline.
     pub deferral_step: Duration,
-    /// How long a callback can be deferred at most.
+    /// Longest time by which a callback can be deferred.
     pub callback_time_max: Duration,
-    /// How long a lock is held before it is called back.
+    /// Shortest time for which a lock is held before it is called back.
     pub hold_time_min: Duration,
     /// Bounds of tables.
     pub limits: Limits,
 }
 
 impl Settings {
-    /// The usual ones.
+    /// The default settings.
     pub fn new(block_count: u64, group_size: GroupSize) -> Self {
         Self {
             profile: Profile::Usual,
@@ -69,7 +69,7 @@ impl Settings {
         }
     }
 
-    /// The paper's: nothing is held longer for having been granted just now.
+    /// The paper's settings: a lock can be called back at once after it was granted.
     pub fn paper(block_count: u64, group_size: GroupSize) -> Self {
         Self {
             profile: Profile::Paper,
@@ -80,17 +80,18 @@ impl Settings {
     }
 }
 
-/// What a target knows durably when it starts.
+/// The durable state with which a target starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Start {
     /// This start.
     pub boot_epoch: BootEpoch,
-    /// The earliest start whose clients may still reclaim what they held: the last one whose grace period ended.
-    /// Nothing that they held was given to others since.
+    /// The earliest start whose clients may still reclaim what they held: the last one whose grace
+    /// period ended. Nothing that they held was granted to others since.
     pub reclaimable_from: BootEpoch,
-    /// The longest lease of the starts before; none when nobody can hold anything of them.
+    /// The longest lease of earlier starts; `None` when none of their clients can hold a lock.
     pub longest_lease: Option<Duration>,
-    /// Whether a client of them may have held ranges of the unit alone, with writes that only it has.
+    /// Whether one of their clients may have held ranges of the unit alone, with dirty data of
+    /// them.
     pub may_lack_writes: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Explicit transactions of clients. They keep their locks until they end; one that is tried again stays as old as it
-//! was.
+//! Explicit transactions of clients. They keep their locks until they end; one that is tried again
+//! keeps its age.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::identity::{Birth, ClientId, Owner, TransactionId};
 /// An open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transaction {
-    /// How old it is.
+    /// Its age.
     pub birth: Birth,
     /// Whether it was refused something because of a deadlock: it gets no more locks, and must end.
     pub is_victim: bool,
 }
 
-/// Those of all clients.
+/// The transactions of all clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Transactions {
     open: BTreeMap<Owner, Transaction>,
@@ -23,8 +23,8 @@ pub struct Transactions {
 }
 
 impl Transactions {
-    /// Begins a transaction with a number that its client has not used. One that has just begun may be begun again: the
-    /// answer was lost.
+    /// Begins a transaction with a number that its client has not used. One that has just begun may
+    /// be begun again, because the answer was lost.
     ///
     /// # Errors
     /// When the number was used before, or the client has too many.
@@ -43,7 +43,7 @@ impl Transactions {
         Ok(birth)
     }
 
-    /// An open transaction that may still lock.
+    /// An open transaction that may still request locks.
     ///
     /// # Errors
     /// When it is not open, or has to end.
@@ -52,17 +52,17 @@ impl Transactions {
         if open.is_victim { Err(LockError::Deadlock) } else { Ok(open) }
     }
 
-    /// A transaction was chosen to end a deadlock.
+    /// Marks a transaction that was chosen to end a deadlock.
     pub fn choose_as_victim(&mut self, owner: Owner) {
         if let Some(open) = self.open.get_mut(&owner) {
             open.is_victim = true;
         }
     }
 
-    /// Ends a transaction; one that has ended, again.
+    /// Ends a transaction; no effect on one that has ended.
     ///
     /// # Errors
-    /// When there never was one of that number.
+    /// When there was never one of that number.
     pub fn end(&mut self, owner: Owner) -> Result<(), LockError> {
         if owner.is_own() || self.last.get(&owner.client).is_none_or(|last| owner.transaction > *last) {
             return Err(LockError::NoTransaction(owner.transaction));
@@ -71,7 +71,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// A client's life is over.
+    /// Removes the transactions of a client whose life is over.
     pub fn forget(&mut self, client: ClientId) {
         self.open.retain(|owner, _| owner.client != client);
         self.last.remove(&client);

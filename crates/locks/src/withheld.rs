@@ -1,15 +1,15 @@
-//! Commands that do not come to the gate yet, since another client holds their blocks alone and may have writes of them
-//! that the target does not have.
+//! Commands that must not come to the gate yet, since another client holds their blocks alone and
+//! may have dirty data of them.
 
 use crate::gate::Command;
 use crate::identity::CommandId;
 
-/// In the order in which they came.
+/// In order of arrival.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Withheld(Vec<Command>);
 
 impl Withheld {
-    /// How many there are.
+    /// Count of commands.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -19,7 +19,7 @@ impl Withheld {
         self.0.iter().any(|command| command.id() == id)
     }
 
-    /// One more, behind all others.
+    /// Adds a command at the end.
     pub fn add(&mut self, command: Command) {
         self.0.push(command);
     }
@@ -29,7 +29,7 @@ impl Withheld {
         &self.0
     }
 
-    /// Takes a command out; false where it is not there.
+    /// Removes a command. Returns `false` where it is not there.
     pub fn remove(&mut self, id: CommandId) -> bool {
         let count = self.0.len();
         self.0.retain(|command| command.id() != id);

@@ -1,5 +1,5 @@
-//! Ranges of the unit that a client holds alone: it may have writes of them that nobody else has, so whatever others
-//! ask of these blocks waits for it, and none of them has a copy.
+//! Ranges of the unit that a client holds alone: it may have dirty data of them, so other clients'
+//! commands for these blocks wait for it, and no other client has a copy.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn whatever_others_ask_of_a_range_waits_for_who_holds_it_alone() {
             assert_eq!(passage, None);
             let (callback, resource, to) = server.callback(one);
             assert_eq!((resource, to), (part(0), None));
-            // It writes what only it has.
+            // It writes its dirty data.
             let (own, passage) = server.change(Some(one), 15, 1);
             assert_eq!(passage, Some(Passage::Change));
             server.end(own);
@@ -84,7 +84,7 @@ fn a_command_over_several_ranges_waits_for_all_that_are_held_and_may_be_given_up
     let ((first, ..), (second, ..)) = (server.callback(one), server.callback(two));
     server.done(one, first).unwrap();
     assert_eq!(passed(&mut server), []);
-    // It is given up while it waits.
+    // The command is cancelled while it waits.
     server.manager.cancel_command(server.now, command).unwrap();
     server.done(two, second).unwrap();
     assert_eq!(passed(&mut server), []);
@@ -98,7 +98,8 @@ fn nobody_else_has_a_copy_of_what_is_held_alone() {
     let request = server.queued(one, &alone(0));
     let (purge, blocks, _) = server.purge(two);
     assert_eq!(blocks, range(0, 16));
-    // It comes while the range is being cleared, and would read what is there before the first write.
+    // It arrives while the range is being cleared, and would read the content from before the first
+    // write.
     let (late, passage) = server.read(Some(two), 3, 1);
     assert_eq!((passage, server.mode(one, part(0))), (None, None));
     server.done(two, purge).unwrap();
@@ -124,7 +125,7 @@ fn a_range_is_not_held_alone_before_what_others_changed_there_has_ended() {
     assert_eq!(server.told(one), request);
 }
 
-/// Its own do not hold it up: its cache puts them in order.
+/// Its own commands do not delay the grant: its cache keeps them in order.
 #[test]
 fn what_a_client_has_under_way_itself_does_not_keep_the_range_from_it() {
     let mut server = TestServer::new();
@@ -191,7 +192,7 @@ fn what_waits_for_a_client_that_does_not_answer_goes_on_when_that_is_fenced() {
     assert_eq!(passed(&mut server), [read]);
 }
 
-/// What it had written and nobody else has may come only when it has the range again.
+/// It may write its dirty data only when it has the range again.
 #[test]
 fn after_a_start_nothing_passes_what_may_be_reclaimed() {
     let lease = settings().lease;

@@ -1,5 +1,5 @@
-//! Requests that wait for each other in a circle: each way in which one can close, and random ones against a search
-//! that looks at everything.
+//! Requests that wait for each other in a circle: each way in which one can form, and random ones
+//! against an exhaustive search.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn a_circle_closes_where_a_conversion_comes_before_who_was_there() {
     granted(&mut server, transaction, (R, Mode::M_S));
     server.granted(c, &[(S, Mode::M_X)]);
     waits(&mut server, transaction, &[(S, Mode::M_X)]);
-    // It comes before the transaction at S, and waits for it at R.
+    // It comes before the transaction at S, and waits for the transaction at R.
     assert_eq!(server.lock(a, &[(R, Mode::M_X), (S, Mode::M_X)]), Err(LockError::Deadlock));
 }
 
@@ -105,7 +105,8 @@ fn a_request_that_is_given_up_lets_those_behind_it_pass() {
     assert_eq!(server.told(c), second);
 }
 
-/// A client is fenced by a message that the gate has for it, and somebody waits behind its request for a lock.
+/// A message of the gate fences a client whose mailbox is full, and a request waits behind a lock
+/// request of that client.
 #[test]
 fn what_a_fence_frees_is_looked_at_at_once_wherever_it_came_from() {
     let limits = Limits { mailbox_max: 1, ..Limits::default() };
@@ -117,7 +118,7 @@ fn what_a_fence_frees_is_looked_at_at_once_wherever_it_came_from() {
     server.queued(b, &[(R, Mode::M_X)]);
     let waiting = server.queued(c, &[(R, Mode::M_S)]);
     server.queued(a, &[(T, Mode::M_X)]);
-    // The callback of T has filled its mailbox.
+    // The callback of T has filled the mailbox.
     server.change(None, 0, 1);
     assert!(server.manager.next_deadline().is_some_and(|at| at <= server.now));
     server.advance(std::time::Duration::ZERO);
@@ -125,7 +126,7 @@ fn what_a_fence_frees_is_looked_at_at_once_wherever_it_came_from() {
     assert!(server.manager.next_deadline().is_some_and(|at| at > server.now));
 }
 
-/// Whether a ticket is in a circle, every edge looked at.
+/// Whether a ticket is in a circle, by examining every edge.
 fn is_in_circle(server: &TestServer, start: TicketNumber) -> bool {
     let (mut seen, mut left) = (BTreeSet::new(), edges(server, start));
     while let Some(ticket) = left.pop() {
@@ -186,7 +187,8 @@ fn no_circle_is_left() {
     assert!(test.seeds(1, 50, 1).count() < 100 || refused > 100, "{refused} circles are too few");
 }
 
-/// A search that is left again and again, while others ask and give up, finds all circles in the end, and no other.
+/// A search that is interrupted again and again, while others request and give up, finally finds
+/// all circles, and no others.
 #[test]
 fn a_search_in_pieces_leaves_no_circle_and_refuses_only_who_is_in_one() {
     let test = block::crash_test!();
@@ -199,7 +201,7 @@ fn a_search_in_pieces_leaves_no_circle_and_refuses_only_who_is_in_one() {
     assert!(test.seeds(1, 100, 1).count() < 100 || refused > 100, "{refused} circles are too few");
 }
 
-/// Clients and transactions that ask for a few blocks, defer what they are called back for, and give things up.
+/// Clients and transactions that request a few blocks, defer callbacks, and give locks up.
 struct Circles {
     server: TestServer,
     clients: [ClientId; 4],
@@ -240,7 +242,7 @@ impl Circles {
         self.refused
     }
 
-    /// Nothing happens but that a search goes on.
+    /// Lets only the search go on.
     fn rest(&mut self) {
         self.clients.iter().for_each(|client| drop(self.server.mail(*client)));
         let table = self.server.manager.table();
@@ -288,7 +290,7 @@ impl Circles {
         self.transactions[at] = self.server.transaction(owner.client, owner.transaction.0 + 1);
     }
 
-    /// What it holds first, or what it waits for first.
+    /// Gives up a client's first lock, or its first waiting request.
     fn give_up(&mut self, client: ClientId) {
         let table = self.server.manager.table();
         let held = table.grants_of(Owner::own(client)).next().map(|(resource, _)| resource);
@@ -314,7 +316,8 @@ impl Circles {
     }
 }
 
-/// After a search of a large graph none is made for a while, whatever is asked for; then the circle is found.
+/// After a search of a large graph there is a rest, whatever is requested; then the circle is
+/// found.
 #[test]
 fn a_circle_among_very_many_is_found_a_little_later() {
     let mut server = TestServer::new();
@@ -332,7 +335,7 @@ fn a_circle_among_very_many_is_found_a_little_later() {
     assert!(server.mail(b).is_empty());
     let due = server.manager.next_deadline().expect("it is to be looked for");
     assert!(due <= server.now + Duration::from_millis(10));
-    // In as many steps as are taken at once, each after a rest.
+    // In portions of the steps that are taken at once, each after a rest.
     let mut rests = 0;
     while server.manager.next_deadline().is_some_and(|due| due <= server.now + SEARCH_REST) {
         assert!(server.mail(b).is_empty());

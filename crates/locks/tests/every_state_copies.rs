@@ -1,5 +1,6 @@
-//! Every state that two clients with caches, a stock initiator and the gate can come to over a network that loses
-//! purges and reorders: nobody serves a copy that is older than the last answered change, and every change passes.
+//! Every state that two clients with caches, a stock initiator and the gate can reach over a
+//! network that loses purges and reorders: no client uses a copy that is older than the last
+//! answered change, and every change passes.
 
 mod common;
 
@@ -15,7 +16,7 @@ use locks::manager::{LockManager, Output};
 use locks::message::{FromClient, Reply, ToClient};
 use stateright::{Checker, Model, Property};
 
-/// How often the content of the block was changed.
+/// Count of changes of the block's content.
 type Version = u8;
 
 #[derive(Clone)]
@@ -59,10 +60,10 @@ struct State {
     manager: LockManager,
     hosts: Vec<Host>,
     network: BTreeSet<Packet>,
-    /// Reads that the target has and has not answered.
+    /// Reads that the target has received and not answered.
     reads: BTreeMap<CommandId, (usize, FetchId)>,
     under_way: BTreeSet<CommandId>,
-    /// Changes by the client that writes.
+    /// Changes by the writing client.
     own: BTreeMap<CommandId, FetchId>,
     fencing: BTreeSet<ClientId>,
     version: Version,
@@ -183,7 +184,7 @@ impl State {
             Action::Change(at) => {
                 self.changes -= 1;
                 let by = at.map(|at| self.hosts[at].id);
-                // Its own copy is gone as soon as it begins to write.
+                // Its own copy is dropped when it begins to write.
                 let command = self.command();
                 if let Some(at) = at {
                     self.hosts[at].copy = None;
@@ -236,7 +237,7 @@ impl State {
         self.drain();
     }
 
-    /// Nobody serves a copy that is older than the last answered change.
+    /// Whether no client uses a copy that is older than the last answered change.
     fn is_coherent(&self) -> bool {
         let serves = |host: &Host| host.copy.filter(|_| host.holder.client(self.now).is_some());
         self.hosts.iter().filter_map(serves).all(|copy| copy >= self.version)

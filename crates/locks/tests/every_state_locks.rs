@@ -1,6 +1,7 @@
-//! Every state that a few clients and the lock manager can come to, over a network that loses and reorders, where any
-//! client can freeze, for ever or until its lease is over: no two clients ever believe that they hold what conflicts,
-//! no write lands after its lock has passed on, and from every state everybody gets an answer.
+//! Every state that a few clients and the lock manager can reach over a network that loses and
+//! reorders, where any client can freeze, for ever or until its lease is over: no two clients ever
+//! believe that they hold conflicting locks, no write lands after its lock has passed on, and from
+//! every state every client gets an answer.
 
 mod common;
 
@@ -17,7 +18,7 @@ use locks::mode::Mode;
 use locks::resource::Resource;
 use stateright::{Checker, Model, Property};
 
-/// What each client asks for, one after the other.
+/// The requests of each client, one after the other.
 type Script = &'static [&'static [Wanted]];
 
 #[derive(Clone)]
@@ -65,7 +66,7 @@ struct Host {
     holder: Holder,
     asked: usize,
     is_frozen: bool,
-    /// It has the lock to write, and has not written.
+    /// Whether it has the lock to write, and has not written.
     may_write: bool,
     is_writing: bool,
 }
@@ -93,7 +94,7 @@ enum Action {
     Freeze(usize),
     Thaw(usize),
     Write(usize),
-    /// Sends again what got no answer.
+    /// Sends unanswered requests again.
     Repeat(usize),
     Land(usize),
     Fenced(ClientId),
@@ -112,7 +113,7 @@ impl State {
         self.network.retain(|_, count| *count > 0);
     }
 
-    /// Both ends do what they have to.
+    /// Lets both ends do all that is due.
     fn drain(&mut self) {
         while let Some(output) = self.manager.poll_output() {
             if let Output::Fence(client, _) = output {
@@ -147,7 +148,7 @@ impl State {
         match packet {
             Packet::ToTarget(at, sent, message) => {
                 let reply = self.manager.handle_message(now, message.clone());
-                // What says nothing new need not be sent.
+                // A reply without news need not be sent.
                 if !matches!(reply, Ok(Reply::Done | Reply::Queued) | Err(LockError::NotHeld(_))) {
                     self.put(Packet::Reply(at, sent, message, reply));
                 }
@@ -174,7 +175,7 @@ impl State {
         self.now = self.now.max(next);
         let now = self.now;
         for host in self.hosts.iter_mut().filter(|host| !host.is_frozen) {
-            // Renewals of a client that is well always arrive.
+            // Renewals of a client that is not frozen always arrive.
             if host.holder.client(now).is_some() {
                 let reply = self.manager.renew(now, host.id).map(|()| Reply::Done);
                 host.holder.handle_reply(now, &FromClient::Renew(host.id), now, reply);
@@ -243,12 +244,13 @@ impl State {
         self.drain();
     }
 
-    /// Whether time may pass: what is on its way to or from who is well comes faster.
+    /// Whether time may pass: messages of clients that are not frozen arrive before.
     fn is_quiet(&self) -> bool {
         self.network.keys().all(|packet| self.hosts[packet.client()].is_frozen)
     }
 
-    /// No two clients believe what conflicts, and no write can land that another's lock excludes.
+    /// Whether no two clients believe in conflicting locks, and no write can land that another's
+    /// lock excludes.
     fn is_safe(&self) -> bool {
         let believed = |at: usize| {
             let holder = &self.hosts[at].holder;
@@ -265,7 +267,7 @@ impl State {
         })
     }
 
-    /// With luck from now on, everybody gets an answer: requests that wait are granted or refused.
+    /// Whether from now on, without further faults, all waiting requests are granted or refused.
     fn comes_to_rest(&self) -> bool {
         let mut state = self.clone();
         for _ in 0..400 {
@@ -322,7 +324,7 @@ impl Model for Cluster {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for (at, host) in state.hosts.iter().enumerate() {
             if host.is_frozen {
-                // Before its lease is over a frozen client is a slow one, which the network is as well.
+                // Until its lease is over a frozen client is merely slow, like the network.
                 if host.holder.next_deadline().is_some() && host.holder.client(state.now).is_none() {
                     actions.push(Action::Thaw(at));
                 }
@@ -358,7 +360,8 @@ impl Model for Cluster {
         }
     }
 
-    /// A callback that overtakes the grant it is about has the request sent again, and the next may do so, too.
+    /// A callback that overtakes the grant that it concerns lets the request be sent again, and the
+    /// next one may do so, too.
     fn within_boundary(&self, state: &State) -> bool {
         let asked: usize = self.scripts.iter().map(|script| script.len()).sum();
         usize::from(state.requests_sent) <= asked + usize::from(self.repeats)
@@ -436,8 +439,8 @@ fn three_clients_of_which_one_freezes_or_dies() {
     );
 }
 
-/// Two resources, a message that may be lost, and any of the three may die: who waits for both, who has one, who wants
-/// one.
+/// Two resources, a message that may be lost, and any of three clients may die: one waits for both,
+/// one holds one, one wants one.
 #[test]
 fn three_clients_and_two_resources_where_any_message_is_lost_and_any_client_dies() {
     let scripts: Vec<Script> = vec![&[BOTH_BLOCKS], &[READ], &[CHANGE_OTHER]];

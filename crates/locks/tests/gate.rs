@@ -1,4 +1,4 @@
-//! Changes of blocks and the copies that clients have of them.
+//! Changes of blocks, and the clients' copies of them.
 
 mod common;
 
@@ -43,8 +43,8 @@ fn a_change_passes_when_every_other_copy_is_purged() {
     assert_eq!(passage, None, "what was not changed is still registered");
 }
 
-/// Race 1, at the target: the read waits behind the change, and the change waits for the reader's answer, which needs
-/// no read to end.
+/// Race 1, at the target: the read waits for the change, and the change for the reader's answer,
+/// which does not depend on the read.
 #[test]
 fn a_read_waits_behind_a_change_that_waits_for_the_reader() {
     let mut server = TestServer::new();
@@ -62,7 +62,7 @@ fn a_read_waits_behind_a_change_that_waits_for_the_reader() {
     assert!(generation >= purged, "what it reads now is new");
 }
 
-/// Race 6: what has no identity purges everybody.
+/// Race 6: a change without a client id purges the copies of all clients.
 #[test]
 fn a_change_by_a_stock_initiator_purges_everybody() {
     let mut server = TestServer::new();
@@ -128,8 +128,8 @@ fn a_change_that_is_given_up_leaves_no_copy_that_nobody_knows_of() {
     assert_eq!(server.manager.gate().registrations().count(), 1);
 }
 
-/// Two purges of the same copies, one of which nobody waits for any more: the answer to the later one must not end what
-/// was registered since the first.
+/// Two purges of the same copies, the first of a change that was cancelled: the answer to the later
+/// one must not end registrations made since the first.
 #[test]
 fn what_is_registered_after_a_purge_stays_when_another_is_answered() {
     let mut server = TestServer::new();
@@ -144,7 +144,7 @@ fn what_is_registered_after_a_purge_stays_when_another_is_answered() {
         let ToClient::Purge { number, .. } = message else { panic!("{message:?}") };
         numbers.insert(0, number);
     }
-    // The later one first: messages of several connections overtake each other.
+    // The later one first: messages on several connections overtake each other.
     let first = numbers.remove(0);
     server.done(a, first).unwrap();
     assert_eq!(passes(&mut server), [], "one copy is not dropped yet");
@@ -205,8 +205,8 @@ fn a_full_table_does_not_grow_when_a_purge_would_cut_a_range_in_pieces() {
     assert_eq!(server.manager.gate().registrations().count(), 1);
 }
 
-/// The dirty blocks of a host that is asked to drop them: were its write to wait for the change that asks, both would
-/// wait for the deadline.
+/// The dirty blocks of a host that is asked to drop them: if its write waited for the change that
+/// asks, both would wait until the deadline.
 #[test]
 fn who_holds_a_range_alone_writes_it_before_the_change_that_calls_it_back() {
     let mut server = TestServer::new();

@@ -37,7 +37,7 @@ impl Host {
         self.id = client;
     }
 
-    /// It hears that the target has started again.
+    /// The client learns that the target has restarted.
     fn wrong_epoch(&mut self, epoch: u32) {
         let error = Err(LockError::WrongEpoch(BootEpoch(epoch)));
         self.holder.handle_reply(NOW, &FromClient::Renew(self.id), NOW, error);
@@ -47,7 +47,7 @@ impl Host {
         std::iter::from_fn(|| self.holder.poll_output()).collect()
     }
 
-    /// Asks, and takes what is sent.
+    /// Requests locks, and takes the message that is sent.
     fn ask(&mut self, batch: &[Wanted]) -> (RequestId, FromClient) {
         let request = self.holder.request(NOW, TransactionId::OWN, batch.to_vec()).unwrap();
         match self.outputs().pop() {
@@ -211,7 +211,7 @@ fn in_the_papers_profile_only_a_shared_lock_of_metadata_is_kept() {
     assert_eq!(released, [BLOCK, group(0), FILE], "leaf before root");
 }
 
-/// The client gives up first, however long its messages take and however its clock goes.
+/// The client gives up first, whatever the delay of its messages and the rate of its clock.
 #[test]
 fn a_lease_is_over_at_the_client_before_it_is_at_the_target() {
     let mut server = TestServer::new();
@@ -275,8 +275,8 @@ fn what_cannot_be_reclaimed_is_given_up() {
     assert_eq!(host.outputs()[0], HolderOutput::GiveUp(BLOCK, None));
 }
 
-/// Race 9: two starts within one lease. What was held in the first life is claimed from there, since the second may
-/// never have had it.
+/// Race 9: two starts within one lease. Locks of the first life are reclaimed from that life, since
+/// the second may never have held them.
 #[test]
 fn what_was_not_reclaimed_when_the_target_starts_once_more_is_reclaimed_from_the_life_that_had_it() {
     let mut host = Host::new();

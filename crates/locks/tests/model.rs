@@ -1,4 +1,5 @@
-//! The lock table and the registrations against slow, obvious models, from seeds (`FOREBAY_SEED`, `FOREBAY_SEEDS`).
+//! The lock table and the registrations against slow models, from seeds (`FOREBAY_SEED`,
+//! `FOREBAY_SEEDS`).
 
 mod common;
 
@@ -16,14 +17,14 @@ const CLIENTS: usize = 4;
 const BLOCKS: u64 = 3;
 const STEPS: u64 = 200;
 
-/// Its number, who asks, and for what.
+/// Its number, its client, and the wanted locks.
 type Request = (RequestId, ClientId, Vec<(u64, Mode)>);
 
-/// Everything in lists, looked through from the beginning each time.
+/// Everything in lists, searched from the beginning each time.
 #[derive(Default)]
 struct Naive {
     held: Vec<(ClientId, u64, Mode)>,
-    /// In the order they came.
+    /// In order of arrival.
     waiting: Vec<Request>,
 }
 
@@ -37,8 +38,8 @@ impl Naive {
         self.held.extend(mode.map(|mode| (client, block, mode)));
     }
 
-    /// Whether a request can have one of its blocks, `called` being the holders that were asked for one and have not
-    /// answered.
+    /// Whether a request can have one of its blocks; `called` holds the holders that were called
+    /// back for a block and have not answered.
     fn is_free(&self, index: usize, block: u64, mode: Mode, called: &BTreeSet<(ClientId, u64)>) -> bool {
         let client = self.waiting[index].1;
         if called.contains(&(client, block)) {
@@ -104,8 +105,8 @@ impl Run {
         let mut granted = self.naive.grant_all(&called);
         self.take_mail();
         let told = std::mem::take(&mut self.granted);
-        // Whoever was called back by this is no longer ahead of others. What was granted by it was called back
-        // afterwards.
+        // A holder that this calls back is no longer ahead of others. Locks granted in this step
+        // were called back after it.
         let fresh: BTreeSet<_> = self.naive.waiting.iter().filter(|(request, ..)| told.contains(request)).collect();
         let is_fresh = |at: &(ClientId, u64)| {
             fresh.iter().any(|(_, client, wanted)| *client == at.0 && wanted.iter().any(|(block, _)| *block == at.1))
@@ -183,7 +184,7 @@ impl Run {
         let waits = |request: &RequestId| self.naive.waiting.iter().any(|(of, ..)| of == request);
         assert!(self.server.manager.table().tickets().all(|(_, ticket)| waits(&ticket.request)));
         assert_eq!(self.server.manager.table().tickets().count(), self.naive.waiting.len());
-        // Whoever waits has somebody to wait for who was asked.
+        // Every waiting request waits for a holder that was called back.
         assert!(self.naive.waiting.is_empty() || !self.called.is_empty(), "all wait, and nobody was called back");
     }
 }
@@ -210,7 +211,7 @@ fn registrations_are_those_of_a_set_of_blocks() {
         let mut random = Random::new(seed);
         let clients: Vec<_> = (1..4).map(ClientId::from_bits).collect();
         let mut registrations = Registrations::default();
-        // By which purge each registered block is leaving.
+        // The purge by which each registered block is leaving.
         let mut naive = BTreeMap::<(ClientId, u64), Option<Generation>>::new();
         let mut purges = Vec::new();
         for step in 0..STEPS {

@@ -1,4 +1,4 @@
-//! Who comes first, who gives way, and what happens to who does not.
+//! The order of requests, callbacks, and the fencing of holders that do not answer.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn nobody_passes_a_request_that_it_conflicts_with() {
     assert_eq!((resource, to), (BLOCK, None));
     assert_eq!(server.mail(c), [], "it has nothing that is wanted");
     server.done(a, number).unwrap();
-    // It hears of the grant before it is asked to give it up.
+    // It gets the grant before the callback.
     let [ToClient::Granted { .. }, ToClient::Callback { number, to, .. }] = *server.mail(b) else { panic!() };
     assert_eq!(to, Some(Mode::M_S), "the writer may keep what fits beside the reader");
     server.done(b, number).unwrap();
@@ -56,7 +56,7 @@ fn two_holders_of_a_shared_lock_that_both_want_to_change_it_follow_each_other() 
     assert_eq!(server.told(b), second);
 }
 
-/// Race 3, with both locks in use: one of the two is told, and gives way.
+/// Race 3, with both locks in use: one of the two is refused, and gives up.
 #[test]
 fn two_upgrades_of_locks_in_use_are_a_deadlock_that_the_younger_loses() {
     let mut server = TestServer::new();
@@ -81,8 +81,8 @@ fn a_holder_that_wants_more_comes_before_who_has_nothing() {
         server.granted(client, &[(BLOCK, Mode::M_S)]);
     }
     server.queued(c, &[(BLOCK, Mode::M_X)]);
-    // Both were called back by the stranger. Once the callback of one is answered by keeping nothing, the other's wish
-    // is a plain one.
+    // The stranger's request called both back. Once a callback is answered by keeping nothing, that
+    // owner's request is a plain one.
     let (of_a, ..) = server.callback(a);
     let (of_b, ..) = server.callback(b);
     server.queued(a, &[(BLOCK, Mode::M_X)]);
@@ -206,8 +206,8 @@ fn a_callback_without_an_answer_fences_at_its_deadline_and_not_before() {
     assert_eq!(server.fences(), [(a, FenceReason::CallbackUnanswered)]);
 }
 
-/// Race 7, as far as locks go: what a frozen client held passes on after the fence only, and the client is refused when
-/// it wakes.
+/// Race 7, for locks: the locks of a frozen client pass on only after the fence, and the client is
+/// refused when it wakes.
 #[test]
 fn a_silent_client_is_fenced_before_what_it_held_passes_on() {
     let mut server = TestServer::new();
@@ -228,7 +228,7 @@ fn a_silent_client_is_fenced_before_what_it_held_passes_on() {
     assert_eq!(server.manager.clients().fenced().collect::<Vec<_>>(), [a]);
 }
 
-/// Race 11: whoever says that it gave up what it did not harms itself.
+/// Race 11: a client that falsely says that it gave a lock up harms only itself.
 #[test]
 fn a_client_that_answers_what_it_was_not_asked_gives_up_only_its_own() {
     let mut server = TestServer::new();
@@ -263,7 +263,8 @@ fn the_youngest_of_a_circle_gives_way_and_stays_as_old_when_it_tries_again() {
     let (a, b) = (server.client(), server.client());
     let old = server.transaction(a, 1);
     let young = server.transaction(b, 1);
-    // One of the locks is of metadata, one of data: the circle goes over both managers of the paper.
+    // One of the locks is of metadata, one of data: the circle spans both lock managers of the
+    // paper.
     for (owner, wanted) in [(old, (BLOCK, Mode::M_X)), (young, (FILE, Mode::D_X))] {
         assert!(matches!(server.ask(owner, &[wanted]).1, Ok(Answer::Granted(_))));
     }

@@ -1,4 +1,4 @@
-//! The tables are the paper's, and what is worked out of them agrees with them.
+//! The tables are the paper's, and the functions derived from them agree with them.
 
 use locks::mode::{DATA_CONFLICTS, METADATA_CONFLICTS, Mode};
 

@@ -1,4 +1,4 @@
-//! Each rule that a client can break, and the error that says which it was. Nothing is changed by what is refused.
+//! Each rule that a client can break, and its own error. A refused request changes nothing.
 
 mod common;
 
@@ -271,7 +271,7 @@ fn a_file_that_is_closed_leaves_room_for_another() {
     }
 }
 
-/// What is given up in part counts for the file as what is left of it.
+/// A block group that is given up in part counts with its remaining mode when the file is given up.
 #[test]
 fn a_batch_gives_up_block_groups_in_part_before_their_file() {
     let mut server = TestServer::new();

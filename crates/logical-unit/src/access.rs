@@ -1,10 +1,11 @@
-//! The one way to the blocks of a unit: whoever reads or changes some has them for so long, alone or with others who
-//! read.
+//! The only way to the blocks of a unit: a command that reads or changes blocks holds their range
+//! meanwhile, exclusively for a change, shared for a read.
 //!
-//! Where the unit is shared ([`crate::sharing`]), the gate comes first: a change waits there until no other host has a
-//! copy of what it changes. Nobody who has a range waits for the gate. Whether it has to be asked is looked at with the
-//! range in hand: a host that shares the unit and reads these blocks had them before, and is known by then, or gets
-//! them later, and finds the new content. So a unit that nobody shares costs one relaxed load.
+//! Where the unit is shared ([`crate::sharing`]), a command passes the gate first: a change waits
+//! there until no other host has a copy of the blocks. No command waits for the gate while it holds
+//! a range. Whether the gate is in use is looked up with the range held: a host that shares the
+//! unit and reads these blocks either had them before, and is registered by then, or gets them
+//! later, and finds the new content. So a unit that is not shared costs one relaxed load.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,21 +20,22 @@ use crate::nexus::NexusId;
 use crate::sharing::{Direction, Passage, Sharing};
 use crate::task_set::Ticket;
 
-/// Everybody's way to the blocks of one unit.
+/// The range locks and the gate of one unit.
 pub(crate) struct Access {
     ranges: RangeLock,
-    /// Commands that change a long range piece by piece, each piece with its blocks alone.
+    /// Commands that change a long range piece by piece; each piece takes its own range besides.
     repeats: RangeLock,
     sharing: Option<Arc<Sharing>>,
 }
 
-/// Blocks that a command has. They are given back before the gate hears of it: what waits there finds them free.
+/// A range that a command holds, and its passage through the gate. The range is freed first: what
+/// the gate lets pass finds it free.
 pub(crate) struct Entry {
     _range: RangeGuard,
     _passage: Option<Passage>,
 }
 
-/// What a command took its place in when it came.
+/// The queue in which a command took its place when it arrived.
 enum Place {
     Gate(Passage),
     Ranges(Acquire),
@@ -49,14 +51,14 @@ impl Access {
         self.sharing.as_ref()
     }
 
-    /// The ranges alone, for who changes nothing that is on the medium.
+    /// The range lock without the gate, for commands that change nothing on the medium.
     pub(crate) fn ranges(&self) -> &RangeLock {
         &self.ranges
     }
 
-    /// The turn of a command that will change this range piece by piece, among those that do so: without it pieces of
-    /// two would mix, and who wants a few of the blocks would wait for a piece of each. It is of no use to others, and
-    /// nobody who has blocks waits for it.
+    /// Waits for the turn of a command that changes this range piece by piece, among such commands:
+    /// without turns pieces of two commands would mix, and another command would wait for a piece
+    /// of each. It excludes no other commands, and no command waits for it while it holds a range.
     pub(crate) fn repeat(&self, range: ByteRange) -> Acquire {
         self.repeats.exclusive(range)
     }
@@ -65,28 +67,29 @@ impl Access {
         self.sharing.as_ref().is_some_and(|sharing| sharing.is_used())
     }
 
-    /// Blocks to be read, or none when that would take waiting.
+    /// The range for a read; `None` if the command would have to wait for it.
     pub(crate) fn try_read(&self, range: ByteRange) -> Option<RangeGuard> {
         let guard = self.ranges.try_shared(range)?;
         (!self.has_gate()).then_some(guard)
     }
 
-    /// Blocks to be changed, or none when that would take waiting.
+    /// The range for a change; `None` if the command would have to wait for it.
     pub(crate) fn try_change(&self, range: ByteRange) -> Option<RangeGuard> {
         let guard = self.ranges.try_exclusive(range)?;
         (!self.has_gate()).then_some(guard)
     }
 
-    /// Whether what a nexus sends may have an effect.
+    /// Whether commands of a nexus may have an effect.
     ///
     /// # Errors
-    /// What it is told when its client does not live any more.
+    /// The sense data for a nexus whose client has ended.
     pub(crate) fn check_life(&self, nexus: &NexusId) -> Result<(), Failure> {
         let used = self.sharing.as_ref().filter(|sharing| sharing.is_used());
         used.map_or(Ok(()), |sharing| sharing.check_life(nexus))
     }
 
-    /// A command comes for blocks, and takes its place in line; [`Approach::take`] waits for them.
+    /// Takes a command's place in the queue when it arrives; [`Approach::take`] waits for the
+    /// range.
     pub(crate) fn enter(self: &Arc<Self>, nexus: &NexusId, range: ByteRange, direction: Direction) -> Approach {
         let place = self.place(nexus, range, direction);
         Approach { access: Arc::clone(self), nexus: nexus.clone(), range, direction, place }
@@ -106,7 +109,7 @@ impl Access {
     }
 }
 
-/// A command that has its place in line.
+/// A command with its place in the queue.
 pub(crate) struct Approach {
     access: Arc<Access>,
     nexus: NexusId,
@@ -116,11 +119,11 @@ pub(crate) struct Approach {
 }
 
 impl Approach {
-    /// Waits for the blocks. A command that is aborted while it waits at the gate leaves it; who has no ticket cannot
-    /// be.
+    /// Waits for the range. A command that is aborted while it waits at the gate leaves it; one
+    /// without a ticket cannot be aborted.
     ///
     /// # Errors
-    /// What the initiator is told when its client does not live any more, the gate is full, or the command was aborted.
+    /// The client has ended, the gate is full, or the command was aborted.
     pub(crate) async fn take(self, ticket: Option<&Ticket>) -> Result<Entry, Failure> {
         let Self { access, nexus, range, direction, place } = self;
         let mut place = place?;
@@ -137,7 +140,7 @@ impl Approach {
                     if range.is_empty() || !access.has_gate() {
                         return Ok(Entry { _range: guard, _passage: None });
                     }
-                    // Somebody shares the unit since the command came.
+                    // A host has begun to share the unit since the command arrived.
                     drop(guard);
                     access.place(&nexus, range, direction)?
                 }
@@ -150,7 +153,7 @@ async fn turn(passage: &Passage, ticket: Option<&Ticket>) -> Result<(), Failure>
     let Some(ticket) = ticket else { return passage.turn().await };
     match select(passage.turn(), pin!(ticket.aborted())).await {
         Either::Left((verdict, _)) => verdict,
-        // What the initiator is told, if anything, is the abort's to say.
+        // The status that is sent, if any, depends on the kind of abort.
         Either::Right(_) => Err(Failure::Status(Status::TaskAborted)),
     }
 }

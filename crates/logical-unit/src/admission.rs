@@ -1,7 +1,7 @@
-//! How things stood when a command came, for what it does later.
+//! The state of the unit when a command arrived, kept for its execution.
 //!
-//! A command may wait long between coming and executing: for older tasks, for its range, for its next piece. What it
-//! was let to do when it came is looked at again by then.
+//! A command may wait long between arrival and execution: for older tasks, for its range, for its
+//! next piece. By then its permission to run is checked again.
 
 use scsi::{Sense, Status};
 
@@ -11,25 +11,27 @@ use crate::sanitize_state::SanitizesBegun;
 use crate::task_set::Ticket;
 use crate::unit::LogicalUnit;
 
-/// What a command was let in with.
+/// The state recorded when a command was admitted.
 #[derive(Clone, Copy)]
 pub(crate) struct Admission {
-    /// The marks its nexus held: that may be gone when it executes.
+    /// The marks that its nexus held; it may hold others when the command executes.
     pub(crate) held: Held,
-    /// A sanitize that begins later ends every command that was there before it (SBC-4 4.11.3).
+    /// The count of sanitizes begun by then: a later one ends every command that arrived before it
+    /// (SBC-4 4.11.3).
     pub(crate) sanitizes_begun: SanitizesBegun,
-    /// There was no write cache, as far as its initiator knows, if it is not told otherwise now: what it writes is
-    /// durable, though one be switched on before it executes.
+    /// Whether the initiator believes that there is no write cache, unless this command reports
+    /// one: its data is made durable, even if a cache is switched on before it executes.
     pub(crate) writes_through: bool,
 }
 
 impl Admission {
-    /// Whether a command that has waited may go on. Whoever changes blocks asks while it has their range: a sanitize
-    /// has all of them alone, so nothing that it has not seen end is written behind it.
+    /// Whether a command that has waited may go on. A command that changes blocks checks this while
+    /// it holds their range: a sanitize holds all of them exclusively, so no write follows one
+    /// unnoticed.
     ///
     /// # Errors
-    /// The sense data of a sanitize that has begun since; TASK ABORTED, which the abort replaces by what the initiator
-    /// is told, if anything.
+    /// The sense data of a sanitize that has begun since; TASK ABORTED for an aborted command,
+    /// whose final outcome the abort decides.
     pub(crate) fn check(&self, unit: &LogicalUnit, ticket: &Ticket) -> Result<(), Failure> {
         if ticket.abort().is_some() {
             return Err(Failure::Status(Status::TaskAborted));
@@ -37,7 +39,7 @@ impl Admission {
         self.check_sanitize(unit).map_err(Failure::from)
     }
 
-    /// As [`check`](Self::check), of a command that nobody can have aborted.
+    /// Like [`check`](Self::check), for a command that cannot have been aborted.
     pub(crate) fn check_sanitize(&self, unit: &LogicalUnit) -> Result<(), Sense> {
         unit.sanitize.check_none_since(self.sanitizes_begun)
     }

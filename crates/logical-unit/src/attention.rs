@@ -1,7 +1,8 @@
-//! Unit attentions: what an I_T nexus has to be told before its next command means what it thinks (SAM-5 5.14).
+//! Unit attentions: conditions reported to an I_T nexus before its next command is carried out
+//! (SAM-5 5.14).
 //!
-//! One queue per nexus, each condition in it at most once. As long as nobody has anything waiting, a command costs one
-//! relaxed load.
+//! One queue per nexus, each condition in it at most once. While no condition is pending, a command
+//! costs one relaxed load.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use crate::nexus::NexusId;
 /// The unit attentions of one logical unit.
 #[derive(Default)]
 pub(crate) struct UnitAttentions {
-    /// Conditions waiting, over all nexuses; changes only under `queues`.
+    /// Count of pending conditions of all nexuses; changes only under `queues`.
     waiting: AtomicUsize,
     queues: Mutex<BTreeMap<NexusId, VecDeque<Sense>>>,
 }
@@ -25,13 +26,13 @@ impl UnitAttentions {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A nexus that was not there: it is told of the power-on it has not seen.
+    /// Adds a nexus, with the power-on condition pending.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         self.lock().entry(nexus.clone()).or_default();
         self.establish_for(nexus, Sense::POWER_ON_OR_RESET);
     }
 
-    /// A nexus that is gone, with all it was not told.
+    /// Removes a nexus with its pending conditions.
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         let mut queues = self.lock();
         if let Some(queue) = queues.remove(nexus) {
@@ -39,14 +40,14 @@ impl UnitAttentions {
         }
     }
 
-    /// A condition for one nexus, if it is there.
+    /// Establishes a condition for one nexus, if it exists.
     pub(crate) fn establish_for(&self, nexus: &NexusId, sense: Sense) {
         if let Some(queue) = self.lock().get_mut(nexus) {
             self.push(queue, sense);
         }
     }
 
-    /// A condition for every nexus but `except`.
+    /// Establishes a condition for every nexus but `except`.
     pub(crate) fn establish(&self, sense: Sense, except: Option<&NexusId>) {
         for (nexus, queue) in self.lock().iter_mut() {
             if except != Some(nexus) {
@@ -67,12 +68,12 @@ impl UnitAttentions {
         queue.push_back(sense);
     }
 
-    /// Whether a condition waits to be told to a nexus.
+    /// Whether a condition is pending for a nexus.
     pub(crate) fn is_waiting_for(&self, nexus: &NexusId) -> bool {
         self.waiting.load(Ordering::Acquire) > 0 && self.lock().get(nexus).is_some_and(|queue| !queue.is_empty())
     }
 
-    /// The next condition for a nexus; it is told once.
+    /// Takes the next condition of a nexus, which is thereby reported.
     pub(crate) fn take(&self, nexus: &NexusId) -> Option<Sense> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
@@ -82,7 +83,7 @@ impl UnitAttentions {
         Some(sense)
     }
 
-    /// Forgets one condition of a nexus, which has just learned it in another way.
+    /// Removes one condition of a nexus, which has just been reported in another way.
     pub(crate) fn forget(&self, nexus: &NexusId, sense: &Sense) {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return;

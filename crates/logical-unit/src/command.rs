@@ -1,26 +1,27 @@
-//! What goes into the device server and what comes out.
+//! The input and the output of the device server.
 
 use block::Buffer;
 use scsi::{Cdb, CdbError, Sense, Status, TaskAttribute};
 
 use crate::failure::Failure;
 
-/// One command with everything it needs.
+/// A command with all that its execution needs.
 #[derive(Debug)]
 pub struct Command {
-    /// What its CDB was parsed to, or why it was not.
+    /// Its parsed CDB, or the reason why it was not parsed.
     pub cdb: Result<Cdb, CdbError>,
-    /// All its data-out. Of more than the CDB asks for, writes and lists take what they asked for; of less, writes
-    /// store what came and everything else is refused. COMPARE AND WRITE, whose halves would not be where they seem,
-    /// and WRITE SAME refuse more as well ([`DataOut::is_exact`](scsi::cdb::DataOut::is_exact)): for these the
-    /// transport delivers all that was announced.
+    /// All its data-out. Of more than the CDB asks for, writes and lists use what they asked for.
+    /// Of less, writes store what came, and all others are refused. COMPARE AND WRITE, whose halves
+    /// would be misplaced, and WRITE SAME refuse more as well
+    /// ([`DataOut::is_exact`](scsi::cdb::DataOut::is_exact)): for these the transport delivers all
+    /// that was announced.
     pub data_out: Buffer,
-    /// Bytes of data-in the initiator expects at most. Data-in may come out longer or shorter; the transport computes
-    /// residuals. Reads of blocks read no more than the blocks in which these bytes are.
+    /// Bytes of data-in that the initiator expects at most. Data-in may be longer or shorter; the
+    /// transport computes residuals. Reads of blocks read only the blocks that contain these bytes.
     pub data_in_bytes_max: u32,
     /// Its place in the order of the task set.
     pub attribute: TaskAttribute,
-    /// The transport's name for it, unique among the nexus's tasks under way.
+    /// The transport's tag for it, unique among the tasks of the nexus.
     pub task_tag: u64,
 }
 
@@ -29,23 +30,25 @@ pub struct Command {
 pub struct Outcome {
     /// Its status.
     pub status: Status,
-    /// With CHECK CONDITION, why.
+    /// The reason, with CHECK CONDITION.
     pub sense: Option<Sense>,
-    /// What the device server has to send, already cut at the CDB's own allocation length.
+    /// The data-in to be sent, already cut at the CDB's own allocation length.
     pub data_in: Buffer,
-    /// Bytes of data-in that it would have had behind these, and that the initiator does not expect.
+    /// Bytes of data-in beyond these that were not read, because the initiator does not expect
+    /// them.
     pub data_in_bytes_cut: u64,
-    /// It was aborted by a task management function of its own nexus: nothing is sent for it (SAM-5 5.6).
+    /// It was aborted by a task management function of its own nexus: no response is sent (SAM-5
+    /// 5.6).
     pub is_silent: bool,
 }
 
 impl Outcome {
-    /// Carried out, with data-in.
+    /// A command that was carried out, with its data-in.
     pub fn good(data_in: Buffer) -> Self {
         Self { status: Status::Good, sense: None, data_in, data_in_bytes_cut: 0, is_silent: false }
     }
 
-    /// Not carried out.
+    /// A command that was not carried out.
     pub fn check_condition(sense: Sense) -> Self {
         Self { sense: Some(sense), ..Self::status(Status::CheckCondition) }
     }

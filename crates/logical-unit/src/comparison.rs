@@ -1,19 +1,20 @@
-//! COMPARE AND WRITE where this unit is not the only way to the blocks: then it is atomic only where all ways meet, at
-//! whatever is behind the device.
+//! COMPARE AND WRITE where other paths lead to the blocks without this unit: it is atomic only
+//! where all paths meet, in the layer behind the device.
 
 use std::future::Future;
 use std::pin::Pin;
 
 use block::{Buffer, Error};
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// The bytes were the expected ones, and were replaced.
     Written,
-    /// They were not, and nothing was changed.
+    /// They were not the expected ones, and nothing was changed.
     Different {
-        /// The first byte that is another one, from the beginning of the range, where that is known.
+        /// Offset of the first byte that differs, from the beginning of the range, where that is
+        /// known.
         at: Option<u64>,
     },
 }
@@ -21,12 +22,12 @@ pub enum Comparison {
 /// A comparison under way.
 pub type Comparing = Pin<Box<dyn Future<Output = Result<Comparison, Error>> + Send>>;
 
-/// Who compares and writes for a unit.
+/// The layer below, which compares and writes for a unit.
 pub trait CompareAndWrite: Send + Sync {
-    /// Replaces the bytes at `offset` by the second half of `data` if they are the first half: atomically for all who
-    /// reach them, and durably.
+    /// Replaces the bytes at `offset` by the second half of `data` if they equal the first half:
+    /// atomically on all paths, and durably.
     ///
-    /// The future fails with `Unsupported` where that cannot be done, with nothing changed: then the unit does it
-    /// itself.
+    /// The future fails with `Unsupported` where that cannot be done, with nothing changed; the
+    /// unit does it itself then.
     fn compare_and_write(&self, offset: u64, data: Buffer) -> Comparing;
 }

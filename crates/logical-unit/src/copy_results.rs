@@ -1,4 +1,4 @@
-//! What became of copies.
+//! The results of copies, kept for RECEIVE COPY RESULTS.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use scsi::extended_copy::CopyStatus;
 use crate::limits::COPY_RESULTS_MAX;
 use crate::nexus::NexusId;
 
-/// Results of copies, for who asks for them later.
+/// The results of copies, kept for RECEIVE COPY RESULTS.
 #[derive(Default)]
 pub(crate) struct CopyResults {
     /// The oldest first; each nexus and identifier once.
@@ -39,7 +39,7 @@ impl CopyResults {
         found.map(|(_, _, status)| *status)
     }
 
-    /// Nobody is left who could ask.
+    /// Removes the results of a nexus that is gone.
     pub(crate) fn forget(&self, nexus: &NexusId) {
         self.lock().retain(|(owner, _, _)| owner != nexus);
     }

@@ -1,9 +1,9 @@
-//! What is checked before a command runs, and where it goes.
+//! The checks before a command runs, and the choice of its handler.
 //!
-//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a waiting unit attention is told first, whatever the
-//! command, unless it is one of the three that are exempt; then what is wrong with the CDB; then reservations; then the
-//! medium's presence; then the command itself. A command that needs one device request and no waiting costs no
-//! allocation.
+//! In this order (SAM-5 5.3.3, SPC-4 5.9): the CDB is parsed; a pending unit attention is reported,
+//! with any command that is not exempt; then errors of the CDB; then reservations; then the
+//! medium's presence; then the command itself. A command that needs one device request and no
+//! waiting costs no allocation.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::unit::LogicalUnit;
 impl LogicalUnit {
     /// Runs one command of `nexus`.
     pub(crate) fn execute(self: &Arc<Self>, nexus: &NexusId, command: Command) -> Execution {
-        // As it stands when the command comes: its nexus may be gone when it executes.
+        // Taken when the command arrives: its nexus may be gone when it executes.
         let admission = Admission {
             sanitizes_begun: self.sanitize.begun(),
             held: self.held_by(nexus),
@@ -37,7 +37,8 @@ impl LogicalUnit {
         if self.tasks.is_full_for(nexus) {
             return Execution::ready(Outcome::status(Status::TaskSetFull));
         }
-        // SANITIZE overtakes all (SBC-4 5.30): what waits is told of it instead of being carried out first.
+        // SANITIZE overtakes all (SBC-4 5.30): commands that wait are refused because of it, not
+        // carried out first.
         if matches!(cdb, Cdb::Sanitize(_)) || !self.tasks.must_wait(command.attribute) {
             return commands::start(self, nexus, cdb, command, admission);
         }
@@ -51,13 +52,14 @@ impl LogicalUnit {
             {
                 return Outcome::from(Err(failure));
             }
-            // Its place in the order is taken and held by the ticket; what starts here is part of this task.
+            // The ticket takes and holds its place in the order; what starts here is part of this
+            // task.
             commands::start(&unit, &nexus, cdb, command, admission).await
         };
         Execution::task(future, ticket, &workers)
     }
 
-    /// What stands between a command and its execution.
+    /// Decides whether a command may be executed.
     fn admit(&self, nexus: &NexusId, parsed: Result<Cdb, CdbError>) -> Result<Cdb, Failure> {
         self.watch.catch_up();
         if !parsed.as_ref().is_ok_and(|cdb| cdb.exemption().from_attention)

@@ -1,5 +1,5 @@
-//! What the device below reports, before the next command: a command that comes after the device lost its cache must
-//! not be carried out as if it had not.
+//! Handles the device's events before the next command: a command that comes after the device lost
+//! its cache must not be carried out as if it had not.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ use crate::lost_writes::LostWrites;
 /// Turns events of the device into unit attentions.
 pub(crate) struct DeviceWatch {
     events: EventReceiver,
-    /// Held from taking an event until it is handled, so that no command goes on between the two.
+    /// Held from taking an event until it is handled, so that no command runs between the two.
     handling: Mutex<()>,
     attentions: Arc<UnitAttentions>,
-    /// Where initiators are to hear of a loss from their flushes.
+    /// Set where the loss of writes is also reported by the initiators' flushes.
     lost_writes: Option<Arc<LostWrites>>,
     /// Whether the device lets requests wait while it is away.
     waits: bool,
@@ -43,12 +43,12 @@ impl DeviceWatch {
         }
     }
 
-    /// Whether the device said that it is there, or lets requests wait until it is.
+    /// Whether the device is online, or lets requests wait until it is.
     pub(crate) fn is_online(&self) -> bool {
         self.waits || self.is_online.load(Ordering::Acquire)
     }
 
-    /// Takes what the device has said by now.
+    /// Handles all events that the device has reported by now.
     pub(crate) fn catch_up(&self) {
         if !self.events.may_have_event() {
             return;
@@ -59,7 +59,8 @@ impl DeviceWatch {
         }
     }
 
-    /// Takes what the device says, for ever: what nobody asks for is heard, too.
+    /// Handles events as they come, for ever, so that those are handled too that no command would
+    /// ask for.
     pub(crate) async fn run(&self) {
         poll_fn(|context| {
             let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,8 +87,8 @@ impl DeviceWatch {
     }
 }
 
-/// What initiators are told of a device's event. A receiver that missed events tells the two that make initiators look
-/// again.
+/// The unit attention for an event of the device. A receiver that missed events reports the two
+/// that make initiators read the unit again.
 fn attention_of(event: &Event) -> Option<Sense> {
     match event {
         Event::Resized(_) | Event::Missed => Some(Sense::CAPACITY_CHANGED),

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | ready | nothing | nothing |
 //! | device | nothing | one request of the device, holding its range |
-//! | task | one box | whatever the command needs: its turn, a range, a buffer, several requests |
+//! | task | one box | what the command needs: its turn, a range, a buffer, several requests |
 //!
 //! The command is under way when the execution is made; awaiting it only collects the outcome. Dropping it detaches:
 //! the unit's workers finish it, and its range stays locked until then.
@@ -68,7 +68,8 @@ impl Execution {
         Self(State::Device(Some(DeviceWait { completion, guard, finish, lba, ticket, workers: workers.clone() })))
     }
 
-    /// A command that is a future; it is polled once here, so that it has reached its first wait.
+    /// A command that runs as a future; it is polled once here, so that it has reached its first
+    /// wait.
     pub(crate) fn task(
         future: impl Future<Output = Outcome> + Send + 'static,
         ticket: Arc<Ticket>,
@@ -81,7 +82,8 @@ impl Execution {
         }
     }
 
-    /// The outcome, when the command ended without waiting and it was not taken before.
+    /// Takes the outcome, if the command has ended without waiting and the outcome was not taken
+    /// before.
     pub fn try_take(&mut self) -> Option<Outcome> {
         match &mut self.0 {
             State::Ready(outcome) => outcome.take(),
@@ -101,7 +103,8 @@ impl DeviceWait {
     }
 }
 
-/// The outcome as the initiator sees it: an aborted task ends as its abort says, whatever it did.
+/// The outcome for the initiator: an aborted task ends as its abort decides, whatever was done of
+/// it.
 fn judge(outcome: Outcome, ticket: &Ticket) -> Outcome {
     match ticket.abort() {
         None => outcome,

@@ -1,14 +1,14 @@
-//! Why a command was not carried out, and the one place where block errors become sense data.
+//! The failure of a command, and the one place where block errors become sense data.
 
 use block::{Error, ErrorKind};
 use scsi::{CdbError, Sense, Status};
 
-/// What the initiator is told instead of GOOD.
+/// The status or sense data that the initiator gets instead of GOOD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// CHECK CONDITION with this sense data.
     Sense(Sense),
-    /// A status that explains itself.
+    /// A status without sense data.
     Status(Status),
 }
 
@@ -24,7 +24,8 @@ impl From<CdbError> for Failure {
     }
 }
 
-/// What was being done when the device failed; a medium error is another one for reads than for writes.
+/// The access during which the device failed; a medium error of a read differs from that of a
+/// write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceAccess {
     Reading,
@@ -40,9 +41,9 @@ pub(crate) fn of_block_error(error: &Error, doing: DeviceAccess, lba: Option<u64
         ErrorKind::NoSpace => Sense::SPACE_ALLOCATION_FAILED.into(),
         ErrorKind::ReservationConflict => Failure::Status(Status::ReservationConflict),
         ErrorKind::Gone | ErrorKind::NoAccess | ErrorKind::NotFound => Sense::COMMUNICATION_FAILURE.into(),
-        // Nothing was changed: the initiator may try again.
+        // No data was changed: the initiator may try again.
         ErrorKind::TimedOut => Sense::COMMAND_TIMEOUT.into(),
-        // Something may have been changed: not a status that says "just repeat".
+        // Data may have been changed: this must not be a status that only asks to repeat.
         ErrorKind::OutcomeUnknown | ErrorKind::Corrupt => Sense::INTERNAL_TARGET_FAILURE.into(),
         ErrorKind::InvalidRange => Sense::LBA_OUT_OF_RANGE.into(),
         ErrorKind::Unsupported => Sense::INVALID_OPERATION_CODE.into(),

@@ -27,7 +27,7 @@ pub(crate) fn designators_of(unit: &LogicalUnit) -> Vec<Designator> {
 /// Number of the only target port of a group.
 pub(crate) const RELATIVE_PORT: u16 = 1;
 
-/// Number of the target port group a nexus goes through: its target portal group, or 1 in a name without one.
+/// Number of the nexus's target port group: its portal group tag, or 1 in a name without one.
 pub(crate) fn port_group(nexus: &NexusId) -> u16 {
     nexus.portal_group().unwrap_or(1)
 }
@@ -43,8 +43,8 @@ pub(crate) fn ports(nexus: &NexusId) -> Vec<PortDesignator> {
     ports
 }
 
-/// 64 bits of FNV-1a over the three names with their lengths, folded with their CRC32C: FNV alone mixes its high bits
-/// badly on short names.
+/// 64 bits of FNV-1a over the three names with their lengths, folded with their CRC32C: FNV alone
+/// mixes its high bits badly on short names.
 fn hash(identity: &Identity) -> u64 {
     let mut bytes = Vec::new();
     for name in [&identity.target, &identity.unit, &identity.serial] {

@@ -1,36 +1,36 @@
 //! A SCSI logical unit (device server) over a block device, without runtime or operating system.
 //!
-//! A transport holds a [`LunMap`], tells it of I_T nexuses that come and go, and gives it one [`Command`] at a time
-//! with all its data-out. It gets an [`Execution`]: ready at once where nothing has to be waited for (RAM, control
-//! commands, errors), else a future. Commands run in parallel; overlapping ones are kept in order by the unit's range
-//! lock, and ordered tasks by its task set.
+//! A transport holds a [`LunMap`], adds and removes I_T nexuses, and passes each [`Command`] with
+//! all its data-out. It gets an [`Execution`]: ready at once where there is nothing to wait for
+//! (RAM, control commands, errors), else a future. Commands run in parallel; overlapping ones are
+//! kept in order by the unit's range lock, and ordered tasks by its task set.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`lun_map`] | [`LunMap`]: LUN to logical unit, absent LUNs, REPORT LUNS, task management |
-//! | [`mod@unit`], [`options`] | [`LogicalUnit`]: a device and what commands share; what it is set up with |
-//! | `device_server` | what is checked before a command runs, and where it goes |
+//! | [`mod@unit`], [`options`] | [`LogicalUnit`]: a device and the state that commands share; its configuration |
+//! | `device_server` | the checks before a command runs, and the choice of its handler |
 //! | [`command`] | [`Command`], [`Outcome`] |
 //! | [`execution`] | [`Execution`] |
 //! | [`nexus`] | [`NexusId`] |
-//! | `comparison` | [`CompareAndWrite`]: who compares and writes where this unit is not the only way to the blocks |
+//! | `comparison` | [`CompareAndWrite`]: the layer that compares and writes where other paths lead to the blocks |
 //! | `access` | the one way to the blocks: ranges, and the gate where a unit is shared |
-//! | `admission` | how things stood when a command came |
+//! | `admission` | the state of the unit when a command arrived |
 //! | `attention` | unit attentions, per I_T nexus |
-//! | `device_watch` | what the device reports becomes unit attentions |
-//! | `lost_writes` | who is still to be told that what it wrote may be lost |
-//! | `task_set` | tasks under way: what can be aborted, and what ordered tasks wait for |
+//! | `device_watch` | turns events of the device into unit attentions |
+//! | `lost_writes` | nexuses to which a loss of writes has still to be reported |
+//! | `task_set` | tasks under way: for aborts, and for the order of tasks |
 //! | `reservation` | RESERVE(6) and persistent reservations; [`ReservationStore`] |
-//! | [`change_marks`] | what others have changed since a cache let go, recorded durably before it changes; [`ChangeStore`] |
+//! | [`change_marks`] | ranges that others changed since a cache was detached; [`ChangeStore`] |
 //! | [`sharing`] | hosts that share the unit: clients, locks, messages, the gate; [`SharingStore`] |
-//! | `protection` | nexuses that may read and not write |
+//! | `protection` | nexuses that may only read |
 //! | `failure` | block errors as sense data |
 //! | `identity` | serial number and designators |
 //! | `commands/` | one file per family of commands |
-//! | `medium_state`, `mode_state`, `sanitize_state`, `copy_results` | what commands left behind |
-//! | `marked_changes` | how commands record what they change |
-//! | `data_hold` | data of writes that is not asked for while other hosts drop their copies |
-//! | `data_in` | data as an initiator takes it |
+//! | `medium_state`, `mode_state`, `sanitize_state`, `copy_results` | state that outlives a command |
+//! | `marked_changes` | how commands record the ranges that they change |
+//! | `data_hold` | writes whose data is requested only after other hosts dropped their copies |
+//! | `data_in` | data in the form that the initiator asked for |
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,13 @@
-//! Who is still to be told that what it wrote may be lost.
+//! The nexuses to which a loss of writes has still to be reported.
 //!
-//! A device that could not make writes durable forgets them, and one answer tells one initiator, while what is lost may
-//! be another's. So each I_T nexus that ever was here is owed one failed flush, unless its own flush has told it. A
-//! unit attention tells it, too; but many initiators take no notice of one, nor of a deferred error, and their next
-//! flush would succeed without what they wrote before.
+//! A device that could not make writes durable forgets them. Its one failed answer reaches one
+//! initiator, while the lost data may be another's. So one flush of each I_T nexus that was ever
+//! present fails, unless its own flush has reported the loss. A unit attention reports it, too; but
+//! many initiators ignore it, and deferred errors as well, and their next flush would succeed
+//! without their earlier writes.
 //!
-//! One that comes back is still owed what it was: a session that is reinstated takes no writes back.
+//! The report is still due to a nexus that comes back: a reinstated session does not write lost
+//! data again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +16,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::limits::WRITERS_REMEMBERED_MAX;
 use crate::nexus::NexusId;
 
-/// What one logical unit owes.
+/// The reports that are due at one logical unit.
 #[derive(Default)]
 pub(crate) struct LostWrites {
-    /// Whether `owed` has any: a flush costs one load.
+    /// Whether any report is due: a flush costs one load.
     is_any_owed: AtomicBool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Those who were here, the latest last.
+    /// Nexuses that were ever present, the latest last.
     known: VecDeque<NexusId>,
     owed: BTreeSet<NexusId>,
 }
@@ -34,7 +36,7 @@ impl LostWrites {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A nexus is here, perhaps again.
+    /// Adds a nexus, or moves it to the end.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         let mut state = self.lock();
         state.known.retain(|known| known != nexus);
@@ -44,7 +46,7 @@ impl LostWrites {
         state.known.push_back(nexus.clone());
     }
 
-    /// The device lost what it had not made durable.
+    /// Makes a report due to every known nexus: the device lost what it had not made durable.
     pub(crate) fn note_loss(&self) {
         let mut state = self.lock();
         let State { known, owed } = &mut *state;
@@ -52,7 +54,7 @@ impl LostWrites {
         self.is_any_owed.store(!owed.is_empty(), Ordering::Release);
     }
 
-    /// Whether this nexus is to be told now; it is told once.
+    /// Whether the loss is to be reported to this nexus now; true once.
     pub(crate) fn tell(&self, nexus: &NexusId) -> bool {
         if !self.is_any_owed.load(Ordering::Acquire) {
             return false;
@@ -76,7 +78,7 @@ mod tests {
         lost.add_nexus(&second);
         assert!(!lost.tell(&first));
         lost.note_loss();
-        // It comes back, and another one for the first time.
+        // One nexus comes back, and another comes for the first time.
         lost.add_nexus(&second);
         lost.add_nexus(&third);
         assert!(lost.tell(&first) && !lost.tell(&first));

@@ -1,7 +1,8 @@
-//! What an I_T nexus sees: logical units by their LUN, and answers for LUNs where there is none.
+//! The view of an I_T nexus: logical units by LUN, and answers for LUNs without a unit.
 //!
-//! A clone is the same map. Units come and go while it serves; every nexus is told (REPORTED LUNS DATA HAS CHANGED).
-//! Locks, taken in this order: `nexuses`, `read_only`, `units`.
+//! A clone is the same map. Units can be added and removed while it serves; every nexus gets a unit
+//! attention (REPORTED LUNS DATA HAS CHANGED). Locks, taken in this order: `nexuses`, `read_only`,
+//! `units`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -26,23 +27,23 @@ pub struct LunMap {
     shared: Arc<LunTable>,
 }
 
-/// A [`LunMap`] that may be gone: it keeps no logical unit in use.
+/// A weak reference to a [`LunMap`]: it keeps no logical unit in use.
 #[derive(Clone)]
 pub struct WeakLunMap(Weak<LunTable>);
 
 impl WeakLunMap {
-    /// The map, where somebody else has it still.
+    /// The map, if it still exists.
     pub fn upgrade(&self) -> Option<LunMap> {
         self.0.upgrade().map(|shared| LunMap { shared })
     }
 }
 
-/// What a LUN leads to, for one initiator.
+/// The unit at a LUN, for one initiator.
 #[derive(Clone)]
 pub struct Mapping {
     /// The number.
     pub lun: u64,
-    /// What is there.
+    /// The unit there.
     pub unit: Arc<LogicalUnit>,
     /// Whether nexuses of the map may only read it.
     pub is_read_only: bool,
@@ -52,11 +53,11 @@ pub struct Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TaskManagementResponse {
-    /// Done; nothing of the tasks it ended touches the medium any more.
+    /// Done; the tasks that it ended do not touch the medium any more.
     FunctionComplete = 0,
     /// ABORT TASK: no such task is under way. It has ended, or never came.
     TaskDoesNotExist = 1,
-    /// Nothing is at this LUN.
+    /// There is no unit at this LUN.
     LunDoesNotExist = 2,
     /// This function is not supported.
     NotSupported = 5,
@@ -70,12 +71,12 @@ impl LunMap {
         Self::default()
     }
 
-    /// The map, without keeping it.
+    /// A weak reference to the map.
     pub fn downgrade(&self) -> WeakLunMap {
         WeakLunMap(Arc::downgrade(&self.shared))
     }
 
-    /// Puts a logical unit at `lun`, in the place of what was there.
+    /// Puts a logical unit at `lun`, in place of the former one.
     pub fn insert(&self, lun: u64, unit: Arc<LogicalUnit>) {
         let nexuses = self.nexuses();
         nexuses.iter().for_each(|nexus| unit.add_nexus(nexus));
@@ -87,7 +88,7 @@ impl LunMap {
         self.tell_of_change(&nexuses, Some(lun));
     }
 
-    /// Takes the logical unit at `lun` away. Commands under way finish.
+    /// Removes the logical unit at `lun`. Commands under way finish.
     pub fn remove(&self, lun: u64) -> Option<Arc<LogicalUnit>> {
         let nexuses = self.nexuses();
         let removed = self.shared.units.write().unwrap_or_else(PoisonError::into_inner).remove(&lun)?;
@@ -96,10 +97,10 @@ impl LunMap {
         Some(removed)
     }
 
-    /// Makes the map this and nothing else. What stays is not disturbed. Nexuses are told: of units that are new by
-    /// their power-on, of others that came, went or have another number by REPORTED LUNS DATA HAS CHANGED, of
-    /// protection that changed by MODE PARAMETERS CHANGED (SPC-4 5.9, 6.11). Commands under way of units that go
-    /// finish.
+    /// Makes the map exactly this. Units that stay are not disturbed. Nexuses get unit attentions:
+    /// the power-on of units that are new, REPORTED LUNS DATA HAS CHANGED for others that came,
+    /// went or have another number, MODE PARAMETERS CHANGED for changed protection (SPC-4 5.9,
+    /// 6.11). Commands under way of units that go finish.
     pub fn replace(&self, wanted: &[Mapping]) {
         let nexuses = self.nexuses();
         let new: BTreeMap<u64, Arc<LogicalUnit>> =
@@ -140,13 +141,13 @@ impl LunMap {
         self.units().get(&lun).cloned()
     }
 
-    /// LUNs there are, ascending.
+    /// The LUNs that have a unit, ascending.
     pub fn luns(&self) -> Vec<u64> {
         self.units().keys().copied().collect()
     }
 
-    /// A new I_T nexus: every logical unit will tell it of the power-on it has not seen (29h/00h). One that is already
-    /// there is told again.
+    /// Adds an I_T nexus: every logical unit will report the power-on (29h/00h) to it. Also for one
+    /// that is already known.
     pub fn add_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.insert(nexus.clone());
@@ -157,8 +158,8 @@ impl LunMap {
         }
     }
 
-    /// The I_T nexus is lost, and with it its tasks (SAM-5 6.3.4): requests at a device go on to their end, but nothing
-    /// more is begun. The transport has dropped or drops their executions.
+    /// Removes an I_T nexus with its tasks (SAM-5 6.3.4): requests at a device run to their end,
+    /// but no more begin. The transport has dropped or drops their executions.
     pub fn remove_nexus(&self, nexus: &NexusId) {
         let mut nexuses = self.nexuses();
         nexuses.remove(nexus);
@@ -168,13 +169,14 @@ impl LunMap {
         }
     }
 
-    /// Whether some unit is one that a nexus may only read: task management of such a nexus reaches no other's tasks
-    /// there.
+    /// Whether a nexus may only read some unit: task management of such a nexus affects only its
+    /// own tasks there.
     pub fn is_confined(&self, nexus: &NexusId) -> bool {
         self.units().values().any(|unit| unit.protection.covers(nexus))
     }
 
-    /// The transport ended commands of a nexus without a word, and the nexus goes on (RFC 7143 11.14.5).
+    /// Establishes a unit attention: the transport ended commands of a nexus without a response,
+    /// and the nexus goes on (RFC 7143 11.14.5).
     pub fn tell_of_cleared_commands(&self, nexus: &NexusId, lun: u64) {
         if let Some(unit) = self.get(lun) {
             unit.attentions.establish_for(nexus, Sense::COMMANDS_CLEARED_BY_TRANSPORT);
@@ -192,14 +194,15 @@ impl LunMap {
         }
     }
 
-    /// The next message of a shared unit to a nexus, with the LUN it is of. `waker` is woken when there is one later,
-    /// if a client has this nexus.
+    /// Takes the next message of a shared unit for a nexus, with its LUN. `waker` is woken when
+    /// there is one later, if the nexus belongs to a client.
     pub fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<(u64, Addressed)> {
         let shared = |unit: &LogicalUnit| unit.access.sharing()?.poll_message(nexus, waker);
         self.units().iter().find_map(|(lun, unit)| Some((*lun, shared(unit)?)))
     }
 
-    /// A connection of a nexus is lost, perhaps with messages on their way: those that were not taken are given again.
+    /// Sends messages again that were not acknowledged: a connection of a nexus is lost, perhaps
+    /// with messages on their way.
     pub fn rewind_messages(&self, nexus: &NexusId) {
         self.units()
             .values()
@@ -215,8 +218,8 @@ impl LunMap {
         }
     }
 
-    /// Carries out a task management function. It takes effect at the call; the future waits until what it aborted has
-    /// ended.
+    /// Carries out a task management function. It takes effect at the call; the future waits until
+    /// the aborted tasks have ended.
     pub fn task_management(
         &self,
         nexus: &NexusId,
@@ -261,7 +264,7 @@ impl LunMap {
             | Function::LogicalUnitReset
             | Function::TargetWarmReset
             | Function::TargetColdReset => {
-                // Who may only read gets rid of its own tasks, which is what it is after; those of others go on.
+                // A read-only nexus aborts its own tasks only; those of others go on.
                 let (own, whole): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.protection.covers(nexus));
                 let mut aborted = abort(&own, nexus, |owner, _| owner == nexus);
                 aborted.append(&mut abort(&whole, nexus, |_, _| true));
@@ -274,7 +277,7 @@ impl LunMap {
         }
     }
 
-    /// REPORT LUNS is answered whatever the LUN it was sent to (SPC-4 6.33).
+    /// REPORT LUNS is answered at any LUN (SPC-4 6.33).
     fn report_luns(&self, nexus: &NexusId, select_report: u8, allocation_length: u32) -> Outcome {
         let luns = match select_report {
             0x00 | 0x02 => self.luns(),
@@ -313,8 +316,8 @@ fn abort(units: &[Arc<LogicalUnit>], by: &NexusId, matches: impl Fn(&NexusId, u6
     units.iter().filter_map(of_unit).collect()
 }
 
-/// The answer where no logical unit is (SPC-4 5.9, 6.6.2, 6.39): INQUIRY says so in its first byte, REQUEST SENSE in
-/// its data.
+/// The answer where there is no logical unit (SPC-4 5.9, 6.6.2, 6.39): INQUIRY reports that in its
+/// first byte, REQUEST SENSE in its data.
 fn absent(command: &Command) -> Outcome {
     match command.cdb {
         Ok(Cdb::Inquiry { is_vpd: false, page: 0, allocation_length }) => {

@@ -11,37 +11,37 @@ use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
 impl LogicalUnit {
-    /// Which marks a nexus holds; captured when a command comes.
+    /// The marks that a nexus holds; captured when a command arrives.
     pub(crate) fn held_by(&self, nexus: &NexusId) -> Held {
         self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_by(nexus))
     }
 
-    /// Which marks a nexus holds, for a command that came to another unit: it may be gone by now, and holds nothing
-    /// then.
+    /// The marks that a nexus holds, for a command that arrived at another unit: the nexus may be
+    /// gone, and holds nothing then.
     pub(crate) fn held_still_by(&self, nexus: &NexusId) -> Held {
         self.change_marks.as_ref().map_or(Held::default(), |marks| marks.held_still_by(nexus))
     }
 
-    /// Whether nothing has to be recorded before a range is changed, which the caller has alone.
+    /// Whether a range needs no recording before it is changed. The caller holds it exclusively.
     pub(crate) fn is_change_recorded(&self, held: Held, range: ByteRange) -> bool {
         self.change_marks.as_ref().is_none_or(|marks| marks.is_recorded(held, range))
     }
 
-    /// Records that a range changes, before it does. The caller has the range alone, from before this until it has
-    /// changed.
+    /// Records that a range changes. The caller holds the range exclusively, from before this until
+    /// it has changed it.
     pub(crate) async fn record_change(&self, held: Held, range: ByteRange) -> Result<(), Failure> {
         self.record_changes(held, &[range]).await
     }
 
-    /// Records several ranges with one durable write. It is no substitute for [`record_change`](Self::record_change) of
-    /// each of them once its range is held, which then costs nothing.
+    /// Records several ranges with one durable write. [`record_change`](Self::record_change) is
+    /// still needed for each of them once its range is held; it costs nothing then.
     pub(crate) async fn record_changes(&self, held: Held, ranges: &[ByteRange]) -> Result<(), Failure> {
         let Some(marks) = &self.change_marks else { return Ok(()) };
         marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
     }
 
-    /// CLEAR: what is recorded is set apart, then all that is on its way to the medium flushed, and then it is
-    /// forgotten.
+    /// CLEAR: sets the recorded bits apart, flushes what is on its way to the medium, and then
+    /// deletes those bits.
     pub(crate) async fn clear_mark(
         &self,
         nexus: &NexusId,
@@ -53,7 +53,7 @@ impl LogicalUnit {
         let _cost = marks.open_clear(nexus, parameters)?;
         {
             let _all = self.access.ranges().exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
-            // What a sanitize changed since it came is not to be forgotten.
+            // Changes by a sanitize that has begun since the command arrived must not be cleared.
             admission.check_sanitize(self)?;
             marks.begin_clear(nexus, parameters)?;
         }

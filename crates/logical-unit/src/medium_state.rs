@@ -1,4 +1,4 @@
-//! What became of the medium.
+//! The state of the medium: present or ejected, and who prevents its removal.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::nexus::NexusId;
 
-/// What became of the medium.
+/// The state of the medium: present or ejected, and who prevents its removal.
 #[derive(Default)]
 pub(crate) struct MediumState {
     pub(crate) is_ejected: AtomicBool,
@@ -31,7 +31,7 @@ impl MediumState {
         !self.preventing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// A reset ends all prevention; the medium stays where it is.
+    /// Ends all prevention at a reset; the medium stays where it is.
     pub(crate) fn reset(&self) {
         self.preventing.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

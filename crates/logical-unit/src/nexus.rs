@@ -1,12 +1,12 @@
-//! Who is talking to whom.
+//! The name of an I_T nexus.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// An I_T nexus: initiator port name and target port name, as RFC 7143 4.2.7.1 writes them, with a comma between:
-/// `INITIATOR,i,0xISID,TARGET,t,0xTPGT`. The same initiator port coming back to the same target port is the same nexus,
-/// which is what persistent reservations hang on. Names are compared without regard to case (RFC 3722), so all is in
-/// small letters here.
+/// An I_T nexus: initiator port name and target port name, as RFC 7143 4.2.7.1 writes them, with a
+/// comma between: `INITIATOR,i,0xISID,TARGET,t,0xTPGT`. The same initiator port coming back to the
+/// same target port is the same nexus, to which persistent reservations belong. Names are compared
+/// without regard to case (RFC 3722), so the whole name is in lower case here.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub Arc<str>);
 
@@ -16,19 +16,19 @@ impl NexusId {
         Self(name.to_ascii_lowercase().into())
     }
 
-    /// The initiator port's name, `INITIATOR,i,0xISID`; all of a name that is not written so.
+    /// The initiator port's name, `INITIATOR,i,0xISID`; the whole of a name in another form.
     pub fn initiator_port(&self) -> &str {
         let end = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at);
         self.0.get(..end).unwrap_or(&self.0)
     }
 
-    /// The iSCSI name of the initiator; all of a name that is not written so.
+    /// The iSCSI name of the initiator; the whole of a name in another form.
     pub fn initiator_name(&self) -> &str {
         let port = self.initiator_port();
         port.split_once(",i,").map_or(port, |(name, _)| name)
     }
 
-    /// The target port's name, `TARGET,t,0xTPGT`; empty in a name that is not written so.
+    /// The target port's name, `TARGET,t,0xTPGT`; empty for a name in another form.
     pub fn target_port(&self) -> &str {
         let start = self.0.match_indices(',').nth(2).map_or(self.0.len(), |(at, _)| at + 1);
         self.0.get(start..).unwrap_or("")

@@ -1,4 +1,4 @@
-//! What a logical unit is set up with.
+//! The configuration of a logical unit.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::limits::{COPY_BUFFER_BYTES, READ_BUFFER_BYTES_DEFAULT, WORK_BUFFER_BY
 use crate::reservation::{ReservationStore, SavedReservations};
 use crate::sharing::SharingOptions;
 
-/// What a logical unit says about itself, and what it runs with.
+/// The configuration of a logical unit: what it reports, and the services that it uses.
 #[derive(Clone)]
 pub struct LogicalUnitOptions {
     /// T10 vendor identification, at most 8 characters.
@@ -26,44 +26,48 @@ pub struct LogicalUnitOptions {
     pub is_thin: bool,
     /// Writes are refused, whatever the device would do.
     pub is_read_only: bool,
-    /// Whether a medium that turns is claimed; else one that does not.
+    /// Whether it reports a rotating medium, else a non-rotating one.
     pub is_rotational: bool,
     /// Logical block in bytes, where it is larger than the device's; bytes past the last whole one cannot be addressed.
     pub logical_block_bytes: Option<u32>,
-    /// Physical block in bytes that READ CAPACITY(16) tells; `None` tells none larger than the logical block. It is
-    /// said and not derived: what a file or a page cache writes at once is no property of a medium. The transfer
-    /// granularity of VPD B0h is the device's own.
+    /// Physical block in bytes that READ CAPACITY(16) reports; `None` reports none larger than the
+    /// logical block. It is configured and not derived: what a file or a page cache writes at once
+    /// is no property of a medium. The transfer granularity of VPD B0h is the device's own.
     pub physical_block_bytes: Option<u32>,
-    /// Largest write that lands whole or not at all, whatever fails, in bytes: bounds WRITE ATOMIC. Zero where the
-    /// device promises none.
+    /// Largest write in bytes that is stored whole or not at all, whatever fails: bounds WRITE
+    /// ATOMIC. Zero where the device promises none.
     pub atomic_bytes_max: u32,
-    /// Keeps persistent reservations over power loss (APTPL); without it, they cannot be.
+    /// Keeps persistent reservations over power loss (APTPL); without a store they end with the
+    /// process.
     pub reservation_store: Option<Arc<dyn ReservationStore>>,
-    /// What the store had kept.
+    /// The reservations that the store had kept.
     pub saved_reservations: SavedReservations,
-    /// Whether every initiator's next flush fails once after the device lost writes ([`block::Event::WritesLost`]), so
-    /// that it knows: for a device that goes on after such a loss as if nothing had been. A unit attention tells of it
-    /// in any case.
+    /// Whether every initiator's next flush fails once after the device lost writes
+    /// ([`block::Event::WritesLost`]): for a device that goes on after such a loss as if nothing
+    /// had happened. A unit attention reports it in any case.
     pub tells_lost_writes: bool,
-    /// Whether the device lets requests wait while it is away, and fails them when that takes too long: then no command
-    /// is refused for that alone.
+    /// Whether the device lets requests wait while it is offline, and fails them when that takes
+    /// too long: then no command is refused only because it is offline.
     pub waits_for_device: bool,
-    /// Who compares and writes, where others reach the device's blocks without this unit; without it, the unit does.
+    /// The layer that compares and writes, where other paths lead to the device's blocks; without
+    /// it, the unit does.
     pub compares_below: Option<Arc<dyn CompareAndWrite>>,
     /// Keeps change marks; without it, there are none.
     pub change_store: Option<Arc<dyn ChangeStore>>,
-    /// What that store had kept.
+    /// The marks that the store had kept.
     pub saved_marks: SavedMarks,
-    /// How hosts share it; without it, or without a clock, they do not.
+    /// The parameters of sharing; without them, or without a clock, the unit is not shared.
     pub sharing: Option<SharingOptions>,
-    /// Times what has a shortest duration, and what change marks cost; without it, nothing has either.
+    /// Times operations with a shortest duration, and the cost of change marks; without it, there
+    /// is neither.
     pub clock: Option<Arc<dyn Clock>>,
-    /// Where buffers of data-in come from. When it has lent all it may, reads wait.
+    /// The pool of buffers for data-in. When all are lent, reads wait.
     pub read_buffers: BufferPool,
-    /// Where buffers of what commands do on their own come from: repeating a block, comparing. Who waits for one may
-    /// have blocks, so who has one waits for none.
+    /// The pool of buffers for the commands' own use: repeating a block, comparing. A command that
+    /// waits for one may hold a range, so the holder of one waits for no range.
     pub work_buffers: BufferPool,
-    /// Where buffers of copies come from. Who has one may wait for blocks, so who waits for one has none.
+    /// The pool of buffers for copies. The holder of one may wait for a range, so a command that
+    /// waits for one holds none.
     pub copy_buffers: BufferPool,
 }
 

@@ -1,8 +1,9 @@
 //! I_T nexuses that may read a logical unit and not write it.
 //!
-//! To them it is write protected: MODE SENSE says so, and what would change the medium ends with WRITE PROTECTED. So
-//! does what would take the unit from those who may write: reservations, mode pages, stopping it. Task management
-//! reaches their own tasks only. As long as there are none, a command costs one load.
+//! For them the unit is write protected: MODE SENSE reports that, and commands that would change
+//! the medium end with WRITE PROTECTED. So do commands that would take the unit from writers:
+//! reservations, mode pages, stopping it. Their task management affects only their own tasks. While
+//! there is no such nexus, a command costs one load.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +24,7 @@ pub(crate) struct Protection {
 }
 
 impl Protection {
-    /// Whether a nexus may only read, from now on; gives whether that is new.
+    /// Sets whether a nexus may only read. Returns whether that is a change.
     pub(crate) fn set(&self, nexus: &NexusId, is_read_only: bool) -> bool {
         let mut readers = self.lock();
         let is_new = if is_read_only { readers.insert(nexus.clone()) } else { readers.remove(nexus) };
@@ -41,11 +42,12 @@ impl Protection {
     }
 }
 
-/// Whether a command is only for those who may write: it would change the medium, or what all see of the unit.
+/// Whether a command needs write permission: it would change the medium, or state that all nexuses
+/// see.
 pub(crate) fn is_for_writers(cdb: &Cdb) -> bool {
     match cdb {
-        // Who may only read may keep copies, and have files open to read them. Locks would keep the writers out, a
-        // fence would end them, and a transaction is for locks.
+        // A read-only client may keep copies, and have files open for reading. Locks would exclude
+        // the writers, a fence would end them, and transactions are for locks.
         Cdb::SharingOut { service_action, .. } => {
             matches!(*service_action, action_out::LOCK | action_out::BEGIN | action_out::FENCE)
         }

@@ -1,22 +1,23 @@
-//! Where a sanitize is, and what may run meanwhile.
+//! The progress of a sanitize, and the commands allowed meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use scsi::Sense;
 
-/// Where a sanitize is.
+/// The state of a sanitize: none, under way, or failed.
 #[derive(Default)]
 pub(crate) struct SanitizeState {
-    /// Zero when ready, else one more than its progress in 65536ths, or `FAILED`; so that a command costs one load.
+    /// Zero when ready, else its progress in 65536ths plus one, or `FAILED`; so that a command
+    /// costs one load.
     state: AtomicU32,
-    /// How many have begun; it grows after `state` is no longer ready.
+    /// Count of sanitizes begun; it grows after `state` has left ready.
     begun: AtomicU32,
-    /// AUSE of the one that failed.
+    /// AUSE of the sanitize that failed.
     may_exit: Mutex<bool>,
 }
 
-/// How many sanitizes of a unit had begun at some moment.
+/// The count of sanitizes of a unit that had begun at some moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SanitizesBegun(u32);
 
@@ -33,20 +34,21 @@ impl SanitizeState {
         }
     }
 
-    /// To be asked before [`check`](Self::check), so that none begins between the two unseen.
+    /// The count of sanitizes begun. Call it before [`check`](Self::check), so that none begins
+    /// unnoticed between the two.
     pub(crate) fn begun(&self) -> SanitizesBegun {
         SanitizesBegun(self.begun.load(Ordering::Acquire))
     }
 
-    /// Whether a command may go on that came when `known` had begun.
+    /// Whether a command may go on that arrived when `known` had begun.
     ///
     /// # Errors
-    /// SANITIZE IN PROGRESS, as at its beginning, even if it has ended by now.
+    /// SANITIZE IN PROGRESS, as at its beginning, even if that sanitize has ended by now.
     pub(crate) fn check_none_since(&self, known: SanitizesBegun) -> Result<(), Sense> {
         if self.begun() == known { Ok(()) } else { Err(Sense::SANITIZE_IN_PROGRESS.with_progress(0)) }
     }
 
-    /// Begins, unless one is under way.
+    /// Begins a sanitize, unless one is under way.
     pub(crate) fn begin(&self, may_exit: bool) -> Result<(), Sense> {
         let mut own = self.may_exit.lock().unwrap_or_else(PoisonError::into_inner);
         match self.state.load(Ordering::Acquire) {

@@ -1,9 +1,9 @@
-//! Tasks under way: what task management can abort, and what ordered tasks wait for.
+//! Tasks under way: for task management, and for the order of tasks.
 //!
-//! Only a task that waits is here: one that ended at once never was. A [`Ticket`] stands for it and leaves with it. An
-//! aborted task is not cancelled: what was submitted to the device runs to its end, its outcome is replaced, and
-//! whoever aborted it waits for its ticket, so that after the task management response nothing of it touches the medium
-//! any more (SAM-5 7.1).
+//! Only a task that waits is in the set; one that ends at once never is. A [`Ticket`] stands for it
+//! and leaves with it. An aborted task is not cancelled: its requests at the device run to their
+//! end, and its outcome is replaced. The task management function waits for its ticket, so that
+//! after the response it does not touch the medium any more (SAM-5 7.1).
 //!
 //! Order (SAM-5 8.9):
 //!
@@ -11,10 +11,11 @@
 //! |---|---|
 //! | simple | head-of-queue tasks, older ordered ones |
 //! | ordered | head-of-queue tasks, all older ones |
-//! | head of queue | nobody |
+//! | head of queue | no other task |
 //!
-//! Once half of the places are taken, an initiator name gets no more of them than it leaves to others: what is withheld
-//! for one host by the locks of another lasts as long as these, and must not take all.
+//! Once half of the places are taken, an initiator name gets no more of them than it leaves to
+//! others: commands of one host that wait for another's locks wait as long as these last, and must
+//! not take all places.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -46,9 +47,9 @@ struct State {
     number_next: u64,
     /// Ascending by number.
     tasks: Vec<Task>,
-    /// How many of them each nexus has, those that have some.
+    /// Count of tasks of each nexus that has any.
     counts: BTreeMap<NexusId, usize>,
-    /// Woken whenever a task leaves; each looks for itself whether that was the one.
+    /// Wakers called whenever a task leaves; each woken task checks for itself.
     waiting: Vec<Waker>,
 }
 
@@ -60,7 +61,7 @@ struct Task {
     abort: Option<Abort>,
 }
 
-/// The attributes as far as they order tasks.
+/// The attributes, reduced to how they order tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Simple,
@@ -90,12 +91,12 @@ impl Task {
     }
 }
 
-/// Who aborted a task.
+/// The nexus that aborted a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abort {
-    /// Its own nexus: it ends without a word.
+    /// Its own nexus: the task ends without a response.
     ByItself,
-    /// Another one: it ends with TASK ABORTED (TAS is set).
+    /// Another nexus: it ends with TASK ABORTED (TAS is set).
     ByAnother,
 }
 
@@ -125,7 +126,7 @@ impl TaskSet {
         self.shared.task_count.load(Ordering::Acquire) == 0
     }
 
-    /// Whether it has no room for another task of this nexus: TASK SET FULL.
+    /// Whether there is no room for another task of this nexus: TASK SET FULL.
     pub(crate) fn is_full_for(&self, nexus: &NexusId) -> bool {
         let all = self.shared.task_count.load(Ordering::Acquire);
         if all < TASKS_MAX / 2 {
@@ -138,13 +139,13 @@ impl TaskSet {
         all + own >= TASKS_MAX
     }
 
-    /// Tasks so far.
+    /// Count of tasks entered so far.
     pub(crate) fn begun(&self) -> u64 {
         self.lock().number_next
     }
 
-    /// A place for a task that waits. Whoever starts a task asks [`is_full_for`](Self::is_full_for) first; several who
-    /// ask at the same moment may go past the bound by their count.
+    /// Adds a task that waits. The caller checks [`is_full_for`](Self::is_full_for) first; several
+    /// concurrent callers may exceed the limit by their count.
     pub(crate) fn enter(&self, nexus: &NexusId, tag: u64, attribute: TaskAttribute) -> Ticket {
         let mut state = self.lock();
         let number = state.number_next;
@@ -164,13 +165,13 @@ impl TaskSet {
         let mut numbers = Vec::new();
         for task in state.tasks.iter_mut().filter(|task| matches(&task.nexus, task.tag)) {
             let abort = if task.nexus == *by { Abort::ByItself } else { Abort::ByAnother };
-            // Silence wins: its own nexus does not wait for an answer any more.
+            // Silence wins: its own nexus does not expect a response any more.
             if task.abort != Some(Abort::ByItself) {
                 task.abort = Some(abort);
             }
             numbers.push(task.number);
         }
-        // A task that can end early looks for itself.
+        // A task that can end early checks for an abort.
         let wakers = std::mem::take(&mut state.waiting);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -216,7 +217,7 @@ impl Ticket {
             .await;
     }
 
-    /// Waits until somebody aborts this task.
+    /// Waits until this task is aborted.
     pub(crate) async fn aborted(&self) {
         let number = self.number;
         let is_aborted = |state: &State| {
@@ -225,7 +226,7 @@ impl Ticket {
         self.set.until(is_aborted).await;
     }
 
-    /// Who aborted this task, if somebody did.
+    /// How this task was aborted, if it was.
     pub(crate) fn abort(&self) -> Option<Abort> {
         self.set.lock().tasks.iter().find(|task| task.number == self.number).and_then(|task| task.abort)
     }
@@ -311,7 +312,7 @@ mod tests {
         assert!(*has_ended.lock().unwrap());
     }
 
-    /// As many tasks as its nexuses get, each in turn.
+    /// Enters as many tasks as its nexuses get, each in turn.
     fn take_all(set: &TaskSet, nexuses: &[NexusId]) -> Vec<Ticket> {
         let mut taken = Vec::new();
         let mut turns = nexuses.iter().cycle();

@@ -1,4 +1,4 @@
-//! The logical unit: a device and what commands share. What is checked before a command runs, and where it goes:
+//! The logical unit: a device and the state that commands share. The checks before a command are in
 //! [`device_server`](crate::device_server).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ impl Maps {
         maps.push(Arc::downgrade(map));
     }
 
-    /// The logical units that a nexus sees beside the one that this belongs to: those of the map that the nexus is in.
+    /// The logical units that a nexus sees: those of each map that contains this unit and the nexus.
     pub(crate) fn seen_by(&self, nexus: &NexusId) -> Vec<Arc<LogicalUnit>> {
         let maps: Vec<Arc<LunTable>> =
             self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
@@ -76,13 +76,13 @@ pub struct LogicalUnit {
     pub(crate) mode: ModeState,
     pub(crate) sanitize: Arc<SanitizeState>,
     pub(crate) copies: CopyResults,
-    /// One piece of all copies, while others have tasks.
+    /// The one piece that all copies share while other commands are under way.
     pub(crate) copy_turn: BufferPool,
     /// The other units of the map it is in, for copies between them.
     pub(crate) maps: Maps,
     lost_writes: Arc<LostWrites>,
     pub(crate) access: Arc<Access>,
-    /// The last long write was carried out on the thread of whoever asked for it.
+    /// Whether the device carried out the last long write at once, on the submitting thread.
     pub(crate) writes_on_the_spot: AtomicBool,
     workers: Workers,
     pub(crate) watch: Arc<DeviceWatch>,
@@ -127,7 +127,8 @@ impl LogicalUnit {
         })
     }
 
-    /// Whether a unit attention waits for a nexus (QUERY ASYNCHRONOUS EVENT, SAM-5 7.9). It stays.
+    /// Whether a unit attention is pending for a nexus (QUERY ASYNCHRONOUS EVENT, SAM-5 7.9). It
+    /// stays pending.
     pub fn has_attention(&self, nexus: &NexusId) -> bool {
         self.attentions.is_waiting_for(nexus)
     }
@@ -163,13 +164,13 @@ impl LogicalUnit {
         }
     }
 
-    /// Sense data as its initiators want it: in descriptor format with D_SENSE set.
+    /// Sense data in the format that the mode page selects: descriptor format with D_SENSE set.
     pub fn sense_bytes(&self, sense: &Sense) -> Vec<u8> {
         sense_bytes(sense, self.mode.has_descriptor_sense())
     }
 
-    /// Background work: what the device reports becomes unit attentions, and commands whose execution was dropped are
-    /// finished. Runs until it is dropped.
+    /// Background work: turns the device's events into unit attentions, and finishes commands whose
+    /// execution was dropped. Runs until it is dropped.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (watch, workers) = (Arc::clone(&self.watch), self.workers.clone());
         let sharing = self.access.sharing().map(|sharing| {
@@ -200,7 +201,7 @@ impl LogicalUnit {
         self.options.is_read_only || geometry.is_read_only
     }
 
-    /// The bytes of the blocks a command addresses, when they are on the device.
+    /// The bytes of the blocks that a command addresses, if they are within the device.
     pub(crate) fn range_of(&self, geometry: &Geometry, blocks: Blocks) -> Result<ByteRange, Sense> {
         self.check_medium()?;
         range_in(geometry, blocks.lba, u64::from(blocks.count))
@@ -237,7 +238,8 @@ impl LogicalUnit {
     /// Makes durable what a nexus wrote.
     ///
     /// # Errors
-    /// What the device says, or that it lost something before, which this nexus was not told yet.
+    /// That of the device, or an earlier loss of writes that has not been reported to this nexus
+    /// yet.
     pub(crate) fn flush(self: &Arc<Self>, nexus: &NexusId) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let is_owed = self.lost_writes.tell(nexus);
         let flush = self.device.submit(Request::flush());
@@ -247,7 +249,7 @@ impl LogicalUnit {
                 Ok(()) if is_owed => Err(Sense::WRITE_ERROR.into()),
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    // What the device says of it is told by this.
+                    // The device's event about this failure is taken here: the error reports it.
                     unit.watch.catch_up();
                     unit.lost_writes.tell(&nexus);
                     Err(failure::of_block_error(&error, DeviceAccess::Writing, None))
@@ -264,7 +266,7 @@ impl LogicalUnit {
         self.tasks.enter(nexus, command.task_tag, command.attribute)
     }
 
-    /// A new I_T nexus.
+    /// Adds an I_T nexus.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         self.attentions.add_nexus(nexus);
         self.lost_writes.add_nexus(nexus);
@@ -273,8 +275,8 @@ impl LogicalUnit {
         }
     }
 
-    /// The I_T nexus is gone: with it its RESERVE(6), its prevention of medium removal and its unit attentions (SAM-5
-    /// 6.3.4).
+    /// Removes an I_T nexus with its RESERVE(6), its prevention of medium removal and its unit
+    /// attentions (SAM-5 6.3.4).
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         self.attentions.remove_nexus(nexus);
         if let Some(marks) = &self.change_marks {
@@ -299,7 +301,7 @@ impl LogicalUnit {
     }
 }
 
-/// An alignment that can be said in blocks, or none.
+/// An alignment in bytes; zero where it is no whole number of blocks.
 fn whole_blocks(bytes: u32, block_bytes: u32) -> u32 {
     if bytes.is_multiple_of(block_bytes) { bytes } else { 0 }
 }

@@ -1,4 +1,5 @@
-//! Change marks through commands: what is changed is recorded before it is executed, whatever command changes it.
+//! Change marks through commands: every command that changes the medium is recorded before it is
+//! executed.
 
 mod common;
 
@@ -21,7 +22,7 @@ use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute};
 
 const ID: [u8; 16] = [7; 16];
 
-/// What happened, in order.
+/// An event, kept in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Happened {
     Recorded,
@@ -45,7 +46,7 @@ impl ChangeStore for JournalStore {
     }
 }
 
-/// Writes down what changes the medium.
+/// A device that records the changes of the medium.
 struct JournalDevice {
     below: MemoryDevice,
     journal: Journal,
@@ -138,7 +139,7 @@ fn no_command_that_changes_the_medium_escapes_the_marks() {
         assert!(happened.contains(&Happened::Changed), "{} changed nothing: this test shows nothing", row.name);
         assert_eq!(changes(&holder, 0).runs, [run], "{}", row.name);
 
-        // What is recorded already, and what the holder itself changes, costs no durable write.
+        // A range that is recorded already, and the holder's own change, cost no durable write.
         for writer in [&other, &holder] {
             journal.lock().unwrap().clear();
             if let Some((cdb, data_out, _)) = changing(code, writer) {
@@ -157,7 +158,8 @@ fn no_command_that_changes_the_medium_escapes_the_marks() {
     }
 }
 
-/// What is forgotten must not be undone by a power loss of the target: it is on the medium first.
+/// A power loss of the target must not undo changes that were cleared from the mark: they are on
+/// the medium first.
 #[test]
 fn a_mark_is_cleared_behind_a_flush_of_the_unit() {
     let journal = Journal::default();
@@ -168,7 +170,7 @@ fn a_mark_is_cleared_behind_a_flush_of_the_unit() {
     assert_eq!(*journal.lock().unwrap(), [Happened::Flushed, Happened::Recorded]);
 }
 
-/// A write that is recorded and not executed yet would be forgotten before it changes anything.
+/// A write that is recorded and not executed yet would be cleared before it changes anything.
 #[test]
 fn a_mark_is_cleared_when_no_command_stands_between_its_recording_and_its_execution() {
     let device = GatedDevice::new();
@@ -193,7 +195,7 @@ fn a_mark_is_cleared_when_no_command_stands_between_its_recording_and_its_execut
     assert_eq!((&mut clearing).now_or_never().map(|outcome| outcome.status), Some(Status::Good));
 }
 
-/// A disk that takes its time to flush, until a test has it end.
+/// A disk whose flushes take until the test ends them.
 struct SlowFlushDevice {
     below: MemoryDevice,
     flushes: Mutex<Vec<SlotSender>>,
@@ -233,7 +235,7 @@ impl Device for SlowFlushDevice {
     }
 }
 
-/// Whoever may see the unit may clear a mark of its own, as often as it likes.
+/// Any nexus that sees the unit may clear a mark of its own, as often as it likes.
 #[test]
 fn others_go_on_while_a_mark_is_cleared_and_a_clear_that_is_refused_disturbs_nobody() {
     let identity = Identity { target: "memory".into(), unit: "disk".into(), serial: "5eria1".into() };
@@ -341,8 +343,8 @@ fn marks_are_made_with_everything_changed_and_belong_to_their_initiator() {
     assert_eq!(report_marks(&holder), []);
 }
 
-/// It came before the sanitize and waits behind a write: it ends as every command that a sanitize finds waiting (SBC-4
-/// 4.11.3).
+/// It came before the sanitize and waits for a write: it ends like every command that a sanitize
+/// finds waiting (SBC-4 4.11.3).
 #[test]
 fn a_clear_that_a_sanitize_finds_waiting_forgets_nothing() {
     let device = GatedDevice::new();

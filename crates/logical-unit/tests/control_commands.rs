@@ -1,4 +1,4 @@
-//! Commands that ask about the unit, checked as iscsi-test-cu checks them.
+//! Commands that read properties of the unit, checked as iscsi-test-cu checks them.
 
 mod common;
 
@@ -219,7 +219,8 @@ fn absent_units_say_so() {
     assert_eq!(report_luns::parse(&luns), Ok(vec![0]));
 }
 
-/// SPC-4 6.33: all of them, the well-known ones (none), all of both; nothing else, and never into less than 16 bytes.
+/// SPC-4 6.33: all units, the well-known ones (none), or both; no other selection, and no
+/// allocation length below 16 bytes.
 #[test]
 fn lists_of_units_in_every_form() {
     let target = Target::new();
@@ -234,8 +235,8 @@ fn lists_of_units_in_every_form() {
     target.refuses(Cdb::ReportLuns { select_report: 0, allocation_length: 15 }, &[], Sense::INVALID_FIELD_IN_CDB);
 }
 
-/// The pages that Linux 6.12 asks for where page 00h lists them (drivers/scsi/scsi.c, sd.c), and that none it acts on
-/// says nonsense.
+/// The pages that Linux 6.12 reads where page 00h lists them (drivers/scsi/scsi.c, sd.c): present,
+/// and sane where Linux acts on them.
 #[test]
 fn the_pages_that_linux_reads_are_there() {
     let target = Target::new();
@@ -249,7 +250,8 @@ fn the_pages_that_linux_reads_are_there() {
             "{page:02x}h says how long it is"
         );
     }
-    // ATA information, zoned devices, concurrent positioning ranges: none of them is one, and asking is an error.
+    // ATA information, zoned devices, concurrent positioning ranges: the unit has none of these
+    // pages, and refuses them.
     for page in [0x89, 0xb6, 0xb9] {
         assert!(!listed.contains(&page));
         target.refuses(vital(page), &[], Sense::INVALID_FIELD_IN_CDB);
@@ -265,7 +267,7 @@ fn units_come_and_go_and_everybody_is_told() {
     assert_eq!(target.sense(Cdb::TestUnitReady), Some(Sense::REPORTED_LUNS_CHANGED));
     assert_eq!(report_luns::parse(&target.data(cdb)), Ok(vec![0, 300]));
     assert!(target.map.remove(300).is_some());
-    // Asking for the list is learning it: nothing is left to tell.
+    // The initiator has read the list: no unit attention about it is left.
     assert_eq!(report_luns::parse(&target.data(cdb)), Ok(vec![0]));
     target.good(Cdb::TestUnitReady, &[]);
     assert!(target.map.remove(300).is_none());

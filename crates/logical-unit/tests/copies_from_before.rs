@@ -1,5 +1,5 @@
-//! Copies that a client has from an earlier life (`docs/protocol/sharing.md`): PRE-FETCH registers them, and no change
-//! comes between the report of a change mark and the registration.
+//! Copies that a client has from an earlier life (`docs/protocol/sharing.md`): PRE-FETCH registers
+//! them, and no change is lost between the report of a change mark and the registration.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn tell(world: &mut World, nexus: &NexusId, service_action: u8, sequence: u64) {
     assert_eq!(world.run(nexus, cdb, &list).sense, None);
 }
 
-/// What the mark says.
+/// Reads the mark's changes.
 fn report(world: &mut World, nexus: &NexusId) -> Changes {
     let ask =
         |service_action, slot| Cdb::ChangeMarkIn { service_action, slot, first_range: 0, allocation_length: 4096 };
@@ -75,7 +75,7 @@ fn what_a_client_prefetches_is_asked_back_and_moves_no_data() {
     assert_eq!(registrations(&mut world, &host.0), 0);
 }
 
-/// A count of zero names all to the end, as it always did.
+/// A count of zero names all blocks to the end, as in the standard.
 #[test]
 fn no_blocks_are_all_of_them_to_the_end() {
     let mut world = World::new();
@@ -108,7 +108,8 @@ fn a_fenced_client_is_told_so_and_not_that_its_copies_are_registered() {
     assert!(world.run(&host.0, prefetch(0, 1), &[]).sense.unwrap().is_same_condition(&Sense::SHARING_FENCED));
 }
 
-/// The second report has it: the change was executed, and so recorded, before the registration was answered.
+/// The second report contains it: the change was executed, and so recorded, before the registration
+/// was answered.
 #[test]
 fn a_change_between_the_report_and_the_registration_is_in_the_report_after_it() {
     let mut world = world();
@@ -123,8 +124,8 @@ fn a_change_between_the_report_and_the_registration_is_in_the_report_after_it() 
     assert_eq!(report(&mut world, &host.0).runs, [Run { first: 3, count: 1 }]);
 }
 
-/// Each place that a change may be at when the registration comes: it waits for another host's answer, or for that of
-/// this client about its neighbour.
+/// Each place where a change may be when the registration arrives: it waits for another host's
+/// answer, or for this client's answer about the neighbouring blocks.
 #[test]
 fn a_registration_waits_behind_a_change_that_is_under_way_and_the_report_after_it_has_that() {
     let mut world = world();
@@ -142,7 +143,7 @@ fn a_registration_waits_behind_a_change_that_is_under_way_and_the_report_after_i
     change.good();
     registering.good();
     assert_eq!(report(&mut world, &host.0).runs, [Run { first: 3, count: 1 }]);
-    // Behind it, this client is asked.
+    // After it, this client is called back.
     let later = world.write(&stock, 3 * BLOCKS_PER_MIB, 2);
     let callback = world.purge(&host.0);
     assert!(!later.is_over());
@@ -150,7 +151,7 @@ fn a_registration_waits_behind_a_change_that_is_under_way_and_the_report_after_i
     later.good();
 }
 
-/// A change that came when nobody shared the unit has its blocks, and no place at the gate.
+/// A change from before the unit was shared holds its range, and has no place at the gate.
 #[test]
 fn a_registration_waits_for_a_change_that_came_before_anybody_shared_the_unit() {
     let device = common::GatedDevice::new();
@@ -167,7 +168,8 @@ fn a_registration_waits_for_a_change_that_came_before_anybody_shared_the_unit() 
     registering.good();
 }
 
-/// What the mark is emptied of was told this client, who dropped it, or was done by itself.
+/// The changes that are cleared from the mark were reported to this client, which dropped its
+/// copies, or were its own.
 #[test]
 fn what_is_forgotten_when_a_client_goes_was_told_it_and_what_comes_later_is_recorded() {
     let mut world = world();
@@ -176,7 +178,7 @@ fn what_is_forgotten_when_a_client_goes_was_told_it_and_what_comes_later_is_reco
     take(&mut world, &host.0);
     world.read(&host.0, 3 * BLOCKS_PER_MIB).good();
     let change = world.write(&stock, 3 * BLOCKS_PER_MIB, 1);
-    // A mark is emptied while a change waits for this client's answer.
+    // The mark is cleared while a change waits for this client's answer.
     clear(&mut world, &host.0);
     assert_eq!(report(&mut world, &host.0).runs, []);
     let callback = world.purge(&host.0);
@@ -191,7 +193,7 @@ fn what_is_forgotten_when_a_client_goes_was_told_it_and_what_comes_later_is_reco
     assert_eq!(report(&mut world, &host.0).runs, [Run { first: 3, count: 1 }, Run { first: 5, count: 1 }]);
 }
 
-/// The answer would end the new registration, so it comes first.
+/// The answer would end the new registration, so it must come first.
 #[test]
 fn a_client_that_registers_what_it_was_just_asked_for_waits_for_its_own_answer() {
     let mut world = World::with(memory(), options());

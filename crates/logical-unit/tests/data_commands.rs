@@ -83,7 +83,7 @@ fn protection_is_refused_and_dpo_fua_are_taken() {
     target.good(Cdb::Write(flags), &[1; BLOCK_BYTES]);
 }
 
-/// Data-out beyond the CDB is cut; of data-out short of it, what came is written, to the byte (libiscsi
+/// Data-out beyond the CDB is cut; data-out that is too short is written to the byte (libiscsi
 /// Write10Residuals).
 #[test]
 fn data_out_of_the_wrong_length() {
@@ -167,7 +167,8 @@ fn compare_and_write_is_all_or_nothing() {
     target.good(cdb(0), &[]);
 }
 
-/// Compares and writes in the place of the unit: says what it was told to say, and keeps what it was asked.
+/// A layer below that compares and writes: it returns the result that the test set, and keeps the
+/// request.
 struct Below {
     answer: Mutex<Result<Comparison, ErrorKind>>,
     asked: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -375,7 +376,7 @@ proptest! {
         let _ = target.run_bytes(&cdb, &data_out);
     }
 
-    /// The same with operation codes there are, where most bits are allowed.
+    /// The same with existing operation codes, most of whose bits are allowed.
     #[test]
     fn likely_commands_never_panic(
         row in 0..scsi::cdb::table::ROWS.len(),

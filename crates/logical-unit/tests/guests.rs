@@ -1,4 +1,4 @@
-//! Who may only read a logical unit takes nothing from those who may write it.
+//! A nexus that may only read a logical unit takes nothing from those that may write it.
 
 mod common;
 
@@ -12,7 +12,7 @@ use scsi::cdb::{Blocks, StartStopUnit};
 use scsi::change_mark::{Parameters, action_in, action_out, parse_marks};
 use scsi::{Cdb, Sense, Status, TaskAttribute, TaskManagementFunction, sharing};
 
-/// An owner, and a guest that sees the same unit through a map of its own and may only read it.
+/// An owner, and a guest that sees the same unit through another map and may only read it.
 fn owner_and_guest() -> (Arc<GatedDevice>, Target, Target) {
     let device = GatedDevice::new();
     let options = LogicalUnitOptions {
@@ -62,7 +62,7 @@ fn a_guest_cannot_take_the_unit_from_its_owner() {
     assert_eq!(owner.sense(Cdb::TestUnitReady), None);
 }
 
-/// A reset by a guest ends its own tasks, and nobody else hears of it.
+/// A reset by a guest ends its own tasks, and is not reported to other nexuses.
 #[test]
 fn a_guests_resets_reach_only_its_own_tasks() {
     use TaskManagementFunction as Function;
@@ -101,7 +101,7 @@ fn mark_ids(target: &Target) -> Vec<u8> {
     parse_marks(&target.data(cdb)).unwrap().iter().map(|mark| mark.id[0]).collect()
 }
 
-/// The owner's dirty data is refused at its next attach when its mark is gone.
+/// Without its mark the owner could not attach again with its dirty data.
 #[test]
 fn a_guest_that_takes_all_the_marks_it_can_leaves_the_owner_its_own() {
     let (_device, owner, guest) = owner_and_guest();

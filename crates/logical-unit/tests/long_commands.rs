@@ -1,4 +1,5 @@
-//! Commands of many pieces: others run between these, and nobody waits for the rest of an aborted one.
+//! Commands of many pieces: other commands run between these, and an aborted one ends at its next
+//! piece.
 
 mod common;
 
@@ -14,7 +15,7 @@ use scsi::cdb::{Blocks, Transfer, WriteSame};
 use scsi::{Cdb, TaskAttribute};
 
 const PIECES: u32 = 8;
-/// Pieces of 64 KiB, where the device answers on the spot.
+/// Pieces of 64 KiB, where the device answers at once.
 const SMALL_PIECES: u32 = PIECES * 16;
 
 fn target() -> (std::sync::Arc<block::memory::MemoryDevice>, Target) {
@@ -39,7 +40,7 @@ fn byte_at(device: &block::memory::MemoryDevice, offset: u64) -> u8 {
     response.into_buffer().expect("it is there")[0]
 }
 
-/// Carries it out to its end: the outcome, and how often it was polled.
+/// Runs it to its end. Returns the outcome, and how often it was polled.
 fn run_counting(execution: &mut logical_unit::Execution) -> (logical_unit::Outcome, u32) {
     let mut polls = 1;
     loop {
@@ -74,7 +75,8 @@ fn what_is_left_of_a_write_same_is_not_written_for_a_nexus_that_is_gone() {
     assert_eq!((byte_at(&device, 0), byte_at(&device, 1 << 20)), (7, 0));
 }
 
-/// Repeats of the same blocks run one after the other, and who reads some of these waits for none of them.
+/// Two WRITE SAMEs of the same blocks run one after the other; a read of some of these blocks waits
+/// for neither as a whole.
 #[test]
 fn who_reads_blocks_that_are_repeated_waits_for_a_piece() {
     let (device, target) = target();
@@ -89,7 +91,7 @@ fn who_reads_blocks_that_are_repeated_waits_for_a_piece() {
         assert_eq!(target.read(0, 1)[0], 7, "nobody else has begun");
         assert_eq!(target.read(u64::from(PIECES << 20) / BLOCK_BYTES as u64 - 1, 1)[0], 0, "nor is the first one over");
     }
-    // What is written meanwhile lies behind what is repeated, or before it.
+    // Data written meanwhile lies behind the repeated block, or is overwritten by it.
     target.write(0, &[5; BLOCK_BYTES]);
     assert_eq!(byte_at(&device, 0), 5);
     let last = u64::from(PIECES << 20) - BLOCK_BYTES as u64;
@@ -99,7 +101,7 @@ fn who_reads_blocks_that_are_repeated_waits_for_a_piece() {
     }
 }
 
-/// Where a device takes its time, too: of the blocks that it repeats it has those alone that are on their way.
+/// On a slow device as well: the command holds only the range of the piece that is being written.
 #[test]
 fn who_reads_blocks_that_are_not_repeated_yet_waits_for_nothing() {
     let device = common::GatedDevice::new();
@@ -117,7 +119,7 @@ fn who_reads_blocks_that_are_not_repeated_yet_waits_for_nothing() {
     assert_eq!(device.waiting_count(), 2, "others do not");
 }
 
-/// Whoever has the blocks of a piece may wait for the buffer that the piece would hold.
+/// The holder of a piece's range may wait for the buffer that the piece would hold.
 #[test]
 fn who_repeats_a_block_holds_no_buffer_while_it_waits_for_its_blocks() {
     let device = common::GatedDevice::new();
@@ -143,7 +145,7 @@ fn who_repeats_a_block_holds_no_buffer_while_it_waits_for_its_blocks() {
     assert!(left.is_empty(), "{} commands wait for each other", left.len());
 }
 
-/// Whatever needs memory of its own has it from the buffers of its logical unit, which are 64 MiB.
+/// Commands that need memory of their own take it from the unit's work buffers, which are 64 MiB.
 #[test]
 fn commands_wait_for_the_buffers_that_they_work_with_and_these_are_bounded() {
     let all = LogicalUnitOptions::default().work_buffers;
@@ -177,7 +179,7 @@ fn commands_wait_for_the_buffers_that_they_work_with_and_these_are_bounded() {
         };
         target.start(Cdb::Sanitize(cdb).emit(), Buffer::copy_of(&list), TaskAttribute::Simple, 1)
     };
-    // Of zeroes the device makes many itself.
+    // The device repeats zeroes by itself.
     let repeat = || {
         let ones = Buffer::copy_of(&[1; BLOCK_BYTES]);
         target.start(write_same().emit(), ones, TaskAttribute::Simple, 1)
@@ -205,7 +207,7 @@ fn commands_wait_for_the_buffers_that_they_work_with_and_these_are_bounded() {
     }
 }
 
-/// In memory a read is a copy on the thread of whoever asks.
+/// In memory a read is a copy on the submitting thread.
 #[test]
 fn a_long_read_lets_others_have_their_turn_between_its_pieces() {
     const BYTES: usize = (PIECES as usize) << 20;
@@ -230,7 +232,7 @@ fn a_long_read_lets_others_have_their_turn_between_its_pieces() {
     assert!(outcome.data_in[..] == bytes[..], "the pieces are put together");
 }
 
-/// The first long write shows whether the device answers on the spot; later ones give way.
+/// The first long write shows whether the device answers at once; later ones yield between pieces.
 #[test]
 fn a_long_write_lets_others_have_their_turn_between_its_pieces() {
     const BYTES: usize = (PIECES as usize) << 20;
@@ -276,7 +278,7 @@ fn a_long_verify_lets_others_have_their_turn_between_its_pieces() {
     assert_eq!(verify(1, &bytes).0.sense, Some(expected), "of the data, not of its piece");
 }
 
-/// Has `target` copy blocks of its only logical unit from one LBA to another.
+/// Starts a copy of blocks within `target`'s only logical unit, from one LBA to another.
 fn start_copy(target: &Target, identifier: u8, blocks: u16, (from, to): (u64, u64)) -> logical_unit::Execution {
     let inquiry = target.run_bytes(&[0x12, 1, 0x83, 1, 0, 0], &[]);
     let designator_bytes = usize::from(inquiry.data_in[7]);
@@ -302,11 +304,11 @@ fn a_copy_lets_others_have_their_turn_between_its_pieces() {
     let mut execution = start_copy(&target, 1, ((PIECES << 20) / BLOCK_BYTES as u32) as u16, (0, 32768));
     let (outcome, polls) = run_counting(&mut execution);
     assert_eq!((outcome.status, outcome.sense), (scsi::Status::Good, None));
-    // A piece is read and written.
+    // Each piece is read and written.
     assert!(polls >= 2 * SMALL_PIECES, "{polls} turns for {SMALL_PIECES} pieces, each moved twice");
 }
 
-/// Who holds the buffer of a copy may wait for blocks that another copy reads.
+/// The holder of a copy buffer may wait for blocks that another copy reads.
 #[test]
 fn copies_in_both_directions_end_with_the_smallest_pool_of_buffers() {
     let device = common::GatedDevice::new();
@@ -324,7 +326,7 @@ fn copies_in_both_directions_end_with_the_smallest_pool_of_buffers() {
     assert!(left.is_empty(), "{} copies wait for each other", left.len());
 }
 
-/// Where a device takes its time, what copies have in it is what others wait for.
+/// On a slow device the copies' requests delay those of others.
 #[test]
 fn beside_others_all_copies_have_one_small_piece_in_the_device() {
     let device = common::GatedDevice::new();
@@ -338,7 +340,7 @@ fn beside_others_all_copies_have_one_small_piece_in_the_device() {
         let context = &mut Context::from_waker(Waker::noop());
         copies.iter_mut().for_each(|copy| assert!(Pin::new(copy).poll(context).is_pending()));
         let of_copies: Vec<u64> = device.waiting_bytes().into_iter().filter(|&bytes| bytes != 512).collect();
-        // Before that there is what was asked for when nobody else was seen.
+        // Earlier rounds contain requests from before the other command arrived.
         if round >= 4 {
             assert!(of_copies.is_empty() || of_copies == [COPY_SMALL_PIECE_BYTES], "{of_copies:?} bytes of copies");
             pieces += of_copies.len();
@@ -348,7 +350,7 @@ fn beside_others_all_copies_have_one_small_piece_in_the_device() {
     assert!(pieces >= 8, "{pieces} in 16 rounds");
 }
 
-/// Each range of an UNMAP may give back memory, on the thread of whoever asks.
+/// Each range of an UNMAP may free memory, on the submitting thread.
 #[test]
 fn a_long_unmap_lets_others_have_their_turn_between_its_ranges() {
     const RANGES: u32 = 256;
@@ -369,7 +371,7 @@ fn a_long_unmap_lets_others_have_their_turn_between_its_ranges() {
     assert!(polls >= RANGES / 16, "{polls} turns for {RANGES} ranges");
 }
 
-/// A list identifier is a byte: one host alone may ask for the results of 256 copies.
+/// A list identifier is one byte: a single host can have the results of 256 copies.
 #[test]
 fn the_result_of_the_oldest_copy_gives_way() {
     let (_device, target) = target();

@@ -1,4 +1,5 @@
-//! A device that lost what it had not made durable, and goes on: every initiator's next flush says so, once.
+//! A device that lost what it had not made durable, and goes on: every initiator's next flush
+//! reports that, once.
 
 mod common;
 
@@ -14,7 +15,7 @@ use logical_unit::LogicalUnitOptions;
 use scsi::cdb::{Blocks, CacheRange};
 use scsi::{Cdb, Sense};
 
-/// Fails a flush on demand, and says that it lost what it had.
+/// A device that fails a flush on demand, and reports the loss of its cache.
 struct Losing {
     below: Arc<MemoryDevice>,
     hub: EventHub,
@@ -62,7 +63,7 @@ fn every_initiator_is_told_once_that_what_it_wrote_may_be_lost() {
     second.write(1, &[2; 512]);
     device.fails_next.store(true, Ordering::Release);
     first.refuses(flush(), &[], Sense::WRITE_ERROR);
-    // A session that is reinstated takes no writes back.
+    // A reinstated session does not write lost data again.
     third.map.remove_nexus(&third.nexus);
     third.map.add_nexus(&third.nexus);
     for initiator in [&first, &second, &third] {
@@ -75,7 +76,8 @@ fn every_initiator_is_told_once_that_what_it_wrote_may_be_lost() {
     }
 }
 
-/// Those who write again what a device lost are told by the unit attention, and need no more.
+/// Initiators that write again what a device lost learn of the loss by the unit attention, and need
+/// no more.
 #[test]
 fn a_device_that_lost_writes_and_does_not_go_on_by_itself_fails_no_flush_of_others() {
     let (device, first) = target(false);

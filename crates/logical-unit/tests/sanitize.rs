@@ -1,5 +1,5 @@
-//! What waits when a sanitize begins is told of it and carried out no more (SBC-4 4.11.3): nothing is written behind
-//! the wiping.
+//! A command that waits when a sanitize begins is refused with SANITIZE IN PROGRESS (SBC-4 4.11.3):
+//! nothing is written after the wiping.
 
 mod common;
 
@@ -18,7 +18,8 @@ use scsi::{Cdb, Sense, Status, TaskAttribute};
 const OLD: u8 = 5;
 const PATTERN: u8 = 1;
 
-/// A unit over a device whose requests a test lets go one by one, and all of whose blocks hold [`OLD`].
+/// A unit over a device whose requests the test releases one by one, and whose blocks all hold
+/// [`OLD`].
 struct World {
     executor: Executor,
     device: Arc<GatedDevice>,
@@ -52,7 +53,7 @@ impl World {
         answer
     }
 
-    /// A sanitize of all blocks; it is under way, and waits for what the device has.
+    /// Starts a sanitize of all blocks; it waits for the requests that the device has.
     fn start_sanitize(&mut self) -> Answer {
         let list = Overwrite { is_inverting: false, count: 1, pattern: vec![PATTERN] }.emit();
         let cdb = Cdb::Sanitize(Sanitize {
@@ -172,7 +173,7 @@ fn a_write_that_waits_its_turn_is_overtaken_by_a_sanitize_and_told_of_it() {
     }
 }
 
-/// Nothing holds them back afterwards.
+/// After the sanitize commands run again.
 #[test]
 fn commands_that_come_after_a_sanitize_are_carried_out() {
     let mut world = World::new();

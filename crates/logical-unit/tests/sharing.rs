@@ -1,6 +1,6 @@
-//! A unit that several hosts share (`docs/protocol/sharing.md`), by its commands and messages: no host reads old data,
-//! whoever writes by whatever command, and a host that is silent harms nobody else. Time stands still but where a test
-//! turns the clock.
+//! A unit that several hosts share (`docs/protocol/sharing.md`), by its commands and messages: no
+//! host reads old data, whatever command changes it, and a silent host harms no other. Time stands
+//! still unless the test advances the clock.
 
 mod common;
 
@@ -25,7 +25,7 @@ use scsi::sharing::{
 };
 use scsi::{Cdb, Sense, TaskAttribute, TaskManagementFunction};
 
-/// Every operation code that changes the medium; a stock initiator sends it.
+/// Every operation code that changes the medium, sent by a stock initiator.
 #[test]
 fn no_command_that_changes_the_medium_escapes_the_gate() {
     for row in ROWS {
@@ -50,7 +50,7 @@ fn no_command_that_changes_the_medium_escapes_the_gate() {
         assert!(!behind.is_over() || behind.sense().is_some(), "{}: a read waits behind it", row.name);
         let callback = world.purge(&reader.0);
         world.acknowledge(&reader, callback);
-        // A sanitize takes its time in any case.
+        // A sanitize has a shortest duration.
         world.advance(Duration::from_secs(60));
         changing.good();
     }
@@ -99,7 +99,7 @@ fn a_reader_answers_while_its_own_read_waits_behind_the_change() {
     assert!(!change.is_over(), "and is registered");
 }
 
-/// Its own copies are its own affair.
+/// A client may keep its copies of what it changes itself.
 #[test]
 fn a_client_is_not_called_back_for_its_own_change() {
     let mut world = World::new();
@@ -179,13 +179,13 @@ fn a_silent_client_is_fenced_and_what_waited_for_it_goes_on_when_its_lease_is_ov
     world.write(&reader.0, 8, 1).good();
 }
 
-/// Race 7: what it sent before it was frozen comes when its lease is over.
+/// Race 7: a command that it sent before it was frozen arrives after the end of its lease.
 #[test]
 fn no_write_of_a_client_lands_after_its_lease() {
     let mut world = World::new();
     let frozen = world.client("frozen", 1);
     world.write(&frozen.0, 0, 1).good();
-    // The clock has come to the end of the lease, and nothing else has had its turn.
+    // The clock has reached the end of the lease, and no task has run since.
     world.advance(LEASE - MOMENT);
     world.executor.clock().advance(MOMENT);
     assert_eq!(world.write(&frozen.0, 0, 2).sense(), Some(Sense::SHARING_FENCED));
@@ -193,7 +193,8 @@ fn no_write_of_a_client_lands_after_its_lease() {
     assert!(world.read(&stock, 0).outcome().data_in.iter().all(|&byte| byte == 1));
 }
 
-/// A process that was stopped, or a machine that stood still: what clients sent meanwhile waits in the sockets.
+/// A process that was stopped, or a machine that stood still: commands of clients wait in the
+/// sockets.
 #[test]
 fn while_the_target_is_not_run_no_client_loses_its_life() {
     let mut world = World::new();
@@ -204,14 +205,14 @@ fn while_the_target_is_not_run_no_client_loses_its_life() {
     let callback = world.purge(&reader.0);
     world.advance(Duration::from_secs(3));
     world.report(&stock);
-    // Four times the time that it has for its answer, and longer than any lease.
+    // Four times the time for its answer, and longer than any lease.
     world.executor.clock().advance(LEASE + Duration::from_secs(6));
     world.settle();
     assert!(!change.is_over(), "nobody is fenced");
     world.renew(&reader);
     world.acknowledge(&reader, callback);
     change.good();
-    // From then on time counts, and what was left of it before is left.
+    // From then on time counts again, beginning with what was left before.
     world.advance(LEASE - Duration::from_secs(3) - MOMENT);
     world.renew(&reader);
     assert_eq!(world.report(&stock).len(), 2);
@@ -220,7 +221,7 @@ fn while_the_target_is_not_run_no_client_loses_its_life() {
     world.renew(&reader);
 }
 
-/// The time for reclaims is the clients', too.
+/// The time for reclaims is extended as well.
 #[test]
 fn a_target_that_is_not_run_in_the_time_after_its_start_waits_for_its_clients_as_long() {
     let shelf = Arc::<Shelf>::default();
@@ -262,8 +263,8 @@ fn what_a_fenced_client_held_passes_on_when_its_commands_have_ended() {
     assert!(matches!(world.messages(&next.0)[..], [(3, MessageBody::Granted { request: 1, .. })]));
 }
 
-/// A host that died between its write and its flush: were that lost later, who had the lock next would have read what
-/// never was.
+/// A host that died between its write and its flush: if the write were lost later, the next holder
+/// of the lock would have read data that never existed.
 #[test]
 fn what_a_fenced_client_wrote_is_durable_before_its_locks_pass_on() {
     let device = Arc::new(CrashLayer::new(SIZE, 1));
@@ -283,7 +284,8 @@ fn what_a_fenced_client_wrote_is_durable_before_its_locks_pass_on() {
     assert_eq!(device.durable_bytes(0, BLOCK_BYTES), [1; BLOCK_BYTES]);
 }
 
-/// The same where the target itself ended, and what its clients wrote is still in the cache of its disk.
+/// The same where the target itself ended, and its clients' writes are still in the cache of its
+/// disk.
 #[test]
 fn what_was_written_before_a_start_is_durable_before_others_have_its_locks() {
     let (shelf, device) = (Arc::<Shelf>::default(), Arc::new(CrashLayer::new(SIZE, 1)));
@@ -296,7 +298,7 @@ fn what_was_written_before_a_start_is_durable_before_others_have_its_locks() {
     assert_eq!(device.durable_bytes(0, BLOCK_BYTES), [1; BLOCK_BYTES]);
 }
 
-/// It counts its lease from when it asked again.
+/// It counts its lease from its second REGISTER.
 #[test]
 fn a_client_that_registers_again_has_its_whole_lease() {
     let mut world = World::new();
@@ -352,7 +354,7 @@ fn a_client_that_lies_about_its_copies_harms_nobody_else() {
     assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST));
 }
 
-/// Whoever names another client than its own is told so, and the other notices nothing.
+/// A client that names another one's id is refused, and the other is not affected.
 #[test]
 fn a_client_that_names_another_does_nothing_to_it() {
     let mut world = World::new();
@@ -386,7 +388,7 @@ fn a_client_that_names_another_does_nothing_to_it() {
         assert_eq!(sense, Some(Sense::SHARING_UNKNOWN_CLIENT), "{parameters:?}");
         assert_eq!(world.order(&stock, victim.1, parameters).sense, sense, "a stock initiator is none");
     }
-    // Ids that were never given out; their start is another one, or is this one and has not come to them.
+    // Ids that were never assigned: of another start, or of this start but beyond the last one.
     for nobody in [0, victim.1 ^ 1 << 32, stranger.1 + 1, u64::MAX] {
         for parameters in &orders {
             let sense = world.order(&stranger.0, nobody, parameters).sense;
@@ -395,7 +397,7 @@ fn a_client_that_names_another_does_nothing_to_it() {
         let refused = world.order(&stranger.0, 0, &Parameters::Fence { client: nobody }).sense.expect("it is nobody");
         assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST), "{refused}");
     }
-    // What was asked of one is not another's to answer.
+    // A callback to one client cannot be answered by another.
     let not_its = Parameters::Acknowledge { taken: 0, callback, answer };
     let refused = world.order(&stranger.0, stranger.1, &not_its).sense.expect("it was not asked");
     assert!(refused.is_same_condition(&Sense::INVALID_FIELD_IN_PARAMETER_LIST), "{refused}");
@@ -406,8 +408,8 @@ fn a_client_that_names_another_does_nothing_to_it() {
     world.renew(&victim);
 }
 
-/// What makes no sense is refused by the byte that is wrong; whatever it is, it waits for nobody, and nobody waits for
-/// it.
+/// A malformed request is refused with a pointer to the wrong byte; it waits for no other, and no
+/// other waits for it.
 #[test]
 fn locks_that_cannot_be_and_batches_that_are_too_large_are_refused_and_change_nothing() {
     let mut world = World::new();
@@ -435,8 +437,8 @@ fn locks_that_cannot_be_and_batches_that_are_too_large_are_refused_and_change_no
         let sense = world.order(&client.0, client.1, &batch(count)).sense.unwrap();
         assert_eq!(sense.field.map(|field| field.byte), Some(14), "the count of {count} locks");
     }
-    // A million cannot be said: the count has two bytes. Neither with so long a list, nor with a longer count than
-    // list.
+    // The count has two bytes, so a million cannot be expressed. A list as long as the count is
+    // refused, and a count longer than the list, too.
     for count in [1025, 65_535, 1_000_000] {
         let list = batch(count).emit();
         let cdb = Cdb::SharingOut { service_action: 3, client: client.1, parameter_list_length: list.len() as u32 };
@@ -502,8 +504,8 @@ fn messages_that_were_not_taken_come_again_on_another_path() {
     ));
 }
 
-/// A change purges no copy of its own client: a write that is still on its way by a path that the client has given up
-/// must not land behind what it reads by another.
+/// A change does not purge its own client's copies: a write that is still on its way by a path that
+/// the client has given up must not be carried out after what it reads by another.
 #[test]
 fn no_write_lands_by_a_path_that_its_client_has_given_up() {
     let mut world = World::new();
@@ -511,7 +513,8 @@ fn no_write_lands_by_a_path_that_its_client_has_given_up() {
     let second = world.nexus("second");
     world.ordered(&second, client.1, &register(1));
     world.write(&client.0, 8, 1).good();
-    // It knows nothing of what became of the write below, says so, and goes on by the second path alone.
+    // The client does not know the outcome of the write below. It registers again, and goes on by
+    // the second path alone.
     world.ordered(&second, 0, &register(1));
     let messages = world.messages(&second);
     let first = messages.first().map(|(number, _)| *number);
@@ -527,7 +530,7 @@ fn no_write_lands_by_a_path_that_its_client_has_given_up() {
     world.write(&second, 8, 4).good();
 }
 
-/// The same with a write that waits at the gate: the read waits behind it.
+/// The same with a write that waits at the gate: the read waits for it.
 #[test]
 fn what_waits_of_a_path_that_was_given_up_is_before_what_is_read_then() {
     let mut world = World::new();
@@ -544,7 +547,7 @@ fn what_waits_of_a_path_that_was_given_up_is_before_what_is_read_then() {
     assert!(read.outcome().data_in.iter().all(|&byte| byte == 7));
 }
 
-/// What a client says may be what others wait for: it waits for nothing itself.
+/// Other hosts may wait for a client's answer: so the answer waits for nothing.
 #[test]
 fn an_answer_passes_ordered_tasks_a_sanitize_and_unit_attentions() {
     let mut world = World::new();
@@ -619,7 +622,7 @@ fn transactions_and_open_files_are_told_of() {
     world.write(&b.0, 0, 1).good();
 }
 
-/// What it keeps, as it was kept in turn.
+/// A store that keeps every saved state, in order.
 #[derive(Default)]
 struct Shelf(Mutex<Vec<SavedSharing>>);
 
@@ -698,7 +701,8 @@ fn nobody_claims_what_a_life_held_that_was_not_its_own() {
     let mut altered = victim;
     altered.proof[31] ^= 1;
     for before in [LifeBefore { proof: NO_PROOF, ..victim }, LifeBefore { client: victim.client, ..thief }, altered] {
-        // With the victim's key as well: it is drawn anew by each process, and proves nothing of an earlier one.
+        // Also with the victim's key: each process draws a new one, and it proves nothing about an
+        // earlier life.
         for key in [1, 2] {
             let refused = world.order(&stranger, 0, &register(key, before)).sense.expect("it is not its own");
             assert_eq!(refused, Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32), "{before:?}");
@@ -706,11 +710,11 @@ fn nobody_claims_what_a_life_held_that_was_not_its_own() {
     }
     world.ordered(&host, 0, &register(1, victim));
     world.ordered(&stranger, 0, &register(2, thief));
-    // Of an earlier start, of which nothing was given to others since.
+    // A life of an earlier start, whose locks were not granted to others since.
     let mut world = World::with(memory(), shelf.options());
     let host = world.nexus("victim");
     world.ordered(&host, 0, &register(1, victim));
-    // A unit that keeps no secret takes nobody's word.
+    // A unit without a secret accepts no claim.
     let mut world = World::with(
         memory(),
         SharingOptions { saved: SavedSharing { secret: None, ..shelf.last() }.next_start(), ..options() },
@@ -721,8 +725,8 @@ fn nobody_claims_what_a_life_held_that_was_not_its_own() {
     assert_eq!(world.life("other", 3).proof, NO_PROOF);
 }
 
-/// A host that was fenced and has not heard of it registers its next session: it would be one more client that lives,
-/// until it hears that and goes.
+/// A host that was fenced and does not know it registers in its next session: accepted, it would be
+/// one more living client, until it learns of the fence and leaves.
 #[test]
 fn the_key_of_a_fenced_client_makes_no_new_one() {
     let mut world = World::new();
@@ -743,7 +747,7 @@ fn the_key_of_a_fenced_client_makes_no_new_one() {
     assert_ne!(world.register(&two.0, 2), two.1, "who left in order may come again");
 }
 
-/// An administrator fences by what is in the report: who is meant has to be there, also afterwards.
+/// An administrator picks the client to fence from the report: it must be listed, also afterwards.
 #[test]
 fn a_report_names_the_hosts_and_those_that_were_fenced() {
     let mut world = World::new();
@@ -778,7 +782,7 @@ fn a_start_waits_for_nobody_when_nobody_can_hold_anything() {
     assert!(shelf.last().longest_lease_ms.is_some());
 }
 
-/// After a start nobody reads before those are back who may have writes that only they have.
+/// After a start no host reads before those are back that may have dirty data.
 #[test]
 fn that_a_host_may_have_writes_of_its_own_is_durable_before_it_holds_a_range_alone() {
     let shelf = Arc::<Shelf>::default();
@@ -803,7 +807,8 @@ fn that_a_host_may_have_writes_of_its_own_is_durable_before_it_holds_a_range_alo
     assert!(!shelf.last().may_lack_writes, "nobody is left who could");
 }
 
-/// What is allocated is what a copy of the unit reads: it would miss what a host keeps to itself.
+/// Allocated blocks are what a copy of the unit reads: without a host's dirty data it would miss
+/// some.
 #[test]
 fn nobody_is_told_what_is_allocated_where_a_host_may_have_writes_of_its_own() {
     let mut world = World::new();
@@ -829,7 +834,8 @@ fn nobody_is_told_what_is_allocated_where_a_host_may_have_writes_of_its_own() {
     assert_eq!(runs.first().map(|run| run.lba), Some(0));
 }
 
-/// Who holds a range alone and delays its writes is asked for its copies while it still has to write.
+/// A host that holds a range alone and delays its writes is asked for its copies while it still has
+/// to write.
 #[test]
 fn who_writes_back_under_its_lock_passes_the_change_that_asks_for_it() {
     let mut world = World::new();

@@ -27,7 +27,7 @@ fn read(target: &Target, lba: u64, attribute: TaskAttribute, tag: u64) -> Execut
     target.start(Cdb::Read(transfer(Blocks::new(lba, 1))).emit(), Buffer::empty(), attribute, tag)
 }
 
-/// Runs an execution in the background; its outcome appears in the slot.
+/// Runs an execution in the background; the slot gets its outcome.
 fn spawn(executor: &mut Executor, execution: Execution) -> Arc<Mutex<Option<Outcome>>> {
     let slot = Arc::new(Mutex::new(None));
     let place = Arc::clone(&slot);
@@ -63,7 +63,7 @@ fn overlapping_commands_run_in_the_order_they_came() {
     assert_eq!(&read.data_in[..], [2; BLOCK_BYTES]);
 }
 
-/// SAM-5 5.3.1: TASK SET FULL, and nothing of the command is done. Others go on.
+/// SAM-5 5.3.1: TASK SET FULL, and nothing of the command is carried out. Others go on.
 #[test]
 fn a_full_task_set_takes_nothing_more() {
     let (device, target) = gated();
@@ -195,7 +195,7 @@ fn unit_attentions_come_before_everything_but_three_commands() {
     other.map.add_nexus(&other.nexus);
     other.good(Cdb::Inquiry { is_vpd: false, page: 0, allocation_length: 96 }, &[]);
     other.good(Cdb::ReportLuns { select_report: 0, allocation_length: 4096 }, &[]);
-    // An invalid command is told of it as well.
+    // An invalid command also reports it.
     assert_eq!(other.run_bytes(&[0x85; 16], &[]).sense, Some(Sense::POWER_ON_OR_RESET));
     other.map.add_nexus(&other.nexus);
     let data = other.data(Cdb::RequestSense { is_descriptor: false, allocation_length: 252 });
@@ -204,7 +204,7 @@ fn unit_attentions_come_before_everything_but_three_commands() {
     target.good(Cdb::TestUnitReady, &[]);
 }
 
-/// RESERVE(6) goes with its nexus (libiscsi Reserve6.Logout).
+/// RESERVE(6) ends with its nexus (libiscsi Reserve6.Logout).
 #[test]
 fn a_lost_nexus_takes_its_reservation_with_it() {
     let target = Target::new();
@@ -215,7 +215,7 @@ fn a_lost_nexus_takes_its_reservation_with_it() {
     other.good(Cdb::TestUnitReady, &[]);
 }
 
-/// A device that can be told to report events.
+/// A device that reports events on the test's order.
 struct Telling {
     below: Arc<block::memory::MemoryDevice>,
     hub: EventHub,
@@ -267,7 +267,8 @@ fn a_device_that_lets_requests_wait_refuses_nothing_by_being_away() {
     target.good(Cdb::TestUnitReady, &[]);
 }
 
-/// Whatever the task that listens has come to: a SYNCHRONIZE CACHE after the loss must not say that all is well.
+/// Whatever the progress of the listening task: a SYNCHRONIZE CACHE after the loss must not end
+/// well.
 #[test]
 fn what_the_device_has_said_counts_for_the_next_command() {
     let hub = EventHub::new();

@@ -1,4 +1,5 @@
-//! What initiators are told of how the medium below is cut: blocks, alignments, preferred sizes, kind of medium.
+//! What initiators read about the medium below: blocks, alignments, preferred sizes, kind of
+//! medium.
 
 mod common;
 
@@ -26,8 +27,8 @@ fn capacity(target: &Target) -> Capacity {
     Capacity::parse_16(&target.data(Cdb::ReadCapacity16 { allocation_length: 32 })).expect("it is whole")
 }
 
-/// Logical block of the device, logical and physical block asked for, and what comes of them: logical block and
-/// exponent.
+/// Logical block of the device, logical and physical block that are configured; and the resulting
+/// logical block and exponent.
 #[test]
 fn logical_and_physical_blocks_in_every_combination() {
     for (device, logical, physical, expected) in [
@@ -75,7 +76,7 @@ fn what_the_device_likes_is_told() {
     assert!(medium.rotation_rate > 1);
 }
 
-/// Alignments that larger blocks cannot say are not said.
+/// Alignments that are no whole number of larger blocks are not reported.
 #[test]
 fn alignments_inside_a_block_are_left_out() {
     let hints = Hints { physical_alignment_bytes: 3584, discard_alignment_bytes: 8192, ..Hints::default() };

@@ -36,7 +36,8 @@ fn or_write_sets_bits_and_clears_none() {
     target.refuses(Cdb::OrWrite(transfer(Blocks::sixteen(BLOCK_COUNT, 1))), &[0; BLOCK_BYTES], Sense::LBA_OUT_OF_RANGE);
 }
 
-/// libiscsi WriteAtomic16.VPD: bounded, aligned, and not there where nothing is promised.
+/// libiscsi WriteAtomic16.VPD: bounded, aligned, and not supported where the device promises
+/// nothing.
 #[test]
 fn write_atomic_is_what_the_device_promises() {
     let write = |lba, block_count, boundary| {
@@ -91,7 +92,8 @@ fn sanitize_leaves_nothing() {
     thick.refuses(sanitize(action::BLOCK_ERASE, 0), &[], Sense::INVALID_FIELD_IN_CDB);
 }
 
-/// libiscsi Sanitize.Reset: nothing stops it, and what is not exempt is told how far it is.
+/// libiscsi Sanitize.Reset: nothing stops it, and commands that are not exempt are refused with its
+/// progress.
 #[test]
 fn a_sanitize_goes_on_whoever_is_reset() {
     let mut executor = Executor::in_order();
@@ -112,7 +114,7 @@ fn a_sanitize_goes_on_whoever_is_reset() {
     target.data(vital(0x00));
     let requested = target.data(Cdb::RequestSense { is_descriptor: false, allocation_length: 252 });
     in_progress(Sense::parse(&requested).ok());
-    // The abort does not wait for the end of the wiping.
+    // The response to the abort does not wait for the end of the wiping.
     let function = TaskManagementFunction::AbortTask;
     let managed = target.map.task_management(&target.nexus, function, Some(0), Some(9));
     let (_, outcome) = base::executor::block_on(futures_util::future::join(managed, waiting));
@@ -166,7 +168,7 @@ fn extended_copy_copies_within_and_between_units() {
     let status = Cdb::ReceiveCopyResults { service_action: 0, list_identifier: 3, allocation_length: 1024 };
     target.refuses(status, &[], Sense::INVALID_FIELD_IN_CDB);
     let list = emit_list(Some(3), &names, &[segment(0, 0, 100), segment(0, 1, 7), segment(1, 0, 200)]);
-    // What is at LBA 0 of the other unit is zeroes, so the third segment copies zeroes.
+    // LBA 0 of the other unit holds zeroes, so the third segment copies zeroes.
     target.write(200, &[1; 8 * BLOCK_BYTES]);
     target.good(copy(&list), &list);
     assert_eq!(target.read(100, 8), [5; 8 * BLOCK_BYTES]);
@@ -254,7 +256,7 @@ fn a_volatile_cache_can_be_switched_off_and_on() {
     }
 }
 
-/// Page 83h names the port and its group; REPORT TARGET PORT GROUPS says that it is active and optimized.
+/// Page 83h names the port and its group; REPORT TARGET PORT GROUPS reports it as active/optimized.
 #[test]
 fn target_port_groups_are_the_portal_groups() {
     let target = Target::new().other("iqn.a,i,0x2,iqn.t,t,0x0003");
@@ -300,7 +302,7 @@ fn there_are_no_defects_and_two_logs() {
     target.refuses(log(0x11), &[], Sense::INVALID_FIELD_IN_CDB);
 }
 
-/// A larger logical block over a device of sectors.
+/// A logical block larger than the device's.
 #[test]
 fn blocks_may_be_larger_than_the_devices() {
     let options = LogicalUnitOptions {
@@ -322,7 +324,7 @@ fn blocks_may_be_larger_than_the_devices() {
     assert_eq!(target.run(Cdb::TestUnitReady, &[]).status, Status::Good);
 }
 
-/// Keeps reservations for a test.
+/// A store of reservations for the test.
 #[derive(Default)]
 struct Shelf(std::sync::Mutex<SavedReservations>);
 
@@ -394,7 +396,7 @@ fn reservations_persist_name_others_and_move() {
 }
 
 proptest! {
-    /// Whatever a CDB and its data-out say, it ends, with sense data exactly when it is a CHECK CONDITION.
+    /// Any CDB with any data-out ends, with sense data exactly when it is a CHECK CONDITION.
     #[test]
     fn every_command_ends(
         commands in proptest::collection::vec((0..ROWS.len(), any::<[u8; 16]>(), any::<u8>(), 0usize..3000), 1..12)

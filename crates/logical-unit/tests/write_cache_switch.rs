@@ -1,5 +1,5 @@
-//! MODE SELECT that clears WCE: what the cache held is durable before the answer says that there is no cache. One that
-//! sets it: what came before is durable.
+//! MODE SELECT that clears WCE: cached data is durable before the answer reports that there is no
+//! cache. One that sets it: earlier writes are durable.
 
 mod common;
 
@@ -15,7 +15,7 @@ use scsi::cdb::{Blocks, CdbForm, ModeSelect, ModeSense, WriteSame};
 use scsi::mode::{self, page};
 use scsi::{Cdb, CdbBytes, Sense, TaskAttribute};
 
-/// Counts flushes, and fails one on demand.
+/// A device that counts flushes, and fails one on demand.
 struct Flushed {
     below: Arc<MemoryDevice>,
     flush_count: AtomicUsize,
@@ -108,7 +108,7 @@ fn a_write_cache_whose_flush_fails_is_not_switched_off() {
     assert_eq!((device.flush_count(), is_write_cache_enabled(&target)), (2, false));
 }
 
-/// Holds requests, and notes which changes are to be durable.
+/// A device that holds requests, and records which changes have FUA.
 struct Noted {
     below: Arc<GatedDevice>,
     are_durable: Mutex<Vec<bool>>,
@@ -131,7 +131,7 @@ impl Device for Noted {
     }
 }
 
-/// Its initiator hears of the cache with a later command only.
+/// Its initiator learns of the cache only with a later command.
 #[test]
 fn what_came_before_the_write_cache_was_switched_on_is_durable_when_it_is_answered() {
     let device = Arc::new(Noted { below: GatedDevice::new(), are_durable: Mutex::default() });
@@ -149,7 +149,7 @@ fn what_came_before_the_write_cache_was_switched_on_is_durable_when_it_is_answer
     let blocks = Blocks::sixteen(0, 1);
     let same = WriteSame { blocks, is_anchor: false, is_unmap: false, has_no_data_out: false };
     let write = || Cdb::Write(transfer(blocks));
-    // One is with the device, the others wait for it.
+    // One request is at the device, the others wait for it.
     let mut executions =
         vec![start(write(), &[7; 512]), start(Cdb::WriteSame(same), &[0; 512]), start(write(), &[8; 512])];
     let (select, on) = set_write_cache(true);

@@ -1,4 +1,4 @@
-//! What goes wrong: errors that travel in replies, and breaches of the protocol that end a connection.
+//! Errors that travel in replies, and breaches of the protocol that end a connection.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum ErrorCode {
     InputOutput = 5,
     /// `NBD_ENOMEM`: the server is out of memory.
     NoMemory = 12,
-    /// `NBD_EINVAL`: the request makes no sense here.
+    /// `NBD_EINVAL`: the request is not valid for this export.
     Invalid = 22,
     /// `NBD_ENOSPC`: no space left, or a write past the end.
     NoSpace = 28,
@@ -67,9 +67,9 @@ impl ErrorCode {
 /// Why a request failed: the code for programs and a sentence, perhaps empty, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What programs act on.
+    /// The code that programs act on.
     pub code: ErrorCode,
-    /// What people read; sent only where structured replies were negotiated.
+    /// The sentence that people read; sent only where structured replies were negotiated.
     pub message: String,
 }
 
@@ -93,7 +93,7 @@ pub enum ProtocolError {
     Magic {
         /// Which message was expected.
         place: &'static str,
-        /// What came.
+        /// The number received instead.
         found: u64,
     },
     /// The peer does not know or accept fixed newstyle negotiation, or asks for flags that are not defined.

@@ -1,11 +1,12 @@
-//! Bytes that were received and not yet understood.
+//! The staging area: bytes that were received and not yet parsed.
 //!
-//! One system call may bring many small messages; they wait here and are taken from the front as they become whole.
-//! What is free behind them is where the next bytes go. Nothing is ever dropped: when it is full, nothing more is
-//! received until messages are taken.
+//! One system call may bring many small messages; they wait here and are taken from the front as
+//! they become whole. The next bytes are received into the free space behind them. No byte is ever
+//! dropped: while the area is full, nothing more is received until messages are taken.
 //!
-//! Payload that lands here has to be copied out. That is cheaper than a system call where payloads are small; after a
-//! large one only little room is given at first, so that of the next large one only little lands here.
+//! A payload that is received here has to be copied out. That is cheaper than a system call where
+//! payloads are small. After a large one only little space is offered at first, so that only the
+//! beginning of the next large one is copied.
 
 use zerocopy::FromBytes;
 
@@ -25,11 +26,11 @@ impl Inbox {
         Self { bytes: vec![0; STAGING_BYTES].into_boxed_slice(), start: 0, end: 0, window: STAGING_BYTES }
     }
 
-    /// Where the next bytes go; empty when there is no room.
+    /// The space for the next bytes; empty when there is none.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         if self.start > 0 {
-            // What is left is the beginning of one message, or whatever the owner did not want yet: moving it is rare
-            // or short.
+            // The rest is the beginning of one message, or messages that the owner has not polled
+            // for yet: moving it is rare or short.
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
@@ -55,7 +56,7 @@ impl Inbox {
         self.window = STAGING_BYTES;
     }
 
-    /// Everything that waits.
+    /// All bytes that wait.
     pub(crate) fn waiting(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

@@ -3,20 +3,21 @@
 //! | module | holds |
 //! |---|---|
 //! | [`wire`] | the messages, byte for byte |
-//! | [`server`] | [`Server`]: one connection, seen from the export |
-//! | [`client`] | [`Client`]: one connection, seen from whoever uses the export |
-//! | [`transmit`] | [`TransmitQueue`]: what is to be sent, payloads uncopied |
+//! | [`server`] | [`Server`]: the server's end of one connection |
+//! | [`client`] | [`Client`]: the client's end of one connection |
+//! | [`transmit`] | [`TransmitQueue`]: the bytes to be sent, payloads uncopied |
 //! | [`error`] | [`ErrorCode`], [`Failure`], [`ProtocolError`] |
 //! | [`limits`] | the bounds |
 //!
-//! Both ends are driven alike: receive into `receive_space`, tell `handle_received`, call `poll_event` until it returns
-//! `None`, send what `transmit` holds. Bytes come from a peer that may lie: the answer is an error reply or
-//! [`ProtocolError`], never a panic.
+//! The owner drives both ends alike: it receives into `receive_space`, reports the count to
+//! `handle_received`, calls `poll_event` until that returns `None`, and sends the bytes of
+//! `transmit`. The peer may send anything: the answer is an error reply or [`ProtocolError`], never
+//! a panic.
 //!
 //! | of the document | here |
 //! |---|---|
 //! | `EXPORT_NAME`, `ABORT`, `LIST`, `INFO`, `GO`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` | yes (the client uses `GO` only) |
-//! | `STARTTLS` | refused by policy: connections are local, or inside somebody else's tunnel |
+//! | `STARTTLS` | refused by policy: connections are local, or inside a tunnel of another program |
 //! | `EXTENDED_HEADERS`, `RESIZE`, oldstyle negotiation | not: experimental, experimental, withdrawn |
 //! | `READ`, `WRITE`, `DISC`, `FLUSH`, `TRIM`, `CACHE`, `WRITE_ZEROES`, `BLOCK_STATUS` | yes |
 //! | metadata contexts | `base:allocation` |

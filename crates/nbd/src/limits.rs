@@ -6,18 +6,19 @@ use base::limits::BUFFER_BYTES_MAX;
 /// document.
 pub const STRING_BYTES_MAX: usize = 4096;
 
-/// Longest data of one option or option reply that is looked at, in bytes: a name, a description and some queries. A
-/// longer option is skipped and answered `NBD_REP_ERR_TOO_BIG`; a longer option reply ends the connection.
+/// Longest data of one option or option reply that is parsed, in bytes: a name, a description and
+/// some queries. A longer option is skipped and answered `NBD_REP_ERR_TOO_BIG`; a longer option
+/// reply ends the connection.
 pub const OPTION_BYTES_MAX: usize = 2 * STRING_BYTES_MAX;
 
-/// Bytes received ahead of being understood. Large enough that one system call brings the headers of a deep queue, or
-/// several small writes with their payload, and small enough that of a large payload only a little is copied: all of it
-/// past this is received in place.
+/// Size of the staging area, in bytes. Large enough that one system call brings the headers of a
+/// deep queue, or several small writes with their payload; small enough that only a little of a
+/// large payload is copied: the rest of it is received in place.
 pub const STAGING_BYTES: usize = 16 << 10;
 
-/// Bytes of small messages that are gathered in one run to be sent, the last of them excepted. A run is given back when
-/// all of it was sent: one that went on for as long as something waits would keep everything since then for a client
-/// that never quite takes all.
+/// Bytes of small messages that are gathered in one run, the last message excepted. A run is freed
+/// when all of it was sent. Without this bound a client that always leaves some bytes untaken would
+/// make one run grow for ever.
 pub const RUN_BYTES: usize = 16 << 10;
 
 /// Payloads from this many bytes are *bulk*: after one, another is expected, and copying its beginning out of the
@@ -39,11 +40,12 @@ pub const BLOCK_BYTES_MIN_MAX: u32 = 64 << 10;
 /// asked for.
 pub const STATUS_EXTENTS_MAX: usize = 4096;
 
-/// Content chunks that need not touch each other which a client accepts for one read. A server that cuts a read finer
-/// than this is not trying to be useful.
+/// Content chunks that do not touch each other which a client accepts for one read. A server that
+/// cuts a read into more is taken for hostile.
 pub const READ_CHUNKS_MAX: usize = 1024;
 
-/// Requests a client has outstanding on one connection; above it `Client::submit` says no. Far above any useful depth.
+/// Outstanding requests of a client on one connection; beyond it `Client::submit` fails. Far above
+/// any useful depth.
 pub const CLIENT_REQUESTS_MAX: usize = 16 << 10;
 
 const _: () = assert!(OPTION_BYTES_MAX < STAGING_BYTES, "an option is parsed where it was staged");

@@ -1,4 +1,4 @@
-//! What is to be sent, in order, without copying payloads.
+//! The bytes to be sent, in order, without copying payloads.
 //!
 //! Small messages are gathered in byte runs; payload buffers stand between them as they are. One vectored write takes
 //! as many of both as it can. A buffer is dropped, and so returns to its pool, when its last byte was sent.
@@ -108,7 +108,7 @@ impl TransmitQueue {
         self.append(|out| out.extend_from_slice(message));
     }
 
-    /// Queues whatever `emit` appends, which is at least a byte.
+    /// Queues the bytes that `emit` appends, at least one.
     pub(crate) fn append(&mut self, emit: impl FnOnce(&mut Vec<u8>)) {
         let has_room = |run: &Piece| matches!(run, Piece::Bytes(bytes) if bytes.len() < RUN_BYTES);
         if !self.pieces.back().is_some_and(has_room) {
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// A client that takes its replies, and never quite all of them.
+    /// A client that takes its replies, but always leaves some bytes untaken.
     #[test]
     fn a_queue_that_is_never_empty_keeps_what_waits_and_little_more() {
         let mut queue = TransmitQueue::default();

@@ -110,7 +110,7 @@ const _: () = assert!(offset_of!(MarkRaw, slot) == 32);
 const HELD_HERE: u8 = 0x01;
 const HELD_ELSEWHERE: u8 = 0x02;
 
-/// A mark, as REPORT MARKS tells it.
+/// A mark, as in REPORT MARKS data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Drawn by the initiator when it made the mark.
@@ -119,11 +119,11 @@ pub struct Mark {
     pub token: u64,
     /// Another for every content of the mark.
     pub sequence: u64,
-    /// Where it is asked for.
+    /// The number of its slot, by which its changes are requested.
     pub slot: u16,
-    /// The nexus that asks holds it.
+    /// Whether the nexus that sent the command holds it.
     pub is_held_here: bool,
-    /// Another nexus holds it.
+    /// Whether another nexus holds it.
     pub is_held_elsewhere: bool,
 }
 
@@ -147,9 +147,8 @@ pub fn emit_marks(marks: &[Mark]) -> Vec<u8> {
 
 /// The marks in a target's data.
 ///
-/// # Errors
-/// [`Malformed`] when it is cut short: a mark that is not seen would be taken for unknown. Also above
-/// [`REPORTED_MARKS_MAX`].
+/// [`Malformed`] when it is cut short, because a mark left out would be taken for unknown. Also
+/// above [`REPORTED_MARKS_MAX`].
 pub fn parse_marks(bytes: &[u8]) -> Result<Vec<Mark>, Malformed> {
     let malformed = Malformed("REPORT MARKS data");
     let length = u32_at(bytes, 0).ok_or(malformed)? as usize;
@@ -170,7 +169,7 @@ pub fn parse_marks(bytes: &[u8]) -> Result<Vec<Mark>, Malformed> {
     Ok(entries.iter().map(of).collect())
 }
 
-/// What comes before the descriptors of REPORT CHANGES data.
+/// The bytes before the descriptors of REPORT CHANGES data.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct ChangesRaw {
@@ -210,11 +209,11 @@ pub struct Run {
 /// REPORT CHANGES data: all of it, or one part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// The mark's.
+    /// The identifier of the mark.
     pub id: [u8; 16],
-    /// The mark's.
+    /// The token of the mark.
     pub token: u64,
-    /// The mark's; parts of one report have the same.
+    /// The sequence of the mark; parts of one report have the same.
     pub sequence: u64,
     /// Size of the unit in ranges.
     pub range_count: u64,
@@ -247,9 +246,8 @@ impl Changes {
 
     /// From a target's data.
     ///
-    /// # Errors
-    /// [`Malformed`] when it is cut short: a change that is not seen would be a stale read. Also when runs do not
-    /// ascend or touch.
+    /// [`Malformed`] when it is cut short, because a change left out would cause a stale read. Also
+    /// when runs do not ascend or touch.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed("REPORT CHANGES data");
         let (raw, rest) = ChangesRaw::read_from_prefix(bytes).map_err(|_| malformed)?;
@@ -289,9 +287,9 @@ const _: () = assert!(size_of::<ParametersRaw>() == Parameters::BYTES);
 pub struct Parameters {
     /// The mark.
     pub id: [u8; 16],
-    /// TAKE: what it has from now on.
+    /// TAKE: the new token of the mark.
     pub token: u64,
-    /// CLEAR: the content that is to be forgotten.
+    /// CLEAR: the sequence of the content to be forgotten.
     pub sequence: u64,
 }
 
@@ -309,10 +307,10 @@ impl Parameters {
         })
     }
 
-    /// From a list.
+    /// Parses a list.
     ///
     /// # Errors
-    /// [`Malformed`] when it has another length, or something is where zeroes belong.
+    /// [`Malformed`] when the length is not [`BYTES`](Self::BYTES), or a reserved byte is not zero.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let raw = ParametersRaw::read_from_bytes(bytes).map_err(|_| Malformed("CHANGE MARK OUT parameter list"))?;
         if raw.reserved != [0; 8] {

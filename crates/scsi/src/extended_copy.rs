@@ -31,7 +31,7 @@ pub mod action {
     pub const OPERATING_PARAMETERS: u8 = 0x03;
 }
 
-/// What a copy manager takes at most.
+/// The limits of a copy manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Target descriptors of one list.
@@ -64,19 +64,19 @@ pub struct Segment {
 /// A parameter list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyList {
-    /// By which the results are asked for; `None` when they are not to be kept.
+    /// The identifier by which the results are requested; `None` when they are not to be kept.
     pub identifier: Option<u8>,
-    /// Names of the logical units; `None` for one that is malformed, which nothing is reached by.
+    /// Names of the logical units; `None` for a malformed name, which no unit has.
     pub targets: Vec<Option<Designator>>,
-    /// What to copy, in order.
+    /// The copies, in order.
     pub segments: Vec<Segment>,
 }
 
 impl CopyList {
-    /// From a list; what is wrong with it is the answer.
+    /// Parses a list.
     ///
     /// # Errors
-    /// The sense data of SPC-4 6.3.1 to 6.3.3.
+    /// The sense data of SPC-4 6.3.1 to 6.3.3, for the answer.
     pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Self, Sense> {
         let header = Header::parse(bytes).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         let descriptor_bytes = header.target_bytes + header.segment_bytes;
@@ -182,7 +182,7 @@ pub fn emit_list(identifier: Option<u8>, targets: &[(u64, u32)], segments: &[Seg
     bytes
 }
 
-/// How a copy stands.
+/// The state of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CopyState {
@@ -194,7 +194,7 @@ pub enum CopyState {
     Failed = 2,
 }
 
-/// How a copy stands, as COPY STATUS tells it.
+/// The progress of a copy, as in COPY STATUS data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStatus {
     /// Whether it is over.
@@ -223,10 +223,10 @@ impl CopyStatus {
         bytes
     }
 
-    /// From a target.
+    /// Parses COPY STATUS data.
     ///
     /// # Errors
-    /// [`Malformed`] when it is cut short or says what the standard does not.
+    /// [`Malformed`] when it is cut short or has an unknown state or unit.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let malformed = Malformed("COPY STATUS data");
         let state = match u8_at(bytes, 4).ok_or(malformed)? & 0x7f {

@@ -32,14 +32,14 @@ const _: () = assert!(offset_of!(Raw, vendor) == 8);
 const _: () = assert!(offset_of!(Raw, revision) == 32);
 const _: () = assert!(offset_of!(Raw, descriptors) == 58);
 
-/// What stands behind a LUN.
+/// The kind of device at a LUN, byte 0 of INQUIRY data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peripheral {
     /// A direct access block device (qualifier 0, type 00h).
     Disk,
     /// Nothing can be there (qualifier 3, type 1Fh): byte 0 is 7Fh.
     Absent,
-    /// Something else, as byte 0 says.
+    /// Another value of byte 0.
     Other(u8),
 }
 
@@ -66,7 +66,7 @@ impl Peripheral {
 /// Standard INQUIRY data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandardInquiry {
-    /// What it is.
+    /// The kind of device.
     pub peripheral: Peripheral,
     /// RMB: the medium can be taken out.
     pub is_removable: bool,

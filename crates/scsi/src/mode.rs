@@ -21,7 +21,7 @@ pub mod page {
     pub const ALL_SUBPAGES: u8 = 0xff;
 }
 
-/// What stands before the pages.
+/// The fields before the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// WP.
@@ -89,8 +89,8 @@ pub fn emit(form: CdbForm, header: &Header, pages: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The header and the bytes of the pages in MODE SENSE data. Where the length field says less than there is, the rest
-/// is left out.
+/// The header and the bytes of the pages in MODE SENSE data. Bytes beyond the length field are left
+/// out.
 ///
 /// # Errors
 /// [`Malformed`] when the header or the block descriptor is cut short.

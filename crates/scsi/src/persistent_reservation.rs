@@ -30,17 +30,17 @@ pub mod action_out {
     pub const REGISTER_AND_MOVE: u8 = 7;
 }
 
-/// What a reservation allows to whom (SPC-4 table 36).
+/// The rights that a reservation leaves to its holder and to others (SPC-4 table 36).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReservationType {
     /// Others may read.
     WriteExclusive = 1,
-    /// Others may do neither.
+    /// Others may neither read nor write.
     ExclusiveAccess = 3,
     /// Others that are not registered may read.
     WriteExclusiveRegistrantsOnly = 5,
-    /// Others that are not registered may do neither.
+    /// Others that are not registered may neither read nor write.
     ExclusiveAccessRegistrantsOnly = 6,
     /// As registrants only, and every registrant holds it.
     WriteExclusiveAllRegistrants = 7,
@@ -97,12 +97,12 @@ struct OutRaw {
 const _: () = assert!(size_of::<OutRaw>() == OutParameters::BYTES);
 const _: () = assert!(offset_of!(OutRaw, flags) == 20);
 
-/// What PERSISTENT RESERVE OUT carries.
+/// The parameters of PERSISTENT RESERVE OUT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutParameters {
-    /// RESERVATION KEY: the one registered.
+    /// RESERVATION KEY: the key of the sender's registration.
     pub key: u64,
-    /// SERVICE ACTION RESERVATION KEY: the new one, or the one to preempt.
+    /// SERVICE ACTION RESERVATION KEY: the new key, or the one to preempt.
     pub action_key: u64,
     /// SPEC_I_PT: a list of initiator ports follows.
     pub has_initiator_ports: bool,
@@ -158,7 +158,7 @@ pub fn emit_keys(generation: u32, keys: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The generation and the keys in READ KEYS data, as far as they were received.
+/// The generation and the keys in READ KEYS data; keys cut off at the end of `bytes` are left out.
 ///
 /// # Errors
 /// [`Malformed`] without a header.
@@ -171,7 +171,7 @@ pub fn parse_keys(bytes: &[u8]) -> Result<(u32, Vec<u64>), Malformed> {
     Ok((generation, list.as_chunks::<8>().0.iter().map(|key| u64::from_be_bytes(*key)).collect()))
 }
 
-/// A reservation as READ RESERVATION tells it.
+/// A reservation, as in READ RESERVATION data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservationData {
     /// The holder's key; zero where all registrants hold it.
@@ -216,12 +216,12 @@ pub fn emit_capabilities(can_persist: bool, is_persistent: bool) -> [u8; 8] {
     [0, 8, 0x08 | u8::from(can_persist), 0x80 | u8::from(is_persistent), 0xea, 0x01, 0, 0]
 }
 
-/// Where a registration is to be moved (SPC-4 6.16.4).
+/// The target of a moved registration, in REGISTER AND MOVE (SPC-4 6.16.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveParameters {
-    /// RESERVATION KEY: the one registered.
+    /// RESERVATION KEY: the key of the sender's registration.
     pub key: u64,
-    /// SERVICE ACTION RESERVATION KEY: the one of the new registration.
+    /// SERVICE ACTION RESERVATION KEY: the key of the new registration.
     pub action_key: u64,
     /// UNREG: the old registration ends.
     pub is_unregistering: bool,
@@ -308,12 +308,12 @@ fn parse_transport_ids(mut bytes: &[u8]) -> Result<Vec<String>, Malformed> {
     Ok(ports)
 }
 
-/// One registration as READ FULL STATUS tells it.
+/// One registration, as in READ FULL STATUS data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FullStatus {
     /// Its key.
     pub key: u64,
-    /// The reservation it holds, if it does.
+    /// The type of the reservation it holds; `None` if it holds none.
     pub held: Option<ReservationType>,
     /// Relative target port identifier.
     pub target_port: u16,

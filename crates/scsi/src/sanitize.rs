@@ -19,14 +19,14 @@ pub mod action {
     pub const EXIT_FAILURE_MODE: u8 = 0x1f;
 }
 
-/// What to overwrite with.
+/// The parameters of an overwrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overwrite {
     /// INVERT: every other pass writes the complement.
     pub is_inverting: bool,
     /// Passes, 1 to 31.
     pub count: u8,
-    /// What every block is filled with, over and over; 1 byte to a whole block.
+    /// The pattern that fills every block, repeated; 1 byte up to a whole block.
     pub pattern: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Sense data (SPC-4 4.5): what a CHECK CONDITION means.
+//! Sense data (SPC-4 4.5): the reason for a CHECK CONDITION.
 //!
 //! We emit the fixed format (70h, 71h when deferred) unless the initiator asked for descriptors (72h, 73h), and parse
 //! both. Conditions have names: `Sense::INVALID_FIELD_IN_CDB.at_byte(1)`.
@@ -55,7 +55,7 @@ impl SenseKey {
     }
 }
 
-/// Which byte of the CDB or of the parameter list was wrong (SPC-4 4.5.2.4.2).
+/// The byte of the CDB or of the parameter list that was wrong (SPC-4 4.5.2.4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FieldPointer {
     /// Whether it is in the CDB; else in the data-out.
@@ -77,11 +77,12 @@ pub struct Sense {
     pub ascq: u8,
     /// Whether it is about an earlier command than the one it answers.
     pub is_deferred: bool,
-    /// What the condition says it is: the LBA of a medium error, the byte offset of a miscompare.
+    /// INFORMATION, by condition: the LBA of a medium error, the byte offset of a miscompare.
     pub information: Option<u64>,
     /// The field at fault, for illegal requests.
     pub field: Option<FieldPointer>,
-    /// How far a long operation is, in 65536ths, where the unit is not ready because of it (SPC-4 4.5.2.4.4).
+    /// The progress of a long operation, in 65536ths, where the unit is not ready because of it
+    /// (SPC-4 4.5.2.4.4).
     pub progress: Option<u16>,
 }
 
@@ -191,13 +192,14 @@ impl Sense {
         Self { field: Some(FieldPointer { is_in_cdb: false, byte, bit: None }), ..self }
     }
 
-    /// With how far the operation is, in 65536ths.
+    /// With the progress of the operation, in 65536ths.
     #[must_use]
     pub const fn with_progress(self, progress: u16) -> Self {
         Self { progress: Some(progress), ..self }
     }
 
-    /// Whether key and codes are those of `other`, whatever else they say.
+    /// Whether sense key and additional sense codes are those of `other`; the other fields may
+    /// differ.
     pub fn is_same_condition(&self, other: &Self) -> bool {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
     }
@@ -222,8 +224,8 @@ impl Sense {
         bytes
     }
 
-    /// Descriptor format (SPC-4 4.5.2), with an information and a sense-key specific descriptor where there is
-    /// something to say.
+    /// Descriptor format (SPC-4 4.5.2), with an information and a sense-key specific descriptor
+    /// where those fields are set.
     pub fn emit_descriptors(&self) -> Vec<u8> {
         let code = if self.is_deferred { 0x73 } else { 0x72 };
         let mut bytes = vec![code, self.key as u8, self.asc, self.ascq, 0, 0, 0, 0];

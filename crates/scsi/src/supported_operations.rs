@@ -2,7 +2,7 @@
 
 use crate::cdb::table::Row;
 
-/// A timeouts descriptor that says nothing: both timeouts zero (SPC-4 6.35.4).
+/// A timeouts descriptor without timeouts: both zero (SPC-4 6.35.4).
 const TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// All commands. `has_timeouts` is RCTD.

@@ -113,7 +113,8 @@ mod tests {
         assert_eq!(parse(&emit(&groups, false)).unwrap(), groups);
     }
 
-    /// PREF and the supported states say nothing of the state; an unknown state is nobody's.
+    /// PREF and the supported states do not change the state read; a group in an unknown state is
+    /// left out.
     #[test]
     fn states_of_other_targets() {
         #[rustfmt::skip]

@@ -1,10 +1,10 @@
 //! Task attributes and task management functions, with the codes iSCSI gives them.
 
-/// Where a command stands in the order of its task set (SAM-5 8.9). Codes: RFC 7143 11.3.1.
+/// The place of a command in the order of its task set (SAM-5 8.9). Codes: RFC 7143 11.3.1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TaskAttribute {
-    /// The initiator did not say; treated as simple.
+    /// The initiator named none; treated as simple.
     Untagged = 0,
     /// In any order among other simple tasks.
     #[default]
@@ -36,7 +36,7 @@ impl TaskAttribute {
     }
 }
 
-/// What may be asked of the task manager (SAM-5 7). Codes: RFC 7143 11.5.1.
+/// The functions of the task manager (SAM-5 7). Codes: RFC 7143 11.5.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TaskManagementFunction {

@@ -58,7 +58,7 @@ pub fn body(page: u8, bytes: &[u8]) -> Result<&[u8], Malformed> {
     Ok(body.get(..length).unwrap_or(body))
 }
 
-/// Page 00h: the pages there are, which must ascend (SPC-4 7.8.13).
+/// Page 00h: the supported pages, which must ascend (SPC-4 7.8.13).
 pub fn emit_supported_pages(pages: &[u8]) -> Vec<u8> {
     whole(page::SUPPORTED_PAGES, pages)
 }
@@ -84,7 +84,8 @@ pub enum Designator {
     Naa(u64),
     /// NAA IEEE registered extended, sixteen bytes.
     NaaExtended(u128),
-    /// T10 vendor identification (type 1h): eight characters of vendor, then what the vendor likes.
+    /// T10 vendor identification (type 1h): eight characters of vendor, then text of the vendor's
+    /// choice.
     T10Vendor(String),
     /// EUI-64 (type 2h), as it came.
     Eui64(Vec<u8>),
@@ -190,8 +191,8 @@ pub fn emit_device_identification(designators: &[Designator], ports: &[PortDesig
     whole(page::DEVICE_IDENTIFICATION, &bytes)
 }
 
-/// The designators of the logical unit in page 83h that we understand; those of ports and of target devices are passed
-/// over.
+/// The designators of the logical unit in page 83h that are known here; those of ports and of
+/// target devices are skipped.
 ///
 /// # Errors
 /// [`Malformed`] when it is not that page.
@@ -207,8 +208,8 @@ pub fn parse_device_identification(bytes: &[u8]) -> Result<Vec<Designator>, Malf
     Ok(designators)
 }
 
-/// The target port group of the port that page 83h was read through (type 5h, associated with the port), where it is
-/// said.
+/// The target port group of the port that page 83h was read through (type 5h, associated with the
+/// port), if the page has one.
 ///
 /// # Errors
 /// [`Malformed`] when it is not that page.
@@ -281,7 +282,7 @@ const _: () = assert!(size_of::<BlockLimitsRaw>() == 0x3c);
 const _: () = assert!(offset_of!(BlockLimitsRaw, unmap_blocks_max) == 16);
 const _: () = assert!(offset_of!(BlockLimitsRaw, write_same_blocks_max) == 32);
 
-/// Page B0h: how much a command may ask for, in blocks; zero means that nothing is said.
+/// Page B0h: limits of commands, in blocks; zero where none is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the standard's own names")]
 pub struct BlockLimits {
@@ -360,12 +361,13 @@ impl BlockLimits {
     }
 }
 
-/// Page B1h: what the medium is like.
+/// Page B1h: characteristics of the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockDeviceCharacteristics {
     /// Revolutions per minute; 1 for a medium that does not turn, 0 when not reported.
     pub rotation_rate: u16,
-    /// WABEREQ 01b: after SANITIZE BLOCK ERASE reads succeed; else nothing is said, as without that command.
+    /// WABEREQ 01b: after SANITIZE BLOCK ERASE reads succeed; otherwise not reported, as without
+    /// that command.
     pub reads_after_block_erase: bool,
 }
 
@@ -390,7 +392,7 @@ impl BlockDeviceCharacteristics {
     }
 }
 
-/// Page B2h: what may be unmapped, and how.
+/// Page B2h: the commands that unmap, and the reads afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalBlockProvisioning {
     /// LBPU: UNMAP.
@@ -401,7 +403,7 @@ pub struct LogicalBlockProvisioning {
     pub has_write_same_10: bool,
     /// LBPRZ: unmapped blocks read as zeroes.
     pub unmapped_reads_zeroes: bool,
-    /// Provisioning type 2: thin; else nothing is said.
+    /// Provisioning type 2: thin; otherwise not reported.
     pub is_thin: bool,
 }
 

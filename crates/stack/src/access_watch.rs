@@ -1,14 +1,14 @@
-//! Which of several paths reach the unit best: their target port groups are asked every few seconds (asymmetric logical
-//! unit access, SPC-4 5.15).
+//! Which of several paths reach the unit best: each path's target port group is read every few
+//! seconds (asymmetric logical unit access, SPC-4 5.15).
 //!
 //! | the target port group of a path is | the path is |
 //! |---|---|
-//! | active/optimized, or nothing is said | preferred |
+//! | active/optimized, or not reported | preferred |
 //! | active/non-optimized, or it depends on the block | taken when there is no better |
 //! | standby, unavailable, offline, in transition | not taken |
 //!
-//! A path whose session is away answers when it is back, which is the next look at it. What a port refuses for its
-//! state meanwhile goes to another path by itself (`block::layer::multipath`).
+//! A path without a session is read when its session is back. A request that a port refuses for its
+//! state meanwhile goes to another path (`block::layer::multipath`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use scsi::target_port_groups::AccessState;
 
 use crate::limits::ACCESS_INTERVAL;
 
-/// A path whose access state can be asked for.
+/// A path whose access state can be read.
 pub(crate) trait Reaching: Send + Sync {
     /// As [`RemoteLun::access_state`].
     fn state(&self) -> impl Future<Output = Result<Option<AccessState>, Error>> + Send;
@@ -34,7 +34,8 @@ impl Reaching for Arc<RemoteLun> {
     }
 }
 
-/// Tells `multipath` how each of its paths reaches the unit, for ever. `paths` are in its order.
+/// Updates in `multipath` how each of its paths reaches the unit, for ever. `paths` are in its
+/// order.
 pub(crate) async fn watch<R: Reaching>(multipath: &Multipath, paths: Vec<R>, clock: &dyn Clock) {
     let watches = paths.iter().enumerate().map(|(index, path)| async move {
         let mut before = Access::default();
@@ -48,7 +49,7 @@ pub(crate) async fn watch<R: Reaching>(multipath: &Multipath, paths: Vec<R>, clo
                     before = access;
                     multipath.set_access(index, access);
                 }
-                // It keeps what it had; an offline path is avoided for that.
+                // The path keeps its last state; an offline path is avoided anyway.
                 Err(error) => tracing::debug!(path = index + 1, %error, "how it reaches the unit is not known"),
             }
             clock.sleep(ACCESS_INTERVAL).await;
@@ -79,7 +80,7 @@ mod tests {
     use block::memory::MemoryDevice;
     use block::{Buffer, ErrorKind, Identity, SharedDevice};
 
-    /// A path that answers as told; `None` is a session that is away.
+    /// A path with a state that the test sets; `None` is a session that is away.
     #[derive(Clone)]
     struct Told(Arc<Mutex<Option<AccessState>>>);
 

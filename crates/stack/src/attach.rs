@@ -4,16 +4,17 @@
 //! fronts  ->  stack (difference, write log, cache, or none)  ->  remote LUN, or several as one
 //! ```
 //!
-//! Order of the beginning: its sockets (a name or a place that is taken shows at once), then the stack. Applications
-//! that come before that is open wait. Order of the end: the fronts let nobody in any more and finish what is under
-//! way, then the stack is closed. Until all that is done it answers under its name: it says what it waits for, and can
-//! be told to keep what is dirty.
+//! Order of the beginning: the sockets first (a name or place that is taken is refused at once),
+//! then the stack. Applications that connect before it is open wait. Order of the end: the fronts
+//! accept no more clients and finish the requests under way, then the stack is closed. Until the
+//! end the attachment answers on its control socket: it reports what it waits for, and can be told
+//! to keep dirty data.
 //!
-//! A beginning can be interrupted wherever it waits. What was opened is closed then, and the end comes within five
-//! seconds.
+//! A start can be interrupted wherever it waits. What was opened is closed then, and the end comes
+//! within five seconds.
 //!
-//! Here is the beginning; `running` is what goes on side by side while it serves, and `config` what settings say of the
-//! whole.
+//! This file holds the start; `running` what runs side by side while it serves, and `config` the
+//! settings of the whole.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -38,7 +39,7 @@ mod running;
 
 pub use config::AttachConfig;
 
-/// An attachment that is about to run.
+/// An attachment that is open and not served yet.
 pub struct Attachment {
     stack: Stack,
     fronts: Fronts,
@@ -47,11 +48,11 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Listens, connects and opens; nothing is served before [`Attachment::run`]. `None` when `signal` came before that
-    /// was done.
+    /// Listens, connects and opens; nothing is served before [`Attachment::run`]. `None` when
+    /// `signal` came before that was done.
     ///
     /// # Errors
-    /// Whatever stands in the way, with nothing changed.
+    /// Whatever prevents the start; nothing is changed then.
     pub async fn start(config: AttachConfig, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Self>> {
         let listeners = Listeners::open(&config.stack.name, config.metrics, &config.fronts, paths)?;
         let clock: Arc<dyn Clock> = system_clock()?;
@@ -60,7 +61,7 @@ impl Attachment {
         Self::with_listeners(listeners, stack).await
     }
 
-    /// What follows a login that was done before. Likewise.
+    /// The rest of [`Attachment::start`], after a login that was done before.
     ///
     /// # Errors
     /// As [`Attachment::start`].
@@ -89,23 +90,23 @@ impl Attachment {
         Ok(Some(Self { stack, fronts, control, metrics }))
     }
 
-    /// Where applications reach it, as they take it.
+    /// The addresses of its fronts, in the form that applications take.
     pub fn addresses(&self) -> Vec<String> {
         self.fronts.addresses()
     }
 
-    /// Where it listens for scrapes.
+    /// The address where it listens for scrapes.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(MetricsServer::address)
     }
 }
 
-/// What the fronts offer of a stack.
+/// The device that the fronts offer, and its locks.
 fn served(stack: &Stack) -> Served {
     Served { device: stack.device(), turns: stack.turns(), compares_below: stack.compares_below() }
 }
 
-/// Does `work`, to which a flag is raised when `signal` comes.
+/// Runs `work` with a flag that is raised when `signal` comes.
 async fn interruptible<T>(signal: impl Future<Output = ()>, work: impl AsyncFnOnce(&Sender<bool>) -> T) -> T {
     let interrupted = Sender::new(false);
     let telling = async {

@@ -1,9 +1,9 @@
-//! An attachment whose target is not there yet.
+//! An attachment whose target cannot be reached yet.
 //!
-//! Its sockets are there from the first moment. Local applications may connect at once; they get their first answer,
-//! with the size of the device, when the target has given it, and in between they wait as they would for a target that
-//! went away later. When the replacement timeout has passed they are hung up on, those that wait and those that come;
-//! the search goes on.
+//! Its sockets are there from the first moment. Local applications may connect at once. They get
+//! their first answer, with the size of the device, when the target has reported it; until then
+//! they wait as they would for a target that went away later. When the replacement timeout has
+//! passed, waiting and new applications are disconnected; the search goes on.
 //!
 //! ```text
 //! start ─► reconnecting ──login──► Attachment
@@ -13,7 +13,7 @@
 //!           failing: applications are turned away, the search goes on
 //! ```
 //!
-//! Until the login nothing else is touched: no cache is opened or made, since it is not known for which LUN.
+//! Until the login nothing else is touched: no cache is opened or made, since its LUN is not known.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -50,20 +50,21 @@ impl Awaited {
         Ok(Self { config, listeners })
     }
 
-    /// Where applications reach it, as they take it.
+    /// The addresses of its fronts, in the form that applications take.
     pub fn addresses(&self) -> Vec<String> {
         self.listeners.fronts.addresses()
     }
 
-    /// Where it listens for scrapes, which are answered when the target is there.
+    /// The address where it listens for scrapes, which are answered when the target is found.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.listeners.metrics.as_ref().map(MetricsServer::address)
     }
 
-    /// Waits for the target and attaches it. `None` when it was detached, or `signal` came, before that.
+    /// Waits for the target and attaches. `None` when it was detached, or `signal` came, before
+    /// that.
     ///
     /// # Errors
-    /// What waiting does not help with: credentials, a LUN that does not exist; and all that may be wrong with an
+    /// Errors that waiting does not cure: credentials, a LUN that does not exist; and those of an
     /// attachment ([`Attachment::start`]).
     pub async fn attach(self, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Attachment>> {
         let Self { config, listeners } = self;

@@ -1,11 +1,12 @@
-//! How long connections look for what comes next before they sleep, as people say it: `auto`, `off` or a time.
+//! How long connections poll for data before they sleep, as users write it: `auto`, `off` or a
+//! time.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::lun_spec::parse_duration;
 
-/// Longest time that may be asked for: a wake-up never takes longer, so polling for longer gains nothing.
+/// Longest time that may be set: a wake-up never takes longer, so longer polling gains nothing.
 pub const BUSY_POLL_MAX: Duration = Duration::from_millis(1);
 
 /// How long to poll, at most, before sleeping.

@@ -1,9 +1,9 @@
-//! A cache of another size, with other lines or other sets in place of the one there is, while it is used:
+//! Replaces a cache, while it is used, by one of another size, with other lines or other sets:
 //! `forebay set NAME cache.size=SIZE`.
 //!
-//! The new one is made beside the place of the old one, filled from it, and moved there in the moment in which requests
-//! wait. Until then the old one has everything: whatever goes wrong, and wherever the power fails, it is the cache, and
-//! what was begun is removed at the next start.
+//! The new cache is made beside the place of the old one, filled from it, and moved there at a
+//! moment in which requests wait. Until then the old one holds everything: after any failure or
+//! power loss it is the cache, and the unfinished new one is removed at the next start.
 
 use std::cell::RefCell;
 use std::fs;
@@ -26,24 +26,24 @@ use crate::unfinished::Unfinished;
 
 /// Reciprocal of the share of the new cache that may be dirty before it takes over.
 const DIRTY_SHARE: u64 = 16;
-/// How often cleaning tries to come below that share while others write.
+/// How often cleaning tries to get below that share while applications write.
 const CLEANS_BEFORE_HAND_OVER_MAX: usize = 4;
 
-/// A setting that a cache cannot change in place.
+/// A setting of a cache that needs another cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// A file of this many bytes.
     Size(u64),
-    /// This many frames a set.
+    /// This many frames in each set.
     Ways(Associativity),
     /// Lines of this size.
     LineSize(LineSize),
-    /// At most so many lines; `None` for as many as fit.
+    /// At most this many lines; `None` for as many as fit.
     Lines(Option<u64>),
 }
 
 impl Change {
-    /// The change that the setting `key` asks for; `None` when it is for one that there is.
+    /// The change that the setting `key` asks for; `None` when the setting needs no other cache.
     pub(crate) fn of(key: &str, settings: &Settings) -> Option<Self> {
         match key {
             "cache.size" => settings.number(key).map(Self::Size),
@@ -55,7 +55,7 @@ impl Change {
     }
 }
 
-/// The cache to be changed, and what is around it.
+/// The cache to be replaced, and its surroundings.
 pub(crate) struct Changing<'a> {
     pub(crate) cache: &'a Arc<Cache>,
     pub(crate) config: &'a CacheConfig,
@@ -63,15 +63,15 @@ pub(crate) struct Changing<'a> {
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
-    /// The tokens that the new one is given.
+    /// The tokens for the new cache.
     pub(crate) tokens: Tokens,
-    /// Bytes of memory that the new one may take.
+    /// Bytes of memory that the new cache may take.
     pub(crate) memory_max: Option<u64>,
-    /// The new one, from when it is open to when it is in place or left behind.
+    /// The new cache, from when it is open until it is in place or abandoned.
     pub(crate) successor: &'a RefCell<Option<Arc<Cache>>>,
 }
 
-/// Requests wait as long as this lives, unless they were sent to a successor.
+/// Requests wait while this lives, unless they were sent to the new cache.
 struct Held<'a> {
     switch: &'a SwitchLayer,
 }
@@ -90,11 +90,12 @@ impl Drop for Held<'_> {
 }
 
 impl Changing<'_> {
-    /// Carries it out. Returns the new cache, which runs and has all requests. Dropped before that, it leaves the old
-    /// one as it was, and in `successor` whom to wait for before that sends anything more to its LUN.
+    /// Carries out the change. Returns the new cache, which runs and has all requests. If this is
+    /// dropped before, the old cache is unchanged, and must wait for the one in `successor` before
+    /// it sends anything to its LUN.
     ///
     /// # Errors
-    /// Whatever stands in the way; the old cache goes on then.
+    /// Whatever prevents the change; the old cache goes on then.
     pub(crate) async fn change(&self, change: Change) -> Result<Arc<Cache>> {
         let path = &self.place.path;
         let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), &error))?;
@@ -148,7 +149,7 @@ impl Changing<'_> {
         Ok(())
     }
 
-    /// So that little is left to be handed over while requests wait.
+    /// Cleans, so that little is left to hand over while requests wait.
     async fn clean(&self) -> Result<()> {
         if self.cache.mode().delays_writes() {
             self.cache.clean(|_| {}).await?;
@@ -156,7 +157,7 @@ impl Changing<'_> {
         Ok(())
     }
 
-    /// What the cache was made with, but for what changes.
+    /// The options that the cache was made with, with the change.
     async fn format_options(&self, change: Change) -> Result<FormatOptions> {
         let status = self.cache.status();
         let line_size = LineSize::new(status.line_bytes)
@@ -179,8 +180,8 @@ impl Changing<'_> {
     }
 }
 
-/// The associativity of a cache of so many lines. One that is no larger than a usual set is one set because it is
-/// small, and has usual ones when it has grown.
+/// The associativity of a cache with this many lines. A cache of one set that is no larger than a
+/// usual set is small, and gets usual sets when it grows.
 fn associativity_of(ways: u64, lines: u64) -> Associativity {
     match u32::try_from(ways) {
         Ok(ways) if u64::from(ways) < lines => Associativity::Ways(ways),

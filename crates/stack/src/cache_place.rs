@@ -1,7 +1,7 @@
-//! Where a cache lies, and with what it is made and opened.
+//! The place of a cache, and the options with which it is made and opened.
 //!
-//! The path may be a file, a block device, or a directory (then a file in it, named after the LUN's identity). How it
-//! is opened and made there: [`store_file`](crate::store_file).
+//! The path may be a file, a block device, or a directory (then a file in it, named after the LUN's
+//! identity). [`store_file`](crate::store_file) opens and makes it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,53 +26,54 @@ use crate::settings::Settings;
 use crate::store_file::open_or_make;
 use crate::time;
 
-/// The cache of an attachment, as asked for.
+/// The cache of an attachment, as configured.
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
-    /// Where in the file or block device it begins; `None` for a cache that takes all of it.
+    /// Its offset in the file or block device; `None` for a cache that takes all of it.
     pub offset: Option<u64>,
-    /// Size of a cache that is made.
+    /// Size of a new cache.
     pub size_bytes: Option<u64>,
     /// When a write is acknowledged.
     pub mode: Mode,
-    /// What a crash leaves; `None` for what the cache has, or the usual for one that is made.
+    /// What a crash leaves; `None` for what the cache has, or the default for a new one.
     pub crash_mode: Option<CrashMode>,
-    /// Which generation of its content the LUN has; `None` to take a cache as it is.
+    /// The generation of the LUN's content; `None` to take a cache as it is.
     pub generation: Option<u64>,
-    /// Whether the user promises that nobody else writes to the LUN; `None` for what was promised before.
+    /// Whether the user promises that no other host writes to the LUN; `None` keeps the earlier
+    /// promise.
     pub is_exclusive: Option<bool>,
-    /// How a victim is chosen.
+    /// How the line to evict is chosen.
     pub replacement: Replacement,
-    /// What is worth a frame.
+    /// Which data gets a frame.
     pub tuning: Tuning,
-    /// How much may be dirty.
+    /// How many lines may be dirty.
     pub dirty: DirtyLimits,
     /// How fast lines are cleaned.
     pub cleaning: CleaningRate,
     /// Bytes of the largest write that is deferred.
     pub deferred_max: u64,
-    /// How large the lines of a cache are that is made.
+    /// Line size of a new cache.
     pub line_size: LineSize,
-    /// Ways of a cache that is made.
+    /// Ways of a new cache.
     pub associativity: Associativity,
-    /// Where lines of a cache begin that is made.
+    /// Alignment of the lines of a new cache.
     pub alignment: Alignment,
-    /// Whether a cache that is made has checksums of its data.
+    /// Whether a new cache has checksums of its data.
     pub has_checksums: bool,
-    /// Most lines of a cache that is made; `None` for as many as fit.
+    /// Most lines of a new cache; `None` for as many as fit.
     pub lines_max: Option<u64>,
-    /// Most bytes of memory that it and the caches of the host's other attachments may take together; `None` for no
-    /// bound.
+    /// Most bytes of memory of this cache and the caches of the host's other attachments together;
+    /// `None` for no bound.
     pub memory_max: Option<u64>,
 }
 
 impl CacheConfig {
-    /// The cache that `settings` ask for, if they do.
+    /// The cache that `settings` ask for, if any.
     ///
     /// # Errors
-    /// Choices that cannot be together.
+    /// Choices that exclude each other.
     pub fn of(settings: &Settings) -> Result<Option<Self>> {
         let Some(path) = settings.path("cache.path") else { return Ok(None) };
         let cache = Self {
@@ -100,7 +101,7 @@ impl CacheConfig {
             let names = ["cache.checksums", "cache.block-size"].map(|key| settings.name_of(key));
             return refused(format!("{} are of lines of 4KiB, and {} is another", names[0], names[1]));
         }
-        // Under a difference the cache is read only.
+        // Below a difference the cache is read only.
         if let Some(crash_mode) = cache.crash_mode.filter(|_| !settings.is_given("difference.path"))
             && let Err(error) = crash_mode.check_mode(cache.mode)
         {
@@ -112,16 +113,16 @@ impl CacheConfig {
     /// The place of the cache of the LUN `identity`.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no cache can
-    /// have.
+    /// When the directory of its path does not exist; `Usage` for an offset in a directory, or one
+    /// that no cache can have.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
         Place::of_store(&self.path, self.offset, &format!("{}.cache", file_stem(identity)))
     }
 
-    /// Refuses to make a cache where the registry says that one with the LUN's newest data should be.
+    /// Refuses to make a cache where the registry names one with the LUN's newest data.
     ///
     /// # Errors
-    /// `WouldLoseData`, saying how to go on.
+    /// `WouldLoseData`, with advice.
     pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>, caches: &Caches) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
         let is_the_one = caches.find(place)?.is_none_or(|record| record.is_of_store(uuid_at(place)));
@@ -163,13 +164,13 @@ impl CacheConfig {
         Ok(old.open_successor(device, origin, options).await?)
     }
 
-    /// Opens the cache at `place` over `origin`, made first if there is none, and says how many bytes of its device it
-    /// takes. It may take `memory_max` bytes of memory. `since` is what others did to the LUN meanwhile, and whether
-    /// dirty data may replace that.
+    /// Opens the cache at `place` over `origin`, and makes it first if there is none. Returns also
+    /// the bytes of its device. It may take `memory_max` bytes of memory. `since` holds what other
+    /// hosts changed in the LUN meanwhile, and whether dirty data may overwrite that.
     ///
     /// # Errors
-    /// Another LUN's cache, something that is no cache, a cache in use, one of `caches` in the way, no room, too little
-    /// memory, dirty data where others wrote.
+    /// Another LUN's cache, content that is no cache, a cache in use, an overlap with one of
+    /// `caches`, no room, too little memory, dirty data where others wrote.
     pub(crate) async fn open(
         &self,
         place: &Place,
@@ -180,7 +181,7 @@ impl CacheConfig {
         (since, overwrites_changes): (&Assessed, bool),
     ) -> Result<(Arc<Cache>, u64)> {
         let options = self.format_options();
-        // What opening would refuse is not made.
+        // Nothing is made that opening would refuse.
         let format = async |device: &SharedDevice| {
             options.crash_mode.check_mode(self.mode)?;
             cache::memory::check(device.geometry().size_bytes, &options, self.replacement, memory_max)?;
@@ -224,15 +225,15 @@ impl CacheConfig {
         }
     }
 }
-/// When a write is acknowledged. Where others have to see it, the logical unit does that.
+/// When a write is acknowledged. On a shared LUN the logical unit makes it visible to other hosts.
 fn mode(settings: &Settings) -> Result<Mode> {
     match settings.is_on("shared") && !settings.is_given("cache.mode") {
         true => Ok(Mode::WriteThrough),
         false => settings.chosen("cache.mode"),
     }
 }
-/// Whether a cache may delay writes of a LUN that others share. Not for use yet: what may happen is in
-/// `docs/protocol/sharing.md`.
+/// Whether a cache may delay writes of a LUN that others share. Not for general use yet: the risks
+/// are in `docs/protocol/sharing.md`.
 pub(crate) fn may_delay_shared_writes() -> bool {
     std::env::var_os("FOREBAY_UNSAFE_SHARED_WRITE_BACK").is_some()
 }

@@ -1,11 +1,11 @@
-//! What settings say of a cache, at the start and while it runs.
+//! The settings of a cache, at the start and while it runs.
 
 use cache::{Associativity, Cache, CleaningRate, DirtyLimits, LineSize, Tuning};
 
 use crate::error::Result;
 use crate::settings::Settings;
 
-/// Changes of a cache that runs what needs neither waiting nor the registry.
+/// Applies settings to a running cache that need neither waiting nor the registry.
 ///
 /// # Errors
 /// As [`Settings::chosen`].
@@ -21,7 +21,7 @@ pub(crate) fn apply(cache: &Cache, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// What is worth a frame.
+/// Which data gets a frame.
 ///
 /// # Errors
 /// As [`Settings::chosen`].
@@ -34,7 +34,7 @@ pub(crate) fn tuning(settings: &Settings) -> Result<Tuning> {
     })
 }
 
-/// How much may be dirty.
+/// How many lines may be dirty.
 pub(crate) fn dirty_limits(settings: &Settings) -> DirtyLimits {
     let usual = DirtyLimits::default();
     DirtyLimits {
@@ -57,12 +57,12 @@ pub(crate) fn deferred_max(settings: &Settings) -> u64 {
     settings.number("cache.deferred").unwrap_or(0)
 }
 
-/// How large the lines of a cache are that is made.
+/// Line size of a new cache.
 pub(crate) fn line_size(settings: &Settings) -> LineSize {
     settings.number("cache.block-size").and_then(LineSize::new).unwrap_or_default()
 }
 
-/// How many ways the sets of a cache have that is made.
+/// Associativity of a new cache.
 pub(crate) fn associativity(settings: &Settings) -> Associativity {
     let ways = settings.number("cache.associativity").and_then(|ways| u32::try_from(ways).ok());
     ways.map_or(Associativity::Full, Associativity::Ways)

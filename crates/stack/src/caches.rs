@@ -1,7 +1,8 @@
-//! The caches of this host and user: where they are, and of which LUN, whether they are in use or not.
+//! The list of caches of this host and user: their places and LUNs, whether they are in use or not.
 //!
-//! One record a cache, made when it is attached, and removed when it is discarded or removed at its end. Whether a
-//! cache may hold what its LUN lacks says the registry; this is for people and programs who want to know what there is.
+//! One record for each cache, made when it is attached, and removed when it is discarded, or
+//! removed at its end. The registry decides whether a cache may hold data that its LUN lacks; this
+//! list is for people and programs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,10 +28,10 @@ use crate::registry::{Store, lock_within};
 pub struct Record {
     /// The file or block device it is in.
     pub path: PathBuf,
-    /// Where in that it begins; `None` when it takes all of it.
+    /// Its offset there; `None` when it takes all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// How many bytes it takes; `None` when it is a file of its own, which may get another size.
+    /// Its length in bytes; `None` when it is a file of its own, which may get another size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<u64>,
     /// Version of this record; this is 1.
@@ -41,26 +42,26 @@ pub struct Record {
     pub unit: String,
     /// The LUN's serial number.
     pub serial: String,
-    /// The attachment's name, last.
+    /// The name of its last attachment.
     pub name: String,
     /// Whether it is a cache or a write log.
     #[serde(default, skip_serializing_if = "is_default")]
     pub store: Store,
-    /// The LUNs it is of, each with what their targets remember for it: one, or the members of a stripe.
+    /// Its LUNs, each with its mark at the target: one, or the members of a stripe.
     #[serde(default, skip_serializing_if = "is_default")]
     pub luns: Vec<LunRecord>,
-    /// This host has used the LUN for writing without it, or others have while they shared it: its clean lines do not
-    /// count, unless the target says that they do.
+    /// Whether this host has written to the LUN without it, or other hosts have while they shared
+    /// it: its clean lines are void then, unless the target reports what changed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub is_stale: bool,
-    /// The user promised that nobody else writes to the LUN.
+    /// The user promised that no other host writes to the LUN.
     #[serde(default, skip_serializing_if = "is_default")]
     pub is_exclusive: bool,
-    /// UUID of the store, where that is known: its place may hold another store by now.
+    /// UUID of the store, where that is known: another store may be at the place by now.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uuid: Option<Uuid>,
-    /// The tokens that store may have: one, or some where this host stopped in the middle. What has another one is
-    /// another copy of it. None where this host has given it none.
+    /// The tokens that the store may have: one, or several after an interrupted opening. A store
+    /// with another token is another copy of it. None where this host has given it none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tokens: Vec<u64>,
 }
@@ -69,7 +70,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// A LUN that a store is of.
+/// A LUN of a store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LunRecord {
     /// Its target name.
@@ -78,7 +79,7 @@ pub struct LunRecord {
     pub unit: String,
     /// Its serial number.
     pub serial: String,
-    /// The mark by which its target tells what others change.
+    /// The mark in which its target records changes by others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<MarkRecord>,
 }
@@ -90,7 +91,7 @@ impl LunRecord {
         Self { target, unit, serial, mark }
     }
 
-    /// Whether it is this LUN, by whatever target it is reached.
+    /// Whether it is this LUN, by whatever target name it is reached.
     pub fn is(&self, identity: &Identity) -> bool {
         (&self.unit, &self.serial) == (&identity.unit, &identity.serial)
     }
@@ -101,23 +102,25 @@ impl LunRecord {
 pub struct MarkRecord {
     id: Uuid,
     token: u64,
-    /// The token that it may have by now: it was on its way there.
+    /// A token that it may have by now: it was sent to the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     candidate: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default")]
     stage: MarkStage,
 }
 
-/// What a mark can say of its store. It is made with everything changed, and says something only once it was cleared.
+/// Whether a mark can report changes for its store. It is made with everything changed, and is of
+/// use only once it was cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MarkStage {
-    /// What it tells is what others changed.
+    /// It reports what others changed.
     #[default]
     Cleared,
-    /// Nothing, where it should: it stands for one that its target lost, or its store was used with it.
+    /// It reports nothing, though it should: it replaces a mark that its target lost, or its store
+    /// was used with it.
     Owing,
-    /// Nothing, as expected: no target has told of changes to this store before.
+    /// It reports nothing, as expected: no target has recorded changes for this store before.
     New,
 }
 
@@ -127,30 +130,30 @@ impl MarkRecord {
         Self { id: Uuid::from_bytes(id), token, candidate: None, stage: MarkStage::Cleared }
     }
 
-    /// The mark in this stage.
+    /// The mark with this stage.
     #[must_use]
     pub fn with_stage(self, stage: MarkStage) -> Self {
         Self { stage, ..self }
     }
 
-    /// What the mark can tell.
+    /// The stage of the mark.
     pub fn stage(&self) -> MarkStage {
         self.stage
     }
 
-    /// The same, which is given another token now.
+    /// The mark with another token on its way to the target.
     #[must_use]
     pub fn with_candidate(self, candidate: u64) -> Self {
         Self { candidate: Some(candidate), ..self }
     }
 
-    /// The same, whose candidate is its token now.
+    /// The mark with its candidate as its token.
     #[must_use]
     pub fn settled(self) -> Self {
         Self { token: self.newest(), candidate: None, ..self }
     }
 
-    /// The token that is on its way to the target, or was when nobody looked any more.
+    /// The token that is on its way to the target, or was when this host stopped.
     pub fn candidate(&self) -> Option<u64> {
         self.candidate
     }
@@ -160,19 +163,20 @@ impl MarkRecord {
         self.id.into_bytes()
     }
 
-    /// The token that it has, or is given.
+    /// The newest token: the candidate, or else the token.
     pub fn newest(&self) -> u64 {
         self.candidate.unwrap_or(self.token)
     }
 
-    /// Whether it is the mark that has this id and this token at its target.
+    /// Whether it is the mark with this id and token at its target.
     pub fn is(&self, id: &[u8; 16], token: u64) -> bool {
         self.id.as_bytes() == id && (self.token == token || self.candidate == Some(token))
     }
 }
 
 impl Record {
-    /// A record of the cache at `place`, on so many bytes, of the LUN `identity`, attached as `name`.
+    /// A record of the cache at `place`, on this many bytes, of the LUN `identity`, attached as
+    /// `name`.
     pub fn new(place: &Place, device_bytes: u64, identity: &Identity, name: &str) -> Self {
         Self {
             path: place.path.clone(),
@@ -192,17 +196,18 @@ impl Record {
         }
     }
 
-    /// Whether its store can have this token. One that has noted none was not used since stores have tokens.
+    /// Whether its store can have this token. A record without tokens is from before stores had
+    /// them.
     fn knows(&self, token: u64) -> bool {
         self.tokens.is_empty() || self.tokens.contains(&token)
     }
 
-    /// Whether it can be of the store that calls itself `uuid`.
+    /// Whether it can be a record of the store with this `uuid`.
     pub fn is_of_store(&self, uuid: Option<Uuid>) -> bool {
         !matches!((self.uuid, uuid), (Some(known), Some(found)) if known != found)
     }
 
-    /// Whether it is of one of these LUNs, by whatever target that is reached.
+    /// Whether it is of one of these LUNs, by whatever target name they are reached.
     pub fn is_of(&self, identities: &[Identity]) -> bool {
         let is_it = |identity: &Identity| (&self.unit, &self.serial) == (&identity.unit, &identity.serial);
         identities.iter().any(|identity| is_it(identity) || self.luns.iter().any(|lun| lun.is(identity)))
@@ -220,19 +225,19 @@ impl Record {
     }
 }
 
-/// How the names of files end that hold a mark whose store is gone: a [`LunRecord`].
+/// Extension of the files that hold a mark whose store is gone: a [`LunRecord`].
 const MARK_EXTENSION: &str = "mark";
 
 fn remove(file: &Path) -> Result<()> {
     record_file::remove(file).map_err(|error| Error::io(file.display(), &error))
 }
 
-/// The name of the file that is locked while something of a record is changed.
+/// Name of the file that is locked while a record is changed.
 const LOCK: &str = "lock";
 
-/// All of them. Several processes change records at once, also those of each other's stores: of attachments that share
-/// a LUN, each notes of the others that this host writes without them. So whatever is changed is read and written under
-/// one lock.
+/// All records. Several processes change records at once, also those of other processes' stores:
+/// attachments that share a LUN note in each other's records that this host writes without them. So
+/// every change is read and written under one lock.
 #[derive(Clone)]
 pub struct Caches {
     directory: PathBuf,
@@ -254,8 +259,8 @@ impl Caches {
         Ok(Self { directory })
     }
 
-    /// Waits until nobody else changes a record. What is done under it takes no longer than some writes of a small
-    /// file: who has it for longer was stopped, and is not waited for.
+    /// Waits until no other process changes a record. A change takes no longer than some writes of
+    /// a small file: a process that holds the lock for longer was stopped, and is not waited for.
     fn begin_change(&self) -> Result<Changing> {
         let path = self.directory.join(LOCK);
         let context = |error: &std::io::Error| Error::io(format!("cannot lock {}", path.display()), error);
@@ -272,7 +277,7 @@ impl Caches {
         Ok(Changing { _file: file })
     }
 
-    /// Notes a cache, durably: what is forgotten about it could be taken for fresh.
+    /// Notes a cache, durably: without its record it could be taken for a fresh one.
     ///
     /// # Errors
     /// When the record cannot be written.
@@ -287,28 +292,29 @@ impl Caches {
             .map_err(|error| Error::io(format!("cannot record {} in {}", record.place(), path.display()), &error))
     }
 
-    /// Forgets the cache or write log at `place`, if it is known. Its marks are released: they stay noted until their
-    /// targets forget them, too.
+    /// Removes the record of the cache or write log at `place`, if there is one. Its marks are
+    /// released: they stay noted until their targets have removed them, too.
     ///
     /// # Errors
-    /// When the record cannot be removed, or a mark not be noted.
+    /// When the record cannot be removed, or a mark cannot be noted.
     pub fn forget(&self, place: &Place) -> Result<()> {
         let luns = self.find(place)?.into_iter().flat_map(|record| record.luns).collect::<Vec<LunRecord>>();
         luns.iter().try_for_each(|lun| self.note_released(lun))?;
         remove(&self.file(place))
     }
 
-    /// Notes the mark of `lun` as one that no store has: its target is to forget it, unless a record names it by then.
+    /// Notes that no store has the mark of `lun`: its target is to remove it, unless a record names
+    /// it by then.
     ///
     /// # Errors
-    /// When that cannot be written.
+    /// When that note cannot be written.
     pub(crate) fn note_released(&self, lun: &LunRecord) -> Result<()> {
         let Some(mark) = &lun.mark else { return Ok(()) };
         let file = self.mark_file(mark);
         record_file::replace(&file, lun).map_err(|error| Error::io(file.display(), &error))
     }
 
-    /// Notes what became of a mark of the store at `place`, if that still has it.
+    /// Notes a new state of a mark of the store at `place`, if that still has it.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -321,8 +327,8 @@ impl Caches {
         self.write(&record)
     }
 
-    /// The mark `id` tells from now on what others change: the store at `place`, if that still has it, is closed, and
-    /// what it holds is what the LUN had when the mark was emptied.
+    /// Notes that the mark `id` reports changes from now on: the store at `place`, if that still
+    /// has the mark, is closed, and holds the LUN's content of when the mark was cleared.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -335,8 +341,8 @@ impl Caches {
         self.write(&Record { is_stale: false, ..record })
     }
 
-    /// This host is about to write to one of these LUNs without the stores at other places than `but`: their clean
-    /// lines do not count any more, unless the target knows better.
+    /// Notes that this host is about to write to one of these LUNs without the stores at other
+    /// places than `but`: their clean lines are void, unless the target reports what changed.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -359,7 +365,8 @@ impl Caches {
         Ok(marks.find(|mark| mark.id.as_bytes() == id))
     }
 
-    /// Notes that another store with `tokens` may come to `place` from now on: which one is there nobody knows.
+    /// Notes that another store with `tokens` may take `place` from now on; which of the two is
+    /// there is not known.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -370,7 +377,7 @@ impl Caches {
         self.write(&Record { uuid: None, ..record })
     }
 
-    /// Notes which store is at `place`, of those that may have come there.
+    /// Notes which store is at `place`, of those that may have taken it.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -380,8 +387,8 @@ impl Caches {
         self.write(&Record { uuid: store_at(place).map(|store| store.uuid), ..record })
     }
 
-    /// The store at `place`, which nobody else has open, is about to be opened with `tokens`: from then on it may have
-    /// these, or the one that it has now, wherever it is known.
+    /// Notes that the store at `place`, which no other process has open, is about to be opened with
+    /// `tokens`: from then on it may have these, or its present one, in every record of it.
     ///
     /// # Errors
     /// As [`check_is_last`](Self::check_is_last) and [`note`](Self::note).
@@ -395,7 +402,7 @@ impl Caches {
         Ok(())
     }
 
-    /// Nothing is written any more in the store at `place`: other tokens than the one it has are not its.
+    /// Notes that the store at `place` is closed: it has its present token and no other.
     ///
     /// # Errors
     /// As [`find`](Self::find) and [`note`](Self::note).
@@ -408,7 +415,8 @@ impl Caches {
         self.write(&Record { tokens: vec![found.token], ..record })
     }
 
-    /// Whether what is at `place` is the store that this host used there last, as far as it knows.
+    /// Whether the content of `place` is the store that this host used there last, as far as the
+    /// list shows.
     ///
     /// # Errors
     /// As [`find`](Self::find).
@@ -418,11 +426,11 @@ impl Caches {
         Ok(record.is_of_store(Some(found.uuid)) && record.knows(found.token))
     }
 
-    /// Refuses what is at `place` if it is another copy of a store than the one that this host used last, there or
-    /// elsewhere: what it says is clean, and what it says is dirty, was so once, or on another host.
+    /// Refuses the store at `place` if it is another copy of it than the one that this host used
+    /// last, there or elsewhere: its clean and dirty lines are out of date, or from another host.
     ///
     /// # Errors
-    /// `WouldLoseData`, saying how to go on; as [`find`](Self::find).
+    /// `WouldLoseData`, with advice; as [`find`](Self::find).
     pub(crate) fn check_is_last(&self, place: &Place) -> Result<()> {
         let Some(found) = store_at(place) else { return Ok(()) };
         let is_other = |record: &Record| record.uuid == Some(found.uuid) && !record.knows(found.token);
@@ -438,16 +446,16 @@ impl Caches {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// The marks of the LUN `identity` that no store has, or has any more.
+    /// The marks of the LUN `identity` that belong to no store any more.
     ///
     /// # Errors
-    /// When the folder cannot be read; a file that is none counts as none.
+    /// When the folder cannot be read; a malformed file is ignored.
     pub fn released_marks(&self, identity: &Identity) -> Result<Vec<MarkRecord>> {
         let texts = self.files(MARK_EXTENSION)?.into_iter().filter_map(|path| fs::read(path).ok());
         let luns = texts.filter_map(|text| serde_json::from_slice::<LunRecord>(&text).ok());
         let mut released: Vec<MarkRecord> = luns.filter(|lun| lun.is(identity)).filter_map(|lun| lun.mark).collect();
         if !released.is_empty() {
-            // A crash came between the record of a store and the end of the note.
+            // A crash came between the record of a store and the removal of the note.
             let owned: Vec<Uuid> = self
                 .stores()?
                 .into_iter()
@@ -460,7 +468,7 @@ impl Caches {
         Ok(released)
     }
 
-    /// A released mark is not at its target any more.
+    /// Notes that a released mark is removed at its target.
     ///
     /// # Errors
     /// When its file cannot be removed.
@@ -472,22 +480,22 @@ impl Caches {
         self.directory.join(mark.id.simple().to_string()).with_extension(MARK_EXTENSION)
     }
 
-    /// The files in the folder whose names end so.
+    /// The files in the folder with this extension.
     fn files(&self, extension: &str) -> Result<Vec<PathBuf>> {
         record_file::files_in(&self.directory, extension).map_err(|error| Error::io(self.directory.display(), &error))
     }
 
-    /// What is known of the cache or write log at `place`.
+    /// The record of the cache or write log at `place`.
     ///
     /// # Errors
-    /// When its record cannot be read; one that is none counts as nothing known.
+    /// When its record cannot be read; a malformed one counts as none.
     pub fn find(&self, place: &Place) -> Result<Option<Record>> {
         let file = self.file(place);
         let text = record_file::read(&file).map_err(|error| Error::io(file.display(), &error))?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
-    /// All caches that are known, by path. A record that cannot be read is passed over, with a word in the log.
+    /// All known caches, by path. A record that cannot be read is skipped, and logged.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -495,8 +503,8 @@ impl Caches {
         Ok(self.stores()?.into_iter().filter(|record| record.store == Store::Cache).collect())
     }
 
-    /// All caches and write logs that are known, by path. A record that cannot be read is passed over, with a word in
-    /// the log.
+    /// All known caches and write logs, by path. A record that cannot be read is skipped, and
+    /// logged.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -515,7 +523,7 @@ impl Caches {
         Ok(records)
     }
 
-    /// How many bytes the cache or log in this part of a file or block device takes, if it is known.
+    /// The length in bytes of the cache or log at this place, if it is known.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -523,16 +531,16 @@ impl Caches {
         Ok(self.stores()?.into_iter().find(|record| record.place() == *place).and_then(|record| record.length))
     }
 
-    /// Refuses these bytes of the file or block device of `place` when any of them are another store's, whether that is
-    /// in use or not.
+    /// Refuses these bytes of the file or block device of `place` when any of them belong to
+    /// another store, in use or not.
     ///
     /// # Errors
-    /// `InUse`, naming it, or its name when it is that cache itself by another one.
+    /// `InUse`, naming that store, or the other name of this one.
     pub(crate) fn check_apart(&self, place: &Place, range: ByteRange) -> Result<()> {
         for record in self.stores()? {
             let (other, what) = (record.place(), record.store.as_str());
             let is_in_the_way = other != *place && other.shares_file_with(place) && record.range().overlaps(&range);
-            // One that cannot be looked at may be there.
+            // A store that cannot be examined may exist.
             if !is_in_the_way || matches!(content_is_there(&other), Ok(false)) {
                 continue;
             }
@@ -652,7 +660,7 @@ mod tests {
                 assert!(error.to_string().contains(word), "{error}");
             }
         }
-        // The same cache by other names.
+        // Other names of the same cache.
         let names = ["hard", "soft"].map(|name| directory.path().join(name));
         fs::hard_link(&disk, &names[0]).unwrap();
         std::os::unix::fs::symlink(&disk, &names[1]).unwrap();
@@ -663,7 +671,7 @@ mod tests {
             let by_its_name = format!("{} --cache-offset 8KiB", disk.display());
             assert!(error.to_string().contains("(a link)") && error.to_string().ends_with(&by_its_name), "{error}");
         }
-        // What was wiped is nobody's any more.
+        // A store that was wiped protects no bytes any more.
         fs::write(&disk, vec![0; 64 << 10]).unwrap();
         assert!(check(0, 12288).is_ok());
         fs::remove_file(&disk).unwrap();

@@ -1,4 +1,5 @@
-//! The configuration of `forebay target serve`, from a file or from flags, with the secrets that it names.
+//! The configuration of `forebay target serve`, from a file or from flags, with the secrets that it
+//! names.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,24 +19,24 @@ use crate::lun_mask::MaskSpec;
 use crate::target_config::TargetConfig;
 use crate::target_file::{InitiatorTable, PortalGroupTable, TargetFile, TargetTable};
 
-/// A file that was read.
+/// A configuration file that was read.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Where to listen, if it says.
+    /// The portals, if the file names any.
     pub portals: Option<Vec<TargetPortal>>,
-    /// Where to serve metrics, if it says.
+    /// The address for metrics, if the file names one.
     pub metrics: Option<SocketAddr>,
-    /// How long sessions look at their sockets before they sleep, if it says.
+    /// How long sessions poll their sockets before they sleep, if the file sets it.
     pub busy_polling: Option<BusyPolling>,
-    /// What peers may hold.
+    /// The limits for peers.
     pub quota: Quota,
-    /// Who may ask for the targets; without accounts, everybody.
+    /// The accounts for discovery; without any, every initiator may ask for the targets.
     pub discovery: Vec<Credentials>,
     /// The targets.
     pub targets: Vec<TargetConfig>,
 }
 
-/// What the file at `path` says.
+/// Reads the file at `path`.
 ///
 /// # Errors
 /// When it cannot be read, or has an error, with the line.
@@ -111,7 +112,7 @@ impl InitiatorTable {
 }
 
 impl LimitsTable {
-    /// The bounds it asks for.
+    /// The limits that the file sets.
     fn quota(&self) -> Quota {
         let default = Quota::default();
         Quota {
@@ -137,10 +138,10 @@ impl LimitsTable {
     }
 }
 
-/// The accounts of a target: one, or none when everybody may log in.
+/// The accounts of a target: one, or none when every initiator may log in.
 ///
 /// # Errors
-/// When the secret is no good, or a user is there without one.
+/// When the secret is invalid, or a user has none.
 fn accounts(user: Option<String>, chap_file: Option<&Path>) -> Result<Vec<Credentials>> {
     match (user, chap_file) {
         (Some(name), Some(path)) => Ok(vec![Credentials { name, secret: read_secret(path)? }]),

@@ -1,4 +1,5 @@
-//! Whether a place holds a store, something else or nothing, from its first bytes, before it is opened.
+//! Whether a place holds a store, other content or nothing, by its first bytes, before it is
+//! opened.
 
 use std::fs;
 use std::io::{ErrorKind, Seek, SeekFrom};
@@ -11,19 +12,19 @@ use store::superblock::{self, StoreIdentity};
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
 
-/// No store is smaller: it begins and ends with a superblock.
+/// Smallest size of a store: it begins and ends with a superblock.
 pub(crate) const STORE_BYTES_MIN: u64 = 2 * SUPERBLOCK_BYTES as u64;
 
-/// Whether anything is at `place`.
+/// Whether `place` has any content.
 pub(crate) fn content_is_there(place: &Place) -> Result<bool> {
     Ok(matches!(content(place)?, Content::Something { .. }))
 }
 
-/// What is at a place.
+/// The content of a place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content {
     Nothing,
-    /// Bytes that are not zero. Those of a store say on how many bytes it was made.
+    /// Bytes that are not zero. For a store, with the size on which it was made.
     Something {
         made_with: Option<u64>,
     },
@@ -31,10 +32,10 @@ pub(crate) enum Content {
     Blank,
 }
 
-/// Looks at the first bytes, whoever has them open.
+/// Reads the first bytes, even if another process has the file open.
 ///
 /// # Errors
-/// `Usage` for an offset behind the end; whatever reading meets.
+/// `Usage` for an offset beyond the end; errors of reading.
 pub(crate) fn content(place: &Place) -> Result<Content> {
     let context = |error: &std::io::Error| Error::io(format!("the cache {place}"), error);
     let metadata = match fs::metadata(&place.path) {
@@ -58,7 +59,7 @@ pub(crate) fn content(place: &Place) -> Result<Content> {
     Ok(if is_blank { Content::Blank } else { Content::Something { made_with: superblock::device_bytes(&head) } })
 }
 
-/// Refuses a symbolic link to nothing, in whose place nothing can be made.
+/// Refuses a dangling symbolic link, in whose place nothing can be made.
 fn check_no_link(place: &Place) -> Result<()> {
     let Ok(target) = fs::read_link(&place.path) else { return Ok(()) };
     let message = format!(
@@ -68,12 +69,12 @@ fn check_no_link(place: &Place) -> Result<()> {
     Err(Error::new(Failure::NotFound, message))
 }
 
-/// Whether the file or block device of `place` has become smaller than the store in it, so that it cannot be opened: it
-/// has no room for two superblocks or, of a part, which cannot be opened but as a whole, before the end that the
-/// superblock or else `listed_bytes` says.
+/// Whether the file or block device of `place` is too small now for the store in it, so that it
+/// cannot be opened: it has no room for two superblocks or, for a part, ends before the store's
+/// end. That end is in the superblock, or else `listed_bytes`.
 ///
 /// # Errors
-/// Whatever reading meets.
+/// Errors of reading.
 pub fn is_cut_off(place: &Place, listed_bytes: Option<u64>) -> Result<bool> {
     let context = |error: std::io::Error| Error::io(place, &error);
     let (offset, end) = (place.offset.unwrap_or(0), end_of(&place.path).map_err(context)?);
@@ -85,7 +86,8 @@ pub fn is_cut_off(place: &Place, listed_bytes: Option<u64>) -> Result<bool> {
     Ok(place.offset.is_some() && offset.saturating_add(length) > end)
 }
 
-/// Whether what is at `place` ends before the store does that was made there, as its first superblock says.
+/// Whether the content of `place` ends before the end of the store that its first superblock
+/// describes.
 pub(crate) fn ends_early(place: &Place) -> bool {
     let start = place.offset.unwrap_or(0);
     let Ok(end) = end_of(&place.path) else { return false };
@@ -95,26 +97,26 @@ pub(crate) fn ends_early(place: &Place) -> bool {
     }
 }
 
-/// Bytes of the file or block device at `path`.
+/// Size of the file or block device at `path`.
 pub(crate) fn end_of(path: &Path) -> std::io::Result<u64> {
     fs::File::open(path)?.seek(SeekFrom::End(0))
 }
 
-/// What would be the first superblock of a store at `offset`.
+/// The bytes at `offset` where a store has its first superblock.
 pub(crate) fn head_at(path: &Path, offset: u64) -> std::io::Result<[u8; SUPERBLOCK_BYTES]> {
     let mut head = [0; SUPERBLOCK_BYTES];
     fs::File::open(path)?.read_exact_at(&mut head, offset)?;
     Ok(head)
 }
 
-/// Who the store at `place` is; `None` where there is none, or it cannot be read. Its first superblock says it, which
-/// has each token no later than the last one; where that one is damaged, the last one does, unless nobody knows where
-/// that is: of a part.
+/// The identity of the store at `place`; `None` where there is none, or it cannot be read. The
+/// first superblock has it, which gets each token no later than the last one. If that is damaged,
+/// the last superblock has it, whose position is not known for a part.
 pub(crate) fn store_at(place: &Place) -> Option<StoreIdentity> {
     store_of(place, None)
 }
 
-/// [`store_at`], where somebody may know how many bytes a store takes that is a part of its file or block device.
+/// [`store_at`] for a part of a file or block device, whose length may be listed.
 pub(crate) fn store_of(place: &Place, listed_bytes: Option<u64>) -> Option<StoreIdentity> {
     let (path, start) = (&place.path, place.offset.unwrap_or(0));
     let identity_at = |copy: u64| superblock::identity(&head_at(path, start.checked_add(copy)?).ok()?, copy);
@@ -127,7 +129,7 @@ pub(crate) fn store_of(place: &Place, listed_bytes: Option<u64>) -> Option<Store
     })
 }
 
-/// [`store_at`], by what does not change while the store lives.
+/// The part of [`store_at`] that does not change while the store lives.
 pub fn uuid_at(place: &Place) -> Option<uuid::Uuid> {
     store_at(place).map(|store| store.uuid)
 }

@@ -1,12 +1,13 @@
 //! The control socket that every long-running forebay process answers on.
 //!
-//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of `{"progress": ...}`
-//! lines and then one `{"ok": ...}` or `{"error": {"failure": ..., "message": ...}}`. The socket lies in the run-time
-//! directory, which only its owner can enter, so whoever can connect may command.
+//! One JSON object a line. The caller sends one [`Request`]; the process answers with any number of
+//! `{"progress": ...}` lines and then one `{"ok": ...}` or `{"error": {"failure": ..., "message":
+//! ...}}`. The socket lies in the run-time directory, which only its owner can enter, so every
+//! process that can connect may command.
 //!
-//! Neither side waits for ever for the other. A caller who says nothing, or reads nothing, is hung up on after a
-//! moment, and at once when the process ends. A process says `{"progress": null}` as long as it works on an answer; one
-//! that is silent for longer is taken for one that stands still.
+//! Neither side waits for ever for the other. A caller that sends or reads nothing is disconnected
+//! after a moment, and at once when the process ends. A process sends `{"progress": null}` while it
+//! works on an answer; one that is silent for longer is considered stuck.
 
 use std::fs::Permissions;
 use std::future::Future;
@@ -32,26 +33,26 @@ use crate::limits::{
 };
 use crate::status::{Answer, Report};
 
-/// What a caller asks for.
+/// A caller's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The state of everything in this process.
+    /// The status of the process.
     Status,
-    /// Write back everything dirty.
+    /// Write back all dirty data.
     Clean,
     /// Change a setting while it runs.
     Set {
-        /// Which, like `cache.mode`.
+        /// Its key, like `cache.mode`.
         key: String,
         /// Its new value.
         value: String,
     },
     /// Read the configuration file again.
     Reload,
-    /// Stop; write everything dirty back first, unless told otherwise.
+    /// Stop; write all dirty data back first, unless `keep_dirty`.
     Detach {
-        /// Leave dirty data, durably, in the cache.
+        /// Keep dirty data, durably, in the cache.
         keep_dirty: bool,
         /// Remove the cache once it is clean.
         #[serde(default)]
@@ -59,10 +60,10 @@ pub enum Request {
     },
 }
 
-/// Where a handler reports its progress.
+/// The channel on which a handler reports its progress.
 pub type Progress = mpsc::UnboundedSender<Report>;
 
-/// One line of what a process answers. Who reads takes reports and answers as they are.
+/// One line of a process's answer. The reader takes reports and answers as raw JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line<R, A> {
@@ -70,17 +71,17 @@ enum Line<R, A> {
     Progress(R),
     /// The answer.
     Ok(Box<A>),
-    /// Why there is none.
+    /// The error, in place of an answer.
     Error(Refusal),
 }
 
-/// The form in which a process writes it.
+/// A line as a process writes it.
 type Said = Line<Option<Report>, Answer>;
 
-/// The form in which a caller reads it.
+/// A line as a caller reads it.
 type Heard = Line<Value, Value>;
 
-/// An error as it is passed on.
+/// An error on the wire.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
     #[serde(deserialize_with = "known_failure")]
@@ -88,7 +89,7 @@ struct Refusal {
     message: String,
 }
 
-/// A kind of failure; one that only a newer process knows is any.
+/// A failure kind; an unknown kind of a newer process is read as `Other`.
 fn known_failure<'de, D: Deserializer<'de>>(said: D) -> std::result::Result<Failure, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(said)?).unwrap_or(Failure::Other))
 }
@@ -99,20 +100,20 @@ impl From<Refusal> for Error {
     }
 }
 
-/// What answers requests.
+/// The handler of requests.
 pub trait Handler: 'static {
-    /// Answers one request; what it sends to `progress` reaches the caller before the answer.
+    /// Answers one request; reports sent to `progress` reach the caller before the answer.
     fn handle(&self, request: Request, progress: Progress) -> impl Future<Output = Result<Answer>>;
 }
 
-/// A bound control socket. The socket file goes with it.
+/// A bound control socket. Its file is removed with it.
 pub struct ControlServer {
     listener: UnixListener,
     path: PathBuf,
 }
 
 impl ControlServer {
-    /// Binds `path`. A socket file that nobody listens on any more is replaced.
+    /// Binds `path`. A socket file without a listener is replaced.
     ///
     /// # Errors
     /// `InUse` when a living process answers there.
@@ -131,8 +132,8 @@ impl ControlServer {
         }
         let listener = UnixListener::bind(path)
             .and_then(|listener| {
-                // Until the run-time directory was looked at more closely, the mode of the socket alone keeps others
-                // away.
+                // Until the run-time directory is made private, only the mode of the socket
+                // excludes others.
                 std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
                 Ok(listener)
             })
@@ -140,7 +141,7 @@ impl ControlServer {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Answers callers with `handler` until `stop`, and then those who have asked for something.
+    /// Answers callers with `handler` until `stop`, and after that those that have sent a request.
     pub async fn serve(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
         let (mut asking, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
         tokio::pin!(stop);
@@ -172,7 +173,7 @@ impl ControlServer {
 /// `sun_path` of unix(7), without the zero behind it.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// The one that a user cannot make sense of is a path that is longer than an address of a socket can be.
+/// The one error that a user may not understand is a path that is longer than a socket address.
 fn cannot_listen(path: &Path, error: &std::io::Error) -> Error {
     let words = format!("cannot listen on {}", path.display());
     match error.kind() {
@@ -189,12 +190,12 @@ fn cannot_listen(path: &Path, error: &std::io::Error) -> Error {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        // Nothing can be done about a file that is gone or cannot be removed; the next bind replaces it.
+        // A file that is gone or cannot be removed does no harm; the next bind replaces it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A caller and the line that he sent; `None` for one who sends none in time.
+/// A caller and its request line; `None` for one that sends none in time.
 async fn receive_request(mut stream: UnixStream) -> Option<(UnixStream, String)> {
     let mut line = String::new();
     {
@@ -206,21 +207,21 @@ async fn receive_request(mut stream: UnixStream) -> Option<(UnixStream, String)>
 }
 
 async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Handler>) {
-    // Of a process that stood still, a caller was told that it does not answer: it must not do then, much later, what
-    // nobody expects any more.
+    // If this process stood still, the caller was given the error that it does not answer, and has
+    // gone: the request must not be carried out much later.
     if has_hung_up(&stream) {
         return;
     }
     let (progress, mut reports) = mpsc::unbounded_channel();
     let request = parse_request(&line);
-    // A caller who hangs up stops a cleaning that it asked for. What changes the process, or ends it, is never left
-    // half done.
+    // A caller that disconnects stops a cleaning that it asked for. A change of the process, or its
+    // end, is never left half done.
     let ends_with_caller = matches!(request, Ok(Request::Clean));
     let mut is_heard = true;
     let answer = async { handler.handle(request?, progress).await };
     tokio::pin!(answer);
     let mut signs = tokio::time::interval(CONTROL_SIGN_OF_LIFE_INTERVAL);
-    // The first one comes at once.
+    // The first tick comes at once.
     signs.tick().await;
     let result = loop {
         let report = tokio::select! {
@@ -236,7 +237,7 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
             is_heard = false;
         }
     };
-    // What was reported in the same breath as the answer.
+    // Reports that were sent together with the answer.
     while let Ok(report) = reports.try_recv() {
         if !is_heard || write_line(&mut stream, &Said::Progress(Some(report))).await.is_err() {
             return;
@@ -246,18 +247,19 @@ async fn answer_caller(mut stream: UnixStream, line: String, handler: Rc<impl Ha
         Ok(answer) => Said::Ok(Box::new(answer)),
         Err(error) => Said::Error(Refusal { failure: error.failure(), message: error.to_string() }),
     };
-    // Sending fails when the caller has hung up.
+    // Sending fails when the caller has disconnected.
     let _ = write_line(&mut stream, &line).await;
 }
 
-/// Whether a caller is gone; one who only has no more to say is not.
+/// Whether a caller has disconnected; one that only closed its sending side has not.
 fn has_hung_up(stream: &UnixStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(poll(&mut polled, Some(&now)), Ok(1..)) && polled[0].revents().contains(PollFlags::HUP)
 }
 
-/// The request on a line. Fields it does not have are refused, which serde does not do for variants without fields.
+/// Parses a request line. Unknown fields are refused, which serde does not do for variants without
+/// fields.
 fn parse_request(line: &str) -> Result<Request> {
     let refused = |why: &dyn std::fmt::Display| Error::new(Failure::Usage, format!("this is no request: {why}"));
     let said: Value = serde_json::from_str(line).map_err(|error| refused(&error))?;
@@ -268,15 +270,16 @@ fn parse_request(line: &str) -> Result<Request> {
     Ok(request)
 }
 
-/// A reader who takes nothing for too long is given up.
+/// Writes a line; a reader that takes nothing for too long gets an error.
 async fn write_line(writer: &mut (impl AsyncWriteExt + Unpin), said: &impl Serialize) -> std::io::Result<()> {
     let mut line = serde_json::to_value(said)?.to_string();
     line.push('\n');
     tokio::time::timeout(CONTROL_TRANSFER_TIME_MAX, writer.write_all(line.as_bytes())).await?
 }
 
-/// Whether a process listens at `path`. One that was just killed may still hold its sockets while it ends: it hangs up
-/// without an answer, where a living one answers, or at least stays.
+/// Whether a process listens at `path`. A process that was just killed may still hold its sockets
+/// while it ends: it disconnects without an answer, where a living one answers, or at least stays
+/// connected.
 fn is_alive(path: &Path) -> bool {
     let deadline = Instant::now() + ENDING_TIME_MAX;
     while Instant::now() < deadline {
@@ -288,19 +291,19 @@ fn is_alive(path: &Path) -> bool {
         match asked {
             Ok(0) => {}
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
-            // An answer, or silence: it is busy, or not serving yet.
+            // An answer, or silence: the process is busy, or not serving yet.
             Ok(_) | Err(_) => return true,
         }
     }
     true
 }
 
-/// Sends `request` to the process behind `path` and returns its answer. Work that takes long is waited for as long as
-/// the process gives signs of life.
+/// Sends `request` to the process behind `path` and returns its answer. Long work is waited for
+/// while the process shows signs of life.
 ///
 /// # Errors
-/// `NotFound` when nothing runs there, `Unreachable` when what runs there ends without an answer, or stands still; the
-/// process's own error otherwise.
+/// `NotFound` when no process listens there, `Unreachable` when it ends without an answer, or is
+/// stuck; the process's own error otherwise.
 pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Report)) -> Result<Value> {
     call_within(path, request, CONTROL_SILENCE_MAX, on_progress).await.map_err(|failed| match failed {
         NoAnswer::Silent { error, .. } | NoAnswer::Other(error) => error,
@@ -312,18 +315,18 @@ pub async fn call(path: &Path, request: &Request, on_progress: impl FnMut(&Repor
 pub enum Presence {
     /// It answered with its status.
     Answers(Value),
-    /// Somebody listens who does not answer: the process, if it is known, and what to say of it.
+    /// A process listens and does not answer.
     Silent {
         /// Its process id, where that is known.
         pid: Option<u32>,
         /// The error, in words.
         error: Error,
     },
-    /// Nothing runs there, or what did is ending.
+    /// No process runs there, or it is ending.
     Absent,
 }
 
-/// The status of what runs behind `path`, if anything does.
+/// The status of the process behind `path`, if one runs.
 ///
 /// # Errors
 /// The process's own.
@@ -338,7 +341,7 @@ pub async fn look(path: &Path) -> Result<Presence> {
     }
 }
 
-/// The error, in place of an answer.
+/// Why there is no answer.
 enum NoAnswer {
     /// The process accepts connections and does not answer.
     Silent {
@@ -391,7 +394,8 @@ async fn call_within(
             return Err(ended());
         }
         match serde_json::from_str(&line).map_err(|error| hung_up(&error))? {
-            // Without anything to report, it is a sign of life; so is what only a newer one could read.
+            // Without a report it is a sign of life, like a report that only a newer caller could
+            // read.
             Heard::Progress(said) => {
                 Option::<Report>::deserialize(said).ok().flatten().iter().for_each(&mut on_progress)
             }
@@ -401,7 +405,7 @@ async fn call_within(
     }
 }
 
-/// Ends when a process that says nothing is to be given up: a stopped one soon, since nothing comes of waiting for it.
+/// Ends when a silent process is to be given up: a stopped one soon, since waiting would not help.
 async fn standstill(pid: Option<u32>, silence_max: Duration) {
     let deadline = tokio::time::Instant::now() + silence_max;
     while tokio::time::Instant::now() < deadline {
@@ -427,7 +431,7 @@ fn silent(name: &str, pid: Option<u32>, silence_max: Duration) -> NoAnswer {
 /// Whether a signal or a debugger has stopped a process (proc(5), field 3 of `stat`).
 fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything but ends with the last parenthesis.
+    // The name before it may contain anything, but ends with the last parenthesis.
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
@@ -481,7 +485,7 @@ mod tests {
         .await;
     }
 
-    /// As who stops what another one is stopping.
+    /// The case of a caller that stops a process which another caller is stopping.
     #[tokio::test]
     async fn who_asks_what_ends_meanwhile_is_told_that_it_ends() {
         let directory = tempfile::tempdir().unwrap();
@@ -503,7 +507,7 @@ mod tests {
         }
     }
 
-    /// Takes many steps for everything.
+    /// A handler that takes many steps for every request.
     #[derive(Default)]
     struct Slow {
         steps: std::cell::Cell<usize>,
@@ -514,7 +518,7 @@ mod tests {
     impl Handler for Slow {
         async fn handle(&self, _: Request, progress: Progress) -> Result<Answer> {
             for step in 0..SLOW_STEPS {
-                // Whoever listens.
+                // Sent whether or not a caller reads it.
                 let _ = progress.send(step_of(step as u64));
                 self.steps.set(step + 1);
                 tokio::task::yield_now().await;
@@ -540,13 +544,14 @@ mod tests {
                 let mut first = [0];
                 stream.read_exact(&mut first).await.unwrap();
             };
-            // It returns when the caller is done with.
+            // It returns when the caller's request is finished.
             server.serve(Rc::clone(&handler) as Rc<_>, hang_up).await;
             assert_eq!(handler.steps.get() == SLOW_STEPS, is_finished, "{request:?}: {} steps", handler.steps.get());
         }
     }
 
-    /// Works on everything for longer than a caller waits for a sign of life, in virtual time.
+    /// A handler that works on every request for longer than a caller waits for a sign of life, in
+    /// virtual time.
     struct Thorough;
 
     impl Handler for Thorough {
@@ -569,7 +574,7 @@ mod tests {
             answered = call(&path, &request, |report| panic!("{report:?} is no report")) => answered,
         };
         assert!(answered.is_ok(), "{answered:?}");
-        // Its callers wait in its socket's queue.
+        // Its callers wait in the queue of its socket.
         let error = call(&path, &Request::Status, |_| {}).await.unwrap_err();
         assert_eq!(error.failure(), Failure::Unreachable);
         assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
@@ -623,7 +628,7 @@ mod tests {
         }
     }
 
-    /// Answers nobody, and counts who asks.
+    /// A handler that never answers, and counts its requests.
     #[derive(Default)]
     struct Mute {
         asked: std::cell::Cell<usize>,
@@ -636,7 +641,7 @@ mod tests {
         }
     }
 
-    /// However many of them come at once, and however many were there before.
+    /// Whatever the number that come at once, and that were there before.
     #[tokio::test(start_paused = true)]
     async fn sixty_four_wait_for_an_answer_and_the_others_to_be_heard() {
         let directory = tempfile::tempdir().unwrap();
@@ -679,7 +684,7 @@ mod tests {
         .await;
     }
 
-    /// What is read of a line ends at 4 MiB: one that goes on is no request any more.
+    /// A line is read up to 4 MiB: a longer one is no request.
     #[tokio::test]
     async fn a_line_has_so_many_bytes_and_no_more() {
         const BYTES: usize = 4 << 20;
@@ -688,7 +693,7 @@ mod tests {
                 let mut stream = UnixStream::connect(path).await.unwrap();
                 let (begin, end) = ("{\"command\":\"status\"", "}\n");
                 let line = format!("{begin}{}{end}", " ".repeat(bytes + 1 - begin.len() - end.len()));
-                // What it does not read it does not wait for.
+                // The server does not read the rest, and does not wait for it.
                 drop(stream.write_all(line.as_bytes()).await);
                 let mut answer = Vec::new();
                 drop(stream.read_to_end(&mut answer).await);
@@ -700,7 +705,8 @@ mod tests {
         .await;
     }
 
-    /// A killed process closes its sockets one by one: whoever saw the first close finds the control socket still open.
+    /// A killed process closes its sockets one by one: an observer of the first close finds the
+    /// control socket still open.
     #[test]
     fn the_socket_of_a_dying_process_is_waited_for() {
         let directory = tempfile::tempdir().unwrap();
@@ -716,7 +722,7 @@ mod tests {
         assert!(bound.is_ok(), "{bound:?}");
     }
 
-    /// Its callers wait in its socket's queue and are reset, or it accepts them and ends.
+    /// Its callers wait in the queue of its socket and are reset, or it accepts them and ends.
     #[tokio::test]
     async fn a_process_that_ends_without_an_answer_is_unreachable() {
         let directory = tempfile::tempdir().unwrap();
@@ -724,7 +730,7 @@ mod tests {
         for accepts in [false, true] {
             let ending = UnixListener::bind(&path).unwrap();
             let end = async move {
-                // Until the caller waits in the queue.
+                // Until the caller is in the queue.
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
                 if accepts {
                     drop(ending.accept().await);

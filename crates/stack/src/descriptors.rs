@@ -1,10 +1,11 @@
-//! How many files and connections this process may have open.
+//! The limit on open files and connections of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits::{METRICS_CONNECTIONS_MAX, TARGET_DESCRIPTORS, UNIT_DESCRIPTORS};
 
-/// Raises the soft limit to what so many connections and logical units need, as far as the hard limit lets it.
+/// Raises the soft limit to what this many connections and logical units need, as far as the hard
+/// limit allows.
 pub(crate) fn allow(connections: u64, units: u64) {
     let needed = connections
         .saturating_add(units.saturating_mul(UNIT_DESCRIPTORS))
@@ -12,7 +13,7 @@ pub(crate) fn allow(connections: u64, units: u64) {
     let limit = getrlimit(Resource::Nofile);
     let raised = raised(&limit, needed);
     if let Some(current) = raised {
-        // What cannot be raised stays as it is, and is said below.
+        // A limit that cannot be raised stays, and is reported below.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), maximum: limit.maximum });
     }
     if let Some(current) = getrlimit(Resource::Nofile).current.filter(|&current| current < needed) {
@@ -23,7 +24,7 @@ pub(crate) fn allow(connections: u64, units: u64) {
     }
 }
 
-/// The soft limit to set, if it is to be another one.
+/// The new soft limit; `None` if it need not change.
 fn raised(limit: &Rlimit, needed: u64) -> Option<u64> {
     let possible = limit.maximum.map_or(needed, |maximum| needed.min(maximum));
     limit.current.filter(|&current| current < possible).map(|_| possible)

@@ -1,9 +1,9 @@
-//! The name of a block device that stays with it, whatever node it lies behind today.
+//! The name of a block device that stays with it, whatever its node is called.
 //!
-//! `/dev/sdb` is another disk after the next start. What the kernel knows of the device itself is asked in this order,
-//! and the first answer is the name:
+//! `/dev/sdb` may be another disk after the next start. The kernel's properties of the device
+//! itself are read in this order, and the first that exists is the name:
 //!
-//! | device | asked | name |
+//! | device | read | name |
 //! |---|---|---|
 //! | loop device | `loop/backing_file`, `loop/offset` in sysfs | `loop-FILE`, with `@OFFSET` where it is not zero |
 //! | device mapper | `dm/uuid` | `dm-UUID` |
@@ -13,14 +13,15 @@
 //! | disk without one | `serial`, `device/serial` | `serial-SERIAL` |
 //! | MD array | `md/uuid` | `md-UUID` |
 //! | any | the first link in `/dev/disk/by-id` | `id-LINK` |
-//! | none of these | its number and the path it was given by | `path-MAJOR:MINOR-PATH` |
+//! | none of these | its number and the path that the user gave | `path-MAJOR:MINOR-PATH` |
 //!
-//! The last is no name of the device: it is a promise of whoever wrote the path. A warning says so.
+//! The last is no name of the device: only the user can keep such a path stable. A warning is
+//! logged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the system tells of its devices.
+/// The places where the system describes its devices.
 #[derive(Clone, Debug)]
 struct System {
     /// `/sys/dev/block`.
@@ -93,14 +94,14 @@ fn disk_name(device: &Path) -> Option<String> {
     kinds.iter().find_map(|(file, kind)| attribute(&device.join(file)).map(|value| format!("{kind}-{value}")))
 }
 
-/// What a file in sysfs says, if anything.
+/// The content of a file in sysfs, if it exists.
 fn attribute(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The name as that of a file: everything but letters, digits, `-`, `_`, `.`, `:` and `@` as `%` and two hexadecimal
-/// digits, so that no two names are one file.
+/// The name as a file name: every character but letters, digits, `-`, `_`, `.`, `:` and `@` becomes
+/// `%` and two hexadecimal digits, so that different names are different files.
 pub(crate) fn to_file_name(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
     let encode = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") };

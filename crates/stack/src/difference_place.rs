@@ -1,5 +1,4 @@
-//! Where the difference from a shared base lies, and how it is made and opened. It is found and made as a cache is (see
-//! `store_file`).
+//! The place of the difference from a shared base, made and opened like a cache (see `store_file`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,21 +17,21 @@ use crate::settings::Settings;
 use crate::status::stores::DifferenceStatus;
 use crate::store_file::open_or_make;
 
-/// The difference of an attachment, as asked for.
+/// The difference of an attachment, as configured.
 #[derive(Clone, Debug)]
 pub struct DifferenceConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
-    /// Size of a difference that is made.
+    /// Size of a new difference.
     pub size_bytes: Option<u64>,
-    /// Bytes copied at once, of a difference that is made; `None` for the usual.
+    /// Bytes copied at once by a new difference; `None` for the default.
     pub chunk_bytes: Option<u32>,
-    /// Which generation of its content the LUN has; `None` to take a difference as it is.
+    /// The generation of the LUN's content; `None` to take a difference as it is.
     pub generation: Option<u64>,
 }
 
 impl DifferenceConfig {
-    /// The difference that `settings` ask for, if they do.
+    /// The difference that `settings` ask for, if any.
     pub fn of(settings: &Settings) -> Option<Self> {
         let chunk_bytes = settings.number("difference.chunk");
         Some(Self {
@@ -46,17 +45,19 @@ impl DifferenceConfig {
     /// The place of the difference from the LUN `identity`.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist.
+    /// When the directory of its path does not exist.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
         check_keeps(&self.path)?;
         let in_directory = || self.path.join(format!("{}.difference", file_stem(identity)));
         Place::new(&if self.path.is_dir() { in_directory() } else { self.path.clone() }, None)
     }
 
-    /// Opens the difference at `place` from `base`, made first if there is none. `base` is never written.
+    /// Opens the difference at `place` from `base`, and makes it first if there is none. `base` is
+    /// never written.
     ///
     /// # Errors
-    /// A difference of another LUN or generation, something that is none, one in use, no room.
+    /// A difference of another LUN or generation, content that is no difference, one in use, no
+    /// room.
     pub async fn open(&self, place: &Place, caches: &Caches, base: SharedDevice) -> Result<Arc<Difference>> {
         let base: SharedDevice = Arc::new(ReadOnlyLayer::new(base));
         let usual = DifferenceOptions::new(Uuid::new_v4());

@@ -1,4 +1,4 @@
-//! Errors as a person meets them: what happened, to what, and what to do; plus the exit code that scripts match.
+//! Errors for users: what happened, to what, and what to do; plus the exit code that scripts match.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use block::ErrorKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failure {
-    /// Something failed that has no code of its own.
+    /// A failure without a code of its own.
     Other,
     /// The command line or a configuration file is wrong.
     Usage,
@@ -18,9 +18,9 @@ pub enum Failure {
     AccessDenied,
     /// The target, the LUN, the file or the name does not exist.
     NotFound,
-    /// Somebody else is using it.
+    /// Another process is using it.
     InUse,
-    /// What is there is not what should be there: another LUN's cache, another version, damage.
+    /// The content is not the expected one: another LUN's cache, another version, damage.
     Mismatch,
     /// No room is left.
     NoSpace,
@@ -71,34 +71,34 @@ impl Failure {
     }
 }
 
-/// An error on its way to a person.
+/// An error with a message for users.
 #[derive(Clone, Debug)]
 pub struct Error {
     failure: Failure,
     message: String,
 }
 
-/// What most functions here return.
+/// The result of most functions here.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error that says `message`, one line.
+    /// An error with `message`, one line.
     pub fn new(failure: Failure, message: impl Into<String>) -> Self {
         Self { failure, message: message.into() }
     }
 
-    /// What scripts match.
+    /// The failure kind, which scripts match.
     pub fn failure(&self) -> Failure {
         self.failure
     }
 
-    /// Puts what was being done in front of the message.
+    /// Adds what was being done before the message.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
         Self { message: format!("{context}: {}", self.message), ..self }
     }
 
-    /// Puts what else to do behind the message.
+    /// Adds further advice after the message.
     #[must_use]
     pub fn advise(self, advice: impl fmt::Display) -> Self {
         Self { message: format!("{}{advice}", self.message), ..self }
@@ -134,7 +134,7 @@ impl From<block::Error> for Error {
     fn from(error: block::Error) -> Self {
         let failure = match error.kind() {
             ErrorKind::NoSpace => Failure::NoSpace,
-            // What is not known is so because the link or the target went away on the way.
+            // An outcome is unknown because the link or the target went away meanwhile.
             ErrorKind::Gone | ErrorKind::NoAccess | ErrorKind::TimedOut | ErrorKind::OutcomeUnknown => {
                 Failure::Unreachable
             }
@@ -148,7 +148,7 @@ impl From<block::Error> for Error {
         let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
             let cause_text = cause.to_string();
-            // Some contexts quote their source already.
+            // Some contexts already quote their source.
             if !message.contains(&cause_text) {
                 message.push_str(&format!(": {cause_text}"));
             }

@@ -1,8 +1,8 @@
-//! What else may be on a file or block device in which a store is to be made: file systems, partition tables, members
-//! of arrays and pools.
+//! Other content of a file or block device in which a store is to be made: file systems, partition
+//! tables, members of arrays and pools.
 //!
-//! Many of them leave the first bytes zero, or lie around a free part of theirs, so that a place that looks blank does
-//! not say that nothing is lost.
+//! Many of them leave their first bytes zero, or surround a free part, so a place that looks blank
+//! may still hold data.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ use crate::content::{end_of, head_at};
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
 
-/// What is known by some bytes at a fixed place: those of libblkid that are met on disks of hosts.
+/// Signatures at fixed offsets: those of libblkid that are found on disks of hosts.
 const SIGNATURES: [(&str, u64, &[u8]); 24] = [
     ("a GPT partition table", 512, b"EFI PART"),
     ("an LVM physical volume", 512, b"LABELONE"),
@@ -52,11 +52,12 @@ const MD_MAGIC: &[u8] = b"\xfc\x4e\x2b\xa9";
 const ZFS_UBERBLOCKS: Range<u64> = 128 << 10..256 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
-/// Refuses to make a store, called `what`, at `place` where its file or block device is something else as a whole. What
-/// lies within a store, one of `caches` or one that begins with the device, is that one's own.
+/// Refuses to make a store, called `what`, at `place` where its file or block device as a whole is
+/// something else. Bytes within a store, one of `caches` or one at the device's beginning, belong
+/// to that store.
 ///
 /// # Errors
-/// `WouldLoseData`, with what it is; whatever reading meets.
+/// `WouldLoseData`, with what was found; errors of reading.
 pub(crate) fn check(what: &str, place: &Place, caches: &Caches) -> Result<()> {
     let context = |error: io::Error| Error::io(place.path.display(), &error);
     if superblock::device_bytes(&head_at(&place.path, 0).map_err(context)?).is_some() {
@@ -80,7 +81,7 @@ pub(crate) fn check(what: &str, place: &Place, caches: &Caches) -> Result<()> {
     Err(Error::new(Failure::WouldLoseData, message))
 }
 
-/// What the file or block device of `place` is, as bytes outside `stores` say.
+/// What the file or block device of `place` is, by bytes outside `stores`.
 fn found_in(place: &Place, stores: &[Range<u64>]) -> io::Result<Option<&'static str>> {
     let end = end_of(&place.path)?;
     let file = File::open(&place.path)?;
@@ -140,7 +141,7 @@ mod tests {
         Caches::open(&Paths::new(directory.join("run"), directory.join("state")).unwrap()).unwrap()
     }
 
-    /// What is said of a disk that has `bytes` at `offset` and nothing else.
+    /// The result of the check for a disk with `bytes` at `offset` and zeroes elsewhere.
     fn checked(offset: u64, bytes: &[u8]) -> Result<()> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");

@@ -1,33 +1,35 @@
-//! Whether what a store of this host holds is still what its LUN has, after a time in which nobody looked on.
+//! Whether the content of a store of this host is still that of its LUN, after a time in which it
+//! was not open.
 //!
 //! | the target | clean lines | dirty data |
 //! |---|---|---|
-//! | knows our mark | go where others changed something | refused where others changed something, unless told to overwrite |
-//! | tells of changes and does not know our mark, which it should | go | refused: others may have written there |
-//! | cannot tell | go, unless the user promised that nobody else writes, and nobody of this host did | stays |
+//! | has our mark | dropped where others changed data | refused where others changed data, unless told to overwrite |
+//! | records changes and lacks our mark, which it should have | dropped | refused: others may have written there |
+//! | records no changes | dropped; kept if exclusive use was promised and this host wrote nothing without it | kept |
 //!
-//! The targets of several paths to one LUN need not know of each other: each is asked, and what any of them tells
-//! counts.
+//! The targets of several paths to one LUN need not know of each other: each is asked, and a change
+//! that any of them reports counts.
 //!
-//! Here is what is asked of the target, and what this host remembers for it: the mark of each LUN with its token, in
-//! the list of stores ([`caches`](crate::caches)). The protocol: `docs/protocol/change-marks.md`.
+//! This module asks the target, and keeps what this host remembers of it: the mark of each LUN with
+//! its token, in the list of stores ([`caches`](crate::caches)). The protocol:
+//! `docs/protocol/change-marks.md`.
 //!
 //! ```text
 //! assess: remember a candidate token, TAKE, report   ->   open the store, which drops durably   ->   commit: CLEAR, and again (`clearing`)
 //!                                                                          while it is used, and at its end: another token (`held_marks`)
 //! ```
-//! Where several hosts share the LUN, callbacks tell of changes while the store is used, and its mark only between an
-//! end in order and the next beginning. So it is not emptied at an attach: what the store keeps is registered instead
-//! (`registering`), and this host notes that the mark tells nothing, until it was emptied at the end and the store is
-//! closed (`held_marks`):
+//! Where several hosts share the LUN, callbacks report changes while the store is used; the mark
+//! reports only those between an orderly end and the next start. So it is not cleared at an attach.
+//! Instead the store's content is registered (`registering`), and this host notes that the mark
+//! reports nothing, until it is cleared at the end and the store is closed (`held_marks`):
 //!
 //! ```text
 //! assess   ->   open the store, which drops durably   ->   commit: note that it is used, register what is left, report and drop again
 //!                                                                      ... CLEAR, close the store, note that the mark tells
 //! ```
-//! A crash between two steps leaves the mark as it was, or with more in it: the next attach is told again. A store that
-//! nothing is remembered of has no mark before it is open: one that is made for it is noted as nobody's until then, and
-//! forgotten where nothing comes of it.
+//! A crash between two steps leaves the mark as it was, or with more changes in it: the next attach
+//! gets the report again. A store without a record has no mark before it is open: a mark that is
+//! made for it is noted as owned by no store until then, and removed if the attach fails.
 
 use block::device::Device;
 use block::{ByteRange, Identity};
@@ -58,18 +60,19 @@ use report::{everything, report_of};
 use token::draw_token;
 pub use token::draw_tokens;
 
-/// What the user promises about other hosts.
+/// The user's promises about other hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promise {
-    /// Whether nobody else writes to the LUN; `None` for what was said before.
+    /// Whether no other host writes to the LUN; `None` keeps the earlier promise.
     pub(crate) is_exclusive: Option<bool>,
-    /// Which generation the LUN's content has was given: then the cache itself sees what is old.
+    /// Whether the generation of the LUN's content was given: the cache itself detects old content
+    /// then.
     pub(crate) has_generation: bool,
-    /// Others use the LUN at the same time: whatever was promised before does not count.
+    /// Whether other hosts use the LUN at the same time: earlier promises are void.
     pub(crate) is_shared: bool,
 }
 
-/// What was found out about a store before it is opened.
+/// The findings about a store before it is opened.
 pub(crate) struct Assessed {
     store: Store,
     place: Place,
@@ -78,26 +81,28 @@ pub(crate) struct Assessed {
     is_exclusive: bool,
     /// Several hosts use the LUNs at once.
     is_shared: bool,
-    /// Nothing was known of it here.
+    /// Whether this host had no record of it.
     is_new: bool,
-    /// The target should know a mark of this store: one is remembered here, or the store comes from elsewhere.
+    /// Whether the target should have a mark of this store: one is recorded here, or the store
+    /// comes from elsewhere.
     was_marked: bool,
-    /// The store was used by a client of a shared LUN, and did not come to its end in order: what is clean in it counts
-    /// for nothing. Of what is dirty the mark tells, which was not emptied since.
+    /// Whether the store was used by a client of a shared LUN, and had no orderly end: its clean
+    /// lines are void. For its dirty data the mark reports the changes, since it was not cleared.
     is_owing: bool,
-    /// It should, and does not tell: all may have changed.
+    /// Whether the target should have a mark, and does not: everything may have changed.
     is_mark_lost: bool,
     freshness: Freshness,
     why: String,
-    /// What the store is given when it is opened.
+    /// The tokens for the store's opening.
     tokens: Tokens,
 }
 
-/// Finds out what others did to the LUNs since the store at `place` let go of them, and holds its marks from now on.
+/// Finds out what other hosts changed in the LUNs since the store at `place` was closed, and holds
+/// its marks from now on.
 ///
 /// # Errors
-/// `WouldLoseData` for another copy of the store than the last one; when what this host remembers cannot be read or
-/// written. A target that fails is one that cannot tell.
+/// `WouldLoseData` for another copy of the store than the last one; errors of this host's list. A
+/// target that fails counts as one that records no changes.
 pub(crate) async fn assess(
     remotes: &Remotes,
     caches: &Caches,
@@ -146,14 +151,15 @@ pub(crate) async fn assess(
                 tracing::warn!(%error, "the target does not tell what others changed");
                 assessed.why = format!("the target did not tell what others changed: {error}");
                 assessed.lose_mark();
-                // What was told of some is not cleared: it was not invalidated.
+                // A mark whose report was read is not cleared: its changes were not invalidated.
                 assessed.taken.clear();
             }
         }
     } else {
         assessed.why = "the target cannot tell what others changed".to_owned();
     }
-    // Of a store that is not known here nobody knows what this host did without it; only its generation tells that.
+    // Without a record it is not known what this host wrote without the store; only its generation
+    // shows that.
     let is_known = record.is_some() || promise.has_generation;
     if (is_exclusive || promise.has_generation) && is_known && !is_stale {
         let promised = if is_exclusive { "--cache-exclusive" } else { "--generation" };
@@ -167,13 +173,14 @@ pub(crate) async fn assess(
     Ok(assessed)
 }
 
-/// Where asking failed.
+/// Where the request failed.
 enum Asked {
     Here(Error),
     There(block::Error),
 }
 
-/// Whether this host used the LUN without the store that calls itself `uuid`, which it knows at another place.
+/// Whether this host used the LUN without the store with this `uuid`, which has a record at another
+/// place.
 fn is_stale_elsewhere(caches: &Caches, uuid: Option<Uuid>) -> Result<bool> {
     let is_it = |record: &Record| uuid.is_some() && record.uuid == uuid && record.is_stale;
     Ok(caches.stores()?.iter().any(is_it))
@@ -185,8 +192,8 @@ fn known_mark(record: Option<&Record>, member: &MemberLun) -> Option<MarkRecord>
 }
 
 impl Assessed {
-    /// TAKE and report, of every LUN. A store without a record has no mark until it is open: those it takes are noted
-    /// as nobody's.
+    /// TAKE and report, for every LUN. A store without a record owns no mark until it is open:
+    /// those taken for it are noted as owned by no store.
     async fn ask(
         &mut self,
         member_luns: &[MemberLun],
@@ -205,7 +212,7 @@ impl Assessed {
             are_all_known &= is_known && stage != MarkStage::New;
             is_owing |= is_known && stage == MarkStage::Owing;
             let mark = match found {
-                // Either token counts until this one is known to be there.
+                // Either token is accepted until the new one is known to be at the target.
                 Some(mark) => MarkRecord::new(mark.id, mark.token).with_candidate(draw_token()),
                 None => MarkRecord::new(Uuid::new_v4().into_bytes(), draw_token()),
             };
@@ -229,7 +236,8 @@ impl Assessed {
             changed.extend(joined(ranges).into_iter().filter_map(|range| member.in_whole(range)));
             self.taken.push(Taken { member: member.clone(), sequences, id, token });
         }
-        // From now on only the new tokens are ours: an older copy of the target's marks is not taken for them.
+        // From now on only the new tokens are accepted: an older copy of the target's marks is
+        // recognised.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
         if !is_told && self.is_shared && are_all_known {
             self.is_owing = true;
@@ -257,7 +265,7 @@ impl Assessed {
         Ok(())
     }
 
-    /// The target tells what others changed: these ranges, and no others.
+    /// Notes what others changed, by the target's report: these ranges, and no others.
     fn note_changes(&mut self, changed: Vec<ByteRange>) {
         self.why = match changed.len() {
             0 => "the target says that nobody changed anything".to_owned(),
@@ -269,8 +277,9 @@ impl Assessed {
         self.freshness = if changed.is_empty() { Freshness::Unchanged } else { Freshness::Changed(changed) };
     }
 
-    /// A target that tells of changes has nothing to tell of this store: others may have written anywhere, also where
-    /// something is dirty. Of a store whose target could not tell when it was here last nobody expects it.
+    /// Notes that the target records changes but has no mark of this store: others may have written
+    /// anywhere, also where data is dirty. No effect where the target could not record changes when
+    /// the store was used last.
     fn lose_mark(&mut self) {
         if !self.was_marked {
             return;
@@ -281,16 +290,16 @@ impl Assessed {
 
     fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
         let Some(record) = record else { return self.luns.iter().try_for_each(|lun| caches.note_released(lun)) };
-        // Whether the store is of these LUNs and no others shows only when it is opened: the marks of others stay
-        // known.
+        // Only opening shows whether the store is of these LUNs alone: the marks of others stay
+        // recorded.
         let mut luns = record.luns.clone();
         luns.retain(|known| !self.luns.iter().any(|lun| (&lun.unit, &lun.serial) == (&known.unit, &known.serial)));
         luns.extend_from_slice(&self.luns);
         caches.note(&Record { luns, ..record.clone() })
     }
 
-    /// The store is about to be opened, and nobody else has it open: what it is to be given then, which this host knows
-    /// from now on.
+    /// Notes the tokens for the opening of the store, which no other process has open, and returns
+    /// them.
     ///
     /// # Errors
     /// As [`Caches::note_opening`].
@@ -298,13 +307,13 @@ impl Assessed {
         caches.note_opening(&self.place, self.tokens).map(|()| self.tokens)
     }
 
-    /// The freshness that the open of the store is given.
+    /// The freshness with which the store is opened.
     pub(crate) fn freshness(&self) -> Freshness {
         self.freshness.clone()
     }
 
-    /// Whether what is clean in a store of a LUN that hosts share may stay: the target tells what was changed, and
-    /// registers the rest. Nothing is asked back before that.
+    /// Whether clean lines of a store of a shared LUN may stay: the target reports what was
+    /// changed, and registers the rest. Until then nothing is called back.
     pub(crate) fn keeps_shared(&self) -> bool {
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         self.is_shared
@@ -313,7 +322,7 @@ impl Assessed {
             && self.taken.iter().flat_map(|taken| &taken.member.luns).all(|lun| lun.registers_copies())
     }
 
-    /// What others changed, as far as that is known.
+    /// The ranges that others changed, as far as they are known.
     pub(crate) fn changed(&self) -> &[ByteRange] {
         match &self.freshness {
             Freshness::Changed(ranges) => ranges,
@@ -321,17 +330,18 @@ impl Assessed {
         }
     }
 
-    /// What must not be overwritten, unless it `is_overwritten` on purpose.
+    /// The changes that must not be overwritten, unless `is_overwritten` allows it.
     pub(crate) fn kept(&self, is_overwritten: bool) -> Kept<'_> {
         Kept { assessed: self, is_overwritten }
     }
 
-    /// The `store` is open, and what is old is gone from it durably: the marks begin anew. What others change meanwhile
-    /// goes, too. Gives what `status` tells, and the marks that are held.
+    /// Clears the marks, after the `store` was opened and old lines were dropped durably. Lines
+    /// that others change meanwhile are dropped, too. Returns the freshness for `status`, and the
+    /// held marks.
     ///
     /// # Errors
-    /// When this host's list cannot be written; when others changed just now what is dirty in the store, unless that
-    /// `is_overwritten`.
+    /// Errors of this host's list; a change by others, just now, where the store is dirty, unless
+    /// that `is_overwritten`.
     pub(crate) async fn commit(
         mut self,
         caches: &Caches,
@@ -341,8 +351,8 @@ impl Assessed {
         let (is_exclusive, is_new, is_shared) = (self.is_exclusive, self.is_new, self.is_shared);
         let mut keeps_any = !is_shared || self.keeps_shared();
         let taken = std::mem::take(&mut self.taken);
-        // From now on the store is used, and its marks have to tell; where it is shared, not before it has come to its
-        // end in order.
+        // From now on the store is used, and its marks have to report changes; for a shared LUN
+        // only after an orderly end.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
         if is_shared {
             taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::Cleared, MarkStage::Owing));
@@ -359,14 +369,14 @@ impl Assessed {
         let mut clearing = Clearing { store, is_overwritten: is_overwritten || !is_told, invalidated: Vec::new() };
         for taken in taken {
             if is_shared {
-                // Where nothing is kept there is nothing to register.
+                // A store that keeps no lines has nothing to register.
                 keeps_any = keeps_any && clearing.register(&taken).await.map_err(|error| self.refusal(error))?;
                 if !keeps_any && store.has_dirty() {
                     clearing.look_again(&taken).await.map_err(|error| self.refusal(error))?;
                 }
                 if store.delays_writes() {
-                    // What a crash leaves dirty is written after this, where nobody else could write before the crash:
-                    // what the mark comes to have by then is no reason to refuse it.
+                    // Data that a crash leaves dirty is written after this, and no other host could
+                    // write before the crash: later changes in the mark are no reason to refuse it.
                     clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
                 }
                 held.add(taken.id, taken.member.luns);
@@ -415,7 +425,7 @@ impl Assessed {
         Ok((told, held))
     }
 
-    /// A mark in stage `from` is in stage `to` now.
+    /// Moves a mark from stage `from` to stage `to`.
     fn note_stage(&mut self, id: [u8; 16], from: MarkStage, to: MarkStage) {
         let marks = self.luns.iter_mut().filter_map(|lun| lun.mark.as_mut());
         for mark in marks.filter(|mark| mark.id() == id && mark.stage() == from) {
@@ -423,7 +433,7 @@ impl Assessed {
         }
     }
 
-    /// What a store that was told of changes ended with.
+    /// The error of a store that was given changes.
     pub(crate) fn refusal(&self, error: block::Error) -> Error {
         match ConflictingChanges::of(&error) {
             Some(conflicting) => self.conflict(conflicting.bytes),
@@ -431,8 +441,8 @@ impl Assessed {
         }
     }
 
-    /// Refuses dirty data that others have written over meanwhile, or may have: whoever is the newer one, one of the
-    /// two is lost.
+    /// The error for dirty data where others have, or may have, written meanwhile: one of the two
+    /// is lost in any case.
     fn conflict(&self, bytes: u64) -> Error {
         let (what, place) = (self.store.as_str(), &self.place);
         let (others, advice) = match self.is_mark_lost {
@@ -452,7 +462,7 @@ impl Assessed {
     }
 }
 
-/// All bytes of `ranges`, each range once.
+/// The union of `ranges`, without overlaps.
 fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
     ranges.sort_by_key(|range| range.offset);
     let mut joined: Vec<ByteRange> = Vec::with_capacity(ranges.len());
@@ -466,8 +476,9 @@ fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
 }
 
 impl MemberLun {
-    /// The mark that is `remembered` as a target of the LUN knows it, and whether that of every path does: they may
-    /// lead to targets that know nothing of each other, and what one of them does not tell nobody does.
+    /// The mark at the target of the LUN that equals the `remembered` one, and whether every path
+    /// has it: paths may lead to targets that do not know of each other, and a change is only known
+    /// to the target that carried it out.
     async fn find(&self, remembered: Option<&MarkRecord>) -> std::result::Result<(Option<Mark>, bool), block::Error> {
         let Some(remembered) = remembered else { return Ok((None, false)) };
         let (mut found, mut is_known) = (None, true);
@@ -479,7 +490,8 @@ impl MemberLun {
         Ok((found, is_known))
     }
 
-    /// A range of this LUN as a range of the whole device, which may lie between: units on other LUNs are in it.
+    /// A range of this LUN as a range of the whole device, which for a stripe also covers units on
+    /// other LUNs.
     fn in_whole(&self, range: ByteRange) -> Option<ByteRange> {
         let size_bytes = self.luns.first().expect("a member has a path").geometry().size_bytes;
         let end = range.offset.saturating_add(range.length).min(size_bytes);
@@ -491,29 +503,31 @@ impl MemberLun {
     }
 }
 
-/// What others did to a LUN since a write log let go of it, for who opens the log without an attachment.
+/// What others changed in a LUN since a write log was closed, for opening the log without an
+/// attachment.
 pub struct ChangesSince(Assessed);
 
 impl ChangesSince {
     /// Asks the target what others changed.
     ///
     /// # Errors
-    /// When what this host remembers cannot be read or written.
+    /// Errors of this host's list.
     pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place) -> Result<Self> {
         release_marks(remotes, caches).await;
         assess(remotes, caches, Store::Log, place, Promise::default()).await.map(Self)
     }
 
-    /// What must not be overwritten, unless it `is_overwritten` on purpose. It is told again until [`Self::commit`].
+    /// The changes that must not be overwritten, unless `is_overwritten` allows it. They are
+    /// reported again until [`Self::commit`].
     pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
         self.0.kept(is_overwritten)
     }
 
-    /// The `log` is open, and is used as in an attachment: its marks begin anew, and get other tokens until that is
-    /// finished. Whether what others change just now `is_overwritten` is as in [`Self::kept`].
+    /// Clears the marks, after the `log` was opened as in an attachment; they get other tokens
+    /// until it is finished. `is_overwritten` as in [`Self::kept`], for changes by others just now.
     ///
     /// # Errors
-    /// When this host's list cannot be written; when others changed just now what is dirty in the log.
+    /// Errors of this host's list; a change by others, just now, where the log is dirty.
     pub async fn commit(
         self,
         caches: &Caches,
@@ -525,7 +539,7 @@ impl ChangesSince {
     }
 }
 
-/// What others did that a write log must not overwrite.
+/// Changes by others that a write log must not overwrite.
 pub struct Kept<'a> {
     assessed: &'a Assessed,
     is_overwritten: bool,
@@ -548,16 +562,16 @@ impl Kept<'_> {
     }
 }
 
-/// What was to use the LUNs is refused: FORGET, for the marks that were made for it. A target that does not answer soon
-/// is told the next time.
+/// FORGET, for the marks that were made for a use of the LUNs that is refused. A target that does
+/// not answer soon is asked again the next time.
 pub async fn release_refused(remotes: &Remotes, caches: &Caches) {
     if tokio::time::timeout(CLOSE_TIME_MAX, release_marks(remotes, caches)).await.is_err() {
         tracing::warn!("the target does not answer: a change mark that nobody needs is forgotten the next time");
     }
 }
 
-/// FORGET, for the marks of stores that this host gave up, of the LUNs that are at hand. What cannot be told now is
-/// told the next time.
+/// FORGET, for the marks of stores that this host gave up, at the connected LUNs. What cannot be
+/// done now is done the next time.
 pub(crate) async fn release_marks(remotes: &Remotes, caches: &Caches) {
     for member in remotes.member_luns() {
         if let Err(error) = release_marks_of(&member, caches).await {
@@ -573,7 +587,7 @@ async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
     let released = caches.released_marks(&member.identity)?;
     for lun in member.luns.iter().filter(|_| !released.is_empty()) {
         let known = lun.marks().await?;
-        // A TAKE of one that is not there would make it.
+        // TAKE of a mark that does not exist would create it.
         for mark in released.iter().filter(|mark| known.iter().any(|known| known.id == mark.id())) {
             lun.take_mark(mark.id(), mark.newest()).await?;
             lun.forget_mark(mark.id()).await?;
@@ -582,11 +596,12 @@ async fn release_marks_of(member: &MemberLun, caches: &Caches) -> Result<()> {
     released.iter().try_for_each(|mark| caches.note_forgotten(mark))
 }
 
-/// A LUN is about to be changed without the stores at other places than `but`: their clean lines do not count any more,
-/// unless the target knows better. Durable before this returns, so before the first write.
+/// Notes that a LUN is about to be changed without the stores at other places than `but`: their
+/// clean lines are void, unless the target reports what changed. Durable before this returns, so
+/// before the first write.
 ///
 /// # Errors
-/// When this host's list cannot be read or written.
+/// Errors of this host's list.
 pub fn note_writable_opening(caches: &Caches, identities: &[Identity], but: &[&Place]) -> Result<()> {
     caches.note_stale(identities, but)
 }
@@ -619,7 +634,7 @@ mod tests {
         for (name, serial) in [("/a", "one"), ("/b", "one"), ("/c", "two")] {
             caches.note(&Record::new(&place(name), 4096, &identity(serial), "disk")).unwrap();
         }
-        // A stripe: its name is another one, and the LUN is one of its members.
+        // The name of a stripe differs, and the LUN is one of its members.
         let mut stripe = Record::new(&place("/d"), 4096, &identity("stripe"), "disk");
         stripe.luns = vec![LunRecord::new(&identity("one"), None), LunRecord::new(&identity("three"), None)];
         caches.note(&stripe).unwrap();

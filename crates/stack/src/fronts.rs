@@ -1,5 +1,5 @@
-//! Fronts: how local applications reach a device. One stack may have several, of one kind or of more, each at a place
-//! of its own.
+//! Fronts: the ways in which local applications reach a device. One stack may have several, of one
+//! or more kinds, each at its own place.
 //!
 //! | module | holds |
 //! |---|---|
@@ -8,11 +8,11 @@
 //! | `kernel_nbd` | a disk of the kernel's NBD client: one more place of that kind |
 //! | `fuse` | the file |
 //! | `iscsi` | the gateway: a target with the device as its one logical unit |
-//! | [`options`] | what settings say of all of them |
-//! | here | the kinds there are, and all fronts of one attachment |
+//! | [`options`] | the settings of all of them |
+//! | here | the table of kinds, and all fronts of one attachment |
 //!
-//! A front is a file here and a row in [`KINDS`]. Whatever else there is (what `--as` takes, status, metrics, the
-//! beginning and the end of an attachment) knows it by these only.
+//! A front is a file here and a row in [`KINDS`]. All other code (`--as`, status, metrics, the
+//! start and the end of an attachment) uses only these.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -44,21 +44,21 @@ use options::FrontOptions;
 /// Every kind there is.
 pub static KINDS: &[&FrontKind] = &[&nbd::KIND, &fuse::KIND, &iscsi::KIND];
 
-/// What `auto` may choose: in words, the kind, and its place.
+/// A choice for `auto`: a description, the kind, and its place.
 type Choice = (&'static str, &'static FrontKind, fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>);
 
-/// The best first: what looks most like a disk to most programs.
+/// The best first: the one that most programs can use as a disk.
 static BEST: &[Choice] = &[
     ("disk of the kernel", &nbd::KIND, kernel_nbd::usual),
     ("FUSE file", &fuse::KIND, fuse::usual),
     ("NBD socket", &nbd::KIND, nbd::usual),
 ];
 
-/// What `text` asks for: `KIND:PLACE`, a kind alone for the place that is usual for it, or `auto` for the best kind
-/// that can be had here.
+/// Parses `KIND:PLACE`, a kind alone for its usual place, or `auto` for the best kind that is
+/// available here.
 ///
 /// # Errors
-/// A kind that does not exist, or a place that it does not take, in words.
+/// An unknown kind, or a place that it does not take, in words.
 pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result<FrontConfig, String> {
     let refusal = || {
         let places: Vec<&str> = KINDS.iter().map(|kind| kind.places).collect();
@@ -79,7 +79,8 @@ pub fn parse(text: &str, usual: &dyn Fn(&str) -> PathBuf) -> std::result::Result
     Ok(FrontConfig { kind, place, options: FrontOptions::default() })
 }
 
-/// The first that can be had here, with its place. Says which it is, and why no better one.
+/// The first choice that is available here, with its place. Logs the choice, and why no better one
+/// is available.
 fn best(
     choices: &[Choice],
     usual: &dyn Fn(&str) -> PathBuf,
@@ -120,17 +121,17 @@ impl Fronts {
         Self(fronts.into())
     }
 
-    /// Where applications reach them, as they take it.
+    /// Their addresses, in the form that applications take.
     pub fn addresses(&self) -> Vec<String> {
         self.0.iter().map(|front| front.address()).collect()
     }
 
-    /// Where they listen, in the form of `--as` without their kinds.
+    /// Their places, in the form of `--as` without the kinds.
     pub fn places(&self) -> Vec<String> {
         self.0.iter().map(|front| front.place()).collect()
     }
 
-    /// Shows the device at all of them: from then on applications find it there.
+    /// Opens all of them: from then on applications find the device there.
     ///
     /// # Errors
     /// The error of the first front that fails.
@@ -142,7 +143,7 @@ impl Fronts {
         self.0.iter().try_for_each(|front| open(front.as_ref()))
     }
 
-    /// Closes every connection that comes, until it is dropped.
+    /// Closes every new connection, until it is dropped.
     pub async fn turn_away(&self) {
         loop {
             let (turned_away, ..) = select_all(self.0.iter().map(|front| front.turn_away())).await;
@@ -153,8 +154,8 @@ impl Fronts {
         }
     }
 
-    /// Serves at all of them until `stop` is raised, and ends when each has finished what was begun. One that ends
-    /// before leaves the others.
+    /// Serves at all of them until `stop` is raised, and ends when each has finished its requests.
+    /// One that ends earlier does not end the others.
     ///
     /// # Errors
     /// The error of the first front that ended with one.

@@ -1,21 +1,22 @@
-//! The marks of a store while it is used: at every reconnection of their LUN, and when the store lets go of it, they
-//! get another token.
+//! The marks of a store while it is used: at every reconnection of their LUN, and when the store is
+//! closed, they get another token.
 //!
-//! So an older copy of the LUN with its marks (a backup that was made while the store was used) is known by its old
-//! token. Each step is durable here before the next: a crash between them leaves both tokens, and either counts.
+//! So an older copy of the LUN with its marks (a backup that was made while the store was used) is
+//! recognised by its old token. Each step is durable here before the next: a crash between them
+//! leaves both tokens, and either is accepted.
 //!
 //! ```text
 //! remember the candidate   ->   every path expects it   ->   TAKE by all that are there   ->   the candidate is the token
 //! ```
 //!
-//! Where several hosts share the LUN, the mark of a store is emptied when nobody uses that any more, and before it is
-//! closed:
+//! Where several hosts share the LUN, the mark of a store is cleared when no application uses the
+//! store any more, before it is closed:
 //!
 //! ```text
 //! report, CLEAR, again if it is refused   ->   the lease goes on   ->   the store is closed   ->   note that the mark tells
 //! ```
-//! What was changed before the CLEAR, this host was asked for first, and has dropped; what is changed after it, the
-//! mark has. A host whose lease is over may not have been asked.
+//! Before a change that came earlier than the CLEAR, this host was asked for its copies, and has
+//! dropped them. A later change is in the mark. A host whose lease is over may not have been asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,22 +48,24 @@ struct HeldMark {
     luns: Vec<Arc<RemoteLun>>,
     /// Held while it gets another token.
     renewing: Mutex<()>,
-    /// It was emptied for the end of a store of a shared LUN, and tells of changes once that is closed.
+    /// Whether it was cleared for the end of a store of a shared LUN, and reports changes once that
+    /// is closed.
     is_emptied: AtomicBool,
 }
 
 impl HeldMarks {
-    /// Those of the store at `place`, of which there are none yet. Several hosts may use its LUNs at once.
+    /// The marks of the store at `place`, none at first. Several hosts may use its LUNs at once.
     pub(crate) fn new(caches: &Caches, place: &Place, is_shared: bool) -> Self {
         Self { caches: caches.clone(), place: place.clone(), is_shared, marks: Vec::new() }
     }
 
-    /// One more, of the LUN that these are paths to.
+    /// Adds a mark of the LUN that these are paths to.
     pub(crate) fn add(&mut self, id: [u8; 16], luns: Vec<Arc<RemoteLun>>) {
         self.marks.push(HeldMark { id, luns, renewing: Mutex::default(), is_emptied: AtomicBool::new(false) });
     }
 
-    /// Another token for a mark, by the paths to its LUN that are there. What cannot be done leaves it known by either.
+    /// Gives a mark another token, by the paths to its LUN that are online. If that fails, either
+    /// token is accepted.
     async fn renew(&self, mark: &HeldMark) {
         let _renewing = mark.renewing.lock().await;
         let online: Vec<&RemoteLun> = mark
@@ -82,14 +85,14 @@ impl HeldMarks {
 
     async fn renew_by(&self, online: &[&RemoteLun], mark: &HeldMark) -> Result<()> {
         let Some(mut record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(()) };
-        // One that was on its way before counts until it is there.
+        // A token that was on its way before is accepted until it is known to be there.
         if record.candidate().is_some() {
             record = self.give(online, mark, record).await?;
         }
         self.give(online, mark, record.with_candidate(draw_token())).await.map(|_| ())
     }
 
-    /// The candidate of `record` becomes its token.
+    /// Sends the candidate of `record`, which becomes its token.
     async fn give(&self, online: &[&RemoteLun], mark: &HeldMark, record: MarkRecord) -> Result<MarkRecord> {
         self.caches.note_mark(&self.place, &record)?;
         let token = record.newest();
@@ -112,7 +115,8 @@ impl HeldMarks {
         }
     }
 
-    /// Whether it is empty now, and this host was asked for all that was changed before.
+    /// Clears a mark. Returns whether it is empty now, and this host was asked for its copies
+    /// before each earlier change.
     async fn empty(&self, mark: &HeldMark) -> Result<bool> {
         let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(false) };
         for lun in &mark.luns {
@@ -124,7 +128,7 @@ impl HeldMarks {
         Ok(true)
     }
 
-    /// Its store is closed, with what it had when its marks were emptied.
+    /// Notes that the store is closed, with its content of when its marks were cleared.
     fn note_telling(&self) {
         for mark in self.marks.iter().filter(|mark| mark.is_emptied.load(Ordering::Relaxed)) {
             if let Err(error) = self.caches.note_telling(&self.place, &mark.id) {
@@ -151,14 +155,14 @@ async fn empty_by(lun: &RemoteLun, id: [u8; 16], token: u64) -> std::result::Res
     Ok(false)
 }
 
-/// Renews marks as long as their stores are used.
+/// Renews marks while their stores are used.
 pub struct MarkRenewal {
     stores: Vec<Arc<HeldMarks>>,
     watches: JoinSet<()>,
 }
 
 impl MarkRenewal {
-    /// From now on, at every reconnection.
+    /// Starts to renew them at every reconnection.
     pub(crate) fn start(stores: Vec<HeldMarks>) -> Self {
         let stores: Vec<Arc<HeldMarks>> = stores.into_iter().map(Arc::new).collect();
         let mut watches = JoinSet::new();
@@ -173,8 +177,8 @@ impl MarkRenewal {
         Self { stores, watches }
     }
 
-    /// Nobody uses the stores any more, and they are about to be closed: those of shared LUNs empty their marks. A
-    /// target that does not answer soon is not waited for.
+    /// Clears the marks of stores of shared LUNs, which are about to be closed and not used any
+    /// more. A target that does not answer soon is not waited for.
     pub(crate) async fn empty_shared(&self) {
         let emptied = async {
             for store in self.stores.iter().filter(|store| store.is_shared) {
@@ -186,14 +190,15 @@ impl MarkRenewal {
         }
     }
 
-    /// The stores are closed in order, after [`empty_shared`](Self::empty_shared): from now on the marks of shared LUNs
-    /// tell.
+    /// Notes that the stores are closed in order, after [`empty_shared`](Self::empty_shared): from
+    /// now on the marks of shared LUNs report changes.
     pub(crate) fn note_telling(&self) {
         self.stores.iter().for_each(|store| store.note_telling());
     }
 
-    /// The stores let go of their LUNs, and have what those have: the last token. A target that does not answer soon is
-    /// not waited for. If they `are_closed`, nothing is written in them any more.
+    /// Gives the marks their last token: the stores are equal to their LUNs. A target that does not
+    /// answer soon is not waited for. `are_closed` means that nothing is written in the stores any
+    /// more.
     pub async fn finish(mut self, are_closed: bool) {
         self.watches.shutdown().await;
         for store in self.stores.iter().filter(|_| are_closed) {
@@ -215,7 +220,7 @@ impl MarkRenewal {
 async fn watch(path: &RemoteLun, store: &HeldMarks, index: usize) {
     let events = path.subscribe();
     loop {
-        // Among missed events may have been `Back`; another token does no harm.
+        // Missed events may include `Back`; another token does no harm.
         if matches!(events.receive().await, Event::Back | Event::Missed) {
             store.renew(&store.marks[index]).await;
         }

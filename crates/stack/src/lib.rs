@@ -5,52 +5,52 @@
 //! | `access_watch` | which of several paths reach the unit best |
 //! | [`attach`] | an attachment: a stack with its fronts, from the beginning to the end |
 //! | [`awaited`] | an attachment before its target is there |
-//! | `cache_change` | another cache in place of the one there is |
-//! | [`cache_place`] | where a cache lies, and with what it is made and opened |
-//! | [`difference_place`] | likewise, the difference from a base that stays as it is |
-//! | [`caches`] | what is known of this host's caches |
+//! | `cache_change` | replaces a cache while it is used |
+//! | [`cache_place`] | the place of a cache, and the options with which it is made and opened |
+//! | [`difference_place`] | likewise, the difference from a base that is never written |
+//! | [`caches`] | the list of this host's caches |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
 //! | [`control`] | the control socket every long-running process answers on |
-//! | `descriptors` | how many files and connections may be open |
+//! | `descriptors` | the limit on open files and connections |
 //! | `device_name` | the name that stays with a block device |
 //! | [`error`] | errors as a person meets them, and the exit codes |
-//! | `flag` | something that happens once, and that several wait for |
+//! | `flag` | an event that happens once, and that several tasks wait for |
 //! | [`fronts`] | how applications reach a device: NBD, a FUSE file, an iSCSI gateway |
-//! | [`freshness`] | whether what a store holds is still what its LUN has |
+//! | [`freshness`] | whether the content of a store is still that of its LUN |
 //! | `held_marks` | the marks of a store while it is used |
 //! | [`limits_table`] | `[limits]` of the configuration file |
 //! | [`link`] | a stream over a longer or thinner link |
 //! | [`login`] | initiator name and CHAP secrets |
-//! | `listeners` | where an attachment is reached |
-//! | [`log_place`] | where a write log lies, and how it is made and opened |
-//! | `lun_check` | whether what a LUN is to be made of can be served |
-//! | [`lun_spec`] | what `--lun` says |
+//! | `listeners` | the sockets of an attachment |
+//! | [`log_place`] | the place of a write log, and how it is made and opened |
+//! | `lun_check` | whether the file or device of a LUN can be served |
+//! | [`lun_spec`] | the grammar of `--lun` |
 //! | [`marks_file`] | the change marks of a file or block device LUN |
 //! | [`metrics`] | the status as metrics, over HTTP |
-//! | [`mount`] | a file system in a directory, from the beginning to the end |
+//! | [`mount`] | a mounted file system, from the beginning to the end |
 //! | `portal_group` | a session that moves between the portals of one group |
-//! | [`place`] | where a store lies: a file, a block device, or a part of one |
-//! | [`content`] | what is at a place, before it is opened |
-//! | [`store_file`], `unfinished`, [`place_device`] | how what is at a place is found or made, made beside it first, and opened |
+//! | [`place`] | the place of a store: a file, a block device, or a part of one |
+//! | [`content`] | the content of a place, before it is opened |
+//! | [`store_file`], `unfinished`, [`place_device`] | finding, making (beside the place first) and opening stores |
 //! | [`paths`] | run-time and state directories |
 //! | `record_file` | small files of JSON that are replaced whole |
-//! | [`registry`] | which LUNs have their newest data in a cache of this host; which are in use |
-//! | [`remote`] | how a remote LUN is reached |
+//! | [`registry`] | LUNs with their newest data in a cache of this host; locks on LUNs in use |
+//! | [`remote`] | one remote LUN: URL, login, link |
 //! | [`remotes`] | several of them as one device |
-//! | `search` | the search for a target that is not there yet |
+//! | `search` | the search for a target that cannot be reached yet |
 //! | [`segments`] | TCP segments as the kernel counts them |
 //! | [`serve`] | targets and their logical units |
-//! | [`settings`] | what a person may choose for an attachment: the one table of it, and what was chosen |
+//! | [`settings`] | the table of settings of an attachment, and the chosen values |
 //! | [`sidecar`] | the serial number that stays with a file or block device LUN |
-//! | `sharing_file` | what a start has to know of the hosts that share a LUN |
+//! | `sharing_file` | the durable state of the hosts that share a LUN |
 //! | `socket_names` | modes and groups of socket files, as people write them |
 //! | [`stack`] | remote LUN, cache, write log, difference as one device |
-//! | [`status`] | what a process says of itself and of its work |
-//! | [`systemd`] | sockets the service manager passes, and what it is told |
-//! | [`target_config`] | one target to serve, as asked for |
+//! | [`status`] | the status of a process |
+//! | [`systemd`] | sockets from the service manager, and messages to it |
+//! | [`target_config`] | one target to serve, as configured |
 //! | [`target_file`] | the grammar of a target's configuration file |
-//! | `watch` | what an attachment warns of |
+//! | `watch` | warnings of an attachment |
 //! | `worker_thread` | background work on a thread of its own |
 
 #![forbid(unsafe_code)]

@@ -8,63 +8,68 @@ use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, U
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
 pub const CONTROL_LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// Callers of one control socket at once who have not said yet what they want; more wait in the listen queue.
+/// Callers of one control socket that have not sent their request yet; more wait in the listen
+/// queue.
 pub const CONTROL_CALLERS_MAX: usize = 16;
 
-/// Callers of one control socket at once who wait for an answer. Most are there in no time, some wait for minutes until
-/// a cache is clean; more than these wait in the listen queue.
+/// Callers of one control socket that wait for an answer. Most answers come at once, some take
+/// minutes until a cache is clean; more callers wait in the listen queue.
 pub const CONTROL_ANSWERS_MAX: usize = 64;
 
-/// How long a caller of a control socket, or the process, may take to send a line that is ready, or to take one: both
-/// are programs on this host. Short, because as many silent callers as there may be keep the next one waiting for so
-/// long, who himself waits for [`CONTROL_SILENCE_MAX`].
+/// How long a caller of a control socket, or the process, may take to send or to take a line that
+/// is ready: both are programs on this host. Short, because silent callers in all places delay the
+/// next caller by this time, and that one waits for [`CONTROL_SILENCE_MAX`] itself.
 pub const CONTROL_TRANSFER_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two signs of life of a process that works on an answer.
 pub const CONTROL_SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Silence after which a process that is asked for something is taken for one that stands still: many signs of life, so
-/// that a loaded machine is none, and no more than a person waits for.
+/// Silence after which a process is considered stuck: many signs of life, so that a loaded machine
+/// does not cause it, and as long as a person waits.
 pub const CONTROL_SILENCE_MAX: Duration = Duration::from_secs(5);
 
 const _: () = assert!(CONTROL_SIGN_OF_LIFE_INTERVAL.as_millis() * 4 < CONTROL_SILENCE_MAX.as_millis());
 const _: () = assert!(CONTROL_TRANSFER_TIME_MAX.as_millis() * 4 < CONTROL_SILENCE_MAX.as_millis());
 
-/// Time a process that was just killed has to close its sockets and drop its locks, and one that lives to answer,
-/// before a name or a logical unit is called in use. Ending takes milliseconds; with gigabytes of memory to unmap, some
-/// tenths of a second.
+/// Time for a process that was just killed to close its sockets and drop its locks, or for a living
+/// one to answer, before a name or a logical unit counts as in use. Ending takes milliseconds; with
+/// gigabytes of memory to unmap, some tenths of a second.
 pub const ENDING_TIME_MAX: Duration = Duration::from_millis(1500);
 
-/// Time to wait for another process that changes the records of this host's caches: many times what some durable writes
-/// of small files take.
+/// Time to wait for another process that changes the records of this host's caches: many times the
+/// duration of some durable writes of small files.
 pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Time that an end has after a signal, with closing the stores and logging out. An orderly end takes tens of
-/// milliseconds where the target answers; service managers give ten seconds and more before they kill.
+/// Time for an end after a signal, including closing the stores and logging out. An orderly end
+/// takes tens of milliseconds where the target answers; service managers give ten seconds and more
+/// before they kill.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_millis(2500);
 
-/// Time that each step of an end has at least, when those before it have used up [`CLOSE_TIME_MAX`]: some round trips
-/// of a target that answers. With all steps an attachment ends within five seconds.
+/// Shortest time for each step of an end, when those before it have used up [`CLOSE_TIME_MAX`]:
+/// some round trips to a target that answers. With all steps an attachment ends within five
+/// seconds.
 pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(400);
 
-/// Time that the last flush of a target has, behind all that its devices still have to do, so that a target ends within
-/// five seconds, too. What initiators have not flushed was not promised to them.
+/// Time for the last flush of a target, after all requests that its devices still have, so that a
+/// target ends within five seconds, too. Data that initiators have not flushed was not promised to
+/// be durable.
 pub const LAST_FLUSH_TIME_MAX: Duration = Duration::from_millis(700);
 
-/// Time a process that listens on a control socket has for the first byte of an answer before it is taken for a busy
-/// one.
+/// Time for the first byte of an answer from a process that listens on a control socket, before it
+/// counts as busy.
 pub const ANSWER_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Time that other hosts have to give up ranges of which a cache is dirty from before: longer than the longest time
-/// that a target gives them, 60 s. Then the attachment ends with an error, and what is dirty stays.
+/// Time for other hosts to give up ranges of which a cache has old dirty data: longer than the
+/// longest time that a target gives them, 60 s. After it the attachment ends with an error, and
+/// keeps the dirty data.
 pub const CLAIM_TIME_MAX: Duration = Duration::from_secs(90);
 
-/// Connections of scrapers at once; one more closes the one that came first. A few monitors, each with a connection
-/// that it keeps.
+/// Connections of scrapers at once; one more closes the oldest. A few monitors, each with a
+/// persistent connection.
 pub const METRICS_CONNECTIONS_MAX: usize = 32;
 
-/// Silence after which a scraper's connection is closed, in the middle of a request or between two: what scrapes more
-/// rarely connects again.
+/// Silence after which a scraper's connection is closed, in the middle of a request or between two:
+/// a monitor that scrapes more rarely connects again.
 pub const METRICS_SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Descriptors that a target needs besides its connections and the files of its logical units: standard streams, rings,
@@ -77,98 +82,100 @@ pub const UNIT_DESCRIPTORS: u64 = 16;
 /// Scrapes of metrics that wait for their answer; more wait in their connections.
 pub const METRICS_WAITING_MAX: usize = 8;
 
-/// Time between two looks at what the service manager is told in words.
+/// Interval at which the status text for the service manager is updated.
 pub const SERVICE_STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time between two looks at what an attachment should warn of, or waits for: soon for a person, and a file status each
-/// is nothing.
+/// Interval at which an attachment is checked for what to warn of or wait for: soon for a person,
+/// and each check only costs a few calls of stat.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Longest wait of a reload for a LUN that an earlier one removed: its sessions have a few seconds to log out, and then
-/// a second or so to end.
+/// Longest wait of a reload for a LUN that an earlier reload removed: its sessions have a few
+/// seconds to log out, and then a second or so to end.
 pub const RETIRING_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes inside each direction of a modelled link before its writer waits: what is on the way at 10 Gbit/s and 3 ms, so
-/// that the model, not its memory, limits the rate.
+/// Bytes inside each direction of a modelled link before its writer waits: those under way at 10
+/// Gbit/s and 3 ms, so that the model, not its memory, limits the rate.
 pub const LINK_IN_FLIGHT_BYTES_MAX: usize = 4 << 20;
 
-/// Largest run of bytes that travels a modelled link as one, and arrives when its last byte does: small against the
-/// bytes on the way, large enough that a megabyte costs no more than some dozen wake-ups.
+/// Largest run of bytes that travels over a modelled link as one, and arrives with its last byte:
+/// small against the bytes under way, large enough that a megabyte costs only some dozen wake-ups.
 pub const LINK_CHUNK_BYTES_MAX: usize = 16 << 10;
 
-/// Largest cache that is written out with zeroes when it is made, which takes about a second. In a file that is only
-/// allocated, the first durable write to each place makes the file system commit its journal; measured here, that
-/// doubles the mean write. Larger caches pay that once for each place instead of waiting for minutes at the start.
+/// Largest new cache that is written with zeroes when it is made, which takes about a second. In a
+/// file that is only allocated, the first durable write to each place makes the file system commit
+/// its journal; measured here, that doubles the mean write. Larger caches pay that once for each
+/// place instead of minutes at the start.
 pub const ZERO_WRITTEN_BYTES_MAX: u64 = 1 << 30;
 
-/// Longest file name of a block device's sidecar: 255 bytes is what file systems take, less `.new` of the record that
-/// replaces it.
+/// Longest file name of a block device's sidecar: file systems take 255 bytes, and the record that
+/// replaces it ends in `.new`.
 pub const SIDECAR_NAME_BYTES_MAX: usize = 255 - 4;
 
-/// Longest answer of the kernel about one connection: `tcp_info` has 280 bytes today and grows by some with each few
-/// releases.
+/// Longest answer of the kernel about one connection: `tcp_info` has 280 bytes today and grows a
+/// little every few releases.
 pub const SOCK_DIAG_ANSWER_BYTES: usize = 4096;
 
-/// Time between two questions about how each path reaches its unit: as often as Linux's multipath asks at first. A
-/// state without access is found out by the first request that is refused; this finds ways that became better, or worse
-/// without being closed.
+/// Interval at which each path's access state is read: as often as Linux's multipath does at first.
+/// A state without access shows with the first refused request; this finds paths that became
+/// better, or worse without being closed.
 pub const ACCESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// First wait between attempts to reach a target that has not been there yet; doubled each time.
+/// First wait between attempts to reach a target for the first time; doubled each time.
 pub const SEARCH_WAIT_MIN: Duration = Duration::from_millis(100);
 
-/// Longest wait between attempts to reach a target that has not been there yet: a login costs a target next to nothing,
-/// and after a power failure everybody waits for everybody.
+/// Longest wait between attempts to reach a target for the first time: a login costs a target very
+/// little, and after a power failure many hosts wait for each other.
 pub const SEARCH_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Fronts of one attachment: each has buffers of its own.
 pub const FRONTS_MAX: usize = 8;
 
-/// Pause after a local application could not be turned away, which the lack of descriptors does.
+/// Pause after a local application could not be disconnected, for lack of descriptors.
 pub const TURN_AWAY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long another attachment is waited for that is asked how much memory its cache takes. One that stands still must
-/// not keep others from starting.
+/// Time to wait for another attachment's report of its cache's memory. A stuck one must not keep
+/// others from starting.
 pub const STATUS_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Segments of a write log that is made, in bytes.
+/// Segments of a new write log, in bytes.
 pub const LOG_SEGMENT_BYTES: RangeInclusive<u64> = SEGMENT_BYTES_PAPER as u64..=SEGMENT_BYTES_MAX as u64;
 
-/// Slots of RAM or of persistent memory of a write log that is made, in bytes.
+/// Slots of RAM or of persistent memory of a new write log, in bytes.
 pub const LOG_SLOT_BYTES: RangeInclusive<u64> = UNIT_BYTES..=SLOT_BYTES_MAX as u64;
 
-/// RAM for the slots of a write log, in bytes: at least one segment of the paper; at most what some seconds of writes
-/// fill, which a power loss takes.
+/// RAM for the slots of a write log, in bytes: at least one segment of the paper; at most what some
+/// seconds of writes fill, which a power loss destroys.
 pub const LOG_RAM_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 
 /// RAM for the newest records of a write log, in bytes: what a host can spare for one attachment.
 pub const LOG_CACHE_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 
-/// Bytes of a write log that one batch takes from, all in RAM: at least one segment of the paper, at most what a host
-/// can spare.
+/// Bytes of a write log from which one batch is taken, all in RAM: at least one segment of the
+/// paper, at most what a host can spare.
 pub const DESTAGE_BATCH_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 
 /// Writes of one batch in flight: beyond that they wait in the session anyway.
 pub const DESTAGE_WRITES: RangeInclusive<u64> = 1..=256;
 
-/// Shortest time after which destaging looks again: shorter ones are a loop that computes.
+/// Shortest interval of destaging: a shorter one would be a busy loop.
 pub const DESTAGE_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// Ranges in which a host that shares a LUN registers what its cache has from before: as many commands, and entries in
-/// the target's table. Where a cache has more, what is between near ones is registered with them.
+/// Ranges in which a host that shares a LUN registers its cache's earlier content: as many
+/// commands, and entries in the target's table. If the cache has more, near ranges are joined, with
+/// the blocks between them.
 pub const REGISTERED_RANGES_MAX: usize = 1024;
 
-/// Of these, so many at once: the others of a queue stay free for whoever else uses the session.
+/// Registrations at once: the rest of the queue depth stays free for other requests of the session.
 pub const REGISTERED_AT_ONCE: usize = 32;
 
 /// First pause between two attempts to clear a change mark, while others write to the LUN; doubled each time.
 pub const CLEAR_PAUSE_MIN: Duration = Duration::from_millis(5);
 
-/// Attempts to clear a change mark while others write to the LUN. With their pauses, some five seconds: what is left of
-/// a program that was killed is written by then, also by a slow disk. Whoever goes on writing is recorded as having
-/// changed everything by less, and then a CLEAR comes through.
+/// Attempts to clear a change mark while other hosts write to the LUN. With their pauses, some five
+/// seconds: by then the last writes of a killed program are done, also on a slow disk. A host that
+/// goes on writing has every range recorded sooner, and then a CLEAR succeeds.
 pub const CLEAR_TRIES_MAX: u32 = 10;
 
-/// Bytes of unchanged blocks that a mount keeps beside the kernel's own pages and names: mostly structure, of which 64
-/// MiB serve hundreds of thousands of files.
+/// Bytes of unchanged blocks that a mount keeps besides the kernel's own pages and names: mostly
+/// structure, of which 64 MiB serve hundreds of thousands of files.
 pub const MOUNT_CACHE_BYTES: u64 = 64 << 20;

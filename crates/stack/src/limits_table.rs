@@ -1,7 +1,7 @@
-//! The `[limits]` of a configuration file: what a target lets its peers hold.
+//! The `[limits]` table of a configuration file: the resources that a target's peers may use.
 //!
-//! What is not there keeps its default (`target::limits`). Nothing is known of the target here, so that any text can be
-//! tried.
+//! A missing key keeps its default (`target::limits`). This module does not depend on a target, so
+//! that any text can be tested.
 
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 
@@ -27,10 +27,10 @@ pub struct LimitsTable {
     pub unauthenticated_per_address: Option<NonZeroUsize>,
     /// Commands of a session at once.
     pub commands_per_session: Option<NonZeroU32>,
-    /// Bytes of data-in of one session.
+    /// Bytes of data-in buffers of one session.
     #[serde(default, deserialize_with = "size")]
     pub data_in_per_session: Option<usize>,
-    /// Bytes of data-in of all sessions.
+    /// Bytes of data-in buffers of all sessions.
     #[serde(default, deserialize_with = "size")]
     pub data_in: Option<usize>,
     /// Bytes of data-out buffers of one session.

@@ -4,9 +4,10 @@
 //! user ──write──► line ──(due: sent at the link's rate, plus one-way latency)──► pump ──► inner stream
 //! user ◄──read──  line ◄──(the same the other way)──────────────────────────────  pump ◄── inner stream
 //! ```
-//! Bytes come out whole, in order, and not before they are due. Each direction holds a bounded count of bytes; beyond
-//! it the writer waits, as with a full socket. The pump is a future that whoever assembles the stack polls; it ends
-//! when both directions have. It knows no runtime, so the same link runs in real and in virtual time.
+//! All bytes come out, in order, and not before they are due. Each direction holds a bounded count
+//! of bytes; beyond it the writer waits, as with a full socket. The pump is a future that the owner
+//! of the stack polls; it ends when both directions have ended. It uses no runtime, so the same
+//! link runs in real and in virtual time.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -22,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::limits::{LINK_CHUNK_BYTES_MAX, LINK_IN_FLIGHT_BYTES_MAX};
 
-/// What a link is like, in each direction.
+/// The properties of a link, for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkModel {
     /// From one end to the other. A round trip takes twice as long.
@@ -52,13 +53,13 @@ impl Stream for DelayedStream {}
 pub struct DelayedStream {
     outgoing: Line,
     incoming: Line,
-    /// The wait of a read for bytes that are there but not due.
+    /// The wait of a read for bytes that are under way.
     sleep: Option<Sleep>,
 }
 
 impl DelayedStream {
-    /// Wraps `inner` in a link. The second value is the pump, without which nothing moves; its errors are met by the
-    /// user's reads and writes.
+    /// Wraps `inner` in a link. The second value is the pump, without which no byte moves; its
+    /// errors are returned by the user's reads and writes.
     pub fn over<S>(
         inner: S,
         clock: Arc<dyn Clock>,
@@ -78,7 +79,7 @@ impl DelayedStream {
     }
 }
 
-/// Writes what is due to the inner stream, and closes it when the user did.
+/// Writes due bytes to the inner stream, and closes it after the user closed.
 async fn pump_out(line: Line, mut writer: impl AsyncWrite + Unpin) {
     let mut chunk = vec![0; LINK_CHUNK_BYTES_MAX];
     let mut sleep = None;
@@ -91,7 +92,7 @@ async fn pump_out(line: Line, mut writer: impl AsyncWrite + Unpin) {
         if let Err(error) = writer.write_all(&chunk[..length]).await {
             break Some(error);
         }
-        // Only when nothing more is due: a batch goes out as one.
+        // Flushed only when no more bytes are due: a batch goes out as one.
         if line.is_quiet()
             && let Err(error) = writer.flush().await
         {
@@ -101,7 +102,7 @@ async fn pump_out(line: Line, mut writer: impl AsyncWrite + Unpin) {
     line.close(failure);
 }
 
-/// Reads the inner stream as far as there is room.
+/// Reads the inner stream while there is room.
 async fn pump_in(line: Line, mut reader: impl AsyncRead + Unpin) {
     let mut chunk = vec![0; LINK_CHUNK_BYTES_MAX];
     let failure = 'reading: loop {
@@ -133,7 +134,7 @@ struct Line {
 struct LineState {
     chunks: VecDeque<Chunk>,
     bytes: usize,
-    /// When the sending end has put all bytes so far on the link.
+    /// When the sending end has put the last byte on the link.
     sent_at: Instant,
     is_closed: bool,
     failure: Option<io::Error>,
@@ -156,7 +157,7 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts bytes on the link, as many as it takes now.
+    /// Puts bytes on the link, as many as there is room for.
     fn poll_push(&self, context: &Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.lock();
         if state.is_closed {
@@ -219,7 +220,8 @@ impl Line {
         self.lock().chunks.front().is_none_or(|chunk| chunk.due > now)
     }
 
-    /// No more bytes go in; those inside still come out, and then the failure, if there is one.
+    /// Accepts no more bytes; those inside still come out, and after them the failure, if there is
+    /// one.
     fn close(&self, failure: Option<io::Error>) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -272,7 +274,7 @@ impl AsyncWrite for DelayedStream {
         self.outgoing.poll_push(context, bytes)
     }
 
-    /// What was written is on its way already.
+    /// Written bytes are under way already.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

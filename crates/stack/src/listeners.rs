@@ -1,4 +1,4 @@
-//! Where an attachment is reached: by its name, for scrapes of metrics, and by local applications.
+//! The sockets of an attachment: control, metrics, and its fronts.
 
 use std::net::SocketAddr;
 

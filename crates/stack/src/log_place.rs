@@ -1,4 +1,4 @@
-//! Where a write log lies, and how it is made and opened. It is made and opened as a cache is (see `store_file`).
+//! The place of a write log, made and opened like a cache (see `store_file`).
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -27,63 +27,65 @@ use crate::settings::Settings;
 use crate::store_file::open_or_make;
 use crate::unfinished::making_failed;
 
-/// The write log of an attachment, as asked for.
+/// The write log of an attachment, as configured.
 #[derive(Clone, Debug, Default)]
 pub struct LogConfig {
     /// File, block device, or directory.
     pub path: PathBuf,
-    /// Where in the file or block device it begins; `None` for a log that takes all of it.
+    /// Its offset in the file or block device; `None` for a log that takes all of it.
     pub offset: Option<u64>,
-    /// Size of a log that is made.
+    /// Size of a new log.
     pub size_bytes: Option<u64>,
-    /// Size of its segments; `None` for the profile's.
+    /// Size of its segments; `None` for the profile's default.
     pub segment_bytes: Option<u64>,
-    /// Size of its slots; `None` for the usual.
+    /// Size of its slots; `None` for the default.
     pub slot_bytes: Option<u64>,
     /// When a write counts as acknowledged.
     pub durability: Durability,
     /// Persistent memory for it.
     pub nvram: Option<NvramConfig>,
-    /// RAM for slots with [`Durability::UnsafeVolatile`]; `None` for the profile's.
+    /// RAM for slots with [`Durability::UnsafeVolatile`]; `None` for the profile's default.
     pub ram_bytes: Option<u64>,
-    /// RAM for the newest records; `None` for the profile's.
+    /// RAM for the newest records; `None` for the profile's default.
     pub record_cache_bytes: Option<u64>,
-    /// How data leaves for the LUN.
+    /// The settings of destaging.
     pub destage: DestageConfig,
     /// Whether the log behaves as the paper describes.
     pub is_paper: bool,
 }
 
-/// How data leaves a log for the LUN; `None` for what the profile says.
+/// The settings of destaging; `None` for the profile's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DestageConfig {
-    /// In which order.
+    /// The order of destaging.
     pub order: Option<DestageOrder>,
-    /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has none, or when others write to the LUN.
+    /// Bytes that the LUN's disk transfers in the time of a seek; 0 when it has no seeks, or when
+    /// others write to the LUN.
     pub seek_bytes: Option<u64>,
-    /// Share of the slots in use from which level 1 moves them to the log.
+    /// Share of used slots from which level 1 moves them to the log.
     pub slots_start: Option<Percent>,
-    /// Whether level 1 moves them as soon as the log's device is idle and they fill a record (paper 000, 2.3.1).
+    /// Whether level 1 moves slots as soon as the log's device is idle and they fill a record
+    /// (paper 000, 2.3.1).
     pub moves_slots_eagerly: Option<bool>,
-    /// Share of the log in use from which data leaves under load.
+    /// Share of the log in use from which destaging starts under load.
     pub start: Option<Percent>,
-    /// Share of the log in use from which it leaves at full speed.
+    /// Share of the log in use from which destaging runs at full speed.
     pub full_speed: Option<Percent>,
     /// Time without a request that counts as idle.
     pub idle: Option<Duration>,
-    /// Age from which data leaves under load.
+    /// Age of data from which destaging starts under load.
     pub age_max: Option<Duration>,
-    /// Bytes of log that one batch takes from.
+    /// Bytes of the log from which one batch is taken.
     pub batch_bytes: Option<u64>,
     /// Writes to the LUN in flight at most.
     pub writes: Option<u64>,
 }
 
 impl DestageConfig {
-    /// What `settings` say of it; of one that runs, what is to change.
+    /// The choices in `settings`; for a running log, the changes.
     ///
     /// # Errors
-    /// Never, as long as each word of the settings table stands for a value.
+    /// None, as long as each word in the settings table stands for a value.
     pub(crate) fn of(settings: &Settings) -> Result<Self> {
         Ok(Self {
             order: settings.parsed("log.destage-order")?,
@@ -99,7 +101,7 @@ impl DestageConfig {
         })
     }
 
-    /// `level2` with what is chosen here in its place.
+    /// `level2` with these choices in place of its values.
     pub(crate) fn over(&self, level2: Level2) -> Level2 {
         let writes = self.writes.map(|writes| writes as usize);
         Level2 {
@@ -109,7 +111,7 @@ impl DestageConfig {
             idle: self.idle.unwrap_or(level2.idle),
             age_max: self.age_max.unwrap_or(level2.age_max),
             batch_bytes: self.batch_bytes.unwrap_or(level2.batch_bytes),
-            // The setting is the bound, also for writers that wait.
+            // The setting is the limit, also while writers wait.
             writes_in_flight: writes.unwrap_or(level2.writes_in_flight),
             writes_when_full: writes.unwrap_or(level2.writes_when_full),
             ..level2
@@ -122,7 +124,7 @@ impl DestageConfig {
 pub struct NvramConfig {
     /// The file or device.
     pub path: PathBuf,
-    /// Size of one that is made.
+    /// Size of a new file.
     pub size_bytes: Option<u64>,
 }
 
@@ -131,10 +133,11 @@ impl NvramConfig {
         Ok(Arc::new(Region(PersistentMemory::open(&self.path, self.size_bytes).map_err(making_failed)?)))
     }
 
-    /// What is in it, to be looked at and not to be changed: of a file, which may be a copy anywhere, as it is now.
+    /// Reads its content, without changing it: for a file, which may be a copy anywhere, as it is
+    /// now.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
+    /// When it does not exist, or cannot be read.
     pub fn read(&self) -> Result<Arc<dyn PersistentRegion>> {
         let failed = |error: &std::io::Error| Error::io(format!("reading {}", self.path.display()), error);
         let is_file = std::fs::metadata(&self.path).map_err(|error| failed(&error))?.is_file();
@@ -145,7 +148,7 @@ impl NvramConfig {
     }
 }
 
-/// Persistent memory as the log sees it.
+/// Persistent memory in the form that the log uses.
 struct Region(PersistentMemory);
 
 impl PersistentRegion for Region {
@@ -167,10 +170,10 @@ impl PersistentRegion for Region {
 }
 
 impl LogConfig {
-    /// The log that `settings` ask for, if they do.
+    /// The log that `settings` ask for, if any.
     ///
     /// # Errors
-    /// Choices that cannot be together.
+    /// Choices that exclude each other.
     pub fn of(settings: &Settings) -> Result<Option<Self>> {
         let Some(path) = settings.path("log.path") else { return Ok(None) };
         let nvram = settings.path("log.nvram");
@@ -190,7 +193,7 @@ impl LogConfig {
         log.check().map(|()| Some(log))
     }
 
-    /// Refuses choices that cannot be, before anything is looked at.
+    /// Refuses impossible choices, before any file is read.
     ///
     /// # Errors
     /// `Usage`, with the option.
@@ -221,16 +224,17 @@ impl LogConfig {
     /// The place of the log of the LUN `identity`.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist; `Usage` for an offset in a directory, or one that no log can have.
+    /// When the directory of its path does not exist; `Usage` for an offset in a directory, or one
+    /// that no log can have.
     pub fn place(&self, identity: &Identity) -> Result<Place> {
         Place::of_store(&self.path, self.offset, &format!("{}.log", file_stem(identity)))
     }
 
-    /// Refuses a log whose device failed while it was in use, and to make one, or to take another one, where the
-    /// registry says that one with the LUN's newest data should be.
+    /// Refuses a log whose device failed while it was in use; and to make a log, or to use another
+    /// one, where the registry names one with the LUN's newest data.
     ///
     /// # Errors
-    /// `WouldLoseData`, saying how to go on.
+    /// `WouldLoseData`, with advice.
     pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
         let (argument, path) = (place.argument("log"), place);
@@ -259,12 +263,12 @@ impl LogConfig {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Opens the log at `place` over `origin`, made first if there is none, and says what the registry has to name as
-    /// long as it may be dirty: an entry for each of the LUNs `identities`; also the bytes of its device. Should that
-    /// fail, the registry is told so. `kept` is what others changed on the LUN meanwhile that must not be overwritten.
-    ///
+    /// Opens the log at `place` over `origin`, and makes it first if there is none. Returns also
+    /// the registry's entries for as long as it may be dirty, one for each of the LUNs
+    /// `identities`, and the bytes of its device. If that device fails, the registry notes it.
+    /// `kept` holds the ranges of others' changes that must not be overwritten.
     /// # Errors
-    /// Another LUN's log, something that is no log, a log in use, no room, NVRAM that is not there.
+    /// Another LUN's log, content that is no log, a log in use, no room, missing NVRAM.
     pub async fn open(
         &self,
         place: &Place,
@@ -275,7 +279,7 @@ impl LogConfig {
         (identities, name, kept): (&[Identity], &str, Kept<'_>),
     ) -> Result<(Arc<WriteLog>, Vec<Entry>, u64)> {
         self.check()?;
-        // Before anything is made.
+        // Before any file is made.
         let nvram = self.nvram.as_ref().map(NvramConfig::open).transpose()?;
         let format =
             async |device: &SharedDevice| WriteLog::format(device, &origin, self.format_options(&place.path)).await;
@@ -285,12 +289,12 @@ impl LogConfig {
         options.nvram = nvram;
         options.kept_changes = kept.ranges().to_vec();
         options.tokens = Some(kept.begin_opening(caches)?);
-        // Nobody else changes who it is from now on.
+        // The log is locked, so its identity does not change any more.
         let uuid = uuid_at(place);
         let entries: Vec<Entry> = identities.iter().map(|identity| entry(identity, place, name, uuid)).collect();
         options.failure_note = Some(failure_note(registry.clone(), entries.clone()));
         let context = |error: block::Error| match (ConflictingChanges::of(&error), error.kind()) {
-            // Its options ask for more than it has.
+            // The options ask for more than there is room for.
             (None, block::ErrorKind::InvalidRange) => {
                 Error::new(Failure::Usage, format!("the write log {place}: {error}"))
             }
@@ -302,7 +306,7 @@ impl LogConfig {
     /// The options of a log at `path`.
     fn format_options(&self, path: &Path) -> FormatOptions {
         let mut options = if self.is_paper { FormatOptions::paper() } else { FormatOptions::default() };
-        // The table of settings bounds the value, so that it fits.
+        // The table of settings limits the value, so it fits.
         let bytes = |chosen: Option<u64>| chosen.and_then(|bytes| u32::try_from(bytes).ok());
         options.segment_bytes = bytes(self.segment_bytes).or(options.segment_bytes);
         options.slot_bytes = bytes(self.slot_bytes).unwrap_or(options.slot_bytes);
@@ -328,7 +332,7 @@ impl LogConfig {
     }
 }
 
-/// Notes in the registry that the log's device failed.
+/// The callback that notes in the registry that the log's device failed.
 fn failure_note(registry: Registry, entries: Vec<Entry>) -> Arc<dyn Fn() -> bool + Send + Sync> {
     Arc::new(move || {
         let failed = entries.iter().cloned().map(|entry| Entry { has_failed: true, ..entry });
@@ -336,7 +340,7 @@ fn failure_note(registry: Registry, entries: Vec<Entry>) -> Arc<dyn Fn() -> bool
     })
 }
 
-/// What the registry says of a LUN whose newest data may be in the log `log` at `place`.
+/// The registry's entry for a LUN whose newest data may be in the log `log` at `place`.
 fn entry(identity: &Identity, place: &Place, name: &str, log: Option<Uuid>) -> Entry {
     Entry { store: Store::Log, uuid: log, ..Entry::new(identity, place, name) }
 }

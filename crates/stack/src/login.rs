@@ -1,4 +1,4 @@
-//! Who this host says it is, and the secrets it proves it with.
+//! The initiator name of this host, and the secrets by which it authenticates.
 //!
 //! Secrets come from a file or from `FOREBAY_CHAP_PASSWORD`, never from the command line, where every user of the
 //! machine could read them.
@@ -17,13 +17,13 @@ use crate::settings::Settings;
 /// The environment variable with a CHAP secret.
 pub const CHAP_VARIABLE: &str = "FOREBAY_CHAP_PASSWORD";
 
-/// The environment variable with the CHAP secret that a target proves itself with.
+/// The environment variable with the CHAP secret by which a target authenticates itself.
 pub const MUTUAL_CHAP_VARIABLE: &str = "FOREBAY_MUTUAL_CHAP_PASSWORD";
 
-/// The one account that a command line names, or none; its secret is in a file, or in the environment.
+/// The account that a command line names, if any; its secret is in a file, or in the environment.
 ///
 /// # Errors
-/// When the secret is no good, or the user has none.
+/// When the secret is invalid, or the user has none.
 pub fn accounts(user: Option<String>, chap_file: Option<&Path>, variable: &str) -> Result<Vec<Credentials>> {
     let Some(name) = user else { return Ok(Vec::new()) };
     let secret = match (chap_file, env::var(variable)) {
@@ -47,10 +47,11 @@ pub fn default_initiator_name() -> String {
     format!("iqn.2026-11.io.forebay:{}", id.simple())
 }
 
-/// The ISID of the attachment that answers at `control_socket`: the same at every start, so that a target sees its
-/// session come back, ends at once what an old one left behind, and knows its persistent reservations again (RFC 7143
-/// 4.4.3.1). Attachments of one name differ by user and by host, whose name counts for containers that share a
-/// machine's id. The qualifier is zero, for several sessions to count up from.
+/// The ISID of the attachment that answers at `control_socket`: the same at every start, so that a
+/// target recognises its session, ends the tasks of the former one at once, and finds its
+/// persistent reservations again (RFC 7143 4.4.3.1). Attachments of one name differ by user and by
+/// host, whose name counts for containers that share a machine's id. The qualifier is zero, from
+/// which several sessions are counted up.
 pub fn attachment_isid(control_socket: &Path) -> Isid {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let place = format!("forebay attachment {} {}", host.trim(), control_socket.display());
@@ -58,23 +59,23 @@ pub fn attachment_isid(control_socket: &Path) -> Isid {
     Isid::random_format(u32::from_be_bytes([0, a, b, c]), 0)
 }
 
-/// Who this host says it is to a target, and what both prove.
+/// This host's name for a target, and the credentials of both.
 #[derive(Clone, Debug)]
 pub struct Account {
     /// The initiator's name.
     pub initiator_name: String,
-    /// The credentials of this host.
+    /// The credentials by which this host authenticates.
     pub credentials: Option<Credentials>,
-    /// What the target must prove.
+    /// The credentials by which the target must authenticate.
     pub target_credentials: Option<Credentials>,
 }
 
 impl Account {
-    /// What `settings` say, and the user of a URL where they name none.
+    /// The account in `settings`, with the user of a URL where they name none.
     ///
     /// # Errors
-    /// A name that is none, a secret that is none or belongs to nobody, or proof asked for without giving any: CHAP
-    /// goes both ways or one.
+    /// An invalid name, an invalid secret or one without a user, or authentication of the target
+    /// without that of this host: CHAP is mutual or one-way.
     pub fn of(settings: &Settings, url_user: Option<&str>) -> Result<Self> {
         let user = settings.text("chap.user").or_else(|| url_user.map(str::to_owned));
         let credentials = credentials(user.as_deref(), settings.path("chap.file").as_deref())?;
@@ -99,10 +100,10 @@ fn initiator_name(settings: &Settings) -> Result<String> {
     Err(Error::new(Failure::Usage, message))
 }
 
-/// The credentials of `user`, or of nobody when there is neither a user nor a secret.
+/// The credentials of `user`; `None` when there is neither a user nor a secret.
 ///
 /// # Errors
-/// When one is there without the other, or the secret is no good.
+/// When one is given without the other, or the secret is invalid.
 pub fn credentials(user: Option<&str>, chap_file: Option<&Path>) -> Result<Option<Credentials>> {
     let secret = match chap_file {
         Some(path) => Some(read_secret(path)?),
@@ -127,7 +128,7 @@ pub fn credentials(user: Option<&str>, chap_file: Option<&Path>) -> Result<Optio
 /// The secret on the first line of `path`.
 ///
 /// # Errors
-/// When the file cannot be read or its first line is no secret.
+/// When the file cannot be read or its first line is not a valid secret.
 pub fn read_secret(path: &Path) -> Result<Secret> {
     let name = path.display();
     let text = fs::read_to_string(path)

@@ -1,5 +1,5 @@
-//! Whether what a LUN is to be made of can be served, found out before it is opened or made: for `target check` as for
-//! the target itself.
+//! Checks that a LUN's file or device can be served, before it is opened or made: for `target
+//! check` as for the target itself.
 
 use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
@@ -17,7 +17,8 @@ const SECTOR_BYTES: u64 = 512;
 /// Refuses a specification that can never be served.
 ///
 /// # Errors
-/// `Usage` for a size or a file that no LUN can be made of, `NotFound` for one that is not there and is not made.
+/// `Usage` for a size or a file that is no LUN, `NotFound` for a file that does not exist and is
+/// not to be made.
 pub(crate) fn check(spec: &LunSpec) -> Result<()> {
     let checked = match &spec.backend {
         Backend::Ram { size_bytes } => check_whole_blocks(*size_bytes, u64::from(spec.block_bytes)),
@@ -56,8 +57,8 @@ fn check_file(path: &Path, size_bytes: Option<u64>, is_read_only: bool) -> Resul
     }
 }
 
-/// Refuses a file that has another size than it is to have: a start does not change it. Only a reload of the target
-/// that serves it lets it grow.
+/// Refuses a file with another size than the configured one: a start does not change it. Only a
+/// reload of the target that serves it lets it grow.
 ///
 /// # Errors
 /// `Mismatch`, with both sizes.
@@ -76,7 +77,7 @@ pub(crate) fn check_size(spec: &LunSpec) -> Result<()> {
     Err(Error::new(Failure::Mismatch, message))
 }
 
-/// Whether a process has it open for itself, as the target does that serves it.
+/// Whether another process has it locked, as a target that serves it has.
 fn is_in_use(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()

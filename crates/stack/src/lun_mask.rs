@@ -1,12 +1,12 @@
-//! What some initiators see of a target: `"1=0"` is LUN 0 under the number 1, `"5,read-only"` is LUN 5 under its own,
-//! for reading.
+//! The view that some initiators have of a target: `"1=0"` is LUN 0 under the number 1,
+//! `"5,read-only"` is LUN 5 under its own number, read only.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// One logical unit as some initiators see it.
+/// One logical unit in such a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct MaskSpec {
@@ -18,7 +18,7 @@ pub struct MaskSpec {
     pub is_read_only: bool,
 }
 
-/// Why it was not understood.
+/// A specification that is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no view of a LUN: write NUMBER, or NUMBER_SEEN=NUMBER, then [,read-only]")]
 pub struct ParseMaskError(String);

@@ -19,20 +19,20 @@ use serde::Deserialize;
 pub struct LunSpec {
     /// Its number.
     pub lun: u16,
-    /// Where its data is.
+    /// Where its data is kept.
     pub backend: Backend,
-    /// A disk whose timing it imitates.
+    /// A disk whose timing it simulates.
     pub disk: Option<DiskModel>,
     /// Whether writes are refused.
     pub is_read_only: bool,
-    /// Whether completed writes may be lost until a flush, as reported (WCE); a RAM LUN loses everything with its
-    /// process anyway.
+    /// Whether the unit reports a volatile write cache (WCE), which may lose completed writes until
+    /// a flush. A RAM LUN loses everything with its process anyway.
     pub is_write_cache_volatile: bool,
     /// Logical block in bytes.
     pub block_bytes: u32,
-    /// Physical block in bytes, where it is told.
+    /// Physical block in bytes, where it is reported.
     pub physical_block_bytes: Option<u32>,
-    /// Whether space is given back when initiators unmap (LBPME), where the backend can.
+    /// Whether space is freed when initiators unmap (LBPME), where the backend can.
     pub is_thin: bool,
     /// Whether the medium can be ejected and loaded.
     pub is_removable: bool,
@@ -43,23 +43,23 @@ pub struct LunSpec {
 /// Where the data of a logical unit is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// In RAM, of this many bytes; gone with the process.
+    /// In RAM, of this size; lost with the process.
     Ram {
         /// Size in bytes.
         size_bytes: u64,
     },
     /// In a file or block device.
     File {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// Size in bytes; a file that does not exist is made with it, sparse.
         size_bytes: Option<u64>,
-        /// Whether the page cache is passed by (O_DIRECT).
+        /// Whether it bypasses the page cache (O_DIRECT).
         is_direct: bool,
     },
 }
 
-/// Why a specification was not understood.
+/// A specification that is malformed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("LUN \"{spec}\": {why}; write NUMBER=ram:SIZE or NUMBER=file:PATH[,size=SIZE], then any of {options}", options = OPTIONS.join(", "))]
 pub struct ParseLunError {
@@ -86,7 +86,7 @@ pub const OPTIONS: &[&str] = &[
 ];
 
 impl LunSpec {
-    /// What tells its file or block device from others, whatever path leads there; `None` for one in RAM.
+    /// What identifies its file or block device, whatever path leads there; `None` for one in RAM.
     pub(crate) fn file(&self) -> Option<FileIdentity> {
         let Backend::File { path, .. } = &self.backend else { return None };
         let of_inode = |metadata: std::fs::Metadata| {
@@ -102,12 +102,12 @@ impl LunSpec {
     }
 }
 
-/// See [`LunSpec::file`].
+/// The identity of a LUN's file or block device; see [`LunSpec::file`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FileIdentity {
     Inode(u64, u64),
     Device(u64),
-    /// A file that is not there yet, by its path.
+    /// A file that does not exist yet, by its path.
     ToBeMade(PathBuf),
 }
 
@@ -147,7 +147,7 @@ impl FromStr for LunSpec {
     }
 }
 
-/// What an option is about: each thing is said once.
+/// The key of an option: each key may be given once.
 fn exclusive_key(option: &str) -> &str {
     match option.split_once('=').map_or(option, |(key, _)| key) {
         "thick" => "thin",
@@ -205,13 +205,13 @@ impl LunSpec {
         Ok(())
     }
 
-    /// The disk to imitate; naming one property makes a disk with the others as fast as possible.
+    /// The simulated disk; setting one property makes a disk whose other properties cost no time.
     fn disk_mut(&mut self) -> &mut DiskModel {
         self.disk.get_or_insert(INSTANT_DISK)
     }
 }
 
-/// A disk that costs nothing.
+/// A disk without delays.
 const INSTANT_DISK: DiskModel =
     DiskModel { seek: Duration::ZERO, rotation: Duration::ZERO, bytes_per_second: u64::MAX, flush: Duration::ZERO };
 
@@ -226,13 +226,14 @@ fn parse_size(text: &str) -> Result<u64, String> {
 /// `8.5ms`, `100us`, `2s`.
 ///
 /// # Errors
-/// A sentence, when it is none.
+/// A sentence, for a malformed text.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || format!("\"{text}\" is not a duration: write a number and a unit, like 8.5ms, 100us or 2s");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| error())?;
-    // Divided and not multiplied: these divisors are exact, so what prints in seconds is read back to the nanosecond.
+    // A division, not a product: these divisors are exact, so a printed time in seconds is parsed
+    // to the same nanosecond.
     let per_second = match unit.trim() {
         "ns" => 1e9,
         "us" => 1e6,

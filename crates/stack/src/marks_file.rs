@@ -1,15 +1,15 @@
 //! The change marks of a file or block device LUN, kept beside its sidecar (format: `docs/formats/change-marks.md`).
 //!
-//! Every page stands alone, with a checksum. A page that is damaged or torn counts as *changed*: that of a mark as a
-//! mark that is not there, that of a part of its bits as all of them set. So a write that the power fails at loses no
-//! change, whatever is left of it.
+//! Every page stands alone, with a checksum. A damaged or torn page counts as *changed*: the page
+//! of a mark as a missing mark, the page of a part of its bits as all bits set. So a write that is
+//! cut by a power loss loses no change, whatever is left of it.
 //!
-//! Of a file it is also known how large it was and when it was changed last, when it was closed in order: one that was
-//! changed by somebody else since has changed everywhere. That is the time of its status (ctime), which nobody can put
-//! back. After a crash of the target that is not known, and not checked.
+//! When the LUN's file is closed in order, its size and change time are noted: a file that another
+//! program changed since counts as changed everywhere. The time is that of its status (ctime),
+//! which no program can set back. After a crash of the target they are not known, and not checked.
 //!
-//! Which file it is is known after a crash as well, by its inode: marks say nothing of a file that took the place of
-//! the one that was served, be it while that was served.
+//! The inode of the file is noted while it is served, and checked after a crash as well: marks are
+//! void for a file that took the place of the one that was served.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -31,7 +31,7 @@ const PAGE_BYTES: usize = 4096;
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"FBYMARKS";
 
-/// What every page begins with.
+/// The head of every page.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct PageHead {
@@ -42,7 +42,7 @@ struct PageHead {
 }
 const _: () = assert!(size_of::<PageHead>() == 16);
 
-/// Page 0: whose marks they are.
+/// Page 0: the LUN of the marks.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct HeaderRaw {
@@ -109,7 +109,7 @@ fn sealed(page: &(impl IntoBytes + Immutable)) -> Box<Page> {
     bytes
 }
 
-/// The structure in page `place`, where it is whole.
+/// The structure in page `place`, if the page is intact.
 fn opened<T: FromBytes>(bytes: &[u8], place: u32) -> Option<T> {
     let start = place as usize * PAGE_BYTES;
     let page = bytes.get(start..start + PAGE_BYTES)?;
@@ -126,7 +126,7 @@ fn part_place(slot: u16, part: u16) -> u32 {
     (1 + CHANGE_MARKS_MAX as u32) + u32::from(slot) * MARK_PARTS as u32 + u32::from(part)
 }
 
-/// How a file was left.
+/// Size and change time of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     size_bytes: u64,
@@ -159,7 +159,7 @@ pub struct FoundFile {
 }
 
 impl FoundFile {
-    /// What is at `path` now.
+    /// Reads the file at `path`.
     pub fn at(path: &Path) -> Self {
         Self { path: path.to_owned(), inode: inode_of(path), stamp: Stamp::of(path) }
     }
@@ -214,7 +214,7 @@ fn part_page(slot: u16, part: u16, id: [u8; 16], words: &PartWords) -> Box<Page>
     sealed(&raw)
 }
 
-/// An update as the page it is.
+/// The page for an update.
 fn page_of(update: &MarkUpdate) -> std::result::Result<(u32, Box<Page>), String> {
     match update {
         MarkUpdate::Mark { slot, mark } => Ok((mark_place(*slot), mark_page(*slot, mark.as_ref())?)),
@@ -224,7 +224,7 @@ fn page_of(update: &MarkUpdate) -> std::result::Result<(u32, Box<Page>), String>
     }
 }
 
-/// The marks in a file; what is damaged has changed.
+/// The marks in a file; damaged ones count as changed.
 fn marks_in(bytes: &[u8]) -> SavedMarks {
     let mut marks = Vec::new();
     for slot in 0..CHANGE_MARKS_MAX as u16 {
@@ -252,7 +252,7 @@ fn marks_in(bytes: &[u8]) -> SavedMarks {
     SavedMarks { marks }
 }
 
-/// The marks of one LUN, in a file of theirs, which is made with the first of them.
+/// The marks of one LUN, in a file of their own, which is made with the first of them.
 pub struct MarksFile {
     shared: Arc<Shared>,
     /// The LUN's file or block device.
@@ -275,7 +275,7 @@ impl MarksFile {
     /// one that was changed since it was closed are removed.
     ///
     /// # Errors
-    /// When the file is there and cannot be read, or not be written: then nobody can record what changes.
+    /// When the file exists and cannot be read or written: changes could not be recorded then.
     pub fn open(path: PathBuf, serial: &str, range_bytes: u32, found: FoundFile) -> Result<(Self, SavedMarks)> {
         let inode = inode_of(&found.path);
         let shared = Shared { path, serial: serial.to_owned(), range_bytes, inode, file: Mutex::default() };
@@ -296,7 +296,7 @@ impl MarksFile {
         Ok((marks, marks_in(&bytes)))
     }
 
-    /// Whether these are the marks of the LUN as it is.
+    /// Whether these marks fit the LUN in its present state.
     fn check(&self, bytes: &[u8], found: &FoundFile) -> std::result::Result<(), &'static str> {
         let header: HeaderRaw = opened(bytes, 0).ok_or("their first page is damaged, or of another version")?;
         if header.magic != MAGIC || header.serial != filled(self.shared.serial.as_bytes()) {
@@ -319,16 +319,16 @@ impl MarksFile {
         Ok(())
     }
 
-    /// What saves marks here.
+    /// The store for the unit's marks.
     pub fn store(&self) -> Arc<dyn ChangeStore> {
         Arc::new(Store(Arc::clone(&self.shared)))
     }
 
-    /// Notes how the file is left; nothing changes it any more. Of a LUN without marks there is nothing to note. Where
-    /// another file has taken its place, or none is there, the marks are removed.
+    /// Notes size and time of the LUN's file, which nothing changes any more. No effect for a LUN
+    /// without marks. Where another file has taken its place, or there is none, removes the marks.
     ///
     /// # Errors
-    /// When that cannot be written: then it is not checked at the next start.
+    /// When the note cannot be written: the next start does not check the file then.
     pub fn note_closed(&self) -> Result<()> {
         let shared = &self.shared;
         if shared.inode == 0 || !shared.path.exists() {
@@ -383,7 +383,7 @@ impl Shared {
     }
 }
 
-/// Saves on a thread for blocking calls: one durable write, which commands wait for.
+/// A store that saves on a thread for blocking calls: one durable write, for which commands wait.
 struct Store(Arc<Shared>);
 
 impl ChangeStore for Store {
@@ -492,8 +492,8 @@ mod tests {
         assert_eq!(marks_in(&image), SavedMarks::default());
     }
 
-    /// The power fails at a write, and any sectors of it are there: what was recorded before is still told, or the mark
-    /// is not known.
+    /// The power fails at a write, of which any sectors are stored: earlier records are still
+    /// reported, or the mark is missing.
     #[test]
     fn a_torn_write_loses_no_recorded_change() {
         let mut before = header_page("s1", 1 << 20, 0, None).to_vec();
@@ -524,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Any bit of any page that is there.
+    /// Flips any bit of any page.
     #[test]
     fn a_damaged_page_has_changed() {
         let mut image = header_page("s1", 1 << 20, 0, None).to_vec();
@@ -536,7 +536,7 @@ mod tests {
             damaged[start + at] ^= 4;
             assert_eq!(marks_in(&damaged).marks[0].2[MARK_PART_WORDS..2 * MARK_PART_WORDS], [u64::MAX; 504]);
         }
-        // A page that the disk put in another's place.
+        // A page that the disk stored in another's place.
         let mut misplaced = image.clone();
         let other = part_place(2, 0) as usize * PAGE_BYTES;
         misplaced.copy_within(start..start + PAGE_BYTES, other);
@@ -564,7 +564,7 @@ mod tests {
             marks
         };
         let marks = make();
-        // A crash: nothing was noted.
+        // A crash: no note was written.
         drop(marks);
         fs::write(&lun, "xy").unwrap();
         let (marks, count) = open("s1", 1 << 20);
@@ -636,7 +636,8 @@ mod tests {
         assert_eq!(open().1.marks.len(), 1);
     }
 
-    /// A device that takes writes and cannot sync them: what is there after a power loss nobody knows.
+    /// A device that accepts writes and cannot sync them: its content after a power loss is not
+    /// known.
     #[test]
     fn a_mark_is_saved_only_when_it_is_synced() {
         let directory = tempfile::tempdir().unwrap();

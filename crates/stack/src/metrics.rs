@@ -1,10 +1,10 @@
 //! Metrics over HTTP: `GET /metrics` in the OpenMetrics text format, which Prometheus scrapes.
 //!
-//! Nothing is counted here: a scrape asks the process for the status that `forebay status` prints, and [`families`]
-//! says it in other words. So metrics cost nothing while nobody looks.
+//! This module counts nothing: a scrape asks the process for the status that `forebay status`
+//! prints, and [`families`] converts it. So metrics cost nothing without a scrape.
 //!
-//! Scrapers are few, and none of them waits for long: a connection beyond a number takes the place of the one that came
-//! first, and one that is silent is ended.
+//! Scrapers are few, and none waits for long: a connection beyond the limit replaces the oldest,
+//! and a silent one is closed.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -29,18 +29,18 @@ mod scrapers;
 /// Of OpenMetrics 1.0.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where the answer to a scrape goes.
+/// The channel for the answer to a scrape.
 type Question = oneshot::Sender<ProcessStatus>;
 
-/// Who may scrape.
+/// The machines that may scrape.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
     /// Programs on this machine.
     Loopback {
-        /// What to do if others are meant.
+        /// Advice for a user who wants to allow other machines.
         advice: &'static str,
     },
-    /// Everybody.
+    /// All machines.
     Everywhere,
 }
 
@@ -54,8 +54,8 @@ impl MetricsServer {
     /// Listens on `address`; port 0 takes a free one.
     ///
     /// # Errors
-    /// An address that cannot be bound, or that other machines can reach where that is not meant: what to do then is
-    /// for the caller to say.
+    /// An address that cannot be bound, or that other machines can reach where that is not allowed;
+    /// the caller adds advice.
     pub fn bind(address: SocketAddr, reach: Reach) -> Result<Self> {
         if let (false, Reach::Loopback { advice }) = (address.ip().is_loopback(), reach) {
             let message = format!("metrics on {address} could be read from other machines: {advice}");
@@ -75,7 +75,7 @@ impl MetricsServer {
         self.address
     }
 
-    /// Answers scrapes with what `status` says, until `stop`.
+    /// Answers scrapes with the result of `status`, until `stop`.
     ///
     /// # Errors
     /// When the listener fails.
@@ -87,7 +87,7 @@ impl MetricsServer {
         let serving = axum::serve(Scrapers::new(listener), router).into_future();
         let answering = async {
             while let Some(question) = asked.recv().await {
-                // Who hung up does not want it.
+                // A scraper that disconnected does not want the answer.
                 let _ = question.send(status().await);
             }
         };

@@ -3,9 +3,10 @@
 //! ```text
 //! directory  ->  Volume (FUSE)  ->  ext2  ->  sharedfs  ->  remote LUN or file
 //! ```
-//! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for
-//! it (a signal, `forebay detach`, `umount`): the directory is unmounted and what is under way is answered, everything
-//! becomes durable and goes to its place, the superblock says that it is clean, and the session is closed.
+//! It answers on its control socket from the beginning, and is mounted when it reports `ready`.
+//! Order of the end, after a signal, `forebay detach` or `umount`: the directory is unmounted and
+//! requests under way are answered, all changes become durable and are written to their place, the
+//! superblock is marked clean, and the session is closed.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -38,30 +39,30 @@ use crate::status::{Answer, Left, ProcessStatus};
 use crate::systemd;
 use crate::time::system_clock;
 
-/// What is mounted, where and how.
+/// The configuration of a mount.
 #[derive(Debug)]
 pub struct MountConfig {
     /// The URL of a logical unit, or the path of a file or block device.
     pub source: String,
     /// The directory.
     pub directory: PathBuf,
-    /// What it answers to; the last part of the directory's path where nothing is said.
+    /// Its name; by default the last part of the directory's path.
     pub name: Option<String>,
-    /// Whether nothing is changed.
+    /// Whether it is read only.
     pub is_read_only: bool,
-    /// Whether a target that is not there yet is waited for.
+    /// Whether it waits for a target that cannot be reached yet.
     pub waits_for_target: bool,
-    /// How to log in.
+    /// The settings of the login.
     pub settings: Settings,
 }
 
-/// A file system that is mounted, and about to be served.
+/// A mounted file system that is not served yet.
 pub struct Mount {
     parts: Rc<MountParts>,
     control: ControlServer,
 }
 
-/// Its parts, and the handler of control requests while it is served.
+/// The parts of a mount, and the handler of its control requests.
 struct MountParts {
     name: String,
     source: String,
@@ -73,12 +74,12 @@ struct MountParts {
     is_read_only: bool,
     /// `true` once it is to end.
     stopping: Sender<bool>,
-    /// Once it has ended: why it did not end well.
+    /// `Some` once it has ended, with the error if it did not end well.
     ended: Sender<Option<Result<()>>>,
     _lock: Option<UnitLock>,
 }
 
-/// What the file system is on.
+/// The device below the file system.
 struct Source {
     device: SharedDevice,
     remotes: Option<Remotes>,
@@ -86,10 +87,11 @@ struct Source {
 }
 
 impl Mount {
-    /// Connects, makes whole what a crash left, and mounts. `None` when `signal` came before that was done.
+    /// Connects, repairs what a crash left, and mounts. `None` when `signal` came before that was
+    /// done.
     ///
     /// # Errors
-    /// Whatever stands in the way, with nothing changed but what makes the file system whole.
+    /// Whatever prevents the mount; only the repair has changed anything then.
     pub async fn start(config: MountConfig, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Self>> {
         let name = match &config.name {
             Some(name) => name.clone(),
@@ -101,15 +103,17 @@ impl Mount {
         Ok(Some(Self { parts: Rc::new(MountParts::open(config, name, source).await?), control }))
     }
 
-    /// Where it is mounted.
+    /// The directory of the mount.
     pub fn directory(&self) -> &Path {
         &self.parts.directory
     }
 
-    /// Serves until it is unmounted or detached, or until `signal`; then everything is brought to safety.
+    /// Serves until it is unmounted or detached, or until `signal`; then all changes are made
+    /// durable.
     ///
     /// # Errors
-    /// When that fails: the next mount makes it whole then, without what was not durable.
+    /// When that fails: the next mount repairs the file system then, without the changes that were
+    /// not durable.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
         let Self { parts, control } = self;
         let serve = async {
@@ -163,7 +167,8 @@ impl MountParts {
         })
     }
 
-    /// Everything is durable, in its place and marked as clean; nobody is asked any more.
+    /// Makes all changes durable, in their place, and marks the file system clean; the device is
+    /// not used afterwards.
     async fn end(&self) -> Result<()> {
         let closed = sharedfs::close(&self.file_system).await.map_err(Error::from);
         let left = match &self.remotes {
@@ -237,7 +242,7 @@ fn now() -> Timestamp {
     Timestamp { seconds: since.as_secs().cast_signed(), nanoseconds: since.subsec_nanos() }
 }
 
-/// `None` when `signal` came before the target was there, or it was detached.
+/// `None` when `signal` came before the target was found, or it was detached.
 async fn open_source(
     config: &MountConfig,
     name: &str,
@@ -253,28 +258,29 @@ async fn open_source(
     open_unit(config, remotes, name, paths).map(Some)
 }
 
-/// A file or block device of this host: nobody else has it open for itself.
+/// Opens a file or block device of this host, and locks it.
 fn open_file(config: &MountConfig) -> Result<Source> {
     let options = FileOptions { exclusive: true, read_only: config.is_read_only, ..FileOptions::default() };
     let device: SharedDevice = FileDevice::open(&config.source, options)?;
     Ok(Source { device, remotes: None, lock: None })
 }
 
-/// Where the logical unit is, and by which session it is reached.
+/// The address of the logical unit, and the session for it.
 fn unit_of(config: &MountConfig, name: &str, paths: &Paths) -> Result<RemotesConfig> {
     if config.source.contains(',') {
         let message = "a mount has one logical unit: attach a stripe, and mount what is offered then";
         return Err(Error::new(Failure::Usage, message));
     }
     let mut unit = RemotesConfig::of(&config.source, &config.settings)?;
-    // The session of one that was killed ends when this one begins (RFC 7143 6.3.5): nothing of it lands afterwards.
+    // The session of a killed process ends when this one begins (RFC 7143 6.3.5): none of its
+    // writes lands afterwards.
     let isid = unit.remotes.first().and_then(|remote| remote.isid);
     let isid = isid.unwrap_or_else(|| attachment_isid(&paths.control_socket(name)));
     number_sessions(&mut unit.remotes, Some(isid));
     Ok(unit)
 }
 
-/// A logical unit, which nothing else of this host uses.
+/// Opens a logical unit that no other process of this host uses.
 fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) -> Result<Source> {
     let identity = remotes.identity();
     let lock = match config.is_read_only {
@@ -283,13 +289,13 @@ fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) 
     };
     Registry::open(paths)?.check(&identity, &[])?;
     if !config.is_read_only {
-        // Before the first write: caches of this host that are not looking on have old data from then on.
+        // Before the first write: unattached caches of this host have old data from then on.
         note_writable_opening(&Caches::open(paths)?, &remotes.identities(), &[])?;
     }
     Ok(Source { device: remotes.device(), remotes: Some(remotes), lock: Some(lock) })
 }
 
-/// Logs in, as often as it takes where that is wanted.
+/// Logs in, repeatedly where waiting for the target is wanted.
 async fn connect(
     config: &MountConfig,
     unit: &RemotesConfig,

@@ -1,8 +1,8 @@
-//! The caches and write logs of this host, as a target sees them that is to serve what they lie in: its initiators
-//! would write over them.
+//! The caches and write logs of this host, checked by a target before it serves the file or device
+//! that contains them: its initiators would overwrite them.
 //!
-//! A store counts where this host has noted it, and while it is there. A file that merely holds one, which another host
-//! made on its LUN, is a LUN like any other.
+//! Only a store that this host has noted counts, while it exists. A file that merely contains one,
+//! which another host made on its LUN, is an ordinary LUN.
 
 use base::units::ByteSize;
 use uuid::Uuid;
@@ -24,24 +24,25 @@ struct OwnStore {
     place: Place,
     store: Store,
     uuid: Option<Uuid>,
-    /// How many bytes it takes, where that is noted.
+    /// Its length in bytes, where that is noted.
     length: Option<u64>,
     /// Name of the attachment that used it last.
     name: String,
     /// Serial number of the LUN.
     serial: String,
-    /// Whether it may hold what the LUN lacks.
+    /// Whether it may hold data that the LUN lacks.
     is_dirty: bool,
 }
 
 impl OwnStores {
-    /// Those that are noted in `paths`.
+    /// The stores that are noted in `paths`.
     ///
     /// # Errors
-    /// When what is noted cannot be read.
+    /// When the notes cannot be read.
     pub(crate) fn find(paths: &Paths) -> Result<Self> {
         let caches = Caches::open(paths)?;
-        // The dirty ones first: of a store that is noted twice, that is what to say.
+        // The dirty ones first: that is the more important message about a store that is noted
+        // twice.
         let mut stores = Vec::new();
         for entry in Registry::open(paths)?.entries()? {
             stores.push(OwnStore {
@@ -66,10 +67,10 @@ impl OwnStores {
         Ok(Self { stores })
     }
 
-    /// Refuses a LUN whose initiators could write over one of them.
+    /// Refuses a LUN whose initiators could overwrite a store.
     ///
     /// # Errors
-    /// `WouldLoseData`, with what is there and how to go on.
+    /// `WouldLoseData`, with the store and advice.
     pub(crate) fn check(&self, spec: &LunSpec) -> Result<()> {
         let Backend::File { path, .. } = &spec.backend else { return Ok(()) };
         if spec.is_read_only || !path.exists() {
@@ -101,7 +102,7 @@ impl OwnStores {
 }
 
 impl OwnStore {
-    /// Whether it still is where it was noted, and not something else that has come there since.
+    /// Whether it still is at its noted place, and has not been replaced by other content.
     fn is_there(&self) -> bool {
         let found = store_of(&self.place, self.length);
         found.is_some_and(|found| self.uuid.is_none_or(|known| known == found.uuid))

@@ -1,7 +1,7 @@
-//! Where forebay keeps what lives as long as a process (sockets) and what outlives it (the registry of dirty caches,
-//! the sidecars of block devices). The locks on logical units in use lie beside the registry: others remove run-time
-//! directories, such as a service manager that stops one of several services, and a lock whose file is gone locks
-//! nobody out.
+//! The directories of files that live as long as a process (sockets) and of files that outlive it
+//! (the registry of dirty caches, the sidecars of block devices). The locks on logical units in use
+//! lie beside the registry: others remove run-time directories, such as a service manager that
+//! stops one of several services, and a lock whose file was removed excludes no other process.
 //!
 //! | | override | root | any other user |
 //! |---|---|---|---|
@@ -28,24 +28,24 @@ impl Paths {
     /// The directories that the environment asks for, made if they are missing.
     ///
     /// # Errors
-    /// When a directory cannot be made, or belongs to somebody else.
+    /// When a directory cannot be made, or belongs to another user.
     pub fn from_environment() -> Result<Self> {
         let user = rustix::process::getuid().as_raw();
         let (runtime, state) = directories(user, |variable| env::var_os(variable).map(PathBuf::from))?;
         Self::new(runtime, state)
     }
 
-    /// The directories given, made if they are missing.
+    /// Uses the given directories, made if they are missing.
     ///
     /// # Errors
-    /// When a directory cannot be made, or belongs to somebody else.
+    /// When a directory cannot be made, or belongs to another user.
     pub fn new(runtime: PathBuf, state: PathBuf) -> Result<Self> {
         make_private_as(&runtime, Some("FOREBAY_RUNTIME_DIR"))?;
         make_private_as(&state, Some("FOREBAY_STATE_DIR"))?;
         Ok(Self { runtime, state })
     }
 
-    /// The control socket of what runs under `name`.
+    /// The control socket of the process `name`.
     pub fn control_socket(&self, name: &str) -> PathBuf {
         self.runtime.join(format!("{name}.sock"))
     }
@@ -79,7 +79,7 @@ impl Paths {
         self.state.join("gateways")
     }
 
-    /// The folder of what is known of this host's caches.
+    /// The folder of the list of this host's caches.
     pub fn caches(&self) -> PathBuf {
         self.state.join("caches")
     }
@@ -90,11 +90,11 @@ impl Paths {
     }
 }
 
-/// The run-time and the state directory of `user`, as the variables of `environment` say.
+/// The run-time and the state directory of `user`, by the variables in `environment`.
 ///
 /// # Errors
-/// `Usage` for a relative one of ours, which would be another in each folder. Those of others do not count then (XDG
-/// Base Directory Specification).
+/// `Usage` for a relative path in one of our variables, which would be another directory in each
+/// folder. Relative paths in others' variables are ignored (XDG Base Directory Specification).
 fn directories(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Result<(PathBuf, PathBuf)> {
     let ours = |variable: &str| match environment(variable).filter(|path| !path.as_os_str().is_empty()) {
         Some(path) if path.is_relative() => {
@@ -120,8 +120,8 @@ fn directories(user: u32, environment: impl Fn(&str) -> Option<PathBuf>) -> Resu
     Ok((runtime, state))
 }
 
-/// Makes `directory` for its owner only. An existing one must belong to this user, and nobody else may write to it, or
-/// somebody else could answer in our place.
+/// Makes `directory` for its owner only. An existing one must belong to this user, and no other
+/// user may write to it; another user could answer in our place otherwise.
 fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
     let other = variable.map_or_else(String::new, |variable| format!(", or name another with {variable}"));
     let context =
@@ -145,7 +145,7 @@ fn make_private_as(directory: &Path, variable: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// [`make_private_as`] for what lies within the directories.
+/// [`make_private_as`] for folders within the directories.
 pub(crate) fn make_private(directory: &Path) -> Result<()> {
     make_private_as(directory, None)
 }
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// What is in it may be the only record of dirty data: nobody is to be told to remove it.
+    /// Its content may be the only record of dirty data: the message must not advise to remove it.
     #[test]
     fn a_directory_of_another_user_is_refused_and_not_to_be_removed() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Where a store lies: a whole file or block device, or a part of one that begins at an offset.
+//! The place of a store: a whole file or block device, or a part of one that begins at an offset.
 //!
-//! A place has one name, whatever links lead to the directory of its path: the registry and the list of caches go by
-//! it. A part is as long as the store in it was made.
+//! A place has one name, whatever links lead to the directory of its path: it is the key in the
+//! registry and the list of caches. A part is as long as its store was made.
 
 use std::fmt;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::error::{Error, Failure, Result};
 /// Parts begin, and stores are made, at whole pages, so that any disk can take them past the page cache.
 pub(crate) const PLACE_UNIT_BYTES: u64 = 4096;
 
-/// A place.
+/// The place of a store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Absolute path of the file or block device, its directory free of links.
@@ -28,7 +28,8 @@ impl Place {
     /// All of the file or block device at `path`, or what begins at `offset` of it.
     ///
     /// # Errors
-    /// When the directory it lies in does not exist; `Usage` for an offset that is no multiple of 4 KiB.
+    /// When the directory of its path does not exist; `Usage` for an offset that is no multiple of
+    /// 4 KiB.
     pub fn new(path: &Path, offset: Option<u64>) -> Result<Self> {
         if let Some(offset) = offset.filter(|offset| !offset.is_multiple_of(PLACE_UNIT_BYTES)) {
             let message = format!("an offset of {offset} bytes in {}: it is a multiple of 4 KiB", path.display());
@@ -43,8 +44,8 @@ impl Place {
         Ok(Self { path: parent.join(name), offset })
     }
 
-    /// The place that a user names by `path`, which may be a directory, and `offset`: in a directory it is the file
-    /// `name`.
+    /// The place that a user names by `path`, which may be a directory, and `offset`: in a
+    /// directory it is the file `name`.
     ///
     /// # Errors
     /// As [`new`](Self::new); `Usage` for an offset in a directory, and for what keeps nothing.
@@ -60,19 +61,19 @@ impl Place {
         }
     }
 
-    /// As an argument of the commands about a store of this kind (`cache`).
+    /// The place as an argument of the commands about a store of the kind `what` (`cache`).
     pub fn argument(&self, what: &str) -> String {
         let path = self.path.display();
         self.offset.map_or_else(|| path.to_string(), |offset| format!("{path} --{what}-offset {}", ByteSize(offset)))
     }
 
-    /// `device_bytes`, the size of what is here, where it does not change and the file system does not tell it: all but
-    /// a file of its own.
+    /// `device_bytes`, where that size does not change and the file system does not store it: for
+    /// all but a file of its own.
     pub(crate) fn fixed_bytes(&self, device_bytes: u64) -> Option<u64> {
         (self.offset.is_some() || !self.path.is_file()).then_some(device_bytes)
     }
 
-    /// Whether both are in one file or block device, whatever it is called.
+    /// Whether both are in one file or block device, whatever its names.
     pub(crate) fn shares_file_with(&self, other: &Self) -> bool {
         self.path == other.path
             || matches!((file_of(&self.path), file_of(&other.path)), (Some(one), Some(other)) if one == other)
@@ -88,7 +89,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a file is known by to the kernel: a block device by its number.
+/// The kernel's identity of a file: that of a block device is its number.
 fn file_of(path: &Path) -> Option<(bool, u64, u64)> {
     let status = fs::metadata(path).ok()?;
     let is_device = status.file_type().is_block_device();

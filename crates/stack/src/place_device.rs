@@ -1,4 +1,4 @@
-//! The file or block device that a store lies in, or the part of one: what is opened, and how.
+//! The file or block device of a store, or the part of one: how it is opened.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -15,7 +15,7 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
 use crate::place::{PLACE_UNIT_BYTES, check_keeps};
 
-/// What stands in a place.
+/// The kind of store in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceKind {
     Cache,
@@ -33,14 +33,14 @@ impl PlaceKind {
         }
     }
 
-    /// Whether applications wait for each durable write to it: then it is not handed from thread to thread while the
-    /// disk is fast.
+    /// Whether applications wait for each of its durable writes: then these are not passed between
+    /// threads while the disk is fast.
     fn waits_for_fast_writes(self) -> bool {
         self == Self::Log
     }
 }
 
-/// How much of a file or block device is opened.
+/// The part of a file or block device that is opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Space {
     Whole,
@@ -58,11 +58,11 @@ impl Space {
     }
 }
 
-/// The size that the file of a store is made with: the next smaller one that there can be. A part of something is as
-/// long as it was said to be, or not there.
+/// The size of a new store's file: the next smaller possible one. A part is exactly as long as it
+/// was configured, or is not made.
 ///
 /// # Errors
-/// `Usage` for a size of which nothing is left.
+/// `Usage` for a size that is too small.
 pub(crate) fn fitting_size(kind: PlaceKind, size_bytes: u64) -> Result<u64> {
     match size_bytes - size_bytes % PLACE_UNIT_BYTES {
         0 => Err(Error::new(Failure::Usage, too_small(kind, size_bytes))),
@@ -70,12 +70,13 @@ pub(crate) fn fitting_size(kind: PlaceKind, size_bytes: u64) -> Result<u64> {
     }
 }
 
-/// What to say of a size that is too small for any store of this kind, with the least that is not.
+/// The message for a size that is too small for a store of this kind, with the smallest possible
+/// one.
 fn too_small(kind: PlaceKind, size_bytes: u64) -> String {
     let refused = match kind {
         PlaceKind::Cache => cache::layout::Layout::new(size_bytes, &cache::FormatOptions::default()).err(),
         PlaceKind::Log => writelog::layout::Layout::new(size_bytes, &writelog::FormatOptions::default()).err(),
-        // What it needs depends on its base.
+        // The smallest size depends on the base.
         PlaceKind::Difference => None,
     };
     refused.map_or_else(
@@ -84,26 +85,27 @@ fn too_small(kind: PlaceKind, size_bytes: u64) -> String {
     )
 }
 
-/// Whether `path`, or what is to be made there, lies on a file system that forgets everything with the power.
+/// Whether `path`, or its directory, lies on a file system in memory.
 pub fn is_in_memory(path: &Path) -> bool {
     /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of statfs(2).
     const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A device has its name on a file system in memory, and its bytes elsewhere.
+    // A device node lies on a file system in memory, and its data elsewhere.
     let is_device = fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-    // What cannot be asked says what is wrong when it is opened.
+    // A path that cannot be examined fails when it is opened, with a better message.
     let status = rustix::fs::statfs(path).or_else(|_| rustix::fs::statfs(folder));
     !is_device && status.is_ok_and(|status| IN_MEMORY.contains(&(status.f_type as u32)))
 }
 
-/// Refuses a file system in memory for what is to outlive the power, and what keeps nothing at all.
+/// Refuses a file system in memory for a store that must outlive a power loss, and a device that
+/// keeps no data.
 pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
     check_keeps(path)?;
     if !is_in_memory(path) {
         return Ok(());
     }
     if kind == PlaceKind::Difference {
-        // There are some that are thrown away on purpose.
+        // Some differences are temporary on purpose.
         tracing::warn!(place = %path.display(), "a difference on a file system in memory does not outlive the power");
         return Ok(());
     }
@@ -115,7 +117,7 @@ pub(crate) fn check_lasts(kind: PlaceKind, path: &Path) -> Result<()> {
     Err(Error::new(Failure::Usage, message))
 }
 
-/// Stores read and write units of 512 bytes, also on a disk of larger blocks.
+/// Stores use units of 512 bytes, also on a disk of larger blocks.
 fn in_small_blocks(device: SharedDevice) -> SharedDevice {
     if device.geometry().logical_block_bytes == BLOCK_BYTES {
         return device;
@@ -125,8 +127,8 @@ fn in_small_blocks(device: SharedDevice) -> SharedDevice {
     Arc::new(layer)
 }
 
-/// A store that was made before, whose space is reserved where it is not yet. It may hold the LUN's newest data: a full
-/// disk does not keep anybody from that.
+/// Opens an existing store, and reserves its space where that is not reserved yet. It may hold the
+/// LUN's newest data, so a full disk does not prevent opening it.
 pub(crate) fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
     match open_as(kind, path, space) {
         Err(error) if error.failure() == Failure::NoSpace => {
@@ -172,7 +174,7 @@ pub(crate) fn open_with(
         ..FileOptions::default()
     };
     let device: SharedDevice = match FileDevice::open(path, options.clone()) {
-        // Some network file systems, and those of containers, cannot bypass the page cache.
+        // Some network and container file systems cannot bypass the page cache.
         Err(error) if error.kind() == block::ErrorKind::Unsupported => {
             FileDevice::open(path, FileOptions { direct: false, ..options })?
         }
@@ -189,7 +191,7 @@ pub(crate) fn open_with(
 mod tests {
     use super::*;
 
-    /// `/dev` is a file system in memory, which is not what is wrong with it.
+    /// `/dev` is a file system in memory, but that is not the error to report.
     #[test]
     fn what_keeps_nothing_is_refused_for_what_it_is() {
         let error = check_lasts(PlaceKind::Cache, Path::new("/dev/null")).unwrap_err();

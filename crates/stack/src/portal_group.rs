@@ -1,12 +1,12 @@
 //! A session that moves between the portals of one portal group.
 //!
-//! Within a group a login by the same initiator name and ISID is *the same* session, reinstated (RFC 7143 6.3.5): the
-//! target ends the old one and its tasks, through whichever portal it came, before it answers. So a session whose
-//! portal is lost may go on through another one, and nothing that was sent before can land after what is sent then.
-//! Between groups that is not so; they are never mixed here.
+//! Within a group a login by the same initiator name and ISID is *the same* session, reinstated
+//! (RFC 7143 6.3.5): the target ends the old one and its tasks, on any portal, before it answers.
+//! So a session whose portal is lost may go on through another one, and no earlier command can take
+//! effect after a later one. Between groups that is not so; they are never mixed here.
 //!
-//! Each attempt to connect begins one portal further, so that one that takes connections and never answers is passed
-//! by; portals that refuse are passed by at once.
+//! Each attempt to connect starts one portal further, so that a portal that accepts connections and
+//! never answers is skipped next time; one that refuses is skipped at once.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,13 +31,14 @@ struct State {
 }
 
 impl GroupConnector {
-    /// A connector of a session that begins at `own`, of which no other portal is known yet.
+    /// A connector of a session at `own`, without other portals.
     pub(crate) fn new(inner: Arc<dyn Connector>, own: Portal) -> Arc<Self> {
         let state = Mutex::new(State { portals: vec![own.clone()], next: 0, current: own.clone() });
         Arc::new(Self { inner, own, state })
     }
 
-    /// The portals of the group; the session is at its own, so the next attempt begins at the one after.
+    /// Sets the portals of the group; the session is at its own, so the next attempt starts at the
+    /// one after.
     pub(crate) fn set_portals(&self, portals: Vec<Portal>) {
         let mut state = self.lock();
         let own = portals.iter().position(|portal| *portal == self.own).unwrap_or(0);
@@ -50,7 +51,8 @@ impl GroupConnector {
         self.lock().current.clone()
     }
 
-    /// The portals in the order of this attempt. One that the target redirected to stands for itself.
+    /// The portals in the order of this attempt. A portal to which the target redirected is tried
+    /// alone.
     fn attempt(&self, asked: &Portal) -> Vec<Portal> {
         let mut state = self.lock();
         if *asked != self.own || state.portals.is_empty() {
@@ -90,7 +92,7 @@ impl Connector for GroupConnector {
 mod tests {
     use super::*;
 
-    /// Refuses the portals it is told, and gives a stream to nowhere otherwise.
+    /// A connector that refuses the listed portals, and returns a dead stream for all others.
     struct Refusing(Vec<&'static str>);
 
     impl Connector for Refusing {

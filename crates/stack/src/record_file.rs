@@ -1,5 +1,5 @@
-//! Small files of JSON, each one record that is replaced whole: after a crash either the old one is there, or the new
-//! one.
+//! Small JSON files, each one record that is replaced as a whole: after a crash either the old or
+//! the new one exists.
 //!
 //! A new one is written beside the old one, made durable, and renamed; then the folder is made durable.
 
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-/// How their names end.
+/// Extension of their names.
 pub(crate) const EXTENSION: &str = "json";
 
 /// The bytes of a record; `None` where there is none.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -25,16 +25,16 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Puts a record in the place of the old one, if there is one, durably.
+/// Replaces a record, or makes it, durably.
 ///
 /// # Errors
-/// Of the file system. The old one is there then, and nothing beside it.
+/// Those of the file system. The old record is kept then, and no temporary file.
 pub(crate) fn replace(path: &Path, record: &impl Serialize) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let beside = PathBuf::from(name);
     write_and_rename(&beside, path, &serde_json::to_vec_pretty(record)?).inspect_err(|_| {
-        // A folder that is full is not to be fuller for that.
+        // A full folder must not get fuller.
         let _ = fs::remove_file(&beside);
     })?;
     sync_directory_of(path)
@@ -47,10 +47,10 @@ fn write_and_rename(beside: &Path, path: &Path, bytes: &[u8]) -> Result<()> {
     fs::rename(beside, path)
 }
 
-/// Removes a record, durably. One that is not there is no error.
+/// Removes a record, durably. A missing one is no error.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -58,10 +58,11 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// The files of a folder whose names end so. What [`replace`] had not renamed when it was stopped is none of them.
+/// The files of a folder with this extension. Temporary files of an interrupted [`replace`] have
+/// another one.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub(crate) fn files_in(directory: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -71,10 +72,10 @@ pub(crate) fn files_in(directory: &Path, extension: &str) -> Result<Vec<PathBuf>
     Ok(files)
 }
 
-/// Makes durable that there is a file, or that there is none any more.
+/// Makes the creation or removal of a file durable.
 ///
 /// # Errors
-/// Of the file system.
+/// Those of the file system.
 pub(crate) fn sync_directory_of(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()

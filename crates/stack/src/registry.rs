@@ -5,8 +5,8 @@
 //! entry with the LUN's identity and the cache's path is made durable here; it is removed only after everything dirty
 //! has reached the LUN.
 //!
-//! Two attaches of one LUN on one host, by whatever target name, are refused by a lock file a LUN, held as long as the
-//! process lives.
+//! Two attachments of one LUN on one host, by whatever target name, are excluded by a lock file for
+//! each LUN, held as long as the process lives.
 
 use std::collections::{BTreeMap, btree_map};
 use std::fs::{self, File, OpenOptions};
@@ -40,7 +40,7 @@ pub struct Entry {
     pub serial: String,
     /// The file or block device the cache is in.
     pub cache: PathBuf,
-    /// Where in that it begins; `None` when it takes all of it.
+    /// Its offset there; `None` when it takes all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// The attachment's name.
@@ -48,16 +48,16 @@ pub struct Entry {
     /// Whether it is a cache or a log.
     #[serde(default)]
     pub store: Store,
-    /// Whether the log's device failed in use, so that the LUN has newer data than the log.
+    /// Whether the log's device failed while in use, so that the LUN has newer data than the log.
     #[serde(default)]
     pub has_failed: bool,
-    /// Who the log is; `None` of a cache, which another may succeed at its place, and in entries from before it was
-    /// noted.
+    /// UUID of the log; `None` for a cache, which another may replace at its place, and in entries
+    /// of older releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
 }
 
-/// What holds a LUN's newest data.
+/// The kind of store that holds a LUN's newest data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Store {
@@ -68,11 +68,11 @@ pub enum Store {
     Log,
 }
 
-/// All of them: one entry each at most.
+/// Both kinds: a LUN has at most one entry of each.
 const STORES: [Store; 2] = [Store::Cache, Store::Log];
 
 impl Store {
-    /// Its name: also that of the option and of the command.
+    /// Its name, which is also that of the option and of the command.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cache => "cache",
@@ -98,17 +98,17 @@ impl Entry {
         }
     }
 
-    /// Whether both are of one store: that at this place, and no other that was there before.
+    /// Whether both name the same store: the one at this place, and no former one.
     fn is_of_same_store(&self, other: &Self) -> bool {
         (self.place(), self.store, self.uuid) == (other.place(), other.store, other.uuid)
     }
 
-    /// Where the cache is.
+    /// The place of the cache.
     pub fn place(&self) -> Place {
         Place { path: self.cache.clone(), offset: self.offset }
     }
 
-    /// The LUN it is about.
+    /// The LUN of the entry.
     pub fn identity(&self) -> Identity {
         Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
     }
@@ -118,7 +118,8 @@ impl Entry {
 #[derive(Clone)]
 pub struct Registry {
     directory: PathBuf,
-    /// Held while an entry is written. Others than this process do not write those of a LUN that it has locked.
+    /// Held while an entry is written. Other processes do not write those of a LUN that this one
+    /// has locked.
     writing: Arc<Mutex<()>>,
 }
 
@@ -136,7 +137,7 @@ impl Registry {
     /// The entry of the LUN, if its newest data may lie in a cache, or in a log.
     ///
     /// # Errors
-    /// When the entry cannot be read: then nobody can tell, and the LUN must not be used.
+    /// When the entry cannot be read: the LUN must not be used then.
     pub fn find(&self, identity: &Identity, store: Store) -> Result<Option<Entry>> {
         let path = self.path(identity, store);
         let text = record_file::read(&path).map_err(|error| cannot_read(&path, &error))?;
@@ -155,7 +156,7 @@ impl Registry {
         }
     }
 
-    /// Refuses a LUN whose newest data may lie in another cache or log than `places`.
+    /// Refuses a LUN whose newest data may lie in another cache or log than those at `places`.
     ///
     /// # Errors
     /// `WouldLoseData`, naming it.
@@ -182,14 +183,15 @@ impl Registry {
         Ok(())
     }
 
-    /// Makes `entry` durable. That a log has failed stays noted, whenever that came, as long as there is an entry of
-    /// it.
+    /// Makes `entry` durable. The note that a log has failed is kept as long as there is an entry
+    /// of that log.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn insert(&self, entry: &Entry) -> Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that is damaged says nothing; the LUN was refused for it before anything was opened.
+        // A damaged entry has no such note; the LUN was refused because of it before its stores
+        // were opened.
         let before = self.find(&entry.identity(), entry.store).ok().flatten();
         let has_failed = before.is_some_and(|before| before.has_failed && before.is_of_same_store(entry));
         self.write(&Entry { has_failed: entry.has_failed || has_failed, ..entry.clone() })
@@ -205,7 +207,7 @@ impl Registry {
         })
     }
 
-    /// Removes an entry: nothing dirty is left there.
+    /// Removes an entry, whose store is clean.
     ///
     /// # Errors
     /// When the file cannot be removed.
@@ -222,7 +224,7 @@ impl Registry {
         Ok(self.entries()?.into_iter().filter(|entry| entry.place() == *place).collect())
     }
 
-    /// Every entry, by place. Damaged entries are left out.
+    /// Every entry, by place. Damaged entries are skipped.
     ///
     /// # Errors
     /// When the registry cannot be read.
@@ -235,7 +237,7 @@ impl Registry {
         Ok(entries)
     }
 
-    /// Removes every entry that names `place`: its dirty data was given up.
+    /// Removes every entry that names `place`, whose dirty data was given up.
     ///
     /// # Errors
     /// When the registry cannot be read or an entry cannot be removed.
@@ -256,7 +258,7 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), error)
 }
 
-/// Locks `file`, waiting for a holder for so long: one that was just killed is still ending.
+/// Locks `file`, waiting for up to `time_max`: a holder that was just killed is still ending.
 pub(crate) fn lock_within(file: &File, operation: FlockOperation, time_max: Duration) -> bool {
     const LOOK_INTERVAL: Duration = Duration::from_millis(10);
     let deadline = Instant::now() + time_max;
@@ -271,19 +273,19 @@ pub(crate) fn lock_within(file: &File, operation: FlockOperation, time_max: Dura
     }
 }
 
-/// How the names of files end that name those who share a lock.
+/// Extension of the files that name the processes which share a lock.
 const SHARER: &str = "sharer";
 
-/// Held while this process uses a device and the LUNs it is of; the locks go with the process, whatever way it ends. A
-/// LUN is the same one under whatever target name it is reached, as its designator and serial number say.
+/// Held while this process uses a device and its LUNs; the locks end with the process. A LUN is the
+/// same one under any target name, by its designator and serial number.
 pub struct UnitLock {
     _files: Vec<File>,
-    /// Those beside locks that are shared, which name this process.
+    /// Files beside shared locks that name this process.
     notes: Vec<PathBuf>,
 }
 
 impl UnitLock {
-    /// Takes them for this process, to write to them.
+    /// Takes the locks for this process alone, for writing.
     ///
     /// # Errors
     /// `InUse` when another process of this host has one of them.
@@ -291,10 +293,10 @@ impl UnitLock {
         Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// Takes them as a base that is only read, as any number of processes may.
+    /// Takes the locks for a base that is only read, together with other processes.
     ///
     /// # Errors
-    /// `InUse` when another process of this host has one of them to write to it.
+    /// `InUse` when another process of this host has one of them for writing.
     pub fn share(paths: &Paths, identities: &[Identity], name: &str) -> Result<Self> {
         Self::lock_all(paths, identities, name, FlockOperation::NonBlockingLockShared)
     }
@@ -310,7 +312,7 @@ impl UnitLock {
                 let path = directory.join(format!("{}.lock", vacant.key()));
                 vacant.insert(Self::lock(&path, identity, name, operation)?);
                 if matches!(operation, FlockOperation::NonBlockingLockShared) {
-                    // For messages only: without one it is not named there.
+                    // For messages only: without the file this process is not named there.
                     let note = path.with_extension(format!("{name}.{SHARER}"));
                     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&note);
                     let file = file.ok().filter(|file| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok());
@@ -322,7 +324,7 @@ impl UnitLock {
         Ok(Self { _files: locked.into_values().chain(note_files).collect(), notes })
     }
 
-    /// The names of those who hold the lock at `path`, as far as they are known.
+    /// The names of the holders of the lock at `path`, as far as they are known.
     fn holders(path: &Path) -> String {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let entries = path.parent().and_then(|directory| fs::read_dir(directory).ok());
@@ -332,7 +334,7 @@ impl UnitLock {
             .filter_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
                 let name = name.strip_prefix(&format!("{stem}."))?.strip_suffix(&format!(".{SHARER}"))?;
-                // One that is not locked is of a process that was killed.
+                // A file that is not locked was left by a killed process.
                 let is_held = flock(&File::open(entry.path()).ok()?, FlockOperation::NonBlockingLockShared).is_err();
                 is_held.then(|| name.to_owned())
             })
@@ -373,7 +375,7 @@ impl UnitLock {
 
 impl Drop for UnitLock {
     fn drop(&mut self) {
-        // One that stays is not locked, and says nothing.
+        // A file that stays is not locked, and is ignored.
         self.notes.iter().for_each(|note| drop(fs::remove_file(note)));
     }
 }
@@ -387,8 +389,8 @@ pub(crate) fn file_stem(identity: &Identity) -> String {
     stem_of(&format!("{}\0{}\0{}", identity.target, identity.unit, identity.serial))
 }
 
-/// The same for all target names of a LUN that says who it is: of one without a designator the initiator makes the name
-/// out of its number.
+/// The same file name for all target names of a LUN with an identity; for a unit without a
+/// designator the initiator makes the name out of its number.
 fn lock_stem(identity: &Identity) -> String {
     if identity.serial.is_empty() || identity.unit.starts_with("lun ") {
         return file_stem(identity);
@@ -468,7 +470,7 @@ mod tests {
         registry.insert(&Entry { has_failed: true, ..entry.clone() }).unwrap();
         registry.insert(&entry).unwrap();
         assert!(has_failed());
-        // Another log in its place is another log.
+        // A new log at its place is another log.
         registry.insert(&Entry { uuid: Some(Uuid::from_bytes([2; 16])), ..entry.clone() }).unwrap();
         assert!(!has_failed());
     }
@@ -520,7 +522,7 @@ mod tests {
         drop(refused);
         let error = UnitLock::acquire(&paths, &first, "writer").err().expect("it is read");
         assert!(error.to_string().contains("as \"reader\": detach"), "who came later is gone: {error}");
-        // One that was killed leaves its note.
+        // A killed process leaves its file.
         let killed = paths.unit_locks().join(format!("{}.killed.{SHARER}", lock_stem(&identity("1"))));
         fs::write(killed, "").unwrap();
         let other = UnitLock::share(&paths, &first, "other").unwrap();

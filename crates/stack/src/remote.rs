@@ -22,20 +22,20 @@ use crate::segments::SegmentMeter;
 use crate::settings::Settings;
 use crate::status::remote::{self, RemoteStatus, Sharing};
 
-/// How long a target is waited for.
+/// How long to wait for a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    /// A connection to open, and a login to complete, each.
+    /// For a connection, and for a login.
     pub login: Duration,
-    /// An answer to a command, before it is aborted.
+    /// For the answer to a command, before it is aborted.
     pub command: Duration,
-    /// Silence before a ping, and again before the target counts as gone; zero for no pings.
+    /// Silence before a ping, and again before the target counts as lost; zero for no pings.
     pub keepalive: Duration,
-    /// I/O for a target that is away.
+    /// For a target that is away, before I/O fails.
     pub replacement: Duration,
 }
 
-/// How long targets are waited for where nobody says it. A measurement waits long enough for a restart.
+/// The default waits. A measurement waits long enough for a restart.
 const WAITS_DEFAULT: Waits = Waits {
     login: Duration::from_secs(15),
     command: Duration::from_secs(30),
@@ -44,7 +44,7 @@ const WAITS_DEFAULT: Waits = Waits {
 };
 
 impl Waits {
-    /// What `settings` say.
+    /// The waits in `settings`.
     pub fn of(settings: &Settings) -> Self {
         Self {
             login: settings.time("timeout.login").unwrap_or(WAITS_DEFAULT.login),
@@ -55,37 +55,37 @@ impl Waits {
     }
 }
 
-/// A remote LUN and how to log in to it.
+/// A remote LUN and the login to it.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// Where it is.
+    /// Its URL.
     pub url: Url,
-    /// Who this host says it is.
+    /// The initiator name of this host.
     pub initiator_name: String,
-    /// How it proves that.
+    /// The credentials of this host.
     pub credentials: Option<Credentials>,
-    /// What the target must prove to be.
+    /// The credentials by which the target must authenticate.
     pub target_credentials: Option<Credentials>,
     /// Whether header and data digests are asked for.
     pub with_digests: bool,
-    /// How long its connections look for answers before they sleep.
+    /// How long its connections poll for answers before they sleep.
     pub busy_polling: BusyPolling,
     /// Round-trip time added to the link, for trials.
     pub link_round_trip: Option<Duration>,
-    /// Its part of the session's name; one drawn at random where there is none.
+    /// This host's part of the session's name; random where there is none.
     pub isid: Option<Isid>,
-    /// How long the target is waited for.
+    /// How long to wait for the target.
     pub waits: Waits,
     /// Connections of the session, or pairs of them.
     pub connections: u16,
-    /// Whether requests and responses go over connections of their own.
+    /// Whether requests and responses use separate connections.
     pub split_connections: bool,
     /// Whether other hosts use it at the same time.
     pub is_shared: bool,
 }
 
 impl RemoteConfig {
-    /// The LUN at `url`, with what `settings` say of the login.
+    /// The LUN at `url`, with the login in `settings`.
     ///
     /// # Errors
     /// A bad URL or bad credentials.
@@ -108,16 +108,16 @@ impl RemoteConfig {
         })
     }
 
-    /// Logs in. The session is kept up on the current runtime until the LUN is closed.
+    /// Logs in. The session is maintained on the current runtime until the LUN is closed.
     ///
     /// # Errors
-    /// An unreachable portal, a target or LUN that is not there, refused credentials.
+    /// An unreachable portal, a missing target or LUN, refused credentials.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Arc<RemoteLun>> {
         self.connect_by(clock, false, &Traffic::default(), |connector| connector).await
     }
 
-    /// As [`RemoteConfig::connect`], over a connector that is made of the one of this link, with its traffic counted in
-    /// `traffic`. `has_other_paths` as in [`InitiatorOptions`].
+    /// Like [`RemoteConfig::connect`], over a connector that is made from the one of this link,
+    /// with its traffic counted in `traffic`. `has_other_paths` as in [`InitiatorOptions`].
     pub(crate) async fn connect_by(
         &self,
         clock: &Arc<dyn Clock>,
@@ -159,12 +159,12 @@ impl RemoteConfig {
     }
 }
 
-/// How many connections, or pairs of them, a session is to have.
+/// The wanted number of connections, or of pairs, of a session.
 pub(crate) fn connections(settings: &Settings) -> u16 {
     settings.number("connections").and_then(|count| u16::try_from(count).ok()).unwrap_or(1)
 }
 
-/// The targets that `portal` offers, with what `settings` say of the login.
+/// The targets that `portal` offers, with the login in `settings`.
 ///
 /// # Errors
 /// An unreachable portal, refused credentials.
@@ -182,7 +182,7 @@ pub async fn discover(portal: &Portal, settings: &Settings) -> Result<Vec<Discov
     Ok(initiator::discover(options, Arc::new(TcpConnector)).await?)
 }
 
-/// TCP over a link that is slower than it is.
+/// A TCP connector with an added delay.
 struct DelayedConnector {
     inner: Arc<dyn Connector>,
     clock: Arc<dyn Clock>,
@@ -201,15 +201,15 @@ impl Connector for DelayedConnector {
     }
 }
 
-/// What goes over the wire for a remote LUN, piece by piece. Counts are since it was attached, over all its
-/// connections.
+/// The traffic of a remote LUN in sizes of PDUs and segments. Counts are since it was attached,
+/// over all its connections.
 #[derive(Clone, Default)]
 pub(crate) struct Traffic {
     pdus: Arc<PduSizes>,
     segments: Arc<SegmentMeter>,
 }
 
-/// How it stands as one of several hosts.
+/// The status as one of several hosts.
 fn sharing(sharing: &SharingStatus) -> Sharing {
     Sharing {
         client: sharing.client.map(client_name),
@@ -221,7 +221,7 @@ fn sharing(sharing: &SharingStatus) -> Sharing {
     }
 }
 
-/// A client as people write it: the target's start, and the registration in it.
+/// A client's id in the form for users: the target's start, and the registration in it.
 pub fn client_name(client: u64) -> String {
     format!("{}.{}", client >> 32, client & u64::from(u32::MAX))
 }

@@ -1,8 +1,8 @@
-//! The far side of a stack: one remote LUN, or several that are one device.
+//! The far side of a stack: one remote LUN, or several that form one device.
 //!
-//! Whatever they make together, each of them is a LUN of its own: it is locked on this host, and the registry of dirty
-//! caches knows it by its own name, too. So a member of a striped set with a dirty cache in front is refused alone, as
-//! any LUN with a dirty cache is.
+//! In any arrangement each of them is a LUN of its own: it is locked on this host, and the registry
+//! of dirty caches has it under its own name, too. So a member of a striped set with a dirty cache
+//! is refused alone, like any LUN with a dirty cache.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::settings::Settings;
 use crate::status::members::{MemberStatus, MultipathStatus, PathStatus, StripeStatus};
 use crate::status::remote::RemoteStatus;
 
-/// How several LUNs are one device.
+/// How several LUNs form one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
-    /// There is one LUN, by one path.
+    /// One LUN, by one path.
     Single,
-    /// They are one LUN, reached by several portals.
+    /// Several paths to one LUN.
     Paths(Policy),
     /// Units on each in turn (RAID-0).
     Stripe {
@@ -40,12 +40,12 @@ pub enum Arrangement {
     },
 }
 
-/// LUNs, in order, and what they make together.
+/// LUNs, in order, and their arrangement.
 #[derive(Clone, Debug)]
 pub struct RemotesConfig {
-    /// How to reach each; at least one, and exactly one when they are not arranged.
+    /// Each LUN and its login; at least one, and exactly one for `Single`.
     pub remotes: Vec<RemoteConfig>,
-    /// What they make together.
+    /// The device that they make together.
     pub arrangement: Arrangement,
 }
 
@@ -63,7 +63,7 @@ enum Whole {
     Paths(Arc<Multipath>),
 }
 
-/// Ends with what it serves.
+/// A background task, which ends when this is dropped.
 struct Background(JoinHandle<()>);
 
 impl Background {
@@ -79,10 +79,10 @@ impl Drop for Background {
 }
 
 impl RemotesConfig {
-    /// The LUNs at `urls`, separated by commas, with what `settings` say of the logins and of what they are together.
+    /// The LUNs at `urls`, separated by commas, with the logins and the arrangement in `settings`.
     ///
     /// # Errors
-    /// A bad URL, bad credentials, or an arrangement of one.
+    /// A bad URL, bad credentials, or an arrangement for one LUN.
     pub fn of(urls: &str, settings: &Settings) -> Result<Self> {
         let mut remotes = urls.split(',').map(|url| RemoteConfig::of(url, settings)).collect::<Result<Vec<_>>>()?;
         number_sessions(&mut remotes, settings.parsed("isid")?);
@@ -90,10 +90,10 @@ impl RemotesConfig {
         Ok(Self { remotes, arrangement })
     }
 
-    /// Logs in everywhere. The sessions are kept up on the current runtime until they are closed.
+    /// Logs in to all. The sessions are maintained on the current runtime until they are closed.
     ///
     /// # Errors
-    /// What stands in the way of one of them, or of what they are to make together; then all are closed again.
+    /// Whatever prevents one login, or the arrangement; all are closed again then.
     pub async fn connect(&self, clock: &Arc<dyn Clock>) -> Result<Remotes> {
         let mut connected = Vec::with_capacity(self.remotes.len());
         let has_other_paths = matches!(self.arrangement, Arrangement::Paths(_));
@@ -105,7 +105,7 @@ impl RemotesConfig {
             Ok((whole, background)) => Ok(Remotes { connected, whole, _background: background }),
             Err(error) => {
                 for each in &connected {
-                    // Nothing was written to it.
+                    // No data was written to it.
                     let _ = each.lun.close().await;
                 }
                 Err(error)
@@ -151,7 +151,8 @@ struct Connected {
 }
 
 impl Connected {
-    /// Target and portal group, where the target says it: what must be the same for a session to move.
+    /// Target name and portal group, if the target reports it: a session can only move between
+    /// portals where both are equal.
     fn group(&self) -> Option<(String, u16)> {
         Some((self.target.clone(), self.lun.status().portal_group_tag?))
     }
@@ -165,7 +166,7 @@ fn devices(connected: &[Connected]) -> Vec<SharedDevice> {
     connected.iter().map(|each| each.lun.clone() as SharedDevice).collect()
 }
 
-/// Several LUNs without a word on how they are one device can only be paths to one.
+/// Several LUNs without an arrangement can only be paths to one.
 fn check_one_unit(connected: &[Connected]) -> Result<()> {
     let mut identities = connected.iter().map(|each| each.lun.identity());
     let Some(first) = identities.next() else { return Ok(()) };
@@ -181,8 +182,8 @@ fn check_one_unit(connected: &[Connected]) -> Result<()> {
     }
 }
 
-/// Tells each session the portals of its group. With failover a group is one path: the session of its first portal; the
-/// others' are closed.
+/// Gives each session the portals of its group. With failover a group is one path: the session of
+/// its first portal; those of the others are closed.
 async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
     let places: Vec<_> = connected.iter().map(|each| (each.group(), each.portal.clone())).collect();
     for each in connected.iter() {
@@ -202,7 +203,7 @@ async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
         for each in std::mem::take(connected) {
             let group = each.group();
             if group.is_some() && groups.contains(&group) {
-                // Nothing was written to it.
+                // No data was written to it.
                 let _ = each.lun.close().await;
             } else {
                 groups.push(group);
@@ -212,7 +213,7 @@ async fn join_groups(connected: &mut Vec<Connected>, policy: Policy) {
     }
 }
 
-/// What so many LUNs are together.
+/// The arrangement of this many LUNs.
 fn arrangement(count: usize, settings: &Settings) -> Result<Arrangement> {
     let (stripe, multipath) = (settings.number("stripe"), settings.is_given("multipath"));
     let refused = |message: String| Err(Error::new(Failure::Usage, message));
@@ -229,14 +230,15 @@ fn arrangement(count: usize, settings: &Settings) -> Result<Arrangement> {
     }
 }
 
-/// Names sessions from `first` on; a session by the name of another would end that one (RFC 7143 6.3.5).
+/// Numbers the sessions from `first` on; a session with the name of another would end that one (RFC
+/// 7143 6.3.5).
 pub fn number_sessions(remotes: &mut [RemoteConfig], first: Option<Isid>) {
     for (count, remote) in (0..).zip(remotes) {
         remote.isid = first.map(|isid| isid.further(count));
     }
 }
 
-/// What makes no sense about an arrangement is a matter of the command line.
+/// An impossible arrangement is an error of the command line.
 fn refusal(error: block::Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidRange => Error::new(Failure::Usage, error.to_string()),
@@ -267,14 +269,14 @@ async fn connect_each(
     Ok(())
 }
 
-/// The state of a session, in words.
+/// The status of a session, in words.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Session {
     /// The state in a word.
     pub(crate) state: String,
     /// The portal.
     pub(crate) portal: String,
-    /// What went wrong last.
+    /// The last error.
     pub(crate) last_error: Option<String>,
 }
 
@@ -285,12 +287,12 @@ pub(crate) struct MemberLun {
     pub(crate) identity: Identity,
     /// The paths to it, at least one.
     pub(crate) luns: Vec<Arc<RemoteLun>>,
-    /// How it is laid out in a stripe, and which member of it it is.
+    /// The layout of the stripe, and its index there.
     pub(crate) stripe: Option<(Layout, usize)>,
 }
 
 impl Remotes {
-    /// The LUNs they are.
+    /// The LUNs of the device.
     pub(crate) fn member_luns(&self) -> Vec<MemberLun> {
         let luns = || self.connected.iter().map(|each| Arc::clone(&each.lun));
         match &self.whole {
@@ -308,7 +310,7 @@ impl Remotes {
         }
     }
 
-    /// The device they make.
+    /// The device that they form.
     pub fn device(&self) -> SharedDevice {
         match &self.whole {
             Whole::Single => self.connected.first().expect("nothing is connected without a LUN").lun.clone(),
@@ -317,18 +319,18 @@ impl Remotes {
         }
     }
 
-    /// The LUN that the device is, where it is just one by one path.
+    /// The LUN of a device that is one LUN by one path.
     pub(crate) fn single(&self) -> Option<Arc<RemoteLun>> {
         let Whole::Single = self.whole else { return None };
         self.connected.first().map(|each| Arc::clone(&each.lun))
     }
 
-    /// Who the device is.
+    /// The identity of the device.
     pub fn identity(&self) -> Identity {
         self.device().identity()
     }
 
-    /// Who the device is, and who each LUN is where that differs.
+    /// The identity of the device, and those of its LUNs where they differ.
     pub fn identities(&self) -> Vec<Identity> {
         let mut identities = vec![self.identity()];
         for identity in self.connected.iter().map(|each| each.lun.identity()) {
@@ -339,20 +341,20 @@ impl Remotes {
         identities
     }
 
-    /// Changes how many connections, or pairs of them, each LUN's session has.
+    /// Changes the number of connections, or of pairs, of each LUN's session.
     pub fn set_connections(&self, count: u16) {
         self.connected.iter().for_each(|each| each.lun.set_connections(count));
     }
 
-    /// Tries at once to reconnect those that are away.
+    /// Tries at once to reconnect the sessions that are lost.
     pub fn reconnect_now(&self) {
         self.connected.iter().for_each(|each| each.lun.reconnect_now());
     }
 
-    /// Flushes what the LUNs might lose and logs out, of all of them.
+    /// Flushes the LUNs' caches and logs out, for all of them.
     ///
     /// # Errors
-    /// The first of [`RemoteLun::close`]: what was acknowledged may not be durable.
+    /// The first error of [`RemoteLun::close`]: acknowledged data may not be durable.
     pub async fn close(&self) -> std::result::Result<(), block::Error> {
         let mut closed = Ok(());
         for each in &self.connected {
@@ -361,8 +363,8 @@ impl Remotes {
         closed
     }
 
-    /// Waits until the target of each LUN has answered a question (TEST UNIT READY, SPC-4 6.47), whatever the answer
-    /// is; of a LUN with several paths, one of them.
+    /// Waits until the target of each LUN has answered a TEST UNIT READY (SPC-4 6.47), with any
+    /// status; for a LUN with several paths, on one of them.
     pub(crate) async fn answer(&self) {
         for member in self.member_luns() {
             let asked = member.luns.iter().map(|lun| Box::pin(lun.execute(&[0; 6], &[], 0)));
@@ -371,10 +373,10 @@ impl Remotes {
         }
     }
 
-    /// What [`Self::close`] would tell, where nobody waits for it.
+    /// The check of [`Self::close`], without waiting.
     ///
     /// # Errors
-    /// `OutcomeUnknown` where a LUN holds something that was acknowledged and may still be lost.
+    /// `OutcomeUnknown` where a LUN holds acknowledged data that may still be lost.
     pub fn check_nothing_in_doubt(&self) -> std::result::Result<(), block::Error> {
         if self.connected.iter().all(|each| each.lun.status().retained_changes == 0) {
             return Ok(());
@@ -383,13 +385,13 @@ impl Remotes {
         Err(block::Error::new(block::ErrorKind::OutcomeUnknown, words))
     }
 
-    /// The LUN that is worst off: what the whole can be relied on for.
+    /// The LUN in the worst state, on which the whole depends.
     fn worst(&self) -> Option<&Connected> {
         let worst = self.connected.iter().find(|each| each.lun.status().state != State::Online);
         worst.or_else(|| self.connected.first())
     }
 
-    /// The state, in words, of the LUN that is worst off.
+    /// The state, in words, of the LUN in the worst state.
     pub(crate) fn session(&self) -> Session {
         let worst = self.worst().map(|each| each.lun.status());
         worst.map_or_else(Session::default, |status| Session {
@@ -399,12 +401,12 @@ impl Remotes {
         })
     }
 
-    /// The state of the LUN that is worst off.
+    /// The status of the LUN in the worst state.
     pub fn status(&self) -> Option<RemoteStatus> {
         self.worst().map(Connected::status)
     }
 
-    /// The paths to a LUN with several.
+    /// The paths to a LUN, if it has several.
     pub fn multipath_status(&self) -> Option<MultipathStatus> {
         let Whole::Paths(multipath) = &self.whole else { return None };
         let paths = multipath.paths().into_iter().zip(&self.connected).map(|(path, each)| PathStatus {

@@ -1,5 +1,5 @@
-//! The search for a target that is not there yet, and what is answered meanwhile: an attachment or a mount waits for
-//! it.
+//! The search for a target that cannot be reached yet, and the answers to control requests
+//! meanwhile; an attachment or a mount waits for it.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -22,7 +22,7 @@ use crate::status::Answer;
 use crate::status::sought::{Reached, SoughtRemote, SoughtStatus};
 use crate::systemd;
 
-/// What is begun when the target is there.
+/// The attachment or mount that starts when its target is found.
 pub(crate) enum Sought {
     /// An attachment with these fronts, whose applications wait meanwhile.
     Attachment(Fronts),
@@ -30,7 +30,7 @@ pub(crate) enum Sought {
     Mount(PathBuf),
 }
 
-/// How the search for a target stands.
+/// The state of a search for a target.
 pub(crate) struct Search {
     sought: Sought,
     name: String,
@@ -39,9 +39,9 @@ pub(crate) struct Search {
     may_have_dirty_data: bool,
     state: RefCell<State>,
     search_now: Notify,
-    /// `true` once nobody wants it any more.
+    /// `true` once the search is to stop.
     stopping: watch::Sender<bool>,
-    /// `true` once it has come to an end.
+    /// `true` once it has ended.
     ended: watch::Sender<bool>,
 }
 
@@ -69,16 +69,16 @@ impl Search {
         }
     }
 
-    /// Whether what waits for the target may have data that is nowhere else.
+    /// Sets whether the waiting attachment may have dirty data.
     pub(crate) fn with_dirty_data(self, may_have_dirty_data: bool) -> Self {
         Self { may_have_dirty_data, ..self }
     }
 
-    /// Searches, and answers at `control`, until the target is there. `None` when it was detached, or `signal` came,
-    /// before that.
+    /// Searches, and answers at `control`, until the target is found. `None` when it was detached,
+    /// or `signal` came, before that.
     ///
     /// # Errors
-    /// What waiting does not help with.
+    /// Errors that waiting does not cure.
     pub(crate) async fn until_found(
         self,
         config: &RemotesConfig,
@@ -102,7 +102,7 @@ impl Search {
         tokio::join!(found, control.serve(Rc::clone(&search), wait_until(&search.ended))).0
     }
 
-    /// Logs in, as often as it takes.
+    /// Logs in, repeatedly.
     async fn run(&self, config: &RemotesConfig, clock: &Arc<dyn Clock>) -> Result<Remotes> {
         let mut wait = SEARCH_WAIT_MIN;
         loop {
@@ -125,7 +125,7 @@ impl Search {
         }
     }
 
-    /// Hangs up on applications when they have waited long enough, for ever.
+    /// Disconnects applications that have waited long enough, for ever.
     async fn turn_away(&self) {
         tokio::time::sleep(self.replacement_timeout).await;
         self.state.borrow_mut().is_failing = true;
@@ -139,12 +139,12 @@ impl Search {
         if self.state.borrow().is_failing { "failing" } else { "reconnecting" }
     }
 
-    /// For the service manager, in a line.
+    /// A line for the service manager.
     fn summary(&self) -> String {
         format!("{}: {} is not there yet", self.state_in_a_word(), self.portal)
     }
 
-    /// As that of what is sought for, as far as it is known.
+    /// The status of the attachment or mount, as far as it is known.
     fn status(&self) -> SoughtStatus {
         let state = self.state.borrow();
         let reached = match &self.sought {
@@ -203,7 +203,7 @@ impl Search {
     }
 }
 
-/// Whether the next attempt may come to something else without anybody doing anything here.
+/// Whether another attempt may have another result without a change on this host.
 fn may_pass(error: &Error) -> bool {
     matches!(error.failure(), Failure::Unreachable | Failure::InUse)
 }
@@ -214,7 +214,7 @@ impl Handler for Search {
             Request::Status => Ok(Answer::Sought(Box::new(self.status()))),
             Request::Clean | Request::Reload => Err(self.refusal()),
             Request::Set { key, value } => self.set(&key, &value),
-            // A cache that was not opened is not removed either: it may hold dirty data.
+            // A cache that was not opened is not removed: it may hold dirty data.
             Request::Detach { keep_dirty, .. } => self.detach(keep_dirty),
         }
     }

@@ -1,9 +1,9 @@
 //! TCP segments of our connections, as the kernel counts them (RFC 4898: SegsOut, DataSegsOut and their like).
 //!
-//! Nothing is counted here: whoever asks for a status has the kernel asked, over a netlink socket, for `tcp_info` of
-//! each connection (sock_diag(7)). So a segment costs nothing. Of a connection that is closed the last answer is kept,
-//! and it is asked for once more before it is closed; what a connection did after its last answer and before its peer
-//! ended it is not counted.
+//! This module counts nothing: a request for the status asks the kernel, over a netlink socket, for
+//! `tcp_info` of each connection (sock_diag(7)). So a segment costs nothing. For a closed
+//! connection the last answer is kept, which is read just before it is closed. Segments between the
+//! last answer and the peer's end of a connection are not counted.
 //!
 //! A segment that carries no data is an acknowledgement: 40 to 80 bytes of headers. Those with data can be small or
 //! large; the kernel counts them and their bytes, not each one's size.
@@ -56,8 +56,8 @@ impl AddAssign for Segments {
     }
 }
 
-/// What the kernel says of the TCP connection between these addresses of this host and its peer; `None` when it does
-/// not know it, or does not tell.
+/// The kernel's counts for the TCP connection between these addresses of this host and its peer;
+/// `None` when the kernel does not know it, or does not report them.
 pub fn of_connection(local: SocketAddr, peer: SocketAddr) -> Option<Segments> {
     ask(local, peer).inspect_err(|error| tracing::debug!(%error, %peer, "no word of a connection's segments")).ok()?
 }
@@ -72,7 +72,7 @@ fn ask(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<Segments>> {
         destination_port: peer.port(),
         source_address: local.ip(),
         destination_address: peer.ip(),
-        // INET_DIAG_NOCOOKIE: whichever socket has these addresses.
+        // INET_DIAG_NOCOOKIE: any socket with these addresses.
         cookie: [0xff; 8],
         ..socket_id
     };
@@ -113,7 +113,8 @@ fn ask(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<Segments>> {
     }
 }
 
-/// Counts segments of all connections that are made through [`SegmentMeter::connector`], also of those that are closed.
+/// Counts segments of all connections that were made through [`SegmentMeter::connector`], including
+/// closed ones.
 #[derive(Debug, Default)]
 pub struct SegmentMeter(Mutex<Connections>);
 
@@ -128,7 +129,7 @@ struct Connections {
 struct Open {
     local: SocketAddr,
     peer: SocketAddr,
-    /// The last answer.
+    /// The last counts that were read.
     last: Option<Segments>,
 }
 
@@ -141,12 +142,12 @@ impl Open {
 }
 
 impl SegmentMeter {
-    /// A connector of TCP connections that are counted here.
+    /// A connector whose TCP connections are counted here.
     pub fn connector(self: &Arc<Self>) -> Arc<dyn Connector> {
         Arc::new(MeteredConnector(Arc::clone(self)))
     }
 
-    /// Segments so far; `None` where the kernel does not tell.
+    /// The segments so far; `None` where the kernel does not report them.
     pub fn read(&self) -> Option<Segments> {
         let mut connections = self.lock();
         let mut sum = connections.closed;
@@ -187,7 +188,7 @@ impl Stream for MeteredStream {
     }
 }
 
-/// A connection that is asked for its segments before it is closed.
+/// A connection whose segments are read before it is closed.
 struct MeteredStream {
     stream: TcpStream,
     local: SocketAddr,

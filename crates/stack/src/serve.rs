@@ -1,7 +1,7 @@
 //! Serving: targets and their logical units, from flags or a configuration file, until a signal.
 //!
-//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at every start, so that no
-//! cache is ever matched with data that is gone.
+//! A file or block device LUN keeps its serial number in a sidecar; a RAM LUN has a new one at
+//! every start, so that no cache ever matches data that is lost.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -34,36 +34,36 @@ use crate::target_config::TargetConfig;
 use crate::time::system_clock;
 use crate::units::{Changes, Units};
 
-/// What to serve.
+/// The configuration of a target process.
 #[derive(Debug)]
 pub struct ServeConfig {
     /// Name for the control socket.
     pub name: String,
     /// Addresses to listen on.
     pub portals: Vec<TargetPortal>,
-    /// Whether addresses beyond this machine's loopback are meant.
+    /// Whether the user allows addresses that other machines reach.
     pub allow_remote: bool,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
-    /// How long sessions look at their sockets before they sleep.
+    /// How long sessions poll their sockets before they sleep.
     pub busy_polling: BusyPolling,
-    /// What peers may hold.
+    /// The limits for peers.
     pub quota: Quota,
-    /// Sockets that are bound already, in the place of the portals.
+    /// Sockets that are bound already, in place of the portals.
     pub listeners: Vec<std::net::TcpListener>,
-    /// Who may ask for the targets; without accounts, everybody.
+    /// The accounts for discovery; without any, every initiator may ask for the targets.
     pub discovery: Vec<Credentials>,
     /// The targets.
     pub targets: Vec<TargetConfig>,
-    /// The file that all this is from, to be read again.
+    /// The configuration file, to be read again.
     pub source: Option<PathBuf>,
 }
 
 impl ServeConfig {
-    /// Refuses what makes no sense, without opening anything.
+    /// Refuses an impossible configuration, without opening any file.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error.
     pub fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         let usage = |message: String| Err(Error::new(Failure::Usage, message));
@@ -96,11 +96,11 @@ impl ServeConfig {
         self.check_files()
     }
 
-    /// Looks at what the LUNs are to be made of, which who serves them does when he opens each: also for the stores of
-    /// this host, if it has any in `paths`.
+    /// Checks the files and devices of the LUNs before they are opened; with `paths`, also against
+    /// the stores of this host.
     ///
     /// # Errors
-    /// The first unit that cannot be served.
+    /// The first logical unit that cannot be served.
     pub fn check_backends(&self, paths: Option<&Paths>) -> Result<()> {
         let own_stores = paths.map(OwnStores::find).transpose()?;
         self.targets.iter().flat_map(|target| &target.luns).try_for_each(|lun| {
@@ -110,7 +110,8 @@ impl ServeConfig {
         })
     }
 
-    /// Refuses a file that is two LUNs: each would have its own reservations, and its own order of what overlaps.
+    /// Refuses a file that is two LUNs: each would have its own reservations, and its own order of
+    /// overlapping commands.
     fn check_files(&self) -> Result<()> {
         let all = self.targets.iter().flat_map(|target| target.luns.iter().map(move |lun| (&target.iqn, lun)));
         let mut seen: Vec<(FileIdentity, (&String, &LunSpec))> = Vec::new();
@@ -141,7 +142,7 @@ impl Serving {
     /// Opens every backend and binds every portal; nothing is served before [`Serving::run`].
     ///
     /// # Errors
-    /// Whatever stands in the way.
+    /// Whatever prevents the start.
     pub fn start(config: ServeConfig, paths: &Paths) -> Result<Self> {
         config.check()?;
         let control = ControlServer::bind(&paths.control_socket(&config.name))?;
@@ -169,17 +170,18 @@ impl Serving {
         Ok(Self { name: config.name, server, bound, units, reload, control, metrics })
     }
 
-    /// Where it listens.
+    /// The addresses where it listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         self.bound.addresses()
     }
 
-    /// Where it listens for scrapes.
+    /// The address where it listens for scrapes.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(MetricsServer::address)
     }
 
-    /// Serves until `signal` or until it is asked to stop, then lets sessions end and makes everything durable.
+    /// Serves until `signal` or a request to stop, then lets sessions end and makes everything
+    /// durable.
     ///
     /// # Errors
     /// When the server cannot run, or the last flush fails.
@@ -191,7 +193,7 @@ impl Serving {
         let wait_for_stop = || {
             let mut receiver = stopping.subscribe();
             async move {
-                // An error means that the sender is gone, and with it everything to wait for.
+                // An error means that the sender is gone, and all that could be waited for.
                 let _ = receiver.wait_for(|is_stopping| *is_stopping).await;
             }
         };
@@ -215,7 +217,8 @@ impl Serving {
             let served = bound.run(wait_for_stop()).await;
             stopping.send_replace(true);
             let closed = serving.close().await;
-            // Whoever asked for the end hears of it when nothing is done with the files any more.
+            // The caller that asked for the end gets the answer when the files are not used any
+            // more.
             let told = match &closed {
                 Ok(()) => Ok(()),
                 Err(error) => Err(error.to_string()),
@@ -264,15 +267,15 @@ struct ServeHandler {
     /// Never borrowed across a wait.
     units: RefCell<Units>,
     reload: ReloadSource,
-    /// One reload at a time, and none behind the end.
+    /// Held by one reload at a time, and by the end.
     reloading: tokio::sync::Mutex<()>,
     stopping: Rc<watch::Sender<bool>>,
-    /// What came of the end, once it has come.
+    /// The result of the end, once it has come.
     ended: watch::Sender<Option<std::result::Result<(), String>>>,
 }
 
 impl ServeHandler {
-    /// For the service manager, in a line.
+    /// A line for the service manager.
     async fn summary(&self) -> String {
         let status = self.server.status().await;
         format!("{}, {}", counted(status.sessions.len(), "session"), counted(status.connections.len(), "connection"))
@@ -310,7 +313,7 @@ impl ServeHandler {
 }
 
 impl ServeHandler {
-    /// Makes everything durable, and notes how files are left.
+    /// Makes everything durable, and notes size and time of the LUNs' files.
     async fn close(&self) -> Result<()> {
         let closing = async {
             let _none = self.reloading.lock().await;
@@ -333,7 +336,7 @@ impl ServeHandler {
         }
     }
 
-    /// Reads the configuration again and takes over what it says; sessions go on. All of it or nothing.
+    /// Reads the configuration again and applies it as a whole or not at all; sessions go on.
     async fn reload(&self) -> Result<Reloaded> {
         let _one = self.reloading.lock().await;
         systemd::reloading();
@@ -381,7 +384,7 @@ impl ServeHandler {
         Ok(TakenOver { luns, portals, sessions_ended })
     }
 
-    /// Gives LUNs that an earlier reload removed the time to let go of their files, which may be wanted again.
+    /// Waits for LUNs that an earlier reload removed: their files may be used again now.
     async fn wait_for_retiring(&self) {
         let deadline = tokio::time::Instant::now() + RETIRING_WAIT_MAX;
         let mut unfinished = self.units.borrow_mut().take_retiring();
@@ -394,36 +397,36 @@ impl ServeHandler {
         self.units.borrow_mut().put_retiring(unfinished);
     }
 
-    /// SIGHUP asks for a reload. Never ends.
+    /// Reloads on SIGHUP. Never ends.
     async fn reload_on_hangup(&self) {
         let Ok(mut hangups) = signal(SignalKind::hangup()) else { return std::future::pending().await };
         while hangups.recv().await.is_some() {
-            // It was logged; nobody waits for an answer.
+            // Errors are logged; no caller waits for an answer.
             let _ = self.reload().await;
         }
     }
 }
 
-/// What a reload of the configuration changed.
+/// The changes made by a reload of the configuration.
 struct TakenOver {
     luns: Changes,
-    /// New ones, and those that are gone.
+    /// New portals, and those that are gone.
     portals: (usize, usize),
     sessions_ended: usize,
 }
 
-/// Where the configuration is, and what of it cannot change while it is served.
+/// The configuration file, and the settings that cannot change while it is served.
 struct ReloadSource {
     path: Option<PathBuf>,
     allow_remote: bool,
     name: String,
-    /// The sockets are the service manager's, whatever the file says of portals.
+    /// The sockets come from the service manager, and the portals in the file are ignored.
     has_passed_sockets: bool,
 }
 
-/// What a file has now, of what can change.
+/// The changeable settings in the file now.
 struct Reread {
-    /// `None` for those there are.
+    /// `None` to keep the present ones.
     portals: Option<Vec<TargetPortal>>,
     targets: Vec<TargetConfig>,
     discovery: Vec<Credentials>,

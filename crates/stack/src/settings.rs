@@ -1,15 +1,15 @@
-//! What a person chooses for an attachment, wherever it is said: options of the command line, `--set KEY=VALUE`, a
-//! file, the environment, and `forebay set` while it runs.
+//! The settings of an attachment, from all sources: options of the command line, `--set KEY=VALUE`,
+//! a file, the environment, and `forebay set` while it runs.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`table`] | every setting, with its values, its default and its help |
-//! | [`kind`] | what values there are, and how a text becomes one |
+//! | [`kind`] | the types of values, and how a text is parsed |
 //! | [`file`] | the file of `attach --config` |
-//! | here | what was chosen |
+//! | here | the chosen values |
 //!
-//! The command line wins over the environment, that over a file, and that over the default. What is said twice in the
-//! same place is an error: nobody can tell which was meant.
+//! The command line overrides the environment, that the file, and that the default. A setting that
+//! is given twice in the same source is an error.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,25 +29,25 @@ pub mod table;
 use kind::Value;
 use table::{Setting, TABLE, Unset};
 
-/// Where something was said, the weakest first.
+/// The source of a value, the weakest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nowhere: it is the default.
+    /// None: it is the default.
     Default,
-    /// In this file.
+    /// This file.
     File(PathBuf),
-    /// In the environment, by this variable.
+    /// This environment variable.
     Environment(&'static str),
-    /// By an option of its own on the command line.
+    /// An option of its own on the command line.
     Flag(&'static str),
     /// By `--set`.
     Set,
-    /// By `forebay set`, to what runs.
+    /// `forebay set`, at a running attachment.
     Running,
 }
 
 impl Origin {
-    /// What is stronger has more.
+    /// The rank of the source: a stronger one has a higher rank.
     fn strength(&self) -> u8 {
         match self {
             Self::Default => 0,
@@ -58,7 +58,7 @@ impl Origin {
         }
     }
 
-    /// The setting as whoever said it calls it.
+    /// The setting's name in the form of its source.
     fn name_of(&self, setting: &Setting) -> String {
         match (self, setting.flag) {
             (Self::Flag(flag), _) => format!("--{flag}"),
@@ -78,7 +78,7 @@ struct Given {
     value: Value,
 }
 
-/// What was chosen.
+/// The chosen values.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     given: BTreeMap<&'static str, Vec<Given>>,
@@ -87,7 +87,7 @@ pub struct Settings {
 /// The row of `key`.
 ///
 /// # Errors
-/// `Usage`, with the keys that are like it.
+/// `Usage`, with similar keys.
 pub fn find(key: &str) -> Result<&'static Setting> {
     TABLE.iter().find(|setting| setting.key == key).ok_or_else(|| {
         let advice = match near(key).as_slice() {
@@ -99,8 +99,8 @@ pub fn find(key: &str) -> Result<&'static Setting> {
     })
 }
 
-/// Keys that somebody who wrote `key` may have meant, the likeliest first: those with nearly the same letters, and
-/// those that end like it.
+/// Keys that the user may have meant by `key`, the most likely first: those with nearly the same
+/// letters, and those with the same ending.
 fn near(key: &str) -> Vec<&'static str> {
     let last = |key: &'_ str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |setting: &Setting| {
@@ -114,26 +114,27 @@ fn near(key: &str) -> Vec<&'static str> {
     found.into_iter().take(NEAR_MAX).map(|(_, key)| key).collect()
 }
 
-/// Likeness (Jaro-Winkler) from which a key may have been meant: one or two letters of a short word are other ones.
+/// Similarity (Jaro-Winkler) from which a key may have been meant: one or two letters of a short
+/// word differ.
 const LIKENESS_MIN: f64 = 0.9;
-/// Keys that an error names.
+/// Most keys that an error names.
 const NEAR_MAX: usize = 3;
 
 impl Settings {
-    /// `key=value`, and nothing else.
+    /// Settings with only `key=value`.
     ///
     /// # Errors
-    /// A key that is none, a value it does not take.
+    /// An unknown key, a value that it does not take.
     pub fn of_running(key: &str, value: &str) -> Result<Self> {
         let mut settings = Self::default();
         settings.give(key, OsStr::new(value), Origin::Running)?;
         Ok(settings)
     }
 
-    /// Takes what was said at `origin`.
+    /// Adds a value from `origin`.
     ///
     /// # Errors
-    /// A key that is none, a value it does not take, one that was given there before.
+    /// An unknown key, a value that it does not take, one that this source has given before.
     pub fn give(&mut self, key: &str, text: &OsStr, origin: Origin) -> Result<()> {
         let setting = find(key).map_err(|error| match &origin {
             Origin::File(path) => error.context(path.display()),
@@ -160,8 +161,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses what makes no sense without something else that is not there, and what only a running attachment can be
-    /// asked for.
+    /// Refuses a setting that needs another one which is missing, and one that only a running
+    /// attachment takes.
     ///
     /// # Errors
     /// `Usage`, naming both.
@@ -180,7 +181,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What is needed, as who gave `setting` would say it.
+    /// The name of the needed setting, in the form of the source that gave `setting`.
     fn name_beside(&self, key: &str, setting: &Setting) -> String {
         let is_by_flag = matches!(self.first(setting.key), Some(Given { origin: Origin::Flag(_), .. }));
         let flag = TABLE.iter().find(|setting| setting.key == key).and_then(|setting| setting.flag);
@@ -190,12 +191,12 @@ impl Settings {
         }
     }
 
-    /// Whether somebody said it.
+    /// Whether any source gave it.
     pub fn is_given(&self, key: &str) -> bool {
         self.first(key).is_some()
     }
 
-    /// The setting as whoever said it calls it.
+    /// The setting's name in the form of its source.
     pub fn name_of(&self, key: &str) -> String {
         let setting = row(key);
         self.first(key).map_or(&Origin::Default, |given| &given.origin).name_of(setting)
@@ -205,7 +206,7 @@ impl Settings {
         self.given.get(row(key).key)?.first()
     }
 
-    /// What was said, or the default.
+    /// The given value, or the default.
     fn value(&self, key: &str) -> Option<Value> {
         let default = || match row(key).unset {
             Unset::Value(text) => row(key).kind.parse(OsStr::new(text)).ok(),
@@ -214,12 +215,12 @@ impl Settings {
         self.first(key).map(|given| given.value.clone()).or_else(default)
     }
 
-    /// Whether the switch is on; off where nothing is said and there is no default.
+    /// Whether the switch is on; off without a value and a default.
     pub fn is_on(&self, key: &str) -> bool {
         self.value(key) == Some(Value::Switch(true))
     }
 
-    /// A switch, where somebody said it.
+    /// A switch, where a source gave it.
     pub fn switch(&self, key: &str) -> Option<bool> {
         self.first(key).map(|given| given.value == Value::Switch(true))
     }
@@ -252,7 +253,7 @@ impl Settings {
         }
     }
 
-    /// A number or a size; `None` also for the word for none.
+    /// A number or a size; `None` also for the word that means none.
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.value(key)? {
             Value::Number(number) | Value::Bytes(number) => Some(number),
@@ -276,10 +277,10 @@ impl Settings {
         }
     }
 
-    /// What a word of a choice, or a text of a grammar of its own, stands for.
+    /// The value of a word of a choice, or of a text with a grammar of its own.
     ///
     /// # Errors
-    /// A text that stands for nothing.
+    /// A text without a value.
     pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Result<Option<T>> {
         let text = match self.value(key) {
             Some(Value::Word(word)) => word.to_owned(),
@@ -290,17 +291,17 @@ impl Settings {
         text.parse().map(Some).map_err(context)
     }
 
-    /// As [`Settings::parsed`], of a setting that has a default.
+    /// Like [`Settings::parsed`], for a setting with a default.
     ///
     /// # Errors
-    /// As [`Settings::parsed`]; that it has none.
+    /// As [`Settings::parsed`]; a missing default.
     pub fn chosen<T: FromStr<Err: Display>>(&self, key: &str) -> Result<T> {
         let missing = || Error::new(Failure::Usage, format!("{key} is not given, and has no default"));
         self.parsed(key)?.ok_or_else(missing)
     }
 
-    /// Every setting with what holds for it, as a text that says it; without those of stores that are made, which say
-    /// themselves what they were made with.
+    /// Every setting with its value in effect, as text; without those of stores that exist, whose
+    /// options are stored in them.
     pub fn in_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
         let is_said = |setting: &&Setting| matches!(setting.changes, table::Changes::AtStart | table::Changes::Live);
         TABLE.iter().filter(is_said).filter_map(|setting| {
@@ -316,18 +317,18 @@ impl Settings {
         })
     }
 
-    /// Whether there is what the setting is about.
+    /// Whether the part that the setting concerns is in use.
     fn is_useful(&self, setting: &Setting) -> bool {
         setting.needs.is_empty() || setting.needs.iter().any(|key| self.is_given(key))
     }
 
-    /// Takes what was changed while it runs.
+    /// Takes over values that were changed while it runs.
     pub fn take(&mut self, changed: Self) {
         self.given.extend(changed.given);
     }
 }
 
-/// The row of a key that is written in this program.
+/// The row of a key that this program names.
 fn row(key: &str) -> &'static Setting {
     TABLE.iter().find(|setting| setting.key == key).unwrap_or_else(|| panic!("{key} is no key of the table"))
 }

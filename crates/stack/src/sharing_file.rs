@@ -1,9 +1,10 @@
-//! What a start has to know of the hosts that share a LUN: beside the sidecar, under its name with `-sharing` behind
-//! it.
+//! The durable state of the hosts that share a LUN: a file beside the sidecar, under its name with
+//! `-sharing` at the end.
 //!
-//! It is replaced whole, as the sidecar is, and is of the LUN with that serial number alone. The number of the start is
-//! durable before a host can register: numbers of clients are never given twice. So is the secret by which hosts show
-//! after a start what they were before; the file is for its owner alone.
+//! It is replaced as a whole, like the sidecar, and belongs to the LUN with that serial number
+//! alone. The number of a start is durable before a host can register: client ids are never used
+//! twice. So is the secret by which hosts prove after a start who they were before; only the owner
+//! may read the file.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -23,7 +24,7 @@ use crate::sidecar::Sidecar;
 struct Record {
     /// Version of this record; this is 1.
     version: u32,
-    /// Of the LUN.
+    /// The LUN's serial number.
     serial: String,
     boot_epoch: u32,
     reclaimable_from: u32,
@@ -31,7 +32,7 @@ struct Record {
     longest_lease_ms: Option<u32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     may_lack_writes: bool,
-    /// In hexadecimal. A file from before there was one has none.
+    /// In hexadecimal; `None` in a file of an older release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -44,14 +45,15 @@ impl Record {
     }
 }
 
-/// The file. It is written on a thread for blocking calls, since the one that asks serves other LUNs, too.
+/// The file. It is written on a thread for blocking calls, since the calling thread serves other
+/// LUNs, too.
 pub struct SharingFile {
     path: PathBuf,
     serial: String,
 }
 
 impl SharingFile {
-    /// That of a LUN, and how it stands at this start.
+    /// Opens the file of a LUN. Returns also the state at this start.
     ///
     /// # Errors
     /// When it cannot be read or written, or is damaged.
@@ -86,7 +88,7 @@ impl SharingFile {
         if record.version != 1 {
             return Err(damaged(&format_args!("version {} is not 1", record.version)));
         }
-        // A sidecar that was made anew is another LUN.
+        // A sidecar that was made anew means another LUN.
         if record.serial != self.serial {
             return Ok(SavedSharing::default());
         }
@@ -150,7 +152,8 @@ mod tests {
         assert!(another.secret.is_some() && another.secret != secret, "with a secret of its own");
     }
 
-    /// A file of a release before hosts showed anything: its hosts claim nothing back once, and those after them can.
+    /// A file of a release without secrets: its hosts can reclaim nothing after this start, later
+    /// ones can.
     #[test]
     fn a_file_without_a_secret_gets_one() {
         let directory = tempfile::tempdir().unwrap();

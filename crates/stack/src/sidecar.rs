@@ -1,14 +1,15 @@
-//! The sidecar of a file or block device LUN, which gives it a serial number that stays with it.
+//! The sidecar of a file or block device LUN, which keeps its serial number.
 //!
-//! A file's is `PATH.forebay` beside it and goes where it goes: copying a disk image without its sidecar makes another
-//! LUN, as it should. A block device's is in the state directory, under the name that stays with the device
-//! ([`device_name`]): `/dev` is made anew at every start, and the nodes in it change places.
+//! A file's sidecar is `PATH.forebay` beside it, to be moved with it: a copy of a disk image
+//! without its sidecar is another LUN, as it should be. A block device's is in the state directory,
+//! under the name that stays with the device ([`device_name`]): `/dev` is made anew at every start,
+//! and its nodes change places.
 //!
-//! A cache is bound to this serial number. It is made at random when the LUN is first served, and made durable before
-//! anybody can see it.
+//! A cache is bound to this serial number. It is random, made when the LUN is first served, and
+//! durable before any initiator can read it.
 //!
-//! Persistent reservations that are to outlive power loss (APTPL) are kept here, too: the record is replaced whole
-//! ([`record_file`]).
+//! Persistent reservations that must outlive a power loss (APTPL) are kept here, too: the record is
+//! replaced as a whole ([`record_file`]).
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -27,8 +28,8 @@ use crate::limits::SIDECAR_NAME_BYTES_MAX;
 use crate::paths::make_private;
 use crate::record_file;
 
-/// Version 1; `reservations` came later and is left out when there are none, so that records without it stay what they
-/// were.
+/// Version 1; `reservations` came later and is left out when there are none, so that records
+/// without it did not change.
 #[derive(Serialize, Deserialize)]
 struct Record {
     /// Version of this record; this is 1.
@@ -58,8 +59,8 @@ struct HeldRecord {
     kind: u8,
 }
 
-/// The reservations of one LUN. They are saved on a thread for blocking calls, since the one that asks serves other
-/// LUNs, too.
+/// The reservations of one LUN. They are saved on a thread for blocking calls, since the calling
+/// thread serves other LUNs, too.
 pub struct SidecarReservations {
     sidecar: PathBuf,
     serial: String,
@@ -87,7 +88,7 @@ impl ReservationStore for SidecarReservations {
     }
 }
 
-/// The sidecar of one LUN: where it is, or will be.
+/// The sidecar of one LUN, whether it exists yet or not.
 #[derive(Clone, Debug)]
 pub struct Sidecar {
     path: PathBuf,
@@ -95,8 +96,8 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// That of the file or block device at `path`. Those of block devices are in `folder`, which is made with the first
-    /// of them.
+    /// The sidecar of the file or block device at `path`. Those of block devices are in `folder`,
+    /// which is made with the first of them.
     ///
     /// # Errors
     /// When the folder cannot be made, or the name of a device is too long for a file.
@@ -116,7 +117,8 @@ impl Sidecar {
         Ok(Self { path: folder.join(name), is_beside: false })
     }
 
-    /// That of what has no file of its own, by its name in `folder`, which is made with the first of them.
+    /// The sidecar of a unit without a file, by its name in `folder`, which is made with the first
+    /// of them.
     ///
     /// # Errors
     /// When the folder cannot be made.
@@ -125,14 +127,14 @@ impl Sidecar {
         Ok(Self { path: folder.join(name), is_beside: false })
     }
 
-    /// Where the change marks of the LUN are.
+    /// The path of the LUN's change marks.
     pub fn marks_path(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();
         name.push("-marks");
         PathBuf::from(name)
     }
 
-    /// Where it is kept what a start has to know of the hosts that share the LUN.
+    /// The path of the durable state of hosts that share the LUN.
     pub fn sharing_path(&self) -> PathBuf {
         let mut name = self.path.as_os_str().to_owned();
         name.push("-sharing");
@@ -142,7 +144,7 @@ impl Sidecar {
     /// The serial number of the LUN, made now if it has none.
     ///
     /// # Errors
-    /// When the sidecar cannot be read or written, or is not one.
+    /// When the sidecar cannot be read or written, or is malformed.
     pub fn serial(&self) -> Result<String> {
         match fs::read_to_string(&self.path) {
             Ok(text) => parse(&text, &self.path),
@@ -151,7 +153,7 @@ impl Sidecar {
         }
     }
 
-    /// The serial number of a LUN that is made where another one may have been: never that one's.
+    /// A new serial number for a LUN that is made in place of another one.
     ///
     /// # Errors
     /// When the sidecar cannot be written, or removed.
@@ -164,7 +166,7 @@ impl Sidecar {
         self.make()
     }
 
-    /// The reservations kept for the LUN, and where they will be kept.
+    /// The reservations that were kept for the LUN, and the store for later ones.
     ///
     /// # Errors
     /// As [`serial`](Self::serial).
@@ -285,7 +287,7 @@ mod tests {
         assert_eq!(sidecar_of(&path).reservations().unwrap().1, SavedReservations::default());
     }
 
-    /// What is to be written is a pipe: until somebody reads it, it cannot even be opened.
+    /// The file to write is a pipe: it cannot even be opened before a reader opens it.
     #[tokio::test]
     async fn saving_reservations_does_not_hold_up_the_thread_that_serves_others() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Modes and groups of files, as people write them.
+//! Modes and groups of files, as users write them.
 
 use nix::unistd::Group;
 
-/// The mode that `text` says.
+/// Parses a mode.
 ///
 /// # Errors
 /// Why it is none.
@@ -11,7 +11,7 @@ pub(crate) fn mode_of(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "it is three octal digits, as in 0660".to_owned())
 }
 
-/// The number of the group that `text` names.
+/// The id of the group `text`.
 ///
 /// # Errors
 /// Why there is none.

@@ -1,18 +1,20 @@
-//! A stack: a remote LUN, perhaps behind a cache and a write log, as one device for whoever offers it to applications.
+//! A stack: a remote LUN, perhaps behind a cache and a write log, as one device that fronts offer
+//! to applications.
 //!
 //! ```text
 //! difference  ->  write log, cache, both or none  ->  remote LUN, or several as one
 //! ```
 //!
-//! Order of the beginning: connect (errors show at once), then what [`opening`] says. Order of the end: whoever uses
-//! the device finishes what is under way, then the log is closed, then the cache below it (bringing down what is dirty
-//! unless it is to be kept), log out; each is struck from the registry if nothing dirty is left in it.
+//! Order of the beginning: connect (errors are returned at once), then as in [`opening`]. Order of
+//! the end: the users of the device finish their requests; then the log is closed, and then the
+//! cache below it, each cleaned first unless its dirty data is to be kept; then log out. A store is
+//! removed from the registry if nothing dirty is left in it.
 //!
-//! `opening` is the beginning, `ending` the end, `settings` what can be changed meanwhile, `status` what it says of
-//! itself.
+//! `opening` is the beginning, `ending` the end, `settings` the changes while it runs, `status` the
+//! status.
 //!
-//! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either,
-//! and the LUN is refused without the one that holds any.
+//! With both, data that the log destages is clean in the log once the cache has it durably. So the
+//! newest data may be in either, and the LUN is refused without a store that holds any.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
@@ -61,58 +63,59 @@ use opening::Opening;
 pub struct Stack {
     name: String,
     remotes: Remotes,
-    /// The cache, which may be replaced by another.
+    /// The cache, which another may replace.
     cache: RefCell<Option<Arc<Cache>>>,
-    /// What a cache is replaced with.
+    /// What is needed to replace the cache.
     cache_parts: Option<CacheParts>,
-    /// The cache that is to take the place of the one there is.
+    /// The cache that is about to replace the present one.
     successor: RefCell<Option<Arc<Cache>>>,
     log: Option<Arc<WriteLog>>,
-    /// What others did to the LUN before it was attached, as far as it is known: for the cache, and for the log.
+    /// What others did to the LUN before it was attached, as far as it is known: for the cache, and
+    /// for the log.
     freshness: Freshness,
-    /// Gives the marks other tokens; `None` once it is closed.
+    /// Renews the tokens of the marks; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,
     /// The topmost device.
     device: SharedDevice,
-    /// Where those who change less than a block take turns.
+    /// The lock for changes of less than a block.
     turns: RangeLock,
-    /// The work of all layers; it stops when this is dropped.
+    /// The background tasks of all layers; they stop when this is dropped.
     background: RefCell<JoinSet<()>>,
     /// Level 2 of the log.
     destaging: RefCell<Option<WorkerThread>>,
-    /// What the registry says of the cache and of the log: for each an entry for the device, or one for each LUN it is
-    /// made of.
+    /// The registry's entries for the cache and the log: for each one entry for the device, or one
+    /// for each of its LUNs.
     entries: Vec<Entry>,
     registry: Registry,
     caches: Caches,
     /// `true` once it is to stop.
     stopping: Sender<bool>,
-    /// `true` once nobody uses the device any more.
+    /// `true` once the device is not used any more.
     unused: Sender<bool>,
-    /// `true` once it is to end at once, whatever is being cleaned.
+    /// `true` once it is to end at once, even during a cleaning.
     cut_short: Sender<bool>,
-    /// When what is to end at once has had its time.
+    /// The deadline of an end at once.
     ending_deadline: OnceLock<Instant>,
-    /// Whether the target was asked at the end, and said nothing.
+    /// Whether the target was asked at the end, and did not answer.
     is_target_silent: Cell<bool>,
-    /// Whether a step of its end was not waited for.
+    /// Whether a step of the end was given up because of the target.
     is_target_left: Cell<bool>,
     /// `true` once everything is closed.
     ended: Sender<bool>,
-    /// Why the end left what it should not.
+    /// The error of the end, if it failed.
     failed_end: OnceCell<Error>,
-    /// What was chosen, and what was changed since.
+    /// The settings, with later changes.
     settings: RefCell<Settings>,
     _lock: UnitLock,
 }
 
 impl Stack {
-    /// Connects and opens. `None` when `interrupted` was raised before that was done, wherever it waited: what was
+    /// Connects and opens. `None` when `interrupted` was raised before that was done: what was
     /// opened is closed then.
     ///
     /// # Errors
-    /// Whatever stands in the way, with nothing changed.
+    /// Whatever prevents it; nothing is changed then.
     pub async fn open(
         config: StackConfig,
         paths: &Paths,
@@ -127,7 +130,7 @@ impl Stack {
         Self::over(remotes, config, paths, clock, interrupted).await
     }
 
-    /// What follows the login.
+    /// Opens the stack after the login.
     ///
     /// # Errors
     /// As [`Stack::open`].
@@ -157,7 +160,7 @@ impl Stack {
         }
     }
 
-    /// What was opened.
+    /// The stack of what was opened.
     fn of(opening: Opening<'_>) -> Self {
         opening.early_entries.keep();
         Self {
@@ -190,12 +193,12 @@ impl Stack {
         }
     }
 
-    /// The device, for whoever offers it.
+    /// The device, for its fronts.
     pub fn device(&self) -> SharedDevice {
         Arc::clone(&self.device)
     }
 
-    /// Where those who change less than a block of it take turns.
+    /// The lock for changes of less than a block of the device.
     pub fn turns(&self) -> RangeLock {
         self.turns.clone()
     }
@@ -205,12 +208,12 @@ impl Stack {
         &self.name
     }
 
-    /// Raised once it is to stop: who uses the device finishes, and says so.
+    /// Raised once it is to stop: the users of the device finish, and call [`Self::note_unused`].
     pub(crate) fn stopping(&self) -> &Sender<bool> {
         &self.stopping
     }
 
-    /// Nobody uses the device any more.
+    /// Notes that the device is not used any more.
     pub(crate) fn note_unused(&self) {
         self.unused.send_replace(true);
     }
@@ -220,22 +223,22 @@ impl Stack {
         &self.ended
     }
 
-    /// What went wrong at the end, whoever asked for it.
+    /// The error of the end, if it failed.
     ///
     /// # Errors
-    /// What was told who asked, unless it is only that somebody else ended it at once.
+    /// That of the caller that asked for the end, unless only another caller ended it at once.
     pub(crate) fn check_end(&self) -> Result<()> {
         self.failed_end.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Ends the work of all layers, once everything is closed.
+    /// Ends the background tasks of all layers, once everything is closed.
     pub(crate) fn stop_background(&self) {
         self.background.borrow_mut().abort_all();
         drop(self.destaging.take());
     }
 
-    /// The registry names the cache or the log as long as it may hold what is below lacks: in write-back, and while
-    /// anything is dirty.
+    /// Updates the registry, which names the cache or the log while it may hold data that the layer
+    /// below lacks: in write-back, and while anything is dirty.
     fn update_registry(&self, store: Store, may_become_dirty: bool) -> Result<()> {
         let mut entries = self.entries.iter().filter(|entry| entry.store == store);
         if may_become_dirty || self.dirty_bytes_in(store) > 0 {
@@ -252,12 +255,12 @@ impl Stack {
         }
     }
 
-    /// The cache of now.
+    /// The present cache.
     pub(crate) fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.borrow().clone()
     }
 
-    /// What the LUN lacks, in bytes.
+    /// Bytes of data that the LUN lacks.
     fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes_in(Store::Cache) + self.dirty_bytes_in(Store::Log)
     }
@@ -266,18 +269,18 @@ impl Stack {
         wait_until(&self.stopping).await;
     }
 
-    /// Places of those stores that are not there any more: what they hold ends with this process.
+    /// Places of those stores whose file was removed: their data is lost with this process.
     fn gone(&self, is_meant: impl Fn(&Entry) -> bool) -> BTreeSet<Place> {
         let places = self.entries.iter().filter(|entry| is_meant(entry)).map(Entry::place);
         places.filter(watch::is_gone).collect()
     }
 
-    /// Those with data that the LUN lacks: there is no other copy of it.
+    /// Removed stores with data that the LUN lacks: there is no other copy of it.
     fn gone_with_dirty(&self) -> BTreeSet<Place> {
         self.gone(|entry| self.dirty_bytes_in(entry.store) > 0)
     }
 
-    /// Places of data that the LUN lacks, which end before that does.
+    /// Places with data that the LUN lacks, whose file was cut.
     fn cut_with_dirty(&self) -> BTreeSet<Place> {
         let dirty = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         dirty.map(Entry::place).filter(ends_early).collect()

@@ -1,23 +1,23 @@
-//! What a process says of itself and of its work, as `forebay status --json` prints it: the same types for who says it
-//! and who reads it.
+//! The status of a process, as `forebay status --json` prints it: the same types for the process
+//! and for the reader.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`answer`] | what requests are answered with, and how far the work on them has come |
-//! | [`process`] | the status of a process, whatever it is |
+//! | [`answer`] | answers to requests, and progress reports |
+//! | [`process`] | the status of a process of any kind |
 //! | [`attachment`] | of an attachment |
-//! | [`sought`] | of what waits for its target |
+//! | [`sought`] | of an attachment or mount that waits for its target |
 //! | [`mount`] | of a mount |
 //! | [`target`] | of a target |
 //! | [`fronts`] | how applications reach an attachment |
 //! | [`remote`] | a session with a remote LUN |
 //! | [`members`] | several LUNs that are one device |
-//! | [`lun_name`] | who a LUN is |
-//! | [`stores`] | what is below the fronts: cache, write log, difference |
+//! | [`lun_name`] | the identity of a LUN |
+//! | [`stores`] | the stores below the fronts: cache, write log, difference |
 //!
-//! The reference (`docs/reference/status.md`) says what each key means. Who reads may be of another version than who
-//! says it: a key that is missing has its default, and one that is not known is left out. What prints JSON prints what
-//! was said, and does not go through these types.
+//! The reference (`docs/reference/status.md`) describes each key. Reader and process may be of
+//! different versions: a missing key has its default, and an unknown one is ignored. `--json`
+//! prints the process's text as it is, not through these types.
 
 pub mod answer;
 pub mod attachment;

@@ -1,11 +1,12 @@
-//! The file, block device, or part of one that a cache, a log or a difference lies in: how it is made and opened.
+//! The file, block device, or part of one that contains a cache, a log or a difference: how it is
+//! made and opened.
 //!
-//! One that does not exist is made beside its place, and moved there when it is whole: see
+//! A new file is made beside its place, and moved there when it is complete: see
 //! [`unfinished`](crate::unfinished).
 //!
-//! At an offset it is a part of a file or block device that is there, and claims no more than that. It is made in
-//! place, where nothing is yet. Neither it nor one that takes everything is made, or opened, where another cache of
-//! this host lies.
+//! With an offset it is a part of an existing file or block device, and uses no more than that. It
+//! is made in place, where there is no data yet. No store is made or opened where it would overlap
+//! another cache of this host.
 
 use std::fs;
 
@@ -25,7 +26,7 @@ use crate::unfinished::{Unfinished, making_failed, remove_unfinished};
 /// The device of the cache or log at `place`, made and formatted first if there is none.
 ///
 /// # Errors
-/// In use, in the way of one of `caches`, no room, no size to make it with; whatever formatting meets.
+/// In use, an overlap with one of `caches`, no room, no size for a new one; errors of formatting.
 pub(crate) async fn open_or_make(
     kind: PlaceKind,
     place: &Place,
@@ -60,19 +61,21 @@ pub(crate) async fn open_or_make(
         Content::Something { .. } => open_made(kind, &place.path, space),
         Content::Nothing | Content::Blank => open_as(kind, &place.path, space),
     };
-    // Before the error that only says that it is in use: this one says by whom, and whether or not it is used now.
+    // Before the error that it is in use: this one names the user, and also applies when the store
+    // is not in use now.
     caches.check_apart(place, space.range())?;
     let device = opened?;
     if let Some(message) = damage_of(kind, place, &device).await {
         tracing::warn!("{message}");
     }
     match found {
-        // Unless somebody was there before it was ours.
+        // Unless another process made a store before this one had it locked.
         Content::Blank if matches!(content(place)?, Content::Blank) && !has_store(&device).await? => {
             foreign::check(kind.name(), place, caches)?;
             format(&device).await.map_err(making_failed)?;
         }
-        // Nobody else has the place, so nobody is making anything beside it: what is there was left behind.
+        // The place is locked, so no other process makes a store beside it: such files are left
+        // over.
         _ if place.offset.is_none() => remove_unfinished(&place.path)?,
         _ => {}
     }
@@ -82,7 +85,8 @@ pub(crate) async fn open_or_make(
     Ok(device)
 }
 
-/// Whether a store is there all the same whose first bytes somebody has made zero: its last superblock says what it is.
+/// Whether there is a store whose first bytes were overwritten with zeroes: its last superblock
+/// shows it.
 async fn has_store(device: &SharedDevice) -> Result<bool> {
     superblock::has_last_copy(device).await.map_err(making_failed)
 }
@@ -98,11 +102,11 @@ async fn make_file(
     unfinished.put_in_free_place()
 }
 
-/// Refuses what could not be made at `place` for its size, where nothing is: before anything else is made that would be
-/// beside it.
+/// Refuses a store that could not be made at `place` because of its size, where there is none:
+/// before any other file is made for it.
 ///
 /// # Errors
-/// `NotFound` without a size, `Usage` with one that cannot be.
+/// `NotFound` without a size, `Usage` with an impossible one.
 pub(crate) fn check_can_be_made(kind: PlaceKind, place: &Place, size_bytes: Option<u64>) -> Result<()> {
     if place.offset.is_some() || !matches!(content(place)?, Content::Nothing) {
         return Ok(());
@@ -111,7 +115,7 @@ pub(crate) fn check_can_be_made(kind: PlaceKind, place: &Place, size_bytes: Opti
     fitting_size(kind, size_bytes).map(drop)
 }
 
-/// Refuses a part that is to be made and reaches past the end of its file or block device.
+/// Refuses a new part that reaches past the end of its file or block device.
 fn check_before_end(kind: PlaceKind, place: &Place, space: Space) -> Result<()> {
     let end = end_of(&place.path).map_err(|error| Error::io(place.path.display(), &error))?;
     let range = space.range();
@@ -146,8 +150,8 @@ fn part(kind: PlaceKind, place: &Place, offset: u64, length: Option<u64>) -> Res
     })
 }
 
-/// Refuses a file that is too small for a store, before anything else is said of it: somebody's, or what is left of a
-/// store.
+/// Refuses a file that is too small for a store, before any other check: a foreign file, or the
+/// rest of a store.
 fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     let Ok(file) = fs::metadata(&place.path) else { return Ok(()) };
     if !file.is_file() || file.len() >= STORE_BYTES_MIN || place.offset.is_some() {
@@ -167,9 +171,9 @@ fn check_large_enough(what: &str, place: &Place) -> Result<()> {
     Err(Error::new(Failure::Mismatch, message))
 }
 
-/// What to say of a size that a store is given which has another: that is for one that is made, and one that was
-/// changed while it was used keeps what it was changed to. `None` of what is no store of this kind, which is refused
-/// for that.
+/// The message for an existing store with another size than the configured one, which is for new
+/// stores: a store whose size was changed while it was used keeps the changed size. `None` if it is
+/// no store of this kind, which is refused for that.
 async fn other_size(kind: PlaceKind, place: &Place, device: &SharedDevice, asked: Option<u64>) -> Option<String> {
     let device_bytes = device.geometry().size_bytes;
     let asked = asked.filter(|asked| asked - asked % PLACE_UNIT_BYTES != device_bytes)?;
@@ -182,19 +186,19 @@ async fn other_size(kind: PlaceKind, place: &Place, device: &SharedDevice, asked
     Some(format!("the {what} {place} has {has}, and --{what}-size {asked} is for one that is made{change}"))
 }
 
-/// The two superblocks of the store on `device`; `None` where there is none of this kind.
+/// The two superblocks of the store on `device`; `None` where there is no store of this kind.
 async fn copies_of(kind: PlaceKind, device: &SharedDevice) -> Option<Copies> {
     let store = match kind {
         PlaceKind::Cache => cache::format::KIND,
         PlaceKind::Difference => difference::KIND,
         PlaceKind::Log => writelog::format::KIND,
     };
-    // What a store keeps in it does not matter here.
+    // The store's own fields do not matter here.
     Superblock::<[u8; 0]>::read(device, store).await.ok().map(|superblock| superblock.copies())
 }
 
-/// What to say of a store of whose two superblocks only one is left, as `cache check` and `log check` do; `None` of one
-/// that is not there yet, too.
+/// The message for a store with only one superblock left, as in `cache check` and `log check`;
+/// `None` also for a store that does not exist yet.
 async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Option<String> {
     if kind == PlaceKind::Difference {
         return None;
@@ -212,8 +216,8 @@ async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Opt
     })
 }
 
-/// Refuses an offset within a store that begins with its file or block device: a log, or a cache that the list does not
-/// know, of another user.
+/// Refuses an offset within a store that begins with its file or block device: a log, or a cache of
+/// another user that is not in the list.
 fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
     let head = head_at(&place.path, 0).map_err(|error| Error::io(place.path.display(), &error))?;
     match superblock::device_bytes(&head).filter(|&bytes| bytes > offset) {
@@ -230,11 +234,12 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
     }
 }
 
-/// Opens the file or block device of the cache or log that lies at `place`, or its part of one, for this process alone;
-/// past the page cache where the file system can do that.
+/// Opens the file or block device of the cache or log at `place`, or its part of one, for this
+/// process alone; without the page cache where the file system can do that.
 ///
 /// # Errors
-/// `NotFound` where nothing is, or no one knows how long it is; in use; one of `caches` in the way.
+/// `NotFound` where there is none, or its length is not known; in use; an overlap with one of
+/// `caches`.
 pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
     let space = match place.offset {
         None => Space::Whole,
@@ -255,7 +260,7 @@ pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
     opened
 }
 
-/// How long the store at `place` is, as its first bytes say, or else the list of `caches`.
+/// The length of the store at `place`, by its first bytes, or else by the list of `caches`.
 fn known_length(place: &Place, caches: &Caches) -> Result<Option<u64>> {
     match content(place)? {
         Content::Something { made_with: Some(length) } => Ok(Some(length)),
@@ -263,11 +268,11 @@ fn known_length(place: &Place, caches: &Caches) -> Result<Option<u64>> {
     }
 }
 
-/// Whether two stores that are opened together, each made with such a size if it is not there, would have bytes in
-/// common, as far as that is known: it does not matter whether they are in use.
+/// Whether two stores that are opened together, each with the size for a new one, would overlap, as
+/// far as that is known, in use or not.
 ///
 /// # Errors
-/// Whatever reading meets.
+/// Errors of reading.
 pub(crate) fn have_common_bytes(stores: [(&Place, Option<u64>); 2], caches: &Caches) -> Result<bool> {
     let [(one, one_bytes), (other, other_bytes)] = stores;
     if !one.shares_file_with(other) {
@@ -396,8 +401,8 @@ mod tests {
         opened.await.unwrap();
     }
 
-    /// Whoever was second removed what the first had begun, and the first then moved the second's: one of them served
-    /// from a file without a name.
+    /// The second process removed what the first had begun, and the first then moved the second's
+    /// file: one of them served from a file without a name.
     #[tokio::test]
     async fn of_two_who_make_a_store_at_one_place_at_once_one_has_it_and_the_other_is_told() {
         for is_empty_file_there in [false, true] {
@@ -435,7 +440,7 @@ mod tests {
         }
     }
 
-    /// A crash between the two names and one.
+    /// A crash while the file had both names.
     #[tokio::test]
     async fn another_name_of_what_is_there_is_a_left_over() {
         let directory = tempfile::tempdir().unwrap();
@@ -450,7 +455,7 @@ mod tests {
         drop(opened);
     }
 
-    /// Cuts the file of a store in the middle, and makes it as long as before.
+    /// Cuts the file of a store in the middle, and restores its length.
     fn cut(place: &Place) {
         let file = fs::OpenOptions::new().write(true).open(&place.path).unwrap();
         let length = file.metadata().unwrap().len();
@@ -458,7 +463,7 @@ mod tests {
         file.set_len(length).unwrap();
     }
 
-    /// What a cut file has is zeroes, which must not get to the LUN.
+    /// The rest of a cut file reads as zeroes, which must not be sent to the LUN.
     #[tokio::test]
     async fn a_cache_whose_file_was_cut_sends_nothing_of_it_to_the_lun() {
         let directory = tempfile::tempdir().unwrap();
@@ -494,7 +499,7 @@ mod tests {
         let caches = caches(directory.path());
         let device = open_or_make(PlaceKind::Log, &place, &caches, Some(4 * SIZE), format).await.unwrap();
         let mut options = writelog::OpenOptions::new(system_clock().unwrap());
-        // Whatever is sent is read from the file.
+        // So that all that is sent is read from the file.
         options.record_cache_bytes = 0;
         let opened = WriteLog::open(device, Arc::clone(&origin), options).await.unwrap();
         let running = tokio::spawn(opened.run_requests());

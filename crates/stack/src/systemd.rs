@@ -1,4 +1,4 @@
-//! The service manager's side: sockets it passes, and what it is told.
+//! The service manager: sockets that it passes, and messages to it.
 //!
 //! Sockets come as descriptors from 3 on (`LISTEN_FDS`, sd_listen_fds(3)); messages go to `NOTIFY_SOCKET`
 //! (sd_notify(3)). Without these variables nothing happens.
@@ -12,7 +12,7 @@ use sd_notify::NotifyState;
 use crate::error::{Error, Failure, Result};
 use crate::limits::SERVICE_STATUS_INTERVAL;
 
-/// The TCP sockets that the service manager passed; none when it started nothing of ours.
+/// The TCP sockets that the service manager passed; none when it passed none.
 ///
 /// # Errors
 /// A descriptor that is no listening TCP socket.
@@ -31,13 +31,13 @@ pub fn passed_listeners() -> Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// It serves.
+/// Reports that the process serves.
 pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// It reads its configuration again; [`ready`] says when it has. The time lets the service manager tell this from an
-/// older reload (`Type=notify-reload`, sd_notify(3)).
+/// Reports that the configuration is being read again, until [`ready`]. The time distinguishes this
+/// from an earlier reload (`Type=notify-reload`, sd_notify(3)).
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -45,17 +45,18 @@ pub fn reloading() {
     }
 }
 
-/// It ends in an orderly way.
+/// Reports that the process ends in order.
 pub fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Tells the service manager what `status` says, when it has changed, and that this thread still runs, for ever.
+/// Sends `status` to the service manager when it has changed, and the watchdog's beats of this
+/// thread, for ever.
 pub async fn keep_informed<F: Future<Output = String>>(status: impl Fn() -> F) {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return std::future::pending().await;
     }
-    // Half the time it would wait for: one beat may be late.
+    // Half the watchdog's time: one beat may be late.
     let watchdog = sd_notify::watchdog_enabled().map(|interval| interval / 2);
     let interval = watchdog.unwrap_or(Duration::MAX).min(SERVICE_STATUS_INTERVAL);
     let mut said = String::new();

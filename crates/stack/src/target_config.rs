@@ -1,4 +1,4 @@
-//! One target to serve, as asked for by flags or a configuration file.
+//! One target to serve, as configured by flags or a file.
 
 use iscsi::chap::Credentials;
 use iscsi::target::{AccessList, TargetPortal};
@@ -18,11 +18,11 @@ pub struct TargetConfig {
     pub luns: Vec<LunSpec>,
     /// Portal groups it can be reached in; `None` for all.
     pub portal_groups: Option<Vec<u16>>,
-    /// Who may log in.
+    /// The initiators that may log in.
     pub access: AccessList,
-    /// What the initiators of each rule see; none for everything.
+    /// The views of the initiators of each rule; none for all LUNs.
     pub masks: Vec<LunMask>,
-    /// Who the target is to initiators that want proof.
+    /// The credentials by which the target proves itself to initiators that ask for that.
     pub own: Option<Credentials>,
 }
 

@@ -22,8 +22,8 @@
 //! sessions = 64
 //! ```
 //!
-//! Relative paths in it are relative to the directory the command runs in, as on the command line. Nothing is opened
-//! here, so that any text can be tried.
+//! Relative paths in it are relative to the directory in which the command runs, as on the command
+//! line. This module opens no files, so that any text can be tested.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ use crate::limits_table::LimitsTable;
 use crate::lun_mask::MaskSpec;
 use crate::lun_spec::LunSpec;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetFile {
@@ -43,14 +43,14 @@ pub struct TargetFile {
     /// Further portal groups.
     #[serde(default)]
     pub portal_group: Vec<PortalGroupTable>,
-    /// Who may ask for the targets.
+    /// The accounts for discovery.
     #[serde(default)]
     pub discovery: DiscoveryTable,
     /// Where to serve metrics.
     pub metrics: Option<SocketAddr>,
-    /// How long sessions look at their sockets before they sleep.
+    /// How long sessions poll their sockets before they sleep.
     pub busy_poll: Option<String>,
-    /// What peers may hold.
+    /// The limits for peers.
     #[serde(default)]
     pub limits: LimitsTable,
     /// The targets.
@@ -67,17 +67,17 @@ pub struct TargetTable {
     pub luns: Vec<LunSpec>,
     /// A name for people.
     pub alias: Option<String>,
-    /// Tags of the portal groups it can be reached in; without any, all.
+    /// Tags of the portal groups in which it can be reached; without any, all.
     pub portal_groups: Option<Vec<u16>>,
-    /// Who may log in.
+    /// The CHAP user that may log in.
     pub chap_user: Option<String>,
-    /// Where the secret is.
+    /// The file of the secret.
     pub chap_file: Option<PathBuf>,
-    /// Who the target is to initiators that want proof.
+    /// The CHAP user by which the target proves itself to initiators that ask for that.
     pub mutual_chap_user: Option<String>,
-    /// Where its secret is.
+    /// The file of its secret.
     pub mutual_chap_file: Option<PathBuf>,
-    /// Who may log in, and sees what; without any, everybody sees everything.
+    /// Rules for initiators; without any, every initiator sees all LUNs.
     #[serde(default)]
     pub initiator: Vec<InitiatorTable>,
 }
@@ -92,13 +92,13 @@ pub struct PortalGroupTable {
     pub portals: Vec<SocketAddr>,
 }
 
-/// Who may ask for the targets.
+/// The accounts for discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DiscoveryTable {
     /// CHAP user.
     pub chap_user: Option<String>,
-    /// Where the secret is.
+    /// The file of the secret.
     pub chap_file: Option<PathBuf>,
 }
 
@@ -106,20 +106,20 @@ pub struct DiscoveryTable {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InitiatorTable {
-    /// iSCSI names, or their beginnings and then `*`.
+    /// iSCSI names, or the beginnings of names, followed by `*`.
     pub names: Vec<String>,
-    /// CHAP user that they prove to be.
+    /// The CHAP user that they must authenticate as.
     pub chap_user: Option<String>,
-    /// Where the secret is.
+    /// The file of the secret.
     pub chap_file: Option<PathBuf>,
-    /// What they see; without it, all.
+    /// Their view; without it, all LUNs.
     pub luns: Option<Vec<MaskSpec>>,
     /// Whether they may only read.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// A text that is no configuration.
+/// The error of a text that is no configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct TargetFileError {
@@ -130,10 +130,10 @@ pub struct TargetFileError {
 }
 
 impl TargetFile {
-    /// What `text` says.
+    /// Parses `text`.
     ///
     /// # Errors
-    /// When it is no TOML, has a key that is not in the table, or lacks one.
+    /// When it is not TOML, has an unknown key, or lacks a key.
     pub fn parse(text: &str) -> Result<Self, TargetFileError> {
         toml::from_str(text).map_err(|error| {
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();

@@ -18,7 +18,7 @@ pub(crate) fn serve(lun: SharedDevice, store: Arc<dyn ChangeStore>) -> SocketAdd
     serve_with(lun, LogicalUnitOptions { change_store: Some(store), ..LogicalUnitOptions::default() })
 }
 
-/// The same for several hosts at once, by this clock.
+/// The same for several hosts at once, with this clock.
 pub(crate) fn serve_shared(lun: SharedDevice, store: Arc<dyn ChangeStore>, clock: Arc<dyn Clock>) -> SocketAddr {
     let (sharing, clock) = (Some(SharingOptions::default()), Some(clock));
     serve_with(lun, LogicalUnitOptions { change_store: Some(store), sharing, clock, ..LogicalUnitOptions::default() })

@@ -1,9 +1,10 @@
-//! A store that is made beside its place, and moved there when it is whole: whatever happens in between, the place
-//! holds a whole one or none.
+//! A store that is made beside its place, and moved there when it is complete: at any time the
+//! place holds a complete one or none.
 //!
-//! Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so that who makes
-//! another at the same moment neither takes it for a left-over nor moves it. One of them comes to the place, and the
-//! others find it taken: nothing is replaced but an empty file, and the store of who replaces it himself.
+//! Each is made under a name of its own, `PLACE.unfinished-UUID`, and locked while it is made, so
+//! that another process neither takes it for a left-over nor moves it. The first to be complete is
+//! moved to the place, and the others find it taken: only an empty file is replaced, or the store
+//! that its own user replaces.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,7 +21,8 @@ use crate::error::{Error, Failure, Result};
 use crate::place_device::{PlaceKind, Space, check_lasts, fitting_size, open_with};
 use crate::record_file::sync_directory_of;
 
-/// A cache or log that is made beside its place. Dropped before it is put there, it is removed.
+/// A cache or log that is made beside its place. If it is dropped before it is moved there, it is
+/// removed.
 pub(crate) struct Unfinished {
     kind: PlaceKind,
     path: PathBuf,
@@ -36,7 +38,7 @@ impl Unfinished {
     /// Makes a file of `size_bytes` beside `place` and formats it.
     ///
     /// # Errors
-    /// No room, a size that is none; whatever formatting meets.
+    /// No room, an invalid size; errors of formatting.
     pub(crate) async fn make(
         kind: PlaceKind,
         place: &Path,
@@ -44,17 +46,18 @@ impl Unfinished {
         format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
     ) -> Result<Self> {
         let size_bytes = fitting_size(kind, size_bytes)?;
-        // By the name that the user gave it.
+        // Checked for the name that the user gave.
         check_lasts(kind, place)?;
         remove_unfinished(place)?;
         let (path, device) = loop {
             let path = unfinished_path(place);
-            // Messages, those of later, too, name what the user named.
+            // Messages, also later ones, name what the user named.
             let device = open_with(kind, &path, place, Space::New(size_bytes), true).inspect_err(|_| {
                 // The error that matters is the first one.
                 let _ = fs::remove_file(&path);
             })?;
-            // Before it was locked, others may have taken it for a left-over. From now on nobody does.
+            // Before it was locked, another process may have removed it as a left-over. From now on
+            // none does.
             if path.exists() {
                 break (path, device);
             }
@@ -69,15 +72,15 @@ impl Unfinished {
         Arc::clone(&self.device)
     }
 
-    /// Makes it what the next start finds at its place, where nothing is, or an empty file.
+    /// Moves it to its place, where there is no file, or an empty one.
     ///
     /// # Errors
-    /// `InUse` when something has come there; when its directory takes no change.
+    /// `InUse` when there is another file now; when its directory cannot be changed.
     pub(crate) fn put_in_free_place(mut self) -> Result<SharedDevice> {
         self.move_to_free_place()?;
         self.is_in_place = true;
         if let Err(error) = sync_directory_of(&self.place) {
-            // Nobody knows what the next start finds there: rather nothing, as before.
+            // It is not known what the next start finds there: no file, as before, is better.
             let _ = fs::remove_file(&self.place);
             return Err(self.failed(&error));
         }
@@ -92,7 +95,8 @@ impl Unfinished {
                 Err(error) => return Err(self.failed(&error)),
             }
             let is_free = match lock_empty(&self.place).map_err(|error| self.failed(&error))? {
-                // Whoever makes another takes the same lock before he replaces it.
+                // Another process that makes a store takes the same lock before it replaces the
+                // file.
                 Taken::ByNothing(empty) => {
                     fs::rename(&self.path, &self.place).map_err(|error| self.failed(&error))?;
                     drop(empty);
@@ -109,11 +113,11 @@ impl Unfinished {
         }
     }
 
-    /// Makes it what the next start finds at its place, instead of what is there, which is the caller's.
+    /// Moves it to its place, instead of the store there, which the caller has open.
     ///
     /// # Errors
-    /// When its directory takes no change: what was there is there again, and what was to take its place is nothing any
-    /// more.
+    /// When its directory cannot be changed: the former store is there again, and the new one is
+    /// made unusable.
     pub(crate) fn replace(self) -> Result<SharedDevice> {
         self.replace_with(&sync_directory_of)
     }
@@ -128,8 +132,8 @@ impl Unfinished {
             sync(&self.place)
         });
         if let Err(error) = replaced {
-            // Nobody knows which of the two the next start finds. So the new one, which has nothing of what is written
-            // from now on, must not be one.
+            // It is not known which of the two the next start finds. So the new one, which lacks
+            // all later writes, must not be a store any more.
             if self.is_in_place {
                 let undone = empty(&self.place).and_then(|()| fs::rename(&old, &self.place));
                 let undone = undone.and_then(|()| sync(&self.place));
@@ -142,7 +146,7 @@ impl Unfinished {
             }
             return Err(self.failed(&error));
         }
-        // It is a left-over for the next start at worst.
+        // At worst it is a left-over for the next start.
         let _ = fs::remove_file(&old);
         Ok(self.device())
     }
@@ -155,31 +159,31 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // Whoever drops it has an error already; at the next start it is removed as well.
+            // The caller has an error already; the next start removes the file as well.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Leaves nothing in a file, durably.
+/// Empties a file, durably.
 fn empty(path: &Path) -> io::Result<()> {
     let file = fs::File::options().write(true).open(path)?;
     file.set_len(0)?;
     file.sync_all()
 }
 
-/// Renames, where nothing is at `to`.
+/// Renames a file, if there is none at `to`.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
-        // Network file systems do not know how.
+        // Network file systems do not support this.
         Err(Errno::INVAL | Errno::NOSYS) => fs::hard_link(from, to).and_then(|()| fs::remove_file(from)),
         renamed => Ok(renamed?),
     }
 }
 
-/// What keeps something new from a place.
+/// Why a place is not free.
 enum Taken {
-    /// An empty file, which nobody else replaces as long as this is kept.
+    /// By an empty file, which no other process replaces while this is kept.
     ByNothing(fs::File),
     BySomething,
     NotAnyMore,
@@ -203,11 +207,11 @@ fn lock_empty(place: &Path) -> io::Result<Taken> {
     })
 }
 
-/// What follows the name of a place in the name of what is made beside it.
+/// The extension of files that are made beside a place.
 const UNFINISHED: &str = ".unfinished";
 
-/// Removes what was begun beside `place` and never finished, and what a replacement that was interrupted left of the
-/// names of what is there.
+/// Removes unfinished files beside `place`, and the second name that an interrupted replacement
+/// left.
 pub(crate) fn remove_unfinished(place: &Path) -> Result<()> {
     let Some(name) = place.file_name() else { return Ok(()) };
     let prefix = [name.as_encoded_bytes(), UNFINISHED.as_bytes()].concat();
@@ -226,7 +230,7 @@ pub(crate) fn remove_unfinished(place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes `path` unless somebody is making it now, who has it locked.
+/// Removes `path` unless another process is making it now, and has it locked.
 fn remove_if_abandoned(path: &Path, place: &Path) -> io::Result<()> {
     let file = fs::File::open(path)?;
     let (ours, there) = (file.metadata()?, fs::metadata(place).ok());
@@ -237,14 +241,16 @@ fn remove_if_abandoned(path: &Path, place: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A file that a cache is made in before it is moved to its place, which nobody else makes one in.
+/// The path of a file in which a cache is made before it is moved to its place; no other process
+/// uses it.
 fn unfinished_path(place: &Path) -> PathBuf {
     let mut name = place.as_os_str().to_owned();
     name.push(format!("{UNFINISHED}-{}", Uuid::new_v4().simple()));
     PathBuf::from(name)
 }
 
-/// Why nothing was made. What cannot be made as it was asked for is a mistake of who asked.
+/// The error when making a store failed. A store that cannot be made as configured is an error of
+/// the user.
 pub(crate) fn making_failed(error: block::Error) -> Error {
     match error.kind() {
         block::ErrorKind::InvalidRange => Error::new(Failure::Usage, Error::from(error).to_string()),
@@ -260,14 +266,14 @@ pub(crate) mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    /// Makes the first page of `device` this byte.
+    /// Fills the first page of `device` with this byte.
     pub(crate) async fn write(device: &SharedDevice, byte: u8) {
         let mut bytes = block::Buffer::zeroed(4096);
         bytes.fill(byte);
         device.write(0, bytes, true).await.unwrap();
     }
 
-    /// What is in a directory that begins with `disk`.
+    /// The names in a directory that begin with `disk`.
     pub(crate) fn names(directory: &Path) -> Vec<String> {
         let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = names.filter(|name| name.starts_with("disk")).collect();

@@ -1,9 +1,9 @@
-//! The logical units that are served, and how they change with the configuration.
+//! The served logical units, and their changes with the configuration.
 //!
-//! A unit goes on as long as its line in the configuration says the same; only its size may change under it. What a new
-//! configuration asks for is checked, and what it brings is opened, before anything else happens, so that one that
-//! cannot be had changes nothing. A unit that is gone is closed when no session sees it any more and the last command
-//! that it was asked is answered; its file is free for another one then.
+//! A unit goes on while its entry in the configuration stays the same; only its size may change. A
+//! new configuration is checked, and its new units are opened, before anything else is changed, so
+//! that an impossible one changes nothing. A removed unit is closed when no session sees it any
+//! more and its last command is answered; its file can be used again then.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -37,7 +37,7 @@ use crate::sharing_file::SharingFile;
 use crate::sidecar::Sidecar;
 use crate::target_config::TargetConfig;
 
-/// How often a unit that is gone is looked at until nothing is under way on it.
+/// Interval at which a removed unit is checked until no command is under way.
 const RETIRING_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A target's name in lower case, and a LUN.
@@ -47,7 +47,7 @@ type Place = (String, u16);
 struct Served {
     spec: LunSpec,
     unit: Arc<LogicalUnit>,
-    /// What can grow.
+    /// The file device, which can grow.
     file: Option<Arc<FileDevice>>,
     disk: Option<Arc<DiskLayer>>,
     /// The file of its change marks, when they outlive the process.
@@ -66,16 +66,16 @@ struct Marks {
 pub(crate) struct Units {
     clock: Arc<dyn Clock>,
     workers: Workers,
-    /// Where the sidecars of block devices are, and what stores this host has.
+    /// The directories of sidecars and of this host's list of stores.
     paths: Paths,
     served: BTreeMap<Place, Served>,
-    /// Units that are gone and not closed yet, by what they were.
+    /// Removed units that are not closed yet, with their specification.
     retiring: Vec<(LunSpec, JoinHandle<()>)>,
-    /// Whether settings name no target.
+    /// Whether the keys of settings leave out the target's name.
     is_single_target: bool,
 }
 
-/// Counts of what a change of the configuration did.
+/// Counts of the changes made by a new configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) added: usize,
@@ -89,16 +89,16 @@ impl Units {
         Self { clock, workers, paths, served: BTreeMap::new(), retiring: Vec::new(), is_single_target: true }
     }
 
-    /// Background work that belongs to no unit.
+    /// Background tasks that belong to no unit.
     pub(crate) fn workers(&self) -> Workers {
         self.workers.clone()
     }
 
-    /// Makes the units of `targets`, and the targets with them.
+    /// Applies the configuration `targets`, and returns its targets.
     ///
     /// # Errors
-    /// Whatever stands in the way of one of them; then nothing has changed. Only a file system that cannot let a file
-    /// grow is found out later, when some may have grown.
+    /// Whatever prevents one of them; nothing has changed then. Only a file system that cannot let
+    /// a file grow shows that later, when some files may have grown.
     pub(crate) fn apply(&mut self, targets: &[TargetConfig]) -> Result<(Vec<Target>, Changes)> {
         let own_stores = OwnStores::find(&self.paths)?;
         let mut opened: BTreeMap<Place, Served> = BTreeMap::new();
@@ -143,8 +143,8 @@ impl Units {
         Ok((targets.iter().map(|config| self.target(config)).collect(), changes))
     }
 
-    /// A file that is served already cannot be opened once more. Under another number or in another target it is
-    /// another unit, with another identity; the old one must end before that one begins.
+    /// Refuses a file that is served already: under another number or in another target it is
+    /// another unit, with another identity, and the old unit must end first.
     fn check_free(&self, spec: &LunSpec) -> Result<()> {
         let file = spec.file();
         let is_same = |(_, served): &(&Place, &Served)| file.is_some() && served.spec.file() == file;
@@ -156,12 +156,13 @@ impl Units {
         Err(Error::new(Failure::Usage, message))
     }
 
-    /// The units that are gone and may not be closed yet, to be waited for before their files are opened again.
+    /// Takes the removed units that may not be closed yet, to wait for them before their files are
+    /// opened again.
     pub(crate) fn take_retiring(&mut self) -> Vec<(LunSpec, JoinHandle<()>)> {
         std::mem::take(&mut self.retiring)
     }
 
-    /// Gives back those that were not waited for to their end.
+    /// Puts back those that have not ended.
     pub(crate) fn put_retiring(&mut self, unfinished: Vec<(LunSpec, JoinHandle<()>)>) {
         self.retiring.extend(unfinished);
     }
@@ -183,7 +184,7 @@ impl Units {
         }
     }
 
-    /// The imitated disks, by the settings that switch them.
+    /// The simulated disks, by the keys of their settings.
     pub(crate) fn disks(&self) -> Vec<(String, Arc<DiskLayer>)> {
         let setting = |(iqn, lun): &Place| {
             if self.is_single_target { format!("lun.{lun}.disk") } else { format!("{iqn}.lun.{lun}.disk") }
@@ -192,7 +193,7 @@ impl Units {
         disks.collect()
     }
 
-    /// Makes everything durable, and ends what runs.
+    /// Makes everything durable, and ends the background tasks.
     pub(crate) fn close(&mut self) -> impl Future<Output = Result<()>> + use<> {
         let of = |served: &Served| (Arc::clone(&served.unit), served.running.abort_handle(), served.marks.clone());
         let units: Vec<(Arc<LogicalUnit>, AbortHandle, Option<Arc<MarksFile>>)> =
@@ -200,7 +201,7 @@ impl Units {
         let retiring = self.take_retiring();
         async move {
             for (_, retired) in retiring {
-                // One that panicked has nothing more to say than it did.
+                // A task that panicked has reported that already.
                 let _ = retired.await;
             }
             let mut flushed = Ok(());
@@ -213,7 +214,7 @@ impl Units {
         }
     }
 
-    /// What can be served, as was found before.
+    /// Opens a unit that was checked before.
     fn open(&self, iqn: &str, spec: &LunSpec) -> Result<Served> {
         let context = |error: Error| error.context(format!("LUN {spec}"));
         let found = match &spec.backend {
@@ -251,7 +252,8 @@ impl Units {
         Ok(Served { spec: spec.clone(), unit, file, disk, marks: marks.file, running })
     }
 
-    /// A file keeps change marks beside its sidecar; those of a RAM LUN end with it.
+    /// The change marks of a unit: kept beside the sidecar of a file; those of a RAM LUN end with
+    /// it.
     fn marks(&self, spec: &LunSpec, device: &SharedDevice, found: Option<FoundFile>) -> Result<Marks> {
         let (Backend::File { path, .. }, Some(found)) = (&spec.backend, found) else {
             return Ok(Marks { file: None, store: Arc::new(MemoryChanges), saved: SavedMarks::default() });
@@ -263,8 +265,8 @@ impl Units {
         Ok(Marks { file: Some(Arc::new(file)), store, saved })
     }
 
-    /// Where hosts may share the unit, a file keeps beside its sidecar what a start has to know of them. One in RAM is
-    /// another unit at each start, and its clients are none of before.
+    /// The sharing of a unit that hosts may share: its durable state is kept beside the sidecar of
+    /// a file. A RAM LUN is another unit at each start, without former clients.
     fn sharing(&self, spec: &LunSpec) -> Result<Option<SharingOptions>> {
         if !spec.is_shared {
             return Ok(None);
@@ -283,7 +285,8 @@ impl Units {
         Ok(Some(options))
     }
 
-    /// A file keeps reservations in its sidecar; a RAM LUN is gone with the process, and they with it.
+    /// The reservations of a unit: kept in the sidecar of a file; those of a RAM LUN end with the
+    /// process.
     fn reservations(&self, spec: &LunSpec) -> Result<(Option<Arc<dyn ReservationStore>>, SavedReservations)> {
         match &spec.backend {
             Backend::Ram { .. } => Ok((None, SavedReservations::default())),
@@ -296,10 +299,10 @@ impl Units {
 }
 
 impl Served {
-    /// Whether this unit can become what `spec` says.
+    /// Checks that this unit can change to `spec`.
     ///
     /// # Errors
-    /// When something else than the size is different, or the size cannot become that.
+    /// When anything but the size differs, or the size cannot be changed so.
     fn check(&self, spec: &LunSpec) -> Result<()> {
         if without_size(spec) != without_size(&self.spec) {
             let message = format!(
@@ -322,7 +325,8 @@ impl Served {
         }
     }
 
-    /// Takes over the size of `spec`, or the one that a file has by now where `spec` gives none. Whether it changed.
+    /// Changes the size to that of `spec`, or to that of the file where `spec` has none. Returns
+    /// whether it changed.
     ///
     /// # Errors
     /// When the file cannot get that size.
@@ -343,7 +347,7 @@ impl Served {
             tracing::error!(%error, lun = %spec, "what was written to a LUN that is gone may not be durable");
         }
         running.abort();
-        // Its only possible error is that it was aborted.
+        // The only possible error is that the task was aborted.
         let _ = running.await;
         let closed = file.as_ref().map(|file| file.closed());
         drop((unit, file, disk));
@@ -354,14 +358,14 @@ impl Served {
     }
 }
 
-/// A LUN is not served any more: how it was left is noted beside its marks.
+/// Notes at the end of a LUN's service the state of its file, beside its marks.
 fn note_closed(marks: Option<&MarksFile>) {
     if let Some(Err(error)) = marks.map(MarksFile::note_closed) {
         tracing::warn!(%error, "whether a file is changed while it is not served will not be noticed");
     }
 }
 
-/// What of a specification must stay as it is.
+/// The part of a specification that must not change.
 fn without_size(spec: &LunSpec) -> LunSpec {
     let backend = match &spec.backend {
         Backend::Ram { .. } => Backend::Ram { size_bytes: 0 },
@@ -372,8 +376,8 @@ fn without_size(spec: &LunSpec) -> LunSpec {
     LunSpec { backend, ..spec.clone() }
 }
 
-/// RAM loses everything or nothing, so every write of it is atomic; of a file nothing is known but its sectors, which
-/// are less than initiators ask WRITE ATOMIC for.
+/// RAM loses everything or nothing, so every write of it is atomic. For a file only its sectors are
+/// known to be atomic, and initiators ask WRITE ATOMIC for more.
 fn atomic_bytes_max(backend: &Backend) -> u32 {
     match backend {
         Backend::Ram { .. } => u32::MAX,
@@ -381,8 +385,8 @@ fn atomic_bytes_max(backend: &Backend) -> u32 {
     }
 }
 
-/// What a block device says of its medium. Of a file nothing is known: what the file system writes at once is no
-/// property of a medium.
+/// The physical block size that a block device reports. For a file it is not known: what the file
+/// system writes at once is no property of a medium.
 fn physical_block_bytes(backend: &Backend, device: &SharedDevice) -> Option<u32> {
     let Backend::File { path, .. } = backend else { return None };
     let is_block_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
@@ -421,14 +425,14 @@ fn file_device(
 ) -> Result<Arc<FileDevice>> {
     let sidecar = Sidecar::of(path, sidecars)?;
     let is_made = size_bytes.is_some() && matches!(path.try_exists(), Ok(false));
-    // What is made now has nothing of what was there: caches of that must not take it for theirs.
+    // A new file has none of the former content: caches of that must not match it.
     let serial = if is_made { sidecar.serial_of_another()? } else { sidecar.serial()? };
     let identity = Identity { target: iqn.to_owned(), unit: format!("lun {}", spec.lun), serial };
     let options = FileOptions {
         size: size_bytes,
         direct: is_direct,
         exclusive: true,
-        // The unit tells each initiator.
+        // The unit reports the loss to each initiator.
         goes_on_after_loss: true,
         read_only: spec.is_read_only,
         identity,

@@ -1,6 +1,6 @@
-//! What the log of an attachment says without being asked: that its target is away or back, and that the file of a
-//! cache or log with the LUN's newest data was removed or cut under it. What was removed goes with the process, and
-//! nobody notices before; what was cut is gone.
+//! Warnings in the log of an attachment: its target is away or back; the file of a cache or log
+//! with the LUN's newest data was removed or cut. Removed data is lost with the process, and no
+//! error shows before; cut data is lost already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
@@ -10,27 +10,27 @@ use crate::content::{Content, content};
 use crate::limits::WATCH_INTERVAL;
 use crate::place::Place;
 
-/// What an attachment looks like at one moment.
+/// The state of an attachment at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observation {
     /// The session's state, in a word.
     pub(crate) state: String,
     pub(crate) portal: String,
-    /// Places of what holds data that the LUN lacks.
+    /// Places of stores with data that the LUN lacks.
     pub(crate) dirty_places: BTreeSet<Place>,
 }
 
-/// What was reported already.
+/// The conditions that were reported already.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     state: Option<String>,
     gone: BTreeSet<Place>,
-    /// What was at each place that held dirty data.
+    /// The file at each place that held dirty data.
     found: BTreeMap<Place, Found>,
 }
 
 impl Watch {
-    /// Looks from time to time, and says what is new.
+    /// Checks periodically, and logs what is new.
     pub(crate) async fn run(&mut self, observation: impl Fn() -> Observation) {
         loop {
             for news in self.look(&observation(), find) {
@@ -46,7 +46,7 @@ impl Watch {
     fn look(&mut self, observation: &Observation, find: impl Fn(&Place) -> Option<Found>) -> Vec<News> {
         let mut news = Vec::new();
         let before = self.state.replace(observation.state.clone());
-        // That it is away, and why, whoever lost it has said.
+        // The session has logged its loss itself.
         if observation.state == "online" && before.is_some_and(|before| before != "online") {
             news.push(News::Back(format!("the session with {} is back", observation.portal)));
         }
@@ -69,7 +69,7 @@ impl Watch {
     }
 }
 
-/// The file at a place: another one has another inode, and may be shorter.
+/// The file at a place: a replaced one has another inode, a cut one is shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found {
     inode: u64,
@@ -96,20 +96,20 @@ fn cut_in_use(place: &Place) -> String {
     )
 }
 
-/// What is at the place of a store that is in use; `None` where that is gone.
+/// The file at the place of a store that is in use; `None` where it was removed.
 fn find(place: &Place) -> Option<Found> {
-    // What cannot be looked at is there, as far as anybody knows; of a block device the length is none.
+    // A file that cannot be examined counts as present; the length of a block device is zero.
     let found = |status: Metadata| Found { inode: status.ino(), length: status.len() };
     (!is_gone(place)).then(|| fs::metadata(&place.path).map_or(Found { inode: 0, length: 0 }, found))
 }
 
-/// Whether the file of a store that is in use is not at its place any more, or was emptied there. What is in it ends
-/// with who has it open.
+/// Whether the file of a store in use is not at its place any more, or was emptied. Its data is
+/// lost when the process that has it open ends.
 pub(crate) fn is_gone(place: &Place) -> bool {
     matches!(content(place), Ok(Content::Nothing))
 }
 
-/// What `status` says of a store without a name.
+/// The status message for a store whose file was removed.
 pub(crate) fn gone(place: &Place, dirty_bytes: u64) -> String {
     match dirty_bytes {
         0 => format!("{place} was removed while it is in use"),

@@ -8,17 +8,17 @@ use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
 
-/// The thread. It ends when the work does, or with this.
+/// The thread. It ends when the work does, or when this is dropped.
 pub(crate) struct WorkerThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl WorkerThread {
-    /// Begins with the work. `name` is what a debugger shows.
+    /// Starts the work. `name` is the thread's name, for debuggers.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When the system cannot start a thread.
     pub(crate) fn start(name: &str, work: impl Future<Output = ()> + Send + 'static) -> Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -28,11 +28,11 @@ impl WorkerThread {
         let run = async {
             tokio::select! {
                 () = work => {}
-                // Also when the sender is gone.
+                // Also when the sender was dropped.
                 _ = is_stopped => {}
             }
         };
-        // Its log lines are those of who starts it.
+        // Its log lines have the span of the thread that starts it.
         let span = tracing::Span::current();
         let thread = std::thread::Builder::new()
             .name(name.to_owned())

@@ -3,8 +3,8 @@
 /// Both ends of a connection, as text for people; addresses that are not IP are fine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Where the initiator reached us.
+    /// The local address that the initiator connected to.
     pub local: String,
-    /// Where it is.
+    /// The initiator's address.
     pub peer: String,
 }

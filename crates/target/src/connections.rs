@@ -1,7 +1,7 @@
-//! The table of connections: who is there, since when, and how many of whom.
+//! The table of connections, with their age and initiator.
 //!
-//! Who connects and does not log in must not keep others of its address out: where there are too many of them, the
-//! oldest gives way.
+//! Clients that connect and do not log in must not exclude others at their address: where there are
+//! too many of them, the oldest is closed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::control::{Control, Directive, Handle};
 use crate::quota::Quota;
 use crate::status::ConnectionStatus;
 
-/// The connections of a server, from their first moment to their last.
+/// The connections of a server, from accept to end.
 #[derive(Default)]
 pub(crate) struct Connections {
     state: Mutex<State>,
@@ -33,24 +33,24 @@ struct Entry {
     portal_group_tag: u16,
     handle: Handle,
     since: Instant,
-    /// Who logged in here.
+    /// The initiator name, once it has logged in.
     initiator_name: Option<String>,
-    /// It was told to end, to leave room for a newer one.
+    /// Whether it was asked to end, to leave room for a newer one.
     gives_way: bool,
 }
 
 impl Entry {
-    /// Whether it counts as one of this host that has not logged in.
+    /// Whether it counts as a connection of this host that has not logged in.
     fn is_stranger_of(&self, host_of_peer: &str) -> bool {
         self.initiator_name.is_none() && !self.gives_way && host(&self.addresses.peer) == host_of_peer
     }
 }
 
-/// Leaves the table of connections however the connection ends.
+/// A connection in the table, which is removed when this is dropped.
 pub(crate) struct Entered {
     connections: Arc<Connections>,
     pub(crate) number: u64,
-    /// Another one of its address gives way to it.
+    /// Whether another connection of its address was closed for it.
     pub(crate) takes_place: bool,
 }
 
@@ -61,7 +61,7 @@ impl Drop for Entered {
 }
 
 impl Connections {
-    /// Enters a connection, or says why not: there are too many, or the server stops.
+    /// Enters a connection; refused when there are too many, or the server stops.
     pub(crate) fn enter(
         self: &Arc<Self>,
         addresses: &Addresses,
@@ -95,7 +95,8 @@ impl Connections {
         Ok((Entered { connections: Arc::clone(self), number, takes_place }, control))
     }
 
-    /// Notes who logged in on a connection, or says that this initiator has as many as it may.
+    /// Notes the initiator that logged in on a connection. Returns `false` when it already has as
+    /// many connections as it may.
     pub(crate) fn log_in(&self, number: u64, initiator_name: &str, quota: &Quota) -> bool {
         let mut state = self.lock();
         let is_own = |entry: &&Entry| {
@@ -110,14 +111,14 @@ impl Connections {
         true
     }
 
-    /// Takes no new ones from now on; gives those that are there.
+    /// Accepts no new connections from now on. Returns those in the table.
     pub(crate) fn drain(&self) -> Vec<Handle> {
         let mut state = self.lock();
         state.is_draining = true;
         state.entries.values().map(|entry| entry.handle.clone()).collect()
     }
 
-    /// All connections, oldest first, by their number, as far as this table knows them.
+    /// All connections by their number, oldest first, with what this table knows of them.
     pub(crate) fn statuses(&self, now: Instant) -> BTreeMap<u64, ConnectionStatus> {
         let of = |(&number, entry): (&u64, &Entry)| {
             let status = ConnectionStatus {

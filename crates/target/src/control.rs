@@ -1,8 +1,8 @@
-//! How a connection is told to stop, and how others learn that it has.
+//! Directives to a connection, and the notification of its end.
 //!
-//! The connection polls its [`Control`] in its own loop; whoever holds a [`Handle`] to it sets the directive. The end
-//! is a fact that others wait for: a session is reinstated only after the old one is gone. A session that is asked how
-//! it is answers at its next turn.
+//! The connection polls its [`Control`] in its own loop; the holder of a [`Handle`] to it sets the
+//! directive. Its end can be waited for: a session is reinstated only after the old one has ended.
+//! An inquiry about a session's state is answered at its next turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 
 use crate::status::SessionReport;
 
-/// What a connection should do. Directives only get stronger.
+/// The directive to a connection. Directives only get stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Directive {
     Run = 0,
-    /// Ask the initiator to log out, and end when it did or after a while.
+    /// Ask the initiator to log out, and end after that or after a while.
     Drain = 1,
     /// End now.
     Stop = 2,
@@ -38,7 +38,7 @@ struct Shared {
 /// The connection's side. Its drop is the end.
 pub(crate) struct Control(Arc<Shared>);
 
-/// Everyone else's side.
+/// The side of all others.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Shared>);
 
@@ -63,7 +63,7 @@ impl Control {
 }
 
 impl Control {
-    /// The inquiries about the session's state. Mostly there are none, which costs one load.
+    /// Takes the inquiries about the session's state. Mostly there are none, which costs one load.
     pub(crate) fn inquirers(&self) -> Vec<oneshot::Sender<SessionReport>> {
         if !self.0.is_asked.load(Ordering::Acquire) {
             return Vec::new();

@@ -1,12 +1,12 @@
-//! Data-in of all sessions: who may begin to read, and who waits for room.
+//! Data-in of all sessions: which may start to read, and which wait for room.
 //!
-//! | a session | may begin a command whose data-in takes so many bytes of memory |
+//! | a session | may start a command whose data-in takes that many bytes of memory |
 //! |---|---|
-//! | has nothing queued or being read | up to `DATA_IN_FIRST_BYTES` always; more, when there is room for it among all |
-//! | has something | within its share, and when there is room among all and nobody waits for it |
+//! | has nothing queued or being read | up to `DATA_IN_FIRST_BYTES` always; more, when the total has room for it |
+//! | has something | within its share, when the total has room and no other session waits for it |
 //!
-//! Buffers count as large as they are. Sessions report what they have in steps, so that threads do not contend for this
-//! count at each command.
+//! Buffers count with their full size. Sessions report their usage in steps, so that threads do not
+//! contend for this count at each command.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use base::limits::BUFFER_BYTES_MAX;
 use crate::limits::{DATA_IN_FIRST_BYTES, DATA_IN_STEP_BYTES};
 use crate::quota::Quota;
 
-/// The bounds of data-in, and what of them is used.
+/// The bounds of data-in, and their present usage.
 pub(crate) struct DataIn {
     session_bytes: AtomicUsize,
     total_bytes: AtomicUsize,
@@ -53,7 +53,8 @@ impl DataIn {
         self.session_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a session that has `used` bytes, of which it reported `charged`, may begin a command with `bytes` more.
+    /// Whether a session that uses `used` bytes, of which it reported `charged`, may start a
+    /// command with `bytes` more.
     pub(crate) fn has_room_for(&self, bytes: usize, used: usize, charged: usize) -> bool {
         if used == 0 && bytes <= DATA_IN_FIRST_BYTES {
             return true;
@@ -61,18 +62,21 @@ impl DataIn {
         let total = self.total_bytes.load(Ordering::Relaxed);
         let others = self.used_bytes.load(Ordering::Relaxed).saturating_sub(charged);
         if used == 0 {
-            // One that is larger than all that there may be has its turn, too, when half of it is free.
+            // A command larger than the whole bound also gets its turn, when half of the bound is
+            // free.
             return others + bytes.min(total / 2) <= total;
         }
         used + bytes <= self.session_bytes() && others + used + bytes <= total && !self.has_waiting()
     }
 
-    /// Whether all have more than they may, so that a session which has more than a command should not be read from.
+    /// Whether the total is exceeded, so that a session with more than one command should not be
+    /// read from.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.used_bytes.load(Ordering::Relaxed) > self.total_bytes.load(Ordering::Relaxed)
     }
 
-    /// A session that had reported `charged` bytes has `used` by now. Gives what it has reported from now on.
+    /// Reports that a session which had reported `charged` bytes uses `used` now. Returns what it
+    /// has reported by now.
     pub(crate) fn tell(&self, charged: usize, used: usize) -> usize {
         let is_step = used.abs_diff(charged) >= DATA_IN_STEP_BYTES || used == 0;
         if used == charged || !is_step {
@@ -92,14 +96,15 @@ impl DataIn {
         self.waiting_count.load(Ordering::Relaxed) > 0
     }
 
-    /// A session waits for room from now on; it is woken whenever there is more. It looks once more after this call.
+    /// Notes that a session waits for room; it is woken whenever there is more, and must check once
+    /// more after this call.
     pub(crate) fn wait(&self, tsih: u16, waker: &Waker) {
         let mut waiting = self.lock();
         waiting.insert(tsih, waker.clone());
         self.waiting_count.store(waiting.len(), Ordering::SeqCst);
     }
 
-    /// A session does not wait any more.
+    /// Notes that a session does not wait any more.
     pub(crate) fn leave(&self, tsih: u16) {
         let mut waiting = self.lock();
         waiting.remove(&tsih);
@@ -117,7 +122,7 @@ impl DataIn {
     }
 }
 
-/// Memory that data-in of at most so many bytes takes.
+/// Memory for data-in of at most this many bytes.
 pub(crate) fn buffer_bytes(data_in_bytes_max: u32) -> usize {
     match data_in_bytes_max as usize {
         0 => 0,

@@ -1,7 +1,7 @@
 //! The iSCSI target on tokio: portals, sessions and logical units.
 //!
-//! The protocol is [`iscsi::target`], the commands are `logical_unit`; here are the sockets, the clock, and what
-//! connections share.
+//! The protocol is [`iscsi::target`], the commands are `logical_unit`; this crate has the sockets,
+//! the clock, and the state that connections share.
 //!
 //! | module | holds |
 //! |---|---|
@@ -9,30 +9,31 @@
 //! | [`target`] | [`Target`]: a name and its logical units |
 //! | `login` | the loop that drives one connection through its login, over any stream |
 //! | `session` | the loop that drives a session with all its connections |
-//! | `turns` | whose turn it is among the sessions of a thread |
+//! | `turns` | the order in which the sessions of a thread work |
 //! | `transport` | a stream that can move to its session's shard |
 //! | `sessions` | the table of sessions: TSIHs, reinstatement |
-//! | `connections` | the table of connections: how many of whom |
-//! | [`quota`] | [`Quota`]: what peers may hold, and what they are told beyond it |
-//! | `own_wakes` | what wakes a session while it is polled |
-//! | `data_in` | who may begin to read, and who waits for room |
-//! | `held_data` | data of writes that waits for other hosts of a shared unit |
-//! | `control` | how one connection is told to stop, and how others learn that it has |
-//! | `shared` | what all connections of a server share |
+//! | `connections` | the table of connections |
+//! | [`quota`] | [`Quota`]: the resources that peers may use, and the answer beyond them |
+//! | `own_wakes` | wake-ups of a session while it is polled |
+//! | `data_in` | memory for data-in: which sessions may read, and which wait |
+//! | `held_data` | R2Ts that wait for other hosts of a shared unit |
+//! | `control` | directives to a connection, and the notification of its end |
+//! | `shared` | the state that all connections of a server share |
 //! | `addresses` | the two ends of a connection |
-//! | `counters`, `tally`, `rates` | what the server did, and what was done to each logical unit, ever and of late |
-//! | [`status`] | the snapshot of everything that people look at |
+//! | `counters`, `tally`, `rates` | counters of the server and of each logical unit, in total and recent |
+//! | [`status`] | the snapshot for users |
 //!
 //! ```text
 //! acceptor ──► shard 0: current_thread runtime ── connections, each one future
 //!          ──► shard 1: ...                          (whichever shard has the fewest)
 //! ```
 //!
-//! A session is one future without tasks of its own: it reads into where the data belongs, executes commands in place
-//! when they are answered in place, polls the others, and writes what gathered with one call per connection. It lives
-//! and dies on the shard of its first connection; others are handed there after their login.
+//! A session is one future without tasks of its own: it reads into the final buffers, executes a
+//! command in place when the device answers at once, polls the others, and writes what is queued
+//! with one call per connection. It lives and dies on the shard of its first connection; others are
+//! handed there after their login.
 //!
-//! Whoever assembles a target polls `LogicalUnit::run` of its units; this crate does not.
+//! The owner of a target polls `LogicalUnit::run` of its units; this crate does not.
 
 #![forbid(unsafe_code)]
 

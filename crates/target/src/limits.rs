@@ -9,52 +9,53 @@ pub const CONNECTIONS_MAX: usize = 1024;
 pub const SESSIONS_MAX: usize = 1024;
 const _: () = assert!(SESSIONS_MAX < u16::MAX as usize);
 
-/// Connections of one initiator name. A host has one session of eight connections to each of some targets; one with
-/// more names more.
+/// Connections of one initiator name. A host has one session of eight connections to each of
+/// several targets; a host with more needs several names.
 pub const INITIATOR_CONNECTIONS_MAX: usize = 512;
 
-/// Connections of one address that have not logged in. A host that comes back logs in to everything at once; a rack
-/// behind one address does, too. With more, the oldest is closed: it had longest to log in, and who comes new may be
-/// another one.
+/// Connections of one address that have not logged in. A host that comes back logs in to all its
+/// targets at once; so does a rack behind one address. With more, the oldest is closed: it had the
+/// longest time to log in, and the new one may be another client.
 pub const UNAUTHENTICATED_MAX: usize = 256;
 const _: () = assert!(UNAUTHENTICATED_MAX < CONNECTIONS_MAX);
 
-/// Connections on their way to one session at once. More wait for nobody: they are refused.
+/// Connections on their way to one session at once. Further ones are refused, not queued.
 pub const JOINING_MAX: usize = 8;
 
-/// Bytes of data-in that one session may have queued or being read at once, over all its connections. A slow peer holds
-/// no more buffers than this (and one command's worth, so that any command can run); a fast one over 10 Gbit/s and 10
-/// ms needs 12 MB.
+/// Bytes of data-in that one session may have queued or being read at once, over all its
+/// connections. A slow peer holds no more buffers than this (and one command's worth, so that any
+/// command can run); a fast one over 10 Gbit/s and 10 ms needs 12 MB.
 pub const SESSION_DATA_IN_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of data-in that all sessions may have queued or being read at once, beyond the one command of
-/// [`DATA_IN_FIRST_BYTES`] that each may always run.
+/// Bytes of data-in that all sessions may have queued or being read at once, besides the one
+/// command of [`DATA_IN_FIRST_BYTES`] that each may always run.
 pub const DATA_IN_TOTAL_BYTES_MAX: usize = 1 << 30;
 
-/// Data-in of a command that a session with nothing else queued or being read may always run, whatever others hold: the
-/// transfer that logical units announce as optimal. A larger one waits until there is room.
+/// Data-in of a command that a session with nothing else queued or being read may always run,
+/// whatever others use: the transfer that logical units announce as optimal. A larger one waits
+/// until there is room.
 pub const DATA_IN_FIRST_BYTES: usize = 1 << 20;
 
-/// Time that a peer has to take [`UNREAD_PROGRESS_BYTES`] of what is queued for it, once others wait for room. A host
-/// that is alive and reads takes them in a millisecond.
+/// Time for a peer to take [`UNREAD_PROGRESS_BYTES`] of its queued data, once others wait for room.
+/// A host that reads takes them in a millisecond.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes that count as taking something: half a Mbit/s at least.
+/// Bytes that count as progress: half a Mbit/s at least.
 pub const UNREAD_PROGRESS_BYTES: u64 = 512 << 10;
 
-/// Time between two looks at whether others wait, of a session whose peer is late.
+/// Interval at which a session whose peer is late checks whether others wait.
 pub const UNREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A session reports its data-in when it has changed by this much: often enough to keep the sum within reason, rarely
-/// enough that threads do not contend for the counter.
+/// A session reports its data-in when it has changed by this much: often enough for a good sum,
+/// rarely enough that threads do not contend for the counter.
 pub const DATA_IN_STEP_BYTES: usize = 256 << 10;
 
 /// Bytes of data-out buffers of all connections together.
 pub const DATA_OUT_POOL_BYTES: usize = 256 << 20;
 const _: () = assert!(iscsi::limits::SESSION_DATA_OUT_BYTES <= DATA_OUT_POOL_BYTES / 4);
 
-/// Sessions without a connection that are kept for their initiators (ErrorRecoveryLevel 2). Beyond, the oldest gives
-/// way.
+/// Sessions without a connection that are kept for their initiators (ErrorRecoveryLevel 2). With
+/// more, the oldest is ended.
 pub const UNCONNECTED_MAX: usize = 128;
 
 /// Of these, those of one initiator name. A host has a session or two to each of some targets.
@@ -74,13 +75,15 @@ pub const LISTEN_BACKLOG: i32 = 128;
 /// Time a connection has to end by itself after it was asked to log out, when the server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64);
 
-/// Time a peer has to take the last words of a connection that is over, before it is closed without them. With
-/// [`DRAIN_TIMEOUT`] before it, a server that stops is rid of any peer within five seconds.
+/// Time for a peer to take the last bytes of a connection that has ended, before it is closed
+/// without them. With [`DRAIN_TIMEOUT`] before it, a server that stops has closed every connection
+/// within five seconds.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 const _: () = assert!(DRAIN_TIMEOUT.as_secs() + LINGER_TIMEOUT.as_secs() < 5);
 
-/// Time a session that is over waits for its I/O with the backends, unless the server ends. Disks give up within 30 s;
-/// after a minute a backend is stuck, and the initiator's next session does not wait for it any longer.
+/// Time for which a session that has ended waits for its I/O with the backends, unless the server
+/// ends. Disks give up within 30 s; after a minute a backend is stuck, and the initiator's next
+/// session does not wait for it any longer.
 pub const SETTLING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
@@ -90,63 +93,67 @@ pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// slot costs only its lock.
 pub const TALLY_SLOTS: usize = 16;
 
-/// Time between two samples of what logical units did.
+/// Interval at which the counters of logical units are sampled.
 pub const RATE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Samples kept: rates are over as many intervals. Long enough to be read, short enough to be of now.
+/// Samples kept: rates are over this many intervals. Long enough to be read, short enough to be
+/// current.
 pub const RATE_SAMPLES: usize = 5;
 
-/// Time a session has to say how it is. It answers at its next wake-up, which is at once unless its thread is stuck.
+/// Time for a session to report its state. It answers at its next wake-up, which is at once unless
+/// its thread is stuck.
 pub const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Turns of a session's loop in one poll before it lets the others of its shard run.
 pub const TURNS_PER_POLL_MAX: usize = 32;
 
-/// Time after which a poll begins no further turn, where a session has its thread for itself: what a client keeps
-/// under way at depth 32 is carried out in one poll. Whoever comes waits that long once, and the thread counts as
-/// shared then.
+/// Time after which a poll starts no further turn, where a session is alone on its thread: all
+/// commands of a client at depth 32 are carried out in one poll. A new session waits that long
+/// once, and the thread counts as shared then.
 pub const POLL_BUDGET_ALONE: Duration = Duration::from_micros(400);
 
-/// The same where several sessions work on the thread, all of them for much: about as long as a small command takes
-/// with its round trip.
+/// The same where several sessions work on the thread, all of them heavy: about the duration of a
+/// small command with its round trip.
 pub const POLL_BUDGET: Duration = Duration::from_micros(100);
 const _: () = assert!(POLL_BUDGET.as_nanos() < POLL_BUDGET_ALONE.as_nanos());
 
-/// The same where several sessions work on the thread, one of them for little. With what a turn takes it is the time
-/// between two answers to who asks for one small block at a time, and half of that is its own.
+/// The same where several sessions work on the thread, one of them light. With the duration of a
+/// turn it is the time between two answers to a session that asks for one small block at a time,
+/// and half of that is its own.
 pub const POLL_BUDGET_SHARED: Duration = Duration::from_micros(30);
 const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < POLL_BUDGET.as_nanos());
 
-/// Bytes that commands may move in one turn, the last one excepted, where a session has its thread for itself: eight
-/// answers of 128 KiB leave in one system call, and wake their reader once. As many bytes are received and sent at
-/// once.
+/// Bytes that commands may move in one turn, not counting the last one, where a session is alone on
+/// its thread: eight answers of 128 KiB are sent in one system call, and wake their reader once. As
+/// many bytes are received and sent at once.
 pub const TURN_BYTES_ALONE: usize = 1 << 20;
 
-/// The same where several sessions work on the thread, all of them for much: as much as memory moves in
-/// [`POLL_BUDGET`].
+/// The same where several sessions work on the thread, all of them heavy: as much as memory moves
+/// in [`POLL_BUDGET`].
 pub const TURN_BYTES: usize = 256 << 10;
 
-/// The same where several sessions work on the thread, one of them for little: a read of 128 KiB with its header is
-/// sent at once.
+/// The same where several sessions work on the thread, one of them light: a read of 128 KiB with
+/// its header is sent at once.
 pub const TURN_BYTES_SHARED: usize = 132 << 10;
 
-/// Polls in which something was done, all by the same session, after which it counts as alone on its thread; and polls
-/// after which nobody counts as one who asks for little.
+/// Polls with work, all by the same session, after which it counts as alone on its thread; and
+/// polls after which no session counts as light any more.
 pub const SHARED_POLLS: u32 = 64;
 
-/// Polls of sessions of one host between two looks at the sockets, where several sessions work on the thread: one that
-/// asks for little beside one that has just become heavy.
+/// Polls of sessions of one host between two looks at the sockets, where several sessions work on
+/// the thread: for a light session beside one that has just become heavy.
 pub const FREE_POLLS: u32 = 2;
 
-/// Turns of a poll that is not over yet, whatever the time says: one command and its answer take two, and the system
-/// may have run others meanwhile.
+/// Turns for which a poll goes on regardless of the time: one command and its answer take two, and
+/// the system may have run other processes meanwhile.
 pub const LIGHT_TURNS: usize = 3;
 
-/// Bytes received and sent up to which that holds. A command of no more bytes counts as small.
+/// Bytes received and sent up to which [`LIGHT_TURNS`] applies. A command of no more bytes counts
+/// as small.
 pub const LIGHT_BYTES: u64 = 16 << 10;
 
-/// Commands after which a turn looks at the time, where bytes tell what they cost: those that bring none take a
-/// microsecond. After any other command it looks at once.
+/// Commands after which a turn reads the clock, where bytes show their cost: commands without data
+/// take a microsecond. After any other command it reads the clock at once.
 pub const COMMANDS_PER_LOOK: usize = 4;
 
 /// Time after an accepted connection before the next one is, while sessions work: a host that comes back with all its

@@ -1,7 +1,7 @@
 //! The loop that drives one connection from its first byte to the end of its login.
 //!
-//! What comes of a login is a session of its own, a place in another connection's session, which is then driven by that
-//! session's loop on its shard, or the end.
+//! A login ends as a session of its own, as a further connection of another session, which that
+//! session's loop then drives on its shard, or with its refusal.
 
 use std::future::{Future, poll_fn};
 use std::io::IoSlice;
@@ -28,8 +28,8 @@ use crate::shared::Shared;
 use crate::transport::Transport;
 use crate::turns::Turns;
 
-/// Drives a connection: through its login, and, when it begins a session, the session to its end. A connection that
-/// joins a session is waited for.
+/// Drives a connection: through its login, and, if it begins a session, through the session to its
+/// end. If it joins a session, waits for the end of the connection.
 pub(crate) async fn drive(
     server: Arc<Shared>,
     stream: Box<dyn Transport>,
@@ -56,7 +56,8 @@ pub(crate) async fn drive(
     reason
 }
 
-/// What ends a connection by itself is worth more attention than what people or programs wished.
+/// Logs the end of a connection; an unexpected end is logged at a higher level than a requested
+/// one.
 fn log_end(server: &Shared, peer: &str, reason: &CloseReason) {
     match reason {
         CloseReason::LoginRefused { status, detail } => {
@@ -82,7 +83,7 @@ fn log_end(server: &Shared, peer: &str, reason: &CloseReason) {
     }
 }
 
-/// What came of a login.
+/// The result of a login.
 enum End {
     Closed(CloseReason),
     Begun(Box<Session>),
@@ -91,7 +92,7 @@ enum End {
 
 struct Login {
     server: Arc<Shared>,
-    /// `None` once they are a session's.
+    /// `None` once a session has them.
     parts: Option<Parts>,
     /// A login that waits for the sessions it replaces to end.
     admission: Option<(u16, SessionRequest, Vec<Handle>)>,
@@ -132,7 +133,7 @@ impl Login {
         }
     }
 
-    /// One wake-up: reads once at most, and goes on until nothing moves any more.
+    /// One wake-up: reads at most once, and continues while there is progress.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let mut has_read = false;
         loop {
@@ -183,14 +184,15 @@ impl Login {
                 continue;
             }
             if has_read {
-                // More may be there: once the runtime has looked at the sockets of others.
+                // More data may have arrived: continue after the runtime has looked at the other
+                // sockets.
                 let _ = std::pin::pin!(tokio::task::yield_now()).poll(context);
             }
             return Poll::Pending;
         }
     }
 
-    /// Why it is over, once the last words are sent or the peer had its time to take them.
+    /// The reason of the end, once the last bytes are sent or the peer's time to take them is over.
     fn ended(&self) -> Option<End> {
         let is_sent = self.parts.as_ref().is_none_or(|parts| parts.protocol.transmit_bytes() == 0);
         let is_late = || self.linger_deadline.is_some_and(|deadline| self.server.clock.now() >= deadline);
@@ -238,7 +240,7 @@ impl Login {
                 let joining = Joining { stream, addresses, protocol, control, entered, ended };
                 match session.try_send(Box::new(joining)) {
                     Ok(()) => Some(End::Joined(end)),
-                    // The session ended at this moment, or more connections than it may have wait for it.
+                    // The session has just ended, or too many connections wait for it.
                     Err(error) => {
                         let Joining { stream, addresses, protocol, control, entered, .. } = *error.into_inner();
                         self.parts = Some(Parts { stream, addresses, protocol, control, entered });
@@ -321,7 +323,7 @@ impl Parts {
 }
 
 impl Drop for Login {
-    /// Leaves the tables, however it ends.
+    /// Removes the connection from the tables.
     fn drop(&mut self) {
         let counters = &self.server.counters;
         if let Some(CloseReason::LoginRefused { status, .. }) = &self.closed {

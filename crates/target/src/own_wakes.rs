@@ -1,8 +1,8 @@
-//! Whether what a session polls wakes it in the middle of that very poll: it could go on at once, and gives others
-//! their turn first.
+//! Detects that a poll of a session wakes it during that very poll: it could continue at once, and
+//! must yield first.
 //!
-//! Such a wake-up is not passed on. The session stands in line for its next turn instead; the runtime would poll it
-//! again before it looks at any socket.
+//! Such a wake-up is not passed on. The session waits for its next turn instead; the runtime would
+//! poll it again before it looks at any socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// The waker for what a session polls.
+/// The waker for the futures that a session polls.
 pub(crate) struct OwnWakes {
     shared: Arc<Shared>,
     waker: Waker,
@@ -29,14 +29,15 @@ impl OwnWakes {
         Self { waker: Waker::from(Arc::clone(&shared)), shared }
     }
 
-    /// A poll begins. What is given wakes `session`, but for what happens until the poll ends.
+    /// Starts a poll. The returned waker wakes `session`, but only notes wake-ups until the poll
+    /// ends.
     pub(crate) fn begin(&self, session: &Waker) -> Waker {
         self.shared.session.register(session);
         self.shared.is_polled.store(true, Ordering::SeqCst);
         self.waker.clone()
     }
 
-    /// The poll is over. Whether the session would have been woken by it.
+    /// Ends the poll. Returns whether the session was woken during it.
     pub(crate) fn end(&self) -> bool {
         self.shared.is_polled.store(false, Ordering::SeqCst);
         self.shared.was_woken.swap(false, Ordering::SeqCst)
@@ -51,7 +52,8 @@ impl Wake for Shared {
     fn wake_by_ref(self: &Arc<Self>) {
         if self.is_polled.load(Ordering::SeqCst) {
             self.was_woken.store(true, Ordering::SeqCst);
-            // The poll may have ended meanwhile, on another thread; then nobody looks at what was noted here.
+            // The poll may have ended meanwhile, on another thread: the note would then not be
+            // read.
             if self.is_polled.load(Ordering::SeqCst) {
                 return;
             }

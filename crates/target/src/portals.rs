@@ -1,8 +1,8 @@
 //! The portals: addresses that a server listens on.
 //!
-//! They may change while it runs. A portal that stays goes on listening on the same socket, so that nobody who connects
-//! meanwhile is turned away; new ones are bound before anything changes, so that a change that cannot be made leaves
-//! all as it was.
+//! They may change while it runs. A portal that stays keeps its listening socket, so that no
+//! connection is refused meanwhile; new ones are bound before anything changes, so that a change
+//! that fails leaves all as it was.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -14,12 +14,12 @@ use tokio::sync::watch;
 
 use crate::limits::LISTEN_BACKLOG;
 
-/// Portal group of what does not say another one.
+/// Portal group of portals without a configured one.
 pub const PORTAL_GROUP_DEFAULT: u16 = 1;
 
 /// The portals of a server.
 pub(crate) struct Portals {
-    /// What is told of while nothing is open: those of a server whose connections come in some other way.
+    /// Reported while no portal is open: for a server that gets its connections in another way.
     planned: Vec<TargetPortal>,
     open: watch::Sender<Vec<Portal>>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Portals {
 /// A portal that listens. Clones listen on the same socket.
 #[derive(Clone)]
 pub(crate) struct Portal {
-    /// As it was asked for: port 0 is any.
+    /// The configured address; port 0 means any.
     asked: SocketAddr,
     bound: TargetPortal,
     listener: Arc<TcpListener>,
@@ -40,7 +40,7 @@ impl Portal {
         Ok(Self { asked: portal.address, bound, listener: Arc::new(listener) })
     }
 
-    /// Its socket, once more.
+    /// A duplicate of its socket.
     pub(crate) fn listener(&self) -> io::Result<TcpListener> {
         self.listener.try_clone()
     }
@@ -55,11 +55,12 @@ impl Portal {
     }
 }
 
-/// Portals that listen, for a server that may take them as its own. Dropped, those that are new close.
+/// Portals that listen, and that the server may take over. If they are dropped, the new ones are
+/// closed.
 pub struct BoundPortals(Vec<Portal>);
 
 impl BoundPortals {
-    /// Sockets that somebody else bound.
+    /// Takes over sockets that the caller bound.
     pub(crate) fn adopt(listeners: Vec<TcpListener>) -> io::Result<Self> {
         let adopt = |listener: TcpListener| {
             listener.set_nonblocking(true)?;
@@ -76,24 +77,24 @@ impl Portals {
         Self { planned: planned.to_vec(), open: watch::Sender::new(Vec::new()) }
     }
 
-    /// What listens, now and whenever that changes.
+    /// The open portals, now and after each change.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Vec<Portal>> {
         self.open.subscribe()
     }
 
-    /// As they are.
+    /// The open portals, with their actual ports.
     pub(crate) fn bound(&self) -> Vec<TargetPortal> {
         let open = self.open.borrow();
         if open.is_empty() { self.planned.clone() } else { open.iter().map(|portal| portal.bound).collect() }
     }
 
-    /// As they were asked for.
+    /// The open portals, with their configured ports.
     pub(crate) fn asked(&self) -> Vec<TargetPortal> {
         let asked = |portal: &Portal| TargetPortal { address: portal.asked, ..portal.bound };
         self.open.borrow().iter().map(asked).collect()
     }
 
-    /// The portals wanted: those that are open already, maybe in another group, and the others bound.
+    /// Keeps open portals that are wanted, perhaps in another group, and binds the others.
     pub(crate) fn bind(&self, wanted: &[TargetPortal]) -> io::Result<BoundPortals> {
         let mut open = self.open.borrow().clone();
         let find_or_bind = |&portal: &TargetPortal| match open.iter().position(|open| open.is_at(portal.address)) {
@@ -106,7 +107,7 @@ impl Portals {
         wanted.iter().map(find_or_bind).collect::<io::Result<_>>().map(BoundPortals)
     }
 
-    /// Takes them; what is not among them closes. Gives how many are new, and how many are gone.
+    /// Replaces the open portals. Returns how many are new, and how many are closed.
     pub(crate) fn set(&self, BoundPortals(wanted): BoundPortals) -> (usize, usize) {
         let open = self.open.borrow().clone();
         let is_among =
@@ -117,7 +118,7 @@ impl Portals {
         (new, gone)
     }
 
-    /// Listens no more.
+    /// Closes all portals.
     pub(crate) fn close(&self) {
         self.open.send_replace(Vec::new());
     }

@@ -1,14 +1,14 @@
-//! What a server lets its peers hold, and what they are told beyond it.
+//! The resources that a server's peers may use, and the answer beyond them.
 //!
 //! | bound | beyond it |
 //! |---|---|
-//! | connections | closed at once, without a word |
-//! | connections of one address that have not logged in | the oldest of them is closed, without a word |
+//! | connections | closed at once, without an answer |
+//! | connections of one address that have not logged in | the oldest of them is closed, without an answer |
 //! | sessions; connections of one initiator | login status 0302h, out of resources |
-//! | connections of one session | MaxConnections says how many; beyond, login status 0206h |
+//! | connections of one session | MaxConnections is the limit; beyond, login status 0206h |
 //! | time to log in, silence while logging in | closed |
-//! | data-in that a session, or all, have queued or under way | the next commands wait; a session may always run a small one |
-//! | data-out buffers of a session, or of all | R2Ts wait; what comes unasked is answered with BUSY |
+//! | data-in that a session, or all, have queued or under way | new commands wait; a small one can always run |
+//! | data-out buffers of a session, or of all | R2Ts wait; unsolicited data is answered with BUSY |
 //! | sessions that have lost their last connection | the oldest of them ends |
 //! | commands of a session | the command window (MaxCmdSN) does not open |
 
@@ -40,7 +40,7 @@ pub struct Quota {
     pub session_data_in_bytes: usize,
     /// Bytes of data-in that all sessions may have queued or under way.
     pub data_in_bytes: usize,
-    /// Bytes of data-out buffers of one session; one command it may always have.
+    /// Bytes of data-out buffers of one session; it may always have those of one command.
     pub session_data_out_bytes: usize,
     /// Bytes of data-out buffers of all sessions.
     pub data_out_bytes: usize,
@@ -53,7 +53,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The same, with no more sessions than there can be.
+    /// The same, with at most [`SESSIONS_MAX`] sessions.
     pub(crate) fn bounded(self) -> Self {
         Self { sessions: self.sessions.min(SESSIONS_MAX), ..self }
     }

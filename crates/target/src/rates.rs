@@ -1,6 +1,7 @@
-//! How much each logical unit did of late: totals sampled once a second, and the difference over a short window.
+//! Recent rates of each logical unit: totals sampled once a second, and the difference over a short
+//! window.
 //!
-//! Commands only count into totals, which are sampled: rates cost them nothing.
+//! Commands only count totals, which are sampled: rates cost them nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +21,7 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Keeps what the totals are now.
+    /// Adds a sample of the totals.
     pub(crate) fn sample(&self, now: Instant, totals: Totals) {
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if samples.len() >= RATE_SAMPLES {
@@ -29,7 +30,8 @@ impl Rates {
         samples.push_back((now, totals));
     }
 
-    /// What one logical unit did since the oldest sample; `None` before there is one, or without any time between.
+    /// The rates of one logical unit since the oldest sample; `None` before there is one, or if no
+    /// time has passed.
     pub(crate) fn of(&self, now: Instant, key: &(String, u64), (operations, bytes): (u64, u64)) -> Option<RateStatus> {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, totals) = samples.front()?;

@@ -75,16 +75,16 @@ impl TargetServer {
         Self { shared }
     }
 
-    /// The targets served from now on. Sessions go on and see their LUNs as they are now; those of targets that are
-    /// gone, and of initiators no longer allowed, are asked to log out, and dropped if they do not. Gives how many
-    /// those are.
+    /// Replaces the served targets. Sessions go on and see their new LUNs; those of removed
+    /// targets, and of initiators without access, are asked to log out, and dropped if they do not.
+    /// Returns the count of these.
     pub fn set_targets(&self, targets: Vec<Target>) -> usize {
         *self.shared.targets.write().unwrap_or_else(PoisonError::into_inner) = targets;
         self.shared.rebuild();
         self.shared.sessions.review(|name| self.shared.target(name))
     }
 
-    /// Who may run discovery sessions from now on.
+    /// Sets which initiators may run discovery sessions.
     pub fn set_discovery_authentication(&self, authentication: Authentication) {
         let mut current = self.shared.discovery_authentication.write().unwrap_or_else(PoisonError::into_inner);
         *current = authentication;
@@ -92,8 +92,8 @@ impl TargetServer {
         self.shared.rebuild();
     }
 
-    /// What peers may hold from now on. Sessions and connections that are there stay, however many: what was negotiated
-    /// with them, and the window of their commands, are as they were; all other bounds count for them, too.
+    /// Sets the limits for peers. Existing sessions and connections stay, however many; their
+    /// negotiated values and command windows do not change. All other limits apply to them, too.
     pub fn set_quota(&self, quota: Quota) {
         let quota = quota.bounded();
         *self.shared.quota.write().unwrap_or_else(PoisonError::into_inner) = quota;
@@ -102,7 +102,7 @@ impl TargetServer {
         self.shared.rebuild();
     }
 
-    /// The targets served now.
+    /// The present targets.
     pub fn targets(&self) -> Vec<Target> {
         self.shared.targets.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -148,7 +148,7 @@ impl TargetServer {
         drive(Arc::clone(&self.shared), stream, (addresses, portal_group_tag), (control, entered), turns).await
     }
 
-    /// Binds the portals. From here on initiators can connect; they are served when the result runs.
+    /// Binds the portals. Initiators can connect from now on; they are served when the result runs.
     ///
     /// # Errors
     /// An address that cannot be bound, named in the error.
@@ -157,16 +157,17 @@ impl TargetServer {
         Ok(BoundServer { server: self.clone(), addresses: self.addresses() })
     }
 
-    /// Serves on sockets that somebody else bound, in the place of the portals, all in the default portal group.
+    /// Serves on sockets that the caller bound, in place of the portals, all in the default portal
+    /// group.
     ///
     /// # Errors
-    /// A socket that does not say where it listens.
+    /// A socket without a readable address.
     pub fn adopt(&self, listeners: Vec<std::net::TcpListener>) -> io::Result<BoundServer> {
         self.set_portals(BoundPortals::adopt(listeners)?);
         Ok(BoundServer { server: self.clone(), addresses: self.addresses() })
     }
 
-    /// Listens on what of `portals` is new, and changes nothing else yet.
+    /// Binds the new ones of `portals`, without any other change yet.
     ///
     /// # Errors
     /// An address that cannot be bound, named in the error.
@@ -174,26 +175,26 @@ impl TargetServer {
         self.shared.portals.bind(portals)
     }
 
-    /// The portals from now on. Connections that came through one that is gone stay; no other comes through it. Gives
-    /// how many are new, and how many are gone.
+    /// Replaces the portals. Connections on a removed portal stay; it accepts no others. Returns
+    /// how many portals are new, and how many are gone.
     pub fn set_portals(&self, portals: BoundPortals) -> (usize, usize) {
         let changes = self.shared.portals.set(portals);
         self.shared.rebuild();
         changes
     }
 
-    /// The portals as they were asked for.
+    /// The portals with their configured ports.
     pub fn portals(&self) -> Vec<TargetPortal> {
         self.shared.portals.asked()
     }
 
-    /// Where it listens, in the order of the portals.
+    /// The addresses where it listens, in the order of the portals.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.portals.bound().iter().map(|portal| portal.address).collect()
     }
 
-    /// Asks every initiator to log out, and ends connections that have not after a while. Takes no new ones. Completes
-    /// when all are gone.
+    /// Asks every initiator to log out, and ends connections that have not after a while. Accepts
+    /// no new ones. Completes when all have ended.
     pub async fn drain(&self) {
         let handles = self.shared.connections.drain();
         handles.iter().for_each(|handle| handle.ask(Directive::Drain));
@@ -202,7 +203,8 @@ impl TargetServer {
         }
     }
 
-    /// What was counted, and which sessions there are, without asking them: for who cannot wait.
+    /// The counters and the list of sessions, without the sessions' own reports: for callers that
+    /// cannot wait.
     pub fn counted(&self) -> Status {
         let Shared { counters, sessions, connections, clock, .. } = &*self.shared;
         let now = clock.now();
@@ -210,7 +212,7 @@ impl TargetServer {
         Status { sessions: sessions.statuses(), connections, ..counters.status(now) }
     }
 
-    /// Everything at this moment, as far as sessions answer within half a second.
+    /// The full status, with the reports of those sessions that answer within half a second.
     pub async fn status(&self) -> Status {
         let now = self.shared.clock.now();
         let asked = self.shared.sessions.inquire();
@@ -244,7 +246,7 @@ impl TargetServer {
         status
     }
 
-    /// Samples what logical units do, for ever, so that rates can be told.
+    /// Samples the counters of logical units, for ever, for their rates.
     async fn sample(&self) {
         loop {
             self.shared.counters.sample(self.shared.clock.now());
@@ -260,7 +262,7 @@ pub struct BoundServer {
 }
 
 impl BoundServer {
-    /// What was bound at first, in the order of the portals.
+    /// The addresses bound at first, in the order of the portals.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -287,7 +289,7 @@ impl BoundServer {
     }
 }
 
-/// Accepts connections at all portals, whichever there are, for ever.
+/// Accepts connections at all portals, which may change, for ever.
 async fn accept_all(server: &TargetServer, shards: &Arc<Shards>) -> io::Result<()> {
     let mut portals = server.shared.portals.subscribe();
     loop {
@@ -295,7 +297,7 @@ async fn accept_all(server: &TargetServer, shards: &Arc<Shards>) -> io::Result<(
         let accepting = futures_util::future::try_join_all(open.iter().map(|portal| accept(server, portal, shards)));
         tokio::select! {
             accepted = accepting, if !open.is_empty() => return accepted.map(drop),
-            // The sender is in what `server` shares.
+            // The sender lives in the state that `server` shares.
             _ = portals.changed() => {}
         }
     }
@@ -383,7 +385,7 @@ impl Shards {
         Ok(Self { shards })
     }
 
-    /// How much sessions did so far.
+    /// A measure of the work that sessions have done so far.
     fn work(&self) -> u64 {
         self.shards.iter().map(|shard| shard.turns.work()).sum()
     }

@@ -6,15 +6,15 @@
 //! events ──► execute; answered in place? ──► complete     (else among the running)
 //! running executions that ended ──► complete
 //! connections that join
-//! each connection: what gathered ──► one vectored write; socket ──► where the protocol says
+//! each connection: queued bytes ──► one vectored write; socket ──► the buffer that the protocol names
 //! ```
 //!
-//! A slow initiator is not read from, and its next commands are not started, while it has as many bytes queued or being
-//! read as its quota says: it holds no more buffers than that, whoever does not read. When others wait for room, it
-//! takes some of what is queued within a time, or its session ends.
+//! A slow initiator is not read from, and its next commands are not started, while its queued and
+//! expected bytes reach its quota: it holds no more buffers than that. When others wait for room,
+//! it must take some of its queued bytes within a time, or its session ends.
 //!
-//! What one session has to do is done in portions: a turn moves a bounded count of bytes, a poll ends after a bounded
-//! time, and then the runtime looks at all sockets and at all other sessions before this one goes on.
+//! A session works in portions: a turn moves a bounded count of bytes, a poll ends after a bounded
+//! time, and then the runtime looks at all sockets and all other sessions before this one goes on.
 
 mod sharing;
 mod units;
@@ -58,7 +58,7 @@ use crate::turns::{Place, Turns};
 use self::units::Units;
 use self::wire::{Exchange, Wire, send_last_words};
 
-/// A session that is served.
+/// A session being served.
 pub(crate) struct Session {
     server: Arc<Shared>,
     tsih: u16,
@@ -68,7 +68,7 @@ pub(crate) struct Session {
     handle: Handle,
     inbox: Inbox,
     wires: Vec<Wire>,
-    /// Nothing in a discovery session.
+    /// `None` in a discovery session.
     units: Option<Units>,
     running: FuturesUnordered<Running>,
     managing: FuturesUnordered<Managing>,
@@ -76,24 +76,25 @@ pub(crate) struct Session {
     expected_bytes: usize,
     /// The bytes queued or expected that were last reported to the server.
     charged_bytes: usize,
-    /// An event that must wait until the initiator has taken what is queued.
+    /// An event that must wait until the initiator has taken queued data.
     delayed: Option<Event>,
-    /// What came behind it, where answers of a client of a shared unit are looked for before their turn.
+    /// Later events, kept while the answers of a client of a shared unit are carried out before
+    /// their turn.
     postponed: VecDeque<Event>,
-    /// Commands whose data is not asked for before other hosts have dropped their copies.
+    /// Commands whose data is requested only after other hosts have dropped their copies.
     held: Vec<HeldData>,
-    /// Where that client registered: the connection of its messages.
+    /// The connection on which the client of a shared unit registered, which gets its messages.
     registered_on: Option<LinkId>,
-    /// It waits for others, and is woken when they have made room.
+    /// Whether it waits for room, and is woken when other sessions have freed some.
     waits_for_room: bool,
-    /// The table of sessions knows that it has no connection.
+    /// Whether the table of sessions knows that it has no connection.
     is_unconnected: bool,
-    /// When it was last looked whether others wait for what this initiator does not take.
+    /// When it last checked whether others wait for the buffers that this initiator does not empty.
     unread_checked: Option<Instant>,
     timer: Option<(Instant, Sleep)>,
     drain_deadline: Option<Instant>,
     closed: Option<CloseReason>,
-    /// Until when a session that is over waits for its I/O under way, while the server goes on.
+    /// The deadline of an ended session for its I/O under way, while the server goes on.
     settling_deadline: Option<Instant>,
     counted_pdus: (u64, u64),
     counted_digest_errors: u64,
@@ -102,32 +103,35 @@ pub(crate) struct Session {
     paused_bytes: u64,
     place: Place,
     own_wakes: OwnWakes,
-    /// Commands under way have done a piece, and go on when others have had their turn.
+    /// Whether commands under way have done a piece, and continue after other sessions have had
+    /// their turn.
     can_go_on: bool,
-    /// A command of this poll did more, or may have, than its bytes tell.
+    /// Whether a command of this poll did more work, or may have, than its bytes show.
     has_worked_hard: bool,
-    /// When the command before was answered, if that was just now: the next one begins then, and reads no clock.
+    /// When the last command was answered, if that was just now: the next one counts from then,
+    /// without reading the clock.
     answered_at: Option<Instant>,
 }
 
-/// What is to be counted when a command ends.
+/// The data for counting a command when it ends.
 struct Ticket {
     task: TaskId,
     lun: u64,
     tally: Arc<Tally>,
     traffic: Traffic,
     data_out_bytes: usize,
-    /// When the command was there with its data.
+    /// When the command had arrived with its data.
     begun: Instant,
     expected_bytes: usize,
 }
 
-/// What a command has cost so far.
+/// The cost of a command so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cost {
-    /// As much as its bytes tell, and a microsecond.
+    /// As much as its bytes show, and a microsecond.
     OfBytes,
-    /// Only the clock tells: it has a list of things to do, or has done the first of many pieces.
+    /// Only the clock can show it: it has a list of operations, or has done the first of many
+    /// pieces.
     Unknown,
 }
 
@@ -149,7 +153,7 @@ impl Future for Running {
 type Managing = Pin<Box<dyn Future<Output = (TaskManagementId, TaskManagementFunction, TaskManagementOutcome)> + Send>>;
 
 impl Session {
-    /// A login becomes a session.
+    /// Makes a session of a login.
     pub(crate) fn begin(
         server: Arc<Shared>,
         joining: Joining,
@@ -220,7 +224,7 @@ impl Session {
         poll_fn(|context| self.poll(context)).await
     }
 
-    /// One wake-up: turns until nothing moves any more.
+    /// One wake-up: turns while there is progress.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<CloseReason> {
         if !self.place.begin(context) {
             return Poll::Pending;
@@ -253,8 +257,8 @@ impl Session {
             if turn == 0 {
                 self.place.note_work();
             }
-            // What one turn receives the next one carries out: a small command is answered in one poll, however long
-            // the system lets it wait.
+            // A turn carries out what the last one received: a small command is answered in one
+            // poll, whatever time the system takes.
             let is_light = turn < LIGHT_TURNS
                 && !self.can_go_on
                 && !self.has_worked_hard
@@ -267,8 +271,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// Nothing moves: waits for something that wakes this, or looks again as soon as the others of the shard have had
-    /// their turn.
+    /// Without progress: waits for a wake-up, or polls the sockets again after the other sessions
+    /// of the shard have had their turn.
     fn pause(&mut self, context: &Context<'_>) -> Poll<CloseReason> {
         let depth = self.awaited_depth();
         let server = &self.server;
@@ -280,8 +284,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// How many commands the initiator seems to keep under way; none unless it is the only one to move next. What it
-    /// has not acknowledged it has, at most, just seen.
+    /// An estimate of how many commands the initiator keeps under way; zero unless only the
+    /// initiator can act next. What it has not acknowledged it has received just now, at most.
     fn awaited_depth(&mut self) -> usize {
         let unacknowledged: u32 = self.wires.iter().map(|wire| self.protocol.unacknowledged_responses(wire.link)).sum();
         let can_look = self.wires.iter().all(|wire| wire.stream.can_receive_now() && wire.closed.is_none());
@@ -293,7 +297,7 @@ impl Session {
         }
     }
 
-    /// Carries out what was asked for, until a portion of bytes is moved or the time is over.
+    /// Handles events until a portion of bytes is moved or the time is over.
     fn handle_events(&mut self, (bytes_max, until): (usize, Instant), context: &Context<'_>) -> bool {
         let mut has_moved = false;
         let mut moved_bytes = 0;
@@ -308,7 +312,8 @@ impl Session {
             {
                 let task = command.task;
                 if !self.protocol.is_wanted(task) {
-                    // The task was aborted meanwhile: it needs no room, and what is behind it must not wait for that.
+                    // The task was aborted meanwhile: it needs no room, and later events must not
+                    // wait for it.
                     self.protocol.handle_completion(self.server.clock.now(), task, protocol::Outcome::default());
                     continue;
                 }
@@ -374,14 +379,15 @@ impl Session {
         self.delayed.take().or_else(|| postponed(self)).or_else(|| self.protocol.poll_event())
     }
 
-    /// Until when a session that is over waits for its I/O under way. At the end of the server nobody replaces it.
+    /// The deadline of an ended session for its I/O under way. At the end of the server no session
+    /// replaces it.
     fn settling_end(&self) -> Option<Instant> {
         let server_end = self.drain_deadline.map(|deadline| deadline + LINGER_TIMEOUT);
         self.settling_deadline.map(|deadline| server_end.map_or(deadline, |end| deadline.min(end)))
     }
 
-    /// Whether a session that is over has nothing with its backends any more. Whoever replaces it waits for this (RFC
-    /// 7143 6.3.5): no write of the old session lands after the new one began.
+    /// Whether an ended session has no more I/O with its backends. A session that replaces it waits
+    /// for this (RFC 7143 6.3.5): no write of the old session lands after the new one began.
     fn is_settled(&self) -> bool {
         let is_late = || self.settling_end().is_some_and(|end| self.server.clock.now() >= end);
         if !self.running.is_empty() && is_late() {
@@ -395,8 +401,8 @@ impl Session {
         self.running.is_empty()
     }
 
-    /// Whether a command that may bring so many bytes can start now. One that waits for others is woken when they have
-    /// made room.
+    /// Whether a command with this much data-in can start now. If it must wait for others, it is
+    /// woken when they have freed room.
     fn has_room_for(&mut self, data_in_bytes_max: u32, context: &Context<'_>) -> bool {
         let bytes = buffer_bytes(data_in_bytes_max);
         let used = self.used_bytes();
@@ -435,7 +441,7 @@ impl Session {
         self.expected_bytes + queued
     }
 
-    /// Carries a command out, as far as it goes at once.
+    /// Starts a command, which completes at once if the device answers at once.
     fn execute(&mut self, command: protocol::Command) -> Cost {
         let may_share = self.may_share();
         let Some(units) = self.units.as_mut() else { return Cost::OfBytes };
@@ -491,7 +497,7 @@ impl Session {
         units.map_or_else(|| sense.emit_fixed().to_vec(), |units| units.luns.sense_bytes(lun, sense))
     }
 
-    /// Answers a command. Gives the time, which it reads for that.
+    /// Completes a command. Returns the time, which it reads for that.
     fn complete(&mut self, ticket: &Ticket, outcome: Outcome) -> Instant {
         let now = self.server.clock.now();
         let bytes = match ticket.traffic {
@@ -514,7 +520,7 @@ impl Session {
         now
     }
 
-    /// Counts a command that did not end with GOOD, and tells of those that a disk is to blame for.
+    /// Counts a command that did not end with GOOD, and logs it if a disk is the cause.
     fn note_failure(&self, ticket: &Ticket, outcome: &Outcome) {
         let kind = failure_kind(outcome.status, outcome.sense.as_ref());
         ticket.tally.count_failure(kind);
@@ -536,7 +542,8 @@ impl Session {
         self.charged_bytes = self.server.data_in.tell(self.charged_bytes, self.used_bytes());
     }
 
-    /// Tells the table of sessions that the last connection is lost, or that there is one again.
+    /// Reports to the table of sessions that the last connection is lost, or that there is one
+    /// again.
     fn note_unconnected(&mut self) {
         let is_unconnected = self.wires.is_empty() && self.closed.is_none();
         if std::mem::replace(&mut self.is_unconnected, is_unconnected) != is_unconnected {
@@ -546,7 +553,7 @@ impl Session {
 
     fn answer_inquirers(&self) {
         for inquirer in self.control.inquirers() {
-            // Who has given up waiting does not want it.
+            // An inquirer that has given up does not receive it.
             let _ = inquirer.send(self.report());
         }
     }
@@ -571,7 +578,7 @@ impl Session {
         }
     }
 
-    /// Goes on with commands under way, until the time is over.
+    /// Continues commands under way, until the time is over.
     fn poll_running(&mut self, until: Instant, outer: &Context<'_>) -> bool {
         if self.running.is_empty() && self.managing.is_empty() {
             self.can_go_on = false;
@@ -595,7 +602,8 @@ impl Session {
             if function == TaskManagementFunction::TargetColdReset
                 && let Some(units) = &self.units
             {
-                // A power-on event: all sessions end (RFC 7143 11.5.1); those of others only for who may write.
+                // A power-on event: all sessions end (RFC 7143 11.5.1); those of others only if
+                // this initiator may write.
                 if units.luns.is_confined(&units.nexus) {
                     self.handle.ask(Directive::Stop);
                 } else {
@@ -603,7 +611,7 @@ impl Session {
                 }
             }
         }
-        // Others of them may be woken already, and tell nobody once more.
+        // Other executions may have been woken already, and will not wake the session again.
         self.can_go_on = self.own_wakes.end() || is_time_over;
         self.can_go_on || has_moved
     }
@@ -622,11 +630,11 @@ impl Session {
             return;
         };
         let tag = task.map(|task| u64::from(task.initiator_task_tag.get()));
-        // It takes effect at the call; what is awaited is the end of I/O under way.
+        // It takes effect at the call; the wait is for the end of I/O under way.
         let carried_out = units.luns.task_management(&units.nexus, scsi_function, Some(lun_number(lun)), tag);
         self.managing.push(Box::pin(async move {
             let outcome = match carried_out.await {
-                // The task ended before its abort got there.
+                // The task ended before the abort.
                 TaskManagementResponse::TaskDoesNotExist | TaskManagementResponse::FunctionComplete => {
                     TaskManagementOutcome::FunctionComplete
                 }
@@ -640,10 +648,10 @@ impl Session {
 
     fn poll_control(&mut self, context: &Context<'_>) -> bool {
         let server = &self.server;
-        // Almost every turn ends here without it.
+        // Almost every turn ends here without reading the clock.
         let now = || server.clock.now();
         let mut directive = self.control.poll_directive(context);
-        // A connection that joined is asked like its session.
+        // A connection that joined gets the same directive as its session.
         for wire in &self.wires {
             if let Some(control) = &wire.control {
                 directive = directive.max(control.poll_directive(context));
@@ -655,7 +663,7 @@ impl Session {
                 self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
                 self.protocol.request_logout(now());
             }
-            // Also one that is logging out and waits for I/O that does not end.
+            // Also a connection that is logging out and waits for I/O that does not end.
             Directive::Drain
                 if self.drain_deadline.is_some_and(|deadline| now() >= deadline) && !self.protocol.is_closed() =>
             {
@@ -702,11 +710,12 @@ impl Session {
 
     fn poll_wires(&mut self, bytes_max: usize, context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
-        // What a client of a shared unit answers is what its own commands may wait for.
+        // This session's own commands may wait for an answer of its client of a shared unit.
         let may_share = self.may_share();
         let used = self.used_bytes() - if may_share { self.expected_bytes } else { 0 };
         let data_in = &self.server.data_in;
-        // Who waits for others is read from: its answers to pings must not count as silence.
+        // A session that waits for others is read from: otherwise its answers to pings would be
+        // missed.
         let may_read = (self.delayed.is_none() || self.waits_for_room || may_share)
             && used <= data_in.session_bytes()
             && (used <= DATA_IN_FIRST_BYTES || !data_in.is_exceeded());
@@ -740,9 +749,10 @@ impl Session {
         has_moved
     }
 
-    /// The nexus is lost, with its reservations and unit attentions. At a logout that comes before the Logout Response
-    /// is written, which says that the clean-up is completed (RFC 7143 4.6.3.3): what the initiator sends next, in
-    /// another session, must not meet it. Commands under way finish, and nobody hears of it.
+    /// Removes the nexus, with its reservations and unit attentions. At a logout this comes before
+    /// the Logout Response is written, which states that the clean-up is completed (RFC 7143
+    /// 4.6.3.3): the initiator's next commands, in another session, must not meet them. Commands
+    /// under way finish without a response.
     fn leave_units(&mut self) {
         self.held.clear();
         if let Some(units) = self.units.take() {
@@ -774,14 +784,15 @@ impl Session {
         true
     }
 
-    /// When to look whether the initiator takes what it asked for.
+    /// When to check whether the initiator takes its queued data.
     fn unread_deadline(&self) -> Option<Instant> {
         let since = self.wires.iter().filter_map(|wire| wire.unread).map(|(since, _)| since).min()?;
         let deadline = since + UNREAD_TIMEOUT;
         Some(deadline.max(self.unread_checked.map_or(deadline, |checked| checked + UNREAD_CHECK_INTERVAL)))
     }
 
-    /// Ends the session whose initiator does not take what it asked for, once others wait for the buffers.
+    /// Ends the session if its initiator does not take its queued data while others wait for the
+    /// buffers.
     fn end_if_unread(&mut self, now: Instant) {
         let is_late = |wire: &Wire| wire.unread.is_some_and(|(since, _)| now >= since + UNREAD_TIMEOUT);
         if !self.wires.iter().any(is_late) {
@@ -815,8 +826,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Leaves the tables, however it ends. The control is dropped after this, so that whoever waits for the end finds
-    /// the nexus gone.
+    /// Removes the session from the tables. The control is dropped after this, so that a session
+    /// which waits for the end finds the nexus gone.
     fn drop(&mut self) {
         self.count_pdus();
         self.stop_waiting();

@@ -3,15 +3,16 @@
 //! | ISID | TSIH | here |
 //! |---|---|---|
 //! | new | zero | a new session |
-//! | existing | zero | reinstatement: the old session is stopped, and the new one begins when it is gone |
+//! | existing | zero | reinstatement: the old session is stopped, and the new one begins when that has ended |
 //! | any | not zero, unknown | session does not exist |
 //! | any | not zero, known | the connection is handed to the session, which takes or refuses it |
 //!
-//! A discovery session has no port to be lost, so that several with one ISID may run side by side.
+//! A discovery session has no port that could be lost, so several with one ISID may run side by
+//! side.
 //!
-//! A session whose last connection is lost may be kept for its initiator (ErrorRecoveryLevel 2). Such ones are few for
-//! each initiator and address, and the oldest makes room for a login when the table is full: nobody is refused for the
-//! sake of who is gone.
+//! A session that lost its last connection may be kept for its initiator (ErrorRecoveryLevel 2).
+//! Their number is limited for each initiator and address, and the oldest is ended for a login when
+//! the table is full: no login is refused because of an absent initiator.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,18 +31,18 @@ use crate::status::{NegotiatedStatus, SessionReport, SessionStatus};
 use crate::target::Target;
 use crate::transport::Transport;
 
-/// A connection on its way to its session, the login complete but for the last response.
+/// A connection on its way to its session; only the last login response is missing.
 pub(crate) struct Joining {
     pub(crate) stream: Box<dyn Transport>,
     pub(crate) addresses: Addresses,
     pub(crate) protocol: iscsi::target::Connection,
     pub(crate) control: Control,
     pub(crate) entered: Entered,
-    /// Receives why the connection ended.
+    /// Receives the reason for the connection's end.
     pub(crate) ended: oneshot::Sender<iscsi::target::CloseReason>,
 }
 
-/// Where a session gets connections from.
+/// The channel by which a session gets connections.
 pub(crate) type Inbox = mpsc::Receiver<Box<Joining>>;
 
 /// An initiator port at a target, in the form in which names are compared.
@@ -51,13 +52,13 @@ struct Entry {
     request: SessionRequest,
     port: Option<Port>,
     handle: Handle,
-    /// Where connections that join the session are sent, once it has begun.
+    /// The channel to the session for further connections, once it has begun.
     inbox: Option<mpsc::Sender<Box<Joining>>>,
     /// The logical units that it sees, once it has begun.
     luns: Option<LunMap>,
-    /// Where its first connection came from.
+    /// The host of its first connection.
     host: String,
-    /// It has lost its last connection: the smaller, the longer ago.
+    /// Set when it has lost its last connection: the smaller, the longer ago.
     unconnected: Option<u64>,
 }
 
@@ -71,22 +72,22 @@ pub(crate) struct Sessions {
 struct State {
     entries: BTreeMap<u16, Entry>,
     tsih_last: u16,
-    /// Sessions that were taken out of the table, or logins that waited for one, until they have ended, I/O with the
-    /// backends and all. Whoever comes through the same port waits for them, however many logins have given up waiting
-    /// before: they all are the same nexus.
+    /// Sessions that were removed from the table, and logins that waited for one, until they have
+    /// ended with all their I/O. A login through the same port waits for them, however many logins
+    /// have given up before: they all are the same nexus.
     leaving: Vec<(Port, Handle)>,
-    /// Sessions that have ever lost their last connection.
+    /// Count of losses of a session's last connection.
     disconnections: u64,
 }
 
-/// What a login request comes to.
+/// The decision about a login request.
 pub(crate) enum Decision {
-    /// It is session `tsih`, once all of `previous` have ended.
+    /// It becomes the session `tsih`, once all of `previous` have ended.
     Admit {
         tsih: u16,
         previous: Vec<Handle>,
     },
-    /// It goes to the session that is asked for.
+    /// It joins the session that it names.
     Join(mpsc::Sender<Box<Joining>>),
     Refuse {
         status: LoginStatus,
@@ -134,8 +135,9 @@ impl Sessions {
         Decision::Admit { tsih, previous }
     }
 
-    /// A session that was admitted has begun: connections may join it, and `luns` become what it sees, now and whenever
-    /// the targets change. The target is looked up under the lock, so that no change is missed.
+    /// Notes that an admitted session has begun: connections may join it, and `luns` get the units
+    /// that it sees, now and after each change of the targets. The target is looked up under the
+    /// lock, so that no change is missed.
     pub(crate) fn begin(
         &self,
         tsih: u16,
@@ -152,13 +154,14 @@ impl Sessions {
         inbox
     }
 
-    /// The targets have changed: every session sees what it may see now, or is asked to end. Gives how many those are.
+    /// Applies changed targets: every session sees its new LUNs, or is asked to end. Returns the
+    /// count of the latter.
     pub(crate) fn review(&self, find: impl Fn(&str) -> Option<Target>) -> usize {
         self.lock().entries.values().filter(|entry| !entry.review(&find)).count()
     }
 
-    /// A session has lost its last connection, or has one again. Of those without, each initiator, each address and all
-    /// have a bound.
+    /// Notes that a session has lost its last connection, or has one again. The number of those
+    /// without is limited for each initiator, each address and in all.
     pub(crate) fn set_unconnected(&self, tsih: u16, handle: &Handle, is_unconnected: bool) {
         let mut state = self.lock();
         state.disconnections += 1;
@@ -175,7 +178,7 @@ impl Sessions {
         state.bound_unconnected(UNCONNECTED_MAX, |_| true);
     }
 
-    /// A session has ended.
+    /// Removes a session that has ended.
     pub(crate) fn remove(&self, tsih: u16, handle: &Handle) {
         let mut state = self.lock();
         if state.entries.get(&tsih).is_some_and(|entry| entry.handle.is_same(handle)) {
@@ -192,13 +195,13 @@ impl Sessions {
         state.entries.values().filter(is_of).for_each(|entry| entry.handle.ask(directive));
     }
 
-    /// What this table knows of all sessions; each is asked for what it knows itself.
+    /// The status of all sessions from this table, each with an inquiry to the session itself.
     pub(crate) fn inquire(&self) -> Vec<(SessionStatus, oneshot::Receiver<SessionReport>)> {
         let of = |(&tsih, entry): (&u16, &Entry)| (entry.status(tsih), entry.handle.inquire());
         self.lock().entries.iter().map(of).collect()
     }
 
-    /// What this table knows of all sessions.
+    /// The status of all sessions from this table.
     pub(crate) fn statuses(&self) -> Vec<SessionStatus> {
         self.lock().entries.iter().map(|(&tsih, entry)| entry.status(tsih)).collect()
     }
@@ -209,7 +212,7 @@ impl Sessions {
 }
 
 impl Entry {
-    /// What is known of it without asking it.
+    /// Its status without its own report.
     fn status(&self, tsih: u16) -> SessionStatus {
         let request = &self.request;
         SessionStatus {
@@ -225,7 +228,7 @@ impl Entry {
         }
     }
 
-    /// Whether it may go on.
+    /// Updates the units that it sees. Returns whether it may go on.
     fn review(&self, find: impl Fn(&str) -> Option<Target>) -> bool {
         let Some(name) = &self.request.target_name else { return true };
         let Some(view) = find(name).and_then(|target| target.view(&self.request)) else {
@@ -240,7 +243,7 @@ impl Entry {
 }
 
 impl State {
-    /// Ends the oldest sessions without a connection while there are more of a kind than there may be.
+    /// Ends the oldest sessions of a kind without a connection until at most `count_max` are left.
     fn bound_unconnected(&mut self, count_max: usize, is_of_kind: impl Fn(&Entry) -> bool) {
         let is_counted = |entry: &&Entry| entry.unconnected.is_some() && is_of_kind(entry);
         while self.entries.values().filter(is_counted).count() > count_max {
@@ -248,7 +251,8 @@ impl State {
         }
     }
 
-    /// Ends the session of a kind that has been without a connection longest, if there is one.
+    /// Ends the session of a kind that has been without a connection for longest. Returns whether
+    /// there was one.
     fn end_oldest_unconnected(&mut self, is_of_kind: impl Fn(&Entry) -> bool) -> bool {
         let of_kind = self.entries.iter().filter(|(_, entry)| is_of_kind(entry));
         let oldest = of_kind.filter_map(|(&tsih, entry)| Some((entry.unconnected?, tsih))).min();
@@ -257,19 +261,19 @@ impl State {
         true
     }
 
-    /// Asks a session that is not in the table any more to end.
+    /// Asks a session that was removed from the table to end.
     fn stop(&mut self, entry: Entry) {
         entry.handle.ask(Directive::Stop);
         self.leaving.extend(entry.port.map(|port| (port, entry.handle)));
     }
 
-    /// Those of a port that have not ended yet.
+    /// The sessions of a port that have not ended yet.
     fn leaving_of(&mut self, port: Option<&Port>) -> Vec<Handle> {
         self.leaving.retain(|(_, handle)| !handle.has_ended());
         self.leaving.iter().filter(|(of, _)| Some(of) == port).map(|(_, handle)| handle.clone()).collect()
     }
 
-    /// The next handle that no session has. There always is one: sessions are fewer than handles.
+    /// The next unused TSIH. There always is one: sessions are fewer than TSIHs.
     fn free_tsih(&mut self) -> u16 {
         loop {
             self.tsih_last = self.tsih_last.wrapping_add(1).max(1);
@@ -280,8 +284,8 @@ impl State {
     }
 }
 
-/// Whether a login may be for the session of an entry: only its own initiator port may join it. Through which portal
-/// group, the session judges.
+/// Whether a login may be for the session of an entry: only its own initiator port may join it. The
+/// session itself checks the portal group.
 fn is_for(entry: &Entry, request: &SessionRequest) -> bool {
     let in_its_group = SessionRequest { portal_group_tag: entry.request.portal_group_tag, ..request.clone() };
     entry.port.is_some() && entry.port == port_of(&in_its_group)

@@ -1,4 +1,4 @@
-//! What all connections of a server share, and how it is set up.
+//! The state that all connections of a server share, and its options.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -20,28 +20,28 @@ use crate::sessions::Sessions;
 use crate::target::Target;
 use crate::turns::Turns;
 
-/// How a server is set up.
+/// The options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct TargetServerOptions {
     /// Addresses to listen on; port 0 takes a free one.
     pub portals: Vec<TargetPortal>,
     /// Threads that serve connections; zero for one per processor.
     pub shards: usize,
-    /// Who may run discovery sessions.
+    /// Authentication of discovery sessions.
     pub discovery_authentication: Authentication,
-    /// What this end wishes in negotiation; `None` for the standard wishes.
+    /// This end's offer in negotiation; `None` for the default.
     pub offer: Option<iscsi::negotiation::Offer>,
-    /// What peers may hold.
+    /// The limits for peers.
     pub quota: Quota,
-    /// How long a session polls its sockets, at most, before it sleeps, where that pays: about what a wake-up takes.
-    /// Zero for never.
+    /// How long a session polls its sockets, at most, before it sleeps, where that pays: about the
+    /// duration of a wake-up. Zero for never.
     pub busy_poll: Duration,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) options: TargetServerOptions,
-    /// What peers may hold now; what each command asks for is in `data_in`, too.
+    /// The present limits for peers; those that each command checks are in `data_in`, too.
     pub(crate) quota: RwLock<Quota>,
     pub(crate) data_in: DataIn,
     /// Limits log lines about connections and logins that were refused.
@@ -53,13 +53,13 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) sessions: Sessions,
     pub(crate) counters: Counters,
-    /// How long sessions poll their sockets before they sleep: not at all when shards would take processors from each
-    /// other.
+    /// How long sessions poll their sockets before they sleep: zero when the shards would take
+    /// processors from each other.
     pub(crate) busy_poll: Duration,
-    /// The turns of connections that are not on one of our threads.
+    /// The turns of connections that are not on one of the server's threads.
     pub(crate) turns: Arc<Turns>,
     pub(crate) pool: BufferPool,
-    /// Buffers for data of requests that are no commands.
+    /// Buffers for data of requests that are not commands.
     pub(crate) request_data: BufferPool,
     /// Bytes that answered tasks of all sessions keep for recovery.
     pub(crate) retained: Arc<RetainedData>,
@@ -74,7 +74,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What peers may hold now.
+    /// The present limits for peers.
     pub(crate) fn quota(&self) -> Quota {
         *self.quota.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +98,7 @@ impl Shared {
         Challenge { identifier: *identifier, bytes: challenge.try_into().expect("the array is one longer") }
     }
 
-    /// Makes the parameters of each portal group anew.
+    /// Rebuilds the parameters of each portal group.
     pub(crate) fn rebuild(&self) {
         let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
         let portals = self.portals.bound();

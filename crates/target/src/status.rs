@@ -1,7 +1,7 @@
 //! A snapshot of sessions, connections and logical units, for the status and the metrics.
 //!
-//! What a session knows it tells itself when it is asked: it costs its I/O nothing. One that does not answer in time is
-//! listed without.
+//! A session reports its own state when it is asked, so the status costs its I/O nothing. A session
+//! that does not answer in time is listed without its report.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use iscsi::target::LinkReport;
 use serde::Deserialize;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// Everything at one moment.
+/// The status at one moment.
 #[derive(Clone, Debug, Default, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -79,7 +79,7 @@ pub struct SessionStatus {
     pub isid: String,
     /// InitiatorName.
     pub initiator_name: String,
-    /// The CHAP name that was proved, if any.
+    /// The authenticated CHAP name, if any.
     pub authenticated_name: Option<String>,
     /// TargetName; `None` for a discovery session.
     pub target_name: Option<String>,
@@ -90,12 +90,12 @@ pub struct SessionStatus {
     /// The values in force.
     #[serde(skip_deserializing)]
     pub negotiated: NegotiatedStatus,
-    /// What it does; `None` when it did not answer in time.
+    /// Its present activity; `None` when it did not answer in time.
     #[serde(flatten)]
     pub activity: Option<SessionActivity>,
 }
 
-/// What a session does at this moment.
+/// The activity of a session at this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionActivity {
@@ -109,13 +109,13 @@ pub struct SessionActivity {
     pub outstanding_data_in_bytes: usize,
 }
 
-/// What a session answers when it is asked.
+/// A session's answer to an inquiry.
 pub(crate) struct SessionReport {
     pub(crate) activity: SessionActivity,
     pub(crate) connections: Vec<(u64, ConnectionReport)>,
 }
 
-/// What a session knows of a connection.
+/// A session's report about a connection.
 pub(crate) struct ConnectionReport {
     pub(crate) link: LinkReport,
     pub(crate) bytes_received: u64,
@@ -143,7 +143,7 @@ impl Serialize for NegotiatedStatus {
     }
 }
 
-/// Where a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionState {
@@ -152,12 +152,12 @@ pub enum ConnectionState {
     Login,
     /// It carries commands, or discovery.
     FullFeature,
-    /// Nothing more is received; last words are sent.
+    /// Nothing more is received; the last bytes are sent.
     Closing,
 }
 
 impl ConnectionState {
-    /// As the status has it.
+    /// The name in the status.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Login => "login",
@@ -177,17 +177,17 @@ pub struct ConnectionStatus {
     pub cid: Option<u16>,
     /// The initiator's address.
     pub peer: String,
-    /// The address it reached.
+    /// The local address.
     pub local: String,
     /// Portal group of that address.
     pub portal_group_tag: u16,
-    /// Where it is.
+    /// Its state.
     pub state: ConnectionState,
     /// Digest of headers in force.
     pub header_digest: Option<Cow<'static, str>>,
     /// Digest of data in force.
     pub data_digest: Option<Cow<'static, str>>,
-    /// PDUs received; known in the full feature phase, as what follows.
+    /// PDUs received; known in the full feature phase, like the fields below.
     pub pdus_received: u64,
     /// PDUs queued to be sent.
     pub pdus_sent: u64,
@@ -202,7 +202,7 @@ pub struct ConnectionStatus {
 }
 
 impl ConnectionStatus {
-    /// Adds what the session knows of the connection.
+    /// Adds the session's report about the connection.
     pub(crate) fn learn(&mut self, tsih: u16, report: &ConnectionReport, negotiated: &Negotiated) {
         let ConnectionReport { link, bytes_received, bytes_sent } = report;
         self.tsih = Some(tsih);
@@ -216,7 +216,7 @@ impl ConnectionStatus {
     }
 }
 
-/// One logical unit's use.
+/// The use of one logical unit.
 #[derive(Clone, Debug, Default, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct LunStatus {
@@ -236,9 +236,9 @@ pub struct LunStatus {
     pub others: u64,
     /// Commands that did not end with GOOD.
     pub failures: u64,
-    /// These by kind: the sense key of a CHECK CONDITION, or the status.
+    /// Failures by kind: the sense key of a CHECK CONDITION, or the status.
     pub errors: BTreeMap<Cow<'static, str>, u64>,
-    /// What it did of late; `None` where nobody samples.
+    /// Its recent rates; `None` without sampling.
     pub rates: Option<RateStatus>,
     /// Latencies of READ commands; `None` before the first.
     pub read_latency: Option<LatencyStatus>,
@@ -248,7 +248,7 @@ pub struct LunStatus {
     pub other_latency: Option<LatencyStatus>,
 }
 
-/// What a logical unit did over a short window.
+/// The rates of a logical unit over a short window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateStatus {
@@ -260,7 +260,7 @@ pub struct RateStatus {
     pub bytes_per_second: u64,
 }
 
-/// Latencies, from a command with its data to the end of it, without the network.
+/// Latencies, from the arrival of a command with its data to its end, without the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencyStatus {
@@ -268,7 +268,7 @@ pub struct LatencyStatus {
     pub count: u64,
     /// Mean, nanoseconds.
     pub mean_ns: u64,
-    /// Median; a percentile is there where ten samples lie beyond it.
+    /// Median; a percentile is given where ten samples lie beyond it.
     pub p50_ns: Option<u64>,
     /// 99th percentile.
     pub p99_ns: Option<u64>,
@@ -276,21 +276,22 @@ pub struct LatencyStatus {
     pub p999_ns: Option<u64>,
     /// Largest.
     pub max_ns: u64,
-    /// How many were not above each of the bounds.
+    /// Counts of samples up to each bound.
     pub histogram: Vec<LatencyBucket>,
 }
 
-/// How many samples were not above a bound.
+/// The count of samples up to a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencyBucket {
     /// The bound, nanoseconds.
     pub le_ns: u64,
-    /// Samples not above it.
+    /// Samples up to it.
     pub count: u64,
 }
 
-/// Bounds of the buckets, microseconds: three a decade, from a RAM disk's to a disk's that is in trouble.
+/// Bounds of the buckets, microseconds: three a decade, from a RAM disk's latency to that of a
+/// failing disk.
 pub const LATENCY_BOUNDS_US: [u64; 19] = [
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000,
     2_000_000, 5_000_000, 10_000_000,

@@ -1,8 +1,8 @@
-//! What was done to one logical unit: operations, bytes, latencies, errors.
+//! Counters of one logical unit: operations, bytes, latencies, errors.
 //!
-//! A thread that serves sessions writes into a slot of its own, so that no two of them meet on the way of an I/O;
-//! readers add the slots up. A slot's lock is taken once per command, by its own thread, and for a moment by whoever
-//! reads.
+//! A thread that serves sessions writes into a slot of its own, so that no two of them contend
+//! during I/O; readers add up the slots. A slot's lock is taken once per command, by its own
+//! thread, and for a moment by readers.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl Operations {
 }
 
 impl Tally {
-    /// Counts a command that ended well, or as well as its status says.
+    /// Counts a command, whatever its status.
     pub(crate) fn count(&self, traffic: Traffic, bytes: usize, latency: Duration) {
         let mut slot = self.slot();
         let operations = match traffic {

@@ -1,4 +1,4 @@
-//! A target: a name, its logical units, and who sees which of them.
+//! A target: a name, its logical units, and which initiators see which of them.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use iscsi::target::{AccessList, AskedDataOut, DataOutOf, SessionRequest, TargetD
 use logical_unit::{LunMap, Mapping};
 use scsi::Cdb;
 
-/// Block size assumed for LUNs that are not there; their commands end in CHECK CONDITION whatever it is.
+/// Block size assumed for missing LUNs, whose commands end with CHECK CONDITION in any case.
 const BLOCK_BYTES_DEFAULT: u32 = 512;
 
 /// A target. Clones share the logical units.
@@ -15,43 +15,43 @@ const BLOCK_BYTES_DEFAULT: u32 = 512;
 pub struct Target {
     /// iSCSI name, for example `iqn.2026-01.io.example:disk1`.
     pub name: String,
-    /// Name for people.
+    /// Its alias, for people.
     pub alias: Option<String>,
-    /// Its logical units. What a session sees of them is settled when it begins, and anew by
+    /// Its logical units. A session's view of them is made when it begins, and again by
     /// [`TargetServer::set_targets`](crate::TargetServer::set_targets).
     pub luns: LunMap,
-    /// Portal groups it can be reached in; `None` for all.
+    /// Portal groups in which it can be reached; `None` for all.
     pub portal_groups: Option<Vec<u16>>,
-    /// Who may log in.
+    /// The initiators that may log in.
     pub access: AccessList,
-    /// What the initiators of each rule of `access` see; a rule without a mask shows everything.
+    /// The views of the initiators of each rule of `access`; a rule without a mask shows all units.
     pub masks: Vec<LunMask>,
-    /// Who the target is to an initiator that asks for proof.
+    /// The credentials by which the target proves itself to initiators that ask for that.
     pub own: Option<Credentials>,
 }
 
-/// What some initiators see of a target's logical units.
+/// The view that some initiators have of a target's logical units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LunMask {
     /// Only these; `None` for all, under their own numbers.
     pub luns: Option<Vec<MaskedLun>>,
-    /// Nothing may be written.
+    /// Whether writes are refused.
     pub is_read_only: bool,
 }
 
-/// A logical unit as some initiators see it.
+/// One logical unit in such a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedLun {
     /// The number they see.
     pub lun: u64,
     /// The number it has in the target.
     pub of: u64,
-    /// They may read it and not write it.
+    /// Whether they may only read it.
     pub is_read_only: bool,
 }
 
 impl Target {
-    /// A target that everyone may log in to.
+    /// A target that every initiator may log in to.
     pub fn new(name: impl Into<String>, luns: LunMap) -> Self {
         Self {
             name: name.into(),
@@ -64,7 +64,7 @@ impl Target {
         }
     }
 
-    /// What a session sees, or `None` where its initiator is not allowed here (any more).
+    /// The view of a session; `None` where its initiator has no access (any more).
     pub(crate) fn view(&self, request: &SessionRequest) -> Option<Vec<Mapping>> {
         let is_in_group = self.portal_groups.as_ref().is_none_or(|groups| groups.contains(&request.portal_group_tag));
         let rule = self.access.find(&request.initiator_name, request.authenticated_name.as_deref());
@@ -77,7 +77,7 @@ impl Target {
         Some(mask.luns.unwrap_or_else(all).into_iter().filter_map(seen).collect())
     }
 
-    /// What the protocol needs to know of it.
+    /// Its description for the protocol.
     pub(crate) fn describe(&self, portals: &[TargetPortal]) -> TargetDescription {
         let is_its =
             |portal: &&TargetPortal| self.portal_groups.as_ref().is_none_or(|groups| groups.contains(&portal.group));
@@ -93,8 +93,9 @@ impl Target {
     }
 }
 
-/// The data-out that CDBs to these logical units ask for: none by one that is not understood, which ends in CHECK
-/// CONDITION anyway. Connections have this until they end: it must not keep units that a reload removes.
+/// The data-out that CDBs to these logical units ask for: none for a malformed one, which ends with
+/// CHECK CONDITION anyway. Connections keep this until they end, so it must not keep units alive
+/// that a reload removes.
 pub(crate) fn data_out_of(luns: &LunMap) -> DataOutOf {
     let luns = luns.downgrade();
     Arc::new(move |lun, cdb| {
@@ -108,7 +109,8 @@ pub(crate) fn data_out_of(luns: &LunMap) -> DataOutOf {
     })
 }
 
-/// The number in a LUN field. A LUN of a kind that cannot exist here gets a number that no logical unit has.
+/// The number in a LUN field. A LUN in an unsupported format gets a number that no logical unit
+/// has.
 pub(crate) fn lun_number(field: u64) -> u64 {
     scsi::lun::decode(field.to_be_bytes()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a connection runs over, and how it moves to another shard.
+//! The stream of a connection, and its move to another shard.
 
 use std::io::{self, Read};
 use std::pin::Pin;
@@ -10,19 +10,20 @@ use tokio::net::TcpStream;
 
 /// A byte stream that can be handed to another runtime.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin + Send {
-    /// The same stream, to be woken by the runtime that calls this.
+    /// The same stream, registered with the calling runtime.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Those of the operating system.
     fn rehome(self: Box<Self>) -> io::Result<Box<dyn Transport>>;
 
     /// Whether [`receive_now`](Self::receive_now) works, so that busy polling makes sense.
     fn can_receive_now(&self) -> bool;
 
-    /// Reads from the system directly, without the runtime, which looks at its sockets only between many polls.
+    /// Reads from the system directly, without the runtime, which looks at its sockets only between
+    /// many polls.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is there, else what the operating system says.
+    /// `WouldBlock` when no data is there, else those of the operating system.
     fn receive_now(&self, space: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -40,7 +41,7 @@ impl Transport for TcpStream {
     }
 }
 
-/// Any other stream; it wakes whoever polled it last, wherever that is.
+/// Any other stream; it wakes the task that polled it last, on any thread.
 pub(crate) struct Other<S>(pub(crate) S);
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Transport for Other<S> {

@@ -1,21 +1,23 @@
 //! Turns of the sessions of one thread.
 //!
-//! A session works in portions. After one it stands in line if it has more to do; before the first in line goes on, the
-//! runtime looks at all sockets, and everybody who has waited for one has a poll. So who asks for little waits for one
-//! portion of one other session, however many ask for all they can get.
+//! A session works in portions. After a portion it waits in line if it has more to do. Before the
+//! first in line goes on, the runtime looks at all sockets, and every task that was woken by one is
+//! polled. So a light session waits for one portion of one other session, however many heavy ones
+//! there are.
 //!
 //! ```text
 //!           a portion, and there is more           called: the runtime has looked at the sockets
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Sessions of one host, as its address tells, have few polls between two looks at the sockets, but for the one that is
-//! called: the others stand in line as if they had more to do. In line hosts take turns, and of a host its initiator
-//! names. So a host has no more of the thread for having many sessions or names, and a name no more of its host's turns
-//! for having many sessions.
+//! Sessions of one host, by its address, get few polls between two looks at the sockets, except for
+//! the one that is called: the others wait in line as if they had more to do. In line the hosts
+//! take turns, and the initiator names of a host. So a host gets no more of the thread by having
+//! many sessions or names, and a name no more of its host's turns by having many sessions.
 //!
-//! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it
-//! for itself or where all move much: small ones cost system calls, which nobody's wait is shortened by there.
+//! Where several sessions work on a thread, and one of them is light, portions are small. Where one
+//! is alone, or all are heavy, they are larger: small portions cost system calls, and shorten no
+//! light session's wait there.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -35,13 +37,13 @@ use crate::waiting::{Initiator, Waiting};
 #[derive(Default)]
 pub(crate) struct Turns {
     line: Mutex<Line>,
-    /// Sessions so far: their numbers begin with one.
+    /// Count of sessions so far: their numbers begin with one.
     entered: AtomicU64,
-    /// Who worked last.
+    /// The session that worked last.
     worked_last: AtomicU64,
     /// Polls for which the thread counts as shared by several sessions.
     shared_polls: AtomicU32,
-    /// Polls for which somebody counts as one who asks for little.
+    /// Polls for which some session counts as light.
     light_polls: AtomicU32,
     /// Polls in which a session did something.
     work: AtomicU64,
@@ -51,25 +53,26 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct Line {
     waiting: Waiting,
-    /// Whose turn it is. While somebody waits, it is somebody's.
+    /// The session whose turn it is. While any session waits, one is called.
     called: Option<u64>,
-    /// The runtime has looked at the sockets since: it may begin, which it may not before, whatever else wakes it.
+    /// Whether the runtime has looked at the sockets since the call: before that the session may
+    /// not begin, whatever else wakes it.
     may_begin: bool,
-    /// Polls since the last look at the sockets, by host, but for those of sessions that were called.
+    /// Polls since the last look at the sockets, by host, without those of called sessions.
     polls: BTreeMap<Arc<str>, u32>,
 }
 
-/// What a session may do before others have their turn.
+/// The work that a session may do before others have their turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Portion {
-    /// Bytes that commands may move in one turn of its loop, the last command excepted.
+    /// Bytes that commands may move in one turn of its loop, not counting the last command.
     pub(crate) bytes: usize,
     /// Time after which no further turn begins.
     pub(crate) time: Duration,
 }
 
 impl Turns {
-    /// How much was done by sessions so far.
+    /// A measure of the work of all sessions so far.
     pub(crate) fn work(&self) -> u64 {
         self.work.load(Ordering::Relaxed)
     }
@@ -78,7 +81,7 @@ impl Turns {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls whoever is first in line.
+    /// Calls the first in line.
     fn call_first(self: &Arc<Self>) {
         let is_somebody = self.lock().call_first();
         if is_somebody {
@@ -89,14 +92,14 @@ impl Turns {
     /// Asks to be woken when the runtime has looked at the sockets.
     fn await_look(self: &Arc<Self>) {
         let waker = Waker::from(Arc::clone(self));
-        // Not a plain wake-up: that may come before.
+        // A plain wake-up could come before that look.
         let _ = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker));
     }
 }
 
 impl Line {
-    /// It is the turn of whoever is first, after the runtime has looked at the sockets. Whether there is somebody, for
-    /// whom a look is needed.
+    /// Calls the first in line, which may begin after the runtime's next look at the sockets.
+    /// Returns whether a session was called, and so that look is needed.
     fn call_first(&mut self) -> bool {
         self.called = self.waiting.first().map(|(number, _)| *number);
         self.may_begin = false;
@@ -124,7 +127,7 @@ pub(crate) struct Place {
     number: u64,
     initiator: Initiator,
     is_in_line: bool,
-    /// It has been called, and works.
+    /// Whether it has been called, and works.
     is_called: bool,
 }
 
@@ -157,8 +160,8 @@ impl Place {
         false
     }
 
-    /// Whether its host has not had all its polls yet since the last look at the sockets. Who is alone on the thread
-    /// needs no such look.
+    /// Whether its host has polls left before the next look at the sockets. A session that is alone
+    /// on the thread needs no such look.
     fn has_free_poll(&self) -> bool {
         if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
             return true;
@@ -166,7 +169,7 @@ impl Place {
         self.turns.lock().polls.get(&self.initiator.host).is_none_or(|&polls| polls < FREE_POLLS)
     }
 
-    /// It works without having been called.
+    /// Notes that it works without having been called.
     fn note_free_poll(&self) {
         let mut line = self.turns.lock();
         let is_first = line.polls.is_empty();
@@ -177,7 +180,7 @@ impl Place {
         }
     }
 
-    /// What it may do before others have their turn.
+    /// The work that it may do before others have their turn.
     pub(crate) fn portion(&self) -> Portion {
         let Turns { shared_polls, light_polls, .. } = &*self.turns;
         match (shared_polls.load(Ordering::Relaxed), light_polls.load(Ordering::Relaxed)) {
@@ -187,7 +190,7 @@ impl Place {
         }
     }
 
-    /// It did something in this poll.
+    /// Notes that it did some work in this poll.
     pub(crate) fn note_work(&self) {
         let Turns { worked_last, shared_polls, light_polls, work, .. } = &*self.turns;
         let is_other = worked_last.load(Ordering::Relaxed) != self.number;
@@ -201,14 +204,14 @@ impl Place {
         }
     }
 
-    /// It began commands that move so many bytes in all.
+    /// Notes that it began commands that move this many bytes in all.
     pub(crate) fn note_commands(&self, bytes: usize) {
         if bytes as u64 <= LIGHT_BYTES {
             self.turns.light_polls.store(SHARED_POLLS, Ordering::Relaxed);
         }
     }
 
-    /// Its portion is over, and there is more to do: it waits for its next turn.
+    /// Ends its portion with more to do: it waits for its next turn.
     pub(crate) fn queue_up(&mut self, context: &Context<'_>) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
@@ -220,7 +223,7 @@ impl Place {
         }
     }
 
-    /// Its portion is over, and there is nothing more to do for now.
+    /// Ends its portion with nothing more to do for now.
     pub(crate) fn rest(&mut self) {
         if std::mem::take(&mut self.is_called) {
             self.turns.call_first();

@@ -1,11 +1,11 @@
-//! Sessions that wait for their turns: hosts one after the other, of each its initiator names, and of each name its
-//! sessions in their order.
+//! Sessions that wait for their turns: hosts take turns, within a host its initiator names, and
+//! within a name its sessions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Whose session it is.
+/// The owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Initiator {
     /// The address that it logged in from, without a port.
@@ -16,36 +16,36 @@ pub(crate) struct Initiator {
 /// Sessions of one initiator name.
 type Sessions = VecDeque<(u64, Waker)>;
 
-/// Who waits. A host with many sessions waits no less long than one with a single session, whatever names it gives
-/// them.
+/// The waiting sessions. A host with many sessions waits as long as one with a single session,
+/// whatever their names.
 #[derive(Default)]
 pub(crate) struct Waiting(Round<Round<Sessions>>);
 
 impl Waiting {
-    /// Session `number` of `initiator` waits from now on.
+    /// Adds session `number` of `initiator`.
     pub(crate) fn push(&mut self, initiator: &Initiator, number: u64, waker: Waker) {
         self.0.line(&initiator.host).line(&initiator.name).push_back((number, waker));
     }
 
-    /// Whose turn it is.
+    /// The session whose turn is next.
     pub(crate) fn first(&self) -> Option<&(u64, Waker)> {
         self.0.first()?.first()?.front()
     }
 
-    /// The first one waits no more. The next session of its initiator has its turn after all other names of the host,
-    /// the next one of the host after all other hosts.
+    /// Removes the first one. The next session of its initiator gets its turn after all other names
+    /// of the host, and the host's next session after all other hosts.
     pub(crate) fn pop_first(&mut self) {
         self.0.pop_first();
     }
 
-    /// How session `number` of `initiator` is woken.
+    /// The waker of session `number` of `initiator`.
     pub(crate) fn waker_mut(&mut self, initiator: &Initiator, number: u64) -> Option<&mut Waker> {
         let names = self.0.lines.get_mut(&initiator.host)?;
         let mut sessions = names.lines.get_mut(&initiator.name)?.iter_mut();
         sessions.find(|(other, _)| *other == number).map(|(_, waker)| waker)
     }
 
-    /// Session `number` of `initiator` is no more.
+    /// Removes session `number` of `initiator`, which has ended.
     pub(crate) fn remove(&mut self, initiator: &Initiator, number: u64) {
         self.0.change(&initiator.host, |names| {
             names.change(&initiator.name, |sessions| sessions.retain(|(other, _)| *other != number));
@@ -53,7 +53,7 @@ impl Waiting {
     }
 }
 
-/// Who waits in a line.
+/// A line of waiting sessions.
 trait Line: Default {
     fn pop_first(&mut self);
     fn is_empty(&self) -> bool;
@@ -83,7 +83,8 @@ impl<L> Default for Round<L> {
 }
 
 impl<L: Line> Round<L> {
-    /// The line of that name, which has its turn after all others when it is new. Somebody is put into it.
+    /// The line of that name; a new one gets its turn after all others. The caller adds a session
+    /// to it.
     fn line(&mut self, name: &Arc<str>) -> &mut L {
         if !self.lines.contains_key(name) {
             self.names.push_back(Arc::clone(name));
@@ -95,7 +96,7 @@ impl<L: Line> Round<L> {
         self.lines.get(self.names.front()?)
     }
 
-    /// Somebody may leave the line of that name.
+    /// Changes the line of that name, and removes it if it is empty then.
     fn change(&mut self, name: &str, change: impl FnOnce(&mut L)) {
         let Some(line) = self.lines.get_mut(name) else { return };
         change(line);
@@ -107,7 +108,7 @@ impl<L: Line> Round<L> {
 }
 
 impl<L: Line> Line for Round<L> {
-    /// The first one of the line whose turn it is leaves, and others have their turn.
+    /// Removes the first session of the line whose turn it is; that line goes to the end.
     fn pop_first(&mut self) {
         let Some(name) = self.names.front().cloned() else { return };
         self.change(&name, L::pop_first);

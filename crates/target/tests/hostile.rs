@@ -1,4 +1,5 @@
-//! Peers that take what is shared and give nothing back: others go on beside them, and they lose what they hold.
+//! Peers that use shared resources and give nothing back: others go on beside them, and the peers
+//! lose what they hold.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +54,7 @@ fn write_same16(blocks: u32) -> [u8; 16] {
     cdb
 }
 
-/// Waits at most ten seconds of the model's time, which passes only while nothing else can.
+/// Waits at most ten seconds of virtual time, which passes only while no task can run.
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(Duration::from_secs(10), future).await {
         Ok(result) => result,
@@ -106,8 +107,8 @@ async fn a_read_of_which_little_is_wanted_holds_little() {
     }
 }
 
-/// What a session may always have is one read of a MiB; more of it waits for room, and who holds the room and does not
-/// read loses it.
+/// A session may always have one read of a MiB; larger reads wait for room, and a peer that holds
+/// room and does not read loses it.
 #[tokio::test(start_paused = true)]
 async fn large_reads_of_all_sessions_wait_until_there_is_room() {
     const SESSIONS: u32 = 8;
@@ -165,7 +166,7 @@ async fn write(client: &mut Client<DuplexStream>, number: u32, bytes: usize, is_
     client.send(&command, immediate).await;
 }
 
-/// A write in the ordinary way: answers R2Ts until the response comes.
+/// An ordinary write: answers R2Ts until the response comes.
 async fn write_whole(client: &mut Client<DuplexStream>, number: u32, bytes: usize) {
     write(client, number, bytes, true, Vec::new()).await;
     loop {
@@ -191,7 +192,7 @@ async fn write_whole(client: &mut Client<DuplexStream>, number: u32, bytes: usiz
     }
 }
 
-/// Answers pings, as a peer does that wants to keep what it holds.
+/// Answers pings, as a peer does that wants to keep its resources.
 fn keep_alive(mut client: Client<DuplexStream>) -> JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(pdu) = client.receive().await {
@@ -237,12 +238,12 @@ async fn r2ts_without_an_answer_leave_buffers_to_others_and_have_a_deadline() {
         ended.expect("who holds buffers without sending data loses them").expect("it does not panic");
         answering.abort();
     }
-    // The good one has not answered pings meanwhile.
+    // The good one has answered no pings meanwhile.
     let (mut next, _serving) = solicited(&server, 101).await;
     soon("a large write", write_whole(&mut next, 300, 256 * KIB)).await;
 }
 
-/// A command whose turn never comes holds its data only for a while.
+/// A command whose turn never comes may hold its data only for a while.
 #[tokio::test(start_paused = true)]
 async fn commands_behind_a_missing_number_have_a_deadline() {
     let server = plain_server(Quota::default());
@@ -304,7 +305,7 @@ async fn an_initiator_has_a_share_of_sessions_without_a_connection() {
     assert!((1..=16).contains(&there), "{there} sessions are kept for one initiator");
 }
 
-/// Whatever names they have.
+/// Whatever their initiator names.
 #[tokio::test]
 async fn sessions_without_a_connection_are_bounded_for_each_address_and_in_all() {
     let server = plain_server(Quota::default());
@@ -325,7 +326,7 @@ async fn a_session_without_a_connection_is_not_kept_for_ever() {
     assert!(server.status().await.sessions.is_empty());
 }
 
-/// Work of one session is done in portions, and others have their turn between them.
+/// One session works in portions, and others have their turn between them.
 #[tokio::test]
 async fn a_pipeline_of_large_reads_does_not_hold_up_others() {
     const READS: u32 = 100;
@@ -334,7 +335,7 @@ async fn a_pipeline_of_large_reads_does_not_hold_up_others() {
     let server = TargetServer::new(vec![ram_target(&pool)], TargetServerOptions { quota, ..Default::default() });
     let (mut heavy, _first) = session(&server, 1).await;
     let (mut light, _second) = session(&server, 2).await;
-    // Nothing of the server runs between these: each write fits in the pipe.
+    // No task of the server runs between these: each write fits in the pipe.
     for number in 0..READS {
         heavy.command(100 + number, &cdb10(0x28, 0, 2048), None, MIB as u32).await;
     }
@@ -344,7 +345,7 @@ async fn a_pipeline_of_large_reads_does_not_hold_up_others() {
     assert!(begun < 20, "{begun} reads of a MiB came before one of 4 KiB that was asked for at the same time");
 }
 
-/// However many sessions ask for all they can get, one that asks for little waits for a portion of one of them.
+/// However many heavy sessions there are, a light one waits for a portion of one of them.
 #[tokio::test]
 async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
     const HEAVY: u32 = 40;
@@ -356,7 +357,7 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
         heavy.push(session(&server, isid).await);
     }
     let (mut light, _serving) = session(&server, 100).await;
-    // Nothing of the server runs between these: each write fits in the pipe.
+    // No task of the server runs between these: each write fits in the pipe.
     for (client, _) in &mut heavy {
         for number in 0..100 {
             client.command(100 + number, &cdb10(0x28, 0, 256), None, 128 * KIB as u32).await;
@@ -366,7 +367,7 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
         light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
         assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
     };
-    // The commands of all are there.
+    // The commands of all have arrived.
     ask(&mut light).await;
     let before = pool.bytes_out();
     for _ in 0..ROUNDS {
@@ -377,8 +378,8 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
     assert!(round < all / 2, "{round} bytes were read for others between two answers");
 }
 
-/// What a list of things to do takes is not told by its bytes: where the time of a portion is over, one such command
-/// was the last.
+/// The bytes of a command with a list do not show its cost: when the time of a portion is over, one
+/// such command was the last.
 #[tokio::test]
 async fn a_command_with_a_list_is_the_last_of_a_portion_whose_time_is_over() {
     const ROUNDS: u64 = 10;
@@ -392,7 +393,7 @@ async fn a_command_with_a_list_is_the_last_of_a_portion_whose_time_is_over() {
     list.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]);
     let mut cdb = [0; 16];
     (cdb[0], cdb[8]) = (0x42, list.len() as u8);
-    // Nothing of the server runs between these: each write fits in the pipe.
+    // No task of the server runs between these: each write fits in the pipe.
     for number in 0..100 {
         heavy.command(100 + number, &cdb[..10], Some(list.clone()), list.len() as u32).await;
     }
@@ -408,7 +409,7 @@ async fn a_command_with_a_list_is_the_last_of_a_portion_whose_time_is_over() {
     assert!((1..=2 * ROUNDS + 2).contains(&between), "{between} lists were worked through between {ROUNDS} answers");
 }
 
-/// What a peer says that logs in, and then a PDU.
+/// The bytes of a peer that logs in, and of a PDU after that.
 async fn login_and<H: Header>(header: &H, data: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let (ours, mut theirs) = tokio::io::duplex(MIB);
     let mut client = Client::new(ours);
@@ -437,7 +438,7 @@ fn immediate_ping() -> NopOut {
     }
 }
 
-/// An immediate command, likewise.
+/// An immediate command, which may be repeated, too.
 fn immediate(cdb: [u8; 16], reads: u32, writes: usize) -> ScsiCommand {
     ScsiCommand {
         is_immediate: true,
@@ -462,8 +463,8 @@ fn cdb16(operation_code: u8, flags: u8, length: u32) -> [u8; 16] {
     cdb
 }
 
-/// A light session asks again and again beside a peer that sends a PDU without end: PDUs that are taken between two of
-/// its answers, on the average.
+/// A light session asks repeatedly beside a peer that sends a PDU without end. Returns the mean
+/// count of PDUs handled between two of its answers.
 async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>) -> u64 {
     const ROUNDS: u64 = 100;
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
@@ -493,7 +494,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Whatever a peer sends without end, who asks for little waits for a portion of it.
+/// Whatever a peer sends without end, a light session waits for a portion of it.
 #[tokio::test]
 async fn floods_of_every_kind_are_taken_in_portions() {
     /// PDUs of two polls, of three turns each while they move little: an answer to a light session takes two.

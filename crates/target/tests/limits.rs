@@ -1,4 +1,5 @@
-//! Every bound of [`Quota`], met by peers that ask for more: what they are told, and that nobody else pays for it.
+//! Every bound of [`Quota`], exceeded by peers: the answer they get, and that no other session is
+//! affected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use support::*;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// The cause of a refusal is in the status alone.
+/// Only the status shows the cause of a refusal.
 const TARGET: [(&str, &str); 1] = [("TargetName", NAME)];
 
 fn server_with(quota: Quota, read_buffers: &BufferPool) -> TargetServer {
@@ -105,10 +106,10 @@ async fn a_shut_tcp_window_holds_no_more_than_the_share() {
         other.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
         assert_eq!(other.receive().await.expect("the other session goes on").data.length, 4096);
         let out = pool.bytes_out();
-        // What the other was just sent may not be free yet.
+        // The last data sent to the other session may not be freed yet.
         assert!(out <= 3 * MIB + 2 * 4096, "{out} bytes are out");
     }
-    // Until the kernel takes no more, what waits comes and goes.
+    // Until the kernel takes no more, sessions start and stop waiting.
     let waits = async {
         while pool.bytes_out() < MIB {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -135,7 +136,7 @@ async fn data_in_of_all_sessions_has_a_bound() {
         ask(&mut client, 16, READ_BYTES).await;
         clients.push(client);
     }
-    // Without the bound each would have 16 MiB. What a session may always have is one read.
+    // Without the bound each would have 16 MiB. A session may always have one read.
     let bound = 2 * MIB + SESSIONS as usize * READ_BYTES;
     assert!((2 * MIB..=bound).contains(&pool.bytes_out()), "{} bytes are out", pool.bytes_out());
     for client in &mut clients {
@@ -176,7 +177,7 @@ async fn write(client: &mut Client<DuplexStream>, number: u32, bytes: usize) {
     client.send(&command, Vec::new()).await;
 }
 
-/// Answers an R2T in pieces that the target takes.
+/// Answers an R2T in pieces of a size that the target accepts.
 async fn answer(client: &mut Client<DuplexStream>, r2t: &ReadyToTransfer) {
     const PIECE_BYTES: u32 = 128 << 10;
     let mut sent = 0;
@@ -345,7 +346,7 @@ async fn an_address_has_as_many_strangers_as_it_may() {
     third.log_in(2).await;
 }
 
-/// However many connect and say nothing: who comes after them logs in.
+/// However many connect and send nothing: a later client can log in.
 #[tokio::test(start_paused = true)]
 async fn connections_that_say_nothing_keep_nobody_of_their_address_out() {
     let server = server(Quota { unauthenticated_per_address: 4, ..Quota::default() });
@@ -365,7 +366,7 @@ async fn connections_that_say_nothing_keep_nobody_of_their_address_out() {
 #[tokio::test(start_paused = true)]
 async fn a_login_has_its_time() {
     let times = Quota { login_time: Duration::from_secs(6), login_idle: Duration::from_secs(2), ..Quota::default() };
-    // Who says nothing, and who says a byte now and then, which is as good as nothing.
+    // One sends nothing, the other a byte now and then: neither finishes its login.
     for pause in [Duration::from_secs(60), Duration::from_millis(500)] {
         let server = server(times);
         let began = tokio::time::Instant::now();
@@ -382,7 +383,7 @@ async fn a_login_has_its_time() {
         assert!((2..3).contains(&began.elapsed().as_secs()), "{:?} with a byte every {pause:?}", began.elapsed());
         trickle.abort();
     }
-    // Who goes on without an end.
+    // The login goes on without an end.
     let server = server(times);
     let began = tokio::time::Instant::now();
     let (mut client, serving) = connect(&server);
@@ -398,7 +399,7 @@ async fn a_login_has_its_time() {
     negotiating.abort();
 }
 
-/// What is there stays; what comes meets the new bounds.
+/// Existing sessions stay; new ones meet the new bounds.
 #[tokio::test]
 async fn bounds_change_while_serving() {
     const READ_BYTES: usize = 256 * KIB;
@@ -425,7 +426,7 @@ async fn bounds_change_while_serving() {
     assert_eq!(pool.bytes_out(), 0);
 }
 
-/// All in the same moment, before the session has looked at one of them.
+/// All in the same moment, before the session handles one of them.
 #[tokio::test]
 async fn connections_on_their_way_into_a_session_are_bounded() {
     const COUNT: usize = 12;
@@ -447,7 +448,7 @@ async fn connections_on_their_way_into_a_session_are_bounded() {
         statuses.push(response.status);
     }
     let count = |status| statuses.iter().filter(|&&other| other == status).count();
-    // Of those that the session takes in one is too many for it; the others do not come so far.
+    // The session accepts one of these too many; the others do not get that far.
     let expected = (JOINING_MAX - 1, 1, COUNT - JOINING_MAX);
     let counts = (
         count(LoginStatus::SUCCESS),

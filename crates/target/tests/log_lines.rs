@@ -1,4 +1,4 @@
-//! What peers and disks can make the log say: each of them may do it ten thousand times, and the log stays readable.
+//! Log lines that peers and disks can cause: even ten thousand of each keep the log readable.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use support::*;
 
 const TIMES: u32 = 200;
 
-/// A device whose medium is gone bad as a whole.
+/// A device whose whole medium fails.
 struct BadDevice(MemoryDevice);
 
 impl Device for BadDevice {

@@ -1,4 +1,5 @@
-//! What peers make the process hold, as the operating system counts it: a few bytes sent are a few bytes held.
+//! The memory that peers make the process use, as the operating system counts it: a few bytes sent
+//! use a few bytes.
 #![cfg(target_os = "linux")]
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use support::*;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// One at a time: they share the process that is measured.
+/// The tests run one at a time: they share the process that is measured.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 fn server() -> TargetServer {
@@ -28,7 +29,7 @@ fn server() -> TargetServer {
     TargetServer::new(vec![Target::new(NAME, luns)], TargetServerOptions::default())
 }
 
-/// Bytes of memory the process has for itself, whether it wrote to them or not.
+/// Bytes of private memory of the process, whether written to or not.
 fn private_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).expect("it is there");
@@ -47,7 +48,7 @@ async fn session(server: &TargetServer, isid: u32, keys: &[(&str, &str)]) -> Cli
     client
 }
 
-/// Sends as much as the target takes of it while nothing is read.
+/// Sends as much as the target takes while the client reads nothing.
 async fn flood<H: Header>(client: &mut Client<DuplexStream>, count: usize, header: &H, data: &[u8]) {
     for _ in 0..count {
         let sending = client.send(header, data.to_vec());
@@ -58,7 +59,7 @@ async fn flood<H: Header>(client: &mut Client<DuplexStream>, count: usize, heade
     let_things_happen().await;
 }
 
-/// The echo of a ping is cut at what the initiator receives; what is cut is not kept.
+/// The echo of a ping is cut at the initiator's receive limit; the rest is not kept.
 #[tokio::test]
 async fn echoes_of_pings_hold_what_they_send() {
     let _turn = TURN.lock().await;
@@ -71,7 +72,7 @@ async fn echoes_of_pings_hold_what_they_send() {
     assert!(grown < 40 * MIB, "{} MiB for echoes of 512 bytes", grown / MIB);
 }
 
-/// Pings of one byte: what is queued is more than what is sent.
+/// Pings of one byte: the queued memory is larger than the bytes sent.
 #[tokio::test]
 async fn small_echoes_are_counted_as_large_as_they_are() {
     let _turn = TURN.lock().await;
@@ -108,7 +109,7 @@ async fn open_write(client: &mut Client<DuplexStream>, number: u32, bytes: u32, 
 const UNSOLICITED: [(&str, &str); 3] =
     [("InitialR2T", "No"), ("FirstBurstLength", "262144"), ("MaxBurstLength", "1048576")];
 
-/// Data that may come unasked has its place when it comes.
+/// Unsolicited data gets its buffer when it comes.
 #[tokio::test]
 async fn open_unsolicited_writes_hold_what_came() {
     let _turn = TURN.lock().await;
@@ -153,7 +154,7 @@ async fn pings_behind_a_missing_number_hold_little() {
     assert!(grown < 16 * MIB, "{} MiB are held", grown / MIB);
 }
 
-/// Writes of a session that has lost its connection give their buffers back: their data is asked for again.
+/// Writes of a session without a connection give their buffers back: their data is requested again.
 #[tokio::test]
 async fn sessions_without_a_connection_hold_no_data() {
     let _turn = TURN.lock().await;

@@ -52,7 +52,7 @@ async fn what_is_written_is_read_and_counted() {
     assert_eq!(server.status().await.sessions, []);
 }
 
-/// A stream that tells of every write before it takes it.
+/// A stream that reports every write before it takes it.
 struct Witness<S, W> {
     stream: S,
     before_write: W,
@@ -83,8 +83,8 @@ impl<S: AsyncWrite + Unpin, W: FnMut(&[u8]) + Unpin> AsyncWrite for Witness<S, W
     }
 }
 
-/// libiscsi's Sanitize.Reset failed now and then: the test before it logs a second session out that holds a RESERVE(6),
-/// and the SANITIZE of the first one still met the reservation.
+/// libiscsi's Sanitize.Reset failed now and then: the test before it logs out a second session that
+/// holds a RESERVE(6), and the SANITIZE of the first one still met the reservation.
 #[tokio::test]
 async fn a_reservation_is_gone_before_the_logout_is_answered() {
     let ram = ram_target(&BufferPool::new(READ_BUFFERS_BYTES));
@@ -159,8 +159,8 @@ async fn a_reinstatement_waits_for_io_of_the_session_it_replaces() {
     assert_eq!(pdu.data.bytes(), [7; 512], "and it did, before the new session began");
 }
 
-/// A backend that never answers does not keep its initiator out for ever: each login waits as long as one may take, and
-/// the first that comes or waits when a minute is over is let in.
+/// A backend that never answers does not exclude its initiator for ever: each login waits as long
+/// as one may take, and the first that waits or comes after a minute is admitted.
 #[tokio::test(start_paused = true)]
 async fn an_initiator_that_tries_again_is_let_in_after_a_minute_whatever_the_backend_does() {
     let (_device, server, mut old) = with_a_held_write().await;
@@ -211,7 +211,7 @@ async fn an_abort_waits_for_io_under_way() {
     }
 }
 
-/// RFC 7143 11.14, 4.6.3.3: who has the response may give what it wrote to others.
+/// RFC 7143 11.14, 4.6.3.3: after the response the initiator may pass on what it wrote.
 #[tokio::test]
 async fn a_logout_waits_for_io_under_way() {
     let (device, server, mut client) = with_a_held_write().await;
@@ -250,7 +250,8 @@ async fn a_connection_is_logged_out_when_its_io_has_ended() {
         exp_stat_sn: Serial32(0),
     };
     first.send(&request, Vec::new()).await;
-    // The first connection goes on meanwhile, and hears that commands were ended with the other one.
+    // The first connection goes on, and a unit attention reports that commands ended with the other
+    // one.
     assert_eq!(first.sense_of(&[0; 6], None).await, (6, 0x47, 0x7f));
     first.command(42, &[0; 6], None, 0).await;
     assert!(matches!(first.receive_bhs().await, Bhs::ScsiResponse(_)), "the logout is not answered yet");
@@ -278,7 +279,8 @@ async fn a_session_is_joined_only_if_it_exists_and_has_room() {
     assert_eq!(server.status().await.sessions.len(), 1);
 }
 
-/// RFC 7143 6.3.4: the same CID takes the place of its old connection, even where one connection is all there may be.
+/// RFC 7143 6.3.4: the same CID replaces its old connection, even where only one connection is
+/// allowed.
 #[tokio::test]
 async fn the_same_connection_id_replaces_its_connection_and_keeps_the_session() {
     let server = server();
@@ -300,7 +302,8 @@ async fn the_same_connection_id_replaces_its_connection_and_keeps_the_session() 
     assert_eq!(server.status().await.sessions, []);
 }
 
-/// RFC 7143 4.2.2.1, 4.2.5.1: commands of two connections are one sequence, and each is answered where it came.
+/// RFC 7143 4.2.2.1, 4.2.5.1: commands of two connections are one sequence, and each is answered on
+/// its own connection.
 #[tokio::test]
 async fn two_connections_share_one_command_order() {
     let server = server();
@@ -357,7 +360,7 @@ async fn a_peer_that_takes_nothing_does_not_hold_the_end_up() {
     assert_eq!(ended.unwrap(), iscsi::target::CloseReason::Logout);
 }
 
-/// A backend may be a target that is away, and its session waits for it for minutes.
+/// A backend may be a remote target that is away, and its session waits for it for minutes.
 #[tokio::test(start_paused = true)]
 async fn io_that_does_not_end_does_not_hold_the_end_of_a_server_up() {
     for logs_out in [false, true] {
@@ -402,9 +405,9 @@ async fn portals_of_both_families_serve_until_the_shutdown() {
     assert!(TcpStream::connect(addresses[0]).await.is_err(), "it does not listen any more");
 }
 
-/// An initiator that waits for each answer and acknowledges it: the session looks in between, and reads past the
-/// runtime. Some rounds begin with a rest longer than any look, after which the session must be found asleep and be
-/// woken.
+/// An initiator that waits for each answer and acknowledges it: the session polls its socket in
+/// between, without the runtime. Some rounds begin with a rest longer than the busy polling, after
+/// which the session must be asleep and be woken.
 #[tokio::test]
 async fn a_session_that_looks_at_its_socket_loses_nothing() {
     let busy_poll = Duration::from_micros(50);
@@ -514,7 +517,8 @@ fn a_portal_that_is_taken_is_named_in_the_error() {
     assert!(error.to_string().contains(&portal.to_string()), "{error}");
 }
 
-/// A target of two LUNs with rules: the first names a host of its own that sees LUN 1 as 0 and may only read it.
+/// A target of two LUNs with rules: the first is for a host that sees LUN 1 as 0 and may only read
+/// it.
 fn masked(names: &[&str], of: u64, is_read_only: bool) -> (Vec<AccessRule>, Vec<LunMask>) {
     let initiators = names.iter().map(|name| NamePattern::new(*name)).collect();
     let rules = vec![AccessRule { initiators, accounts: Vec::new() }];
@@ -580,7 +584,7 @@ async fn masks_change_under_sessions_that_are_told() {
     client.settle().await;
     let write = || Some(vec![1; 512]);
     assert_eq!(client.sense_of(&cdb10(0x2a, 0, 1), write()).await, (0, 0, 0));
-    // Nothing changes, nothing is told.
+    // Without a change there is no unit attention.
     assert_eq!(server.set_targets(vec![target.clone()]), 0);
     assert_eq!(client.sense_of(&[0; 6], None).await, (0, 0, 0));
     // LUN 1 goes, and LUN 0 may only be read.

@@ -1,5 +1,5 @@
-//! A shared unit by its bytes: hosts that are no more than framing and a script register, are called back and answer,
-//! beside stock initiators. The clock of the unit is turned by hand.
+//! A shared unit on the wire: hosts made of framing and a script register, are called back and
+//! answer, beside stock initiators. The test turns the clock of the unit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn shared(quota: Quota) -> (TargetServer, VirtualClock) {
     (TargetServer::new(vec![Target::new(NAME, luns)], options), clock)
 }
 
-/// What a target sends: the end of a command, or a message.
+/// What the target sent: the end of a command, or a message.
 #[derive(Debug, PartialEq)]
 enum Sent {
     /// Tag, key, ASC, ASCQ; zeroes for GOOD.
@@ -59,7 +59,7 @@ impl Host {
         Self::log_in(server, isid, &[("TargetName", NAME)]).await
     }
 
-    /// A host that agreed on the key.
+    /// A host that negotiated the key.
     async fn of_key(server: &TargetServer, isid: u32) -> Self {
         Self::log_in(server, isid, &[("TargetName", NAME), (SHARING, "7,1")]).await
     }
@@ -71,7 +71,7 @@ impl Host {
         Self { wire, client: 0, taken: 0, tag: 100 }
     }
 
-    /// One that is a client.
+    /// A host that is a client.
     async fn registered(server: &TargetServer, isid: u32) -> Self {
         let mut host = Self::of_key(server, isid).await;
         host.register().await;
@@ -101,7 +101,7 @@ impl Host {
 
     async fn next(&mut self) -> Sent {
         let mut pdu = self.wire.receive().await.expect("the target goes on");
-        // On a busy machine this test is slower than the target's patience with who says nothing.
+        // On a busy machine this test is slower than the target's keepalive for a silent initiator.
         while matches!(pdu.header.bhs, Ok(Bhs::NopIn(_))) {
             pdu = self.wire.receive().await.expect("the target goes on");
         }
@@ -144,7 +144,7 @@ impl Host {
         }
     }
 
-    /// Nothing has come.
+    /// Checks that no message has come.
     async fn hears_nothing(&mut self) {
         let_things_happen().await;
         let next = tokio::time::timeout(Duration::ZERO, self.next()).await;
@@ -189,7 +189,7 @@ impl Host {
         self.send(&cdb, Some(list), expected).await
     }
 
-    /// As an immediate command, which passes the window.
+    /// As an immediate command, which bypasses the window.
     async fn order_at_once(&mut self, parameters: &Parameters) -> u32 {
         self.tag += 1;
         let list = parameters.emit();
@@ -249,7 +249,8 @@ async fn a_session_without_the_key_has_no_commands_of_sharing() {
     assert_eq!(stock.next().await, Sent::End(tag, (0x5, 0x20, 0)));
 }
 
-/// The paper's rule: what is asked for is asked for when nobody has a copy any more, and holds no buffer until then.
+/// The paper's rule: the R2T is sent when no other host has a copy any more, and no buffer is held
+/// until then.
 #[tokio::test]
 async fn data_is_asked_for_when_the_copies_are_dropped() {
     let (server, _) = shared(Quota::default());
@@ -261,7 +262,7 @@ async fn data_is_asked_for_when_the_copies_are_dropped() {
     let announce = async |stock: &mut Host| {
         stock.tag += 1;
         let write = cdb10(0x2a, 0, 1);
-        // Announced, and nothing sent with it.
+        // Announced, without immediate data.
         stock.wire.command(stock.tag, &write, Some(Vec::new()), 512).await;
         stock.tag
     };
@@ -308,7 +309,7 @@ async fn data_is_asked_for_when_the_copies_are_dropped() {
     };
     stock.wire.send(&abort, Vec::new()).await;
     assert!(matches!(stock.wire.receive_bhs().await, Bhs::TaskManagementResponse(_)));
-    // It has left the gate; the next one waits for the copies that are asked for already, and asks no second time.
+    // It has left the gate; the next one waits for the same callbacks, and sends no others.
     host.hears_nothing().await;
     let answer = host.acknowledge(callback).await;
     host.good(answer).await;
@@ -332,7 +333,8 @@ async fn a_client_answers_while_its_own_read_waits() {
     stock.good(write).await;
 }
 
-/// Race 2: a client's writes wait for another one and fill its window, and a third initiator waits for its answer.
+/// Race 2: a client's writes wait for another client and fill its window, and a third initiator
+/// waits for its answer.
 #[tokio::test]
 async fn an_answer_passes_a_window_full_of_writes_that_wait() {
     let (server, _) = shared(Quota::default());
@@ -362,7 +364,7 @@ async fn an_answer_passes_a_window_full_of_writes_that_wait() {
     }
 }
 
-/// The reads of a client may take all the room that its session has for data, and wait for its own answer.
+/// A client's reads may use all data-in room of its session, and wait for the client's own answer.
 #[tokio::test]
 async fn an_answer_passes_reads_that_wait_with_all_the_room_there_is() {
     let quota = Quota { session_data_in_bytes: 64 << 10, ..Quota::default() };
@@ -379,7 +381,7 @@ async fn an_answer_passes_reads_that_wait_with_all_the_room_there_is() {
     let answer = host.acknowledge(callback).await;
     host.good(answer).await;
     stock.good(write).await;
-    // In any order: which of them finds room first is as their turns come.
+    // In any order: their turns decide which finds room first.
     let mut waiting: BTreeSet<_> = (first..first + 4).collect();
     while !waiting.is_empty() {
         let sent = host.next().await;
@@ -388,7 +390,7 @@ async fn an_answer_passes_reads_that_wait_with_all_the_room_there_is() {
     }
 }
 
-/// Time passes, and the target is run all the while.
+/// Advances the clock in small steps, while the target runs.
 async fn pass(clock: &VirtualClock, time: Duration) {
     let end = clock.now() + time;
     while clock.now() < end {
@@ -399,7 +401,7 @@ async fn pass(clock: &VirtualClock, time: Duration) {
     }
 }
 
-/// Race 7, on the wire: writes that a frozen host has in its socket.
+/// Race 7, on the wire: writes in the socket of a frozen host.
 #[tokio::test]
 async fn a_silent_client_is_fenced_and_none_of_its_writes_lands() {
     let (server, clock) = shared(Quota::default());
@@ -435,7 +437,7 @@ async fn messages_that_were_lost_with_a_session_come_again() {
     let key = again.key_of([HOST.len() as u8; 16]);
     let tag = again.order(&Parameters::Register { key, registers_reads: true, before: None }).await;
     let mut callback = None;
-    // It never said that it took the first.
+    // It has never acknowledged the first.
     for _ in 0..4 {
         match again.next().await {
             Sent::End(of, sense) => assert_eq!((of, sense), (tag, (0, 0, 0))),

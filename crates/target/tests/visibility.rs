@@ -1,5 +1,5 @@
-//! What an initiator can find and reach: portal groups, discovery, LUN masks, and the commands that could lead around
-//! them.
+//! What an initiator can find and reach: portal groups, discovery, LUN masks, and commands that
+//! could bypass them.
 
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ async fn a_connection_through_another_portal_group_cannot_be_included() {
     (stranger.cid, stranger.initiator_name) = (3, "iqn.2026-01.io.example:stranger");
     let status = stranger.try_log_in(1, tsih, &keys).await.status;
     assert_eq!(status, LoginStatus::SESSION_DOES_NOT_EXIST, "to others it is not there");
-    // Without the TSIH it is another session of its own, and the first goes on: the same ISID in another group is
-    // another nexus.
+    // Without the TSIH it is a session of its own, and the first goes on: the same ISID in another
+    // group is another nexus.
     let mut fourth = listening.connect(2).await;
     assert_ne!(fourth.log_in(1).await.tsih, tsih);
     first.settle().await;
@@ -57,7 +57,7 @@ async fn a_connection_through_another_portal_group_cannot_be_included() {
     listening.stop().await;
 }
 
-/// Everything a discovery session hears, in lines.
+/// All that a discovery session receives, in lines.
 async fn discovered<S: AsyncRead + AsyncWrite + Unpin>(client: &mut Client<S>, asked: &str) -> Vec<String> {
     let request = TextRequest {
         is_immediate: true,
@@ -76,8 +76,9 @@ async fn discovered<S: AsyncRead + AsyncWrite + Unpin>(client: &mut Client<S>, a
     text.split_terminator('\0').map(str::to_owned).collect()
 }
 
-/// RFC 7143 appendix C: each target with all portals of its groups and their tags, whichever portal was asked; a
-/// wildcard stands for the address that the initiator reached, where that has its family.
+/// RFC 7143 appendix C: each target with all portals of its groups and their tags, whichever portal
+/// is asked; a wildcard is replaced by the address that the initiator reached, where that has its
+/// family.
 #[tokio::test]
 async fn discovery_tells_the_portals_of_each_targets_groups() {
     let portals =
@@ -130,7 +131,7 @@ async fn who_may_discover_changes_while_serving() {
     normal.settle().await;
 }
 
-/// The NAA name of a logical unit (VPD 83h), as its owner can see it.
+/// The NAA name of a logical unit (VPD 83h), read by its owner.
 fn naa(luns: &LunMap, lun: u64) -> u64 {
     let owner = NexusId::new("the owner,i,0x1,target,t,0x1");
     luns.add_nexus(&owner);
@@ -185,7 +186,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
 const UNREACHABLE: (u8, u8, u8) = (0x0a, 0x08, 0x04);
 const PROTECTED: (u8, u8, u8) = (7, 0x27, 0);
 
-/// What the mask hides is not there for any command, and what may only be read is not written from behind, either.
+/// A masked unit does not exist for any command, and a read-only one is not written by a copy,
+/// either.
 #[tokio::test]
 async fn a_mask_holds_for_copies_and_reports() {
     let mut target = three_units();
@@ -219,7 +221,8 @@ async fn a_mask_holds_for_copies_and_reports() {
     assert_eq!(owner.copy([names[0], names[2]]).await, (0, 0, 0), "to others it is there");
 }
 
-/// The targets are made anew at every reload, of units that go on: what copies reach is what the session sees then.
+/// The targets are made again at every reload, with units that go on: copies reach what the session
+/// sees then.
 #[tokio::test]
 async fn copies_reach_what_a_reload_left_and_brought() {
     let first = three_units();

@@ -1,5 +1,6 @@
-//! The disk of the cache: a medium in RAM with a volatile write cache, which QEMU reaches over NBD. It outlives the
-//! guest, and forgets at a power loss what no flush made durable: each write whole, in part or not at all.
+//! The disk of the cache: a medium in RAM with a volatile write cache, which QEMU reaches over NBD.
+//! It outlives the guest. At a power loss each write that no flush made durable is kept whole, in
+//! part or not at all.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use tokio::sync::oneshot;
 
 use crate::Result;
 
-/// Its size: room for 64 MiB of data and what each cache wants besides.
+/// Size of the disk: 64 MiB of data, and room for the metadata of each cache.
 pub const DISK_BYTES: u64 = 128 << 20;
 
-/// The disk, and the server that shows it.
+/// The disk, and its NBD server.
 pub struct Disk {
     medium: CrashLayer,
     socket: PathBuf,
@@ -23,7 +24,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A new one of zeroes, at this socket.
+    /// A new disk of zeroes, at this socket.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -31,19 +32,19 @@ impl Disk {
         Self::serve(CrashLayer::new(DISK_BYTES, seed), socket, seed)
     }
 
-    /// The disk as the next guest finds it. The one before has ended.
+    /// The disk for the next guest, after the last one has ended.
     ///
     /// # Errors
     /// When the socket cannot be made.
     pub fn after(self, is_power_lost: bool) -> Result<Self> {
         let loss = if is_power_lost { Loss::Seeded(self.seed) } else { Loss::InFlightOnly };
         let medium = self.medium.after_power_loss_as(loss, &Power::new());
-        // Another socket: the server of the one before may not have taken its own away yet.
+        // Another socket: the server of the last disk may not have removed its own yet.
         let seed = self.seed + 1;
         Self::serve(medium, &self.socket.with_extension(seed.to_string()), seed)
     }
 
-    /// What QEMU takes for a drive's file.
+    /// The name of the disk as QEMU's drive.
     pub fn drive(&self) -> String {
         format!("nbd:unix:{}", self.socket.display())
     }

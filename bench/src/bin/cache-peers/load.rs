@@ -1,10 +1,11 @@
-//! The load, and the record of what was written, acknowledged and flushed: what must be there after the guest ended.
+//! The load, and the record of its writes (sent, acknowledged, flushed), which is checked after a
+//! guest ended.
 //!
 //! | a unit of 512 bytes holds | it is |
 //! |---|---|
 //! | an older write than the last one that a completed flush covers | lost although flushed: never allowed |
-//! | an older one than the last acknowledged | lost although acknowledged: a disk with a volatile cache may do that |
-//! | anything that was never written there | damaged |
+//! | an older one than the last acknowledged | lost although acknowledged: allowed for a disk with a volatile cache |
+//! | content that was never written to that place | damaged |
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,10 +30,10 @@ const DEPTH: usize = 8;
 /// Requests from one flush to the next.
 const FLUSH_EVERY: u64 = 64;
 
-/// Bytes of a read while everything is checked.
+/// Bytes of a read of the check.
 const VERIFY_BYTES: u64 = 256 << 10;
 
-/// What was asked for, and how long it took.
+/// The bytes requested, and the time they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Bytes of reads.
@@ -43,7 +44,7 @@ pub struct Counts {
     pub seconds: f64,
 }
 
-/// What was found of the units ever written.
+/// The result of the check of all units ever written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Survival {
     /// Units that were ever written.
@@ -54,7 +55,7 @@ pub struct Survival {
     pub lost_flushed: u64,
     /// Lost although acknowledged, and not flushed.
     pub lost_acknowledged: u64,
-    /// With content that nobody wrote there.
+    /// Units with content that was never written to that place.
     pub damaged: u64,
 }
 
@@ -79,7 +80,7 @@ struct Known {
     flushed: u64,
 }
 
-/// A load on one device, which may go and come again.
+/// A load on one device, through one session after another.
 pub struct Load {
     seed: u64,
     runs: usize,
@@ -94,12 +95,12 @@ enum Step {
         access: Access,
         version: u64,
     },
-    /// With what was acknowledged before it.
+    /// A flush, with the writes acknowledged before it.
     Flush(Vec<(Access, u64)>),
 }
 
 impl Load {
-    /// One that has written nothing.
+    /// A load that has written nothing yet.
     pub fn new(seed: u64) -> Self {
         let units = usize::try_from(FOOTPRINT_BYTES).expect("it fits in memory") / UNIT_BYTES;
         Self { seed, runs: 0, version: 0, units: vec![Known::default(); units], lun: None }
@@ -108,7 +109,7 @@ impl Load {
     /// Logs in to a guest.
     ///
     /// # Errors
-    /// What the target says.
+    /// Errors of the login.
     pub async fn connect(&mut self, address: SocketAddr) -> Result<()> {
         let options = InitiatorOptions::for_url(&format!("iscsi://{address}/{GUEST_IQN}/0").parse()?);
         let (lun, driver) = initiator::connect(options, Arc::new(TcpConnector)).await?;
@@ -120,15 +121,16 @@ impl Load {
     /// Logs out.
     pub async fn disconnect(&mut self) {
         if let Some(lun) = self.lun.take() {
-            // What is not flushed is what the loss of power is to take.
+            // The logout does not flush: data that is not flushed is at risk in a power loss.
             let _ = lun.close().await;
         }
     }
 
-    /// Requests of which this share writes, with a flush after every 64, and one at the end.
+    /// Runs `count` requests, `write_share` of them writes, with a flush after every 64, and one at
+    /// the end.
     ///
     /// # Errors
-    /// What the device says, and reads of something else than was written.
+    /// Errors of the device, and reads of data other than the last acknowledged.
     pub async fn run(&mut self, count: u64, write_share: f64) -> Result<Counts> {
         let counts = self.go(count, write_share, false).await?;
         self.device()?.flush().await?;
@@ -136,16 +138,16 @@ impl Load {
         Ok(counts)
     }
 
-    /// Reads only, of the same places.
+    /// Runs `count` reads in the same places.
     ///
     /// # Errors
-    /// As [`Load::run`]; what they bring is not looked at.
+    /// As [`Load::run`], but the data read is not checked.
     pub async fn read(&mut self, count: u64) -> Result<Counts> {
         self.go(count, 0.0, true).await
     }
 
-    /// Requests, half of them writes; the last are in flight when this returns, and nobody waits for them any more.
-    ///
+    /// Runs `count` requests, half of them writes. The last are in flight when this returns, and
+    /// are never waited for.
     /// # Errors
     /// As [`Load::run`].
     pub async fn run_and_leave(&mut self, count: u64) -> Result<()> {
@@ -155,7 +157,7 @@ impl Load {
         for number in 0..count {
             self.issue(&mut flight, &mut accesses, number).await?;
         }
-        // A session of its own comes after it; this one finds nobody any more.
+        // The target of this session ends with the guest; the next guest gets a session of its own.
         self.lun = None;
         Ok(())
     }
@@ -176,7 +178,7 @@ impl Load {
         Ok(flight.counts)
     }
 
-    /// Puts the next request in flight, as soon as there is room and nothing in flight is in its way.
+    /// Sends the next request, once there is room and no request in flight overlaps it.
     async fn issue(&mut self, flight: &mut Flight, accesses: &mut Generator, number: u64) -> Result<()> {
         if number % FLUSH_EVERY == FLUSH_EVERY - 1 && !flight.is_blind {
             flight.flush();
@@ -205,7 +207,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for one request, and books it.
+    /// Waits for one request, and records its result.
     async fn settle(&mut self, flight: &mut Flight) -> Result<()> {
         let Some((id, response)) = flight.completions.next().await else { return Ok(()) };
         let place = flight.steps.iter().position(|(other, _)| *other == id).ok_or("it was in flight")?;
@@ -240,10 +242,10 @@ impl Load {
         Ok(())
     }
 
-    /// Reads everything and compares it with the record; from now on what was found is what must be there.
+    /// Reads all units and compares them with the record. The units found become the record.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub async fn verify(&mut self) -> Result<Survival> {
         let device = self.device()?;
         let mut survival = Survival::default();
@@ -268,8 +270,8 @@ impl Load {
         Ok(self.lun.clone().ok_or("nobody is logged in")?)
     }
 
-    /// Places as the paper's kinds of load have them: few are used often. Slots of 32 KiB, because neighbours are
-    /// mostly used together; three of four requests are for 4 KiB of one.
+    /// The accesses of the paper's kinds of load: few places are used often. Slots of 32 KiB,
+    /// because neighbours are mostly used together; three of four requests are for 4 KiB of one.
     fn accesses(&mut self, write_share: f64) -> Result<Generator> {
         let mut generator = Generator::new(Profile {
             // The permutation of places follows from the seed, so it must be the same in all runs.
@@ -291,7 +293,7 @@ impl Load {
     }
 }
 
-/// Which write a unit holds: none for zeroes; `None` for what belongs elsewhere.
+/// The number of the write that a unit holds: zero for zeroes; `None` for content of another place.
 fn version_of(seed: u64, unit: u64, bytes: &[u8]) -> Option<u64> {
     match content::identify(bytes) {
         Unit::Zero => Some(0),
@@ -316,7 +318,7 @@ fn check(known: &mut Known, found: Option<u64>, survival: &mut Survival) {
 
 type Answer = std::pin::Pin<Box<dyn Future<Output = (u64, Response)> + Send>>;
 
-/// What is in flight.
+/// The requests in flight.
 struct Flight {
     device: SharedDevice,
     completions: FuturesUnordered<Answer>,

@@ -8,13 +8,13 @@
 //!   forebay target serve, LUN in RAM ◄── iSCSI ── the kernel's initiator, or forebay's ─┘    │
 //!   the cache's disk (disk.rs) ◄── NBD, by QEMU ── /dev/vda ◄─────────────────────────────────┘
 //! ```
-//! The load and the record of what was acknowledged live outside of the guest, so they outlive it. The cache's disk has
-//! a volatile write cache: a reset leaves what reached the disk, a power loss takes what no flush made durable, as a
-//! seed draws.
+//! The load and the record of acknowledged writes are outside of the guest, so they outlive it. The
+//! cache's disk has a volatile write cache: a reset keeps all that reached the disk, a power loss
+//! loses what no flush made durable, by a seeded draw.
 //!
-//! The same seed gives every cache the same requests. Everything is printed as it comes, the table last. It is slow and
-//! steady: an emulator's seconds are no seconds of a machine, so only what is counted is compared, and times with one
-//! another.
+//! The same seed gives every cache the same requests. Raw results are printed as they come, the
+//! table last. An emulator is slow, but slow for all alike: its seconds are not those of a machine,
+//! so only counts are compared, and times with one another.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,8 @@ use crate::peer::{LUN_BYTES, PEERS, PORT, Peer};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Of the table: units have 512 bytes; what stands behind slashes is of one end of a guest after the other.
+/// Head of the table. Units have 512 bytes; values separated by slashes are those after each end of
+/// a guest.
 const TABLE_HEAD: &str = "\
 | cache | hit ratio | MiB read from the LUN | MiB written to it | MiB on the wire | hit ratio after each end | lost units, flushed | lost units, \
 acknowledged only | seconds to the first read |
@@ -92,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One cache from its making through all its ends.
+/// Measures one cache, from its making through all its ends.
 async fn measure(arguments: &Arguments, peer: &Peer) -> Result<String> {
     let world = World::new();
     let target = world.target(["--lun", &format!("0=ram:{LUN_BYTES}")]);
@@ -134,12 +135,12 @@ fn say(peer: &Peer, what: &str, value: &Value) {
     println!("{}: {what}: {value}", peer.name);
 }
 
-/// A guest whose cache is there and served.
+/// A guest whose cache is made and served.
 struct Running {
     guest: RunningGuest,
     /// Seconds of the guest from its first step towards the cache to the first block read through it.
     ready_s: f64,
-    /// Seconds of this machine from switching it on to that.
+    /// Seconds of this machine from switching the guest on to that read.
     from_boot_s: f64,
 }
 
@@ -163,7 +164,7 @@ impl Running {
         Ok(Self { guest, ready_s: first - begun, from_boot_s })
     }
 
-    /// What one of the script's functions prints.
+    /// Runs a function of the guest's script. Returns its output.
     fn ask(&mut self, command: &str) -> String {
         self.guest.answer(command);
         self.guest.wait_for("answer: ").split_off("answer: ".len())
@@ -174,7 +175,7 @@ fn uptime(line: &str) -> Result<f64> {
     Ok(line.split_whitespace().nth(1).ok_or("no uptime")?.parse()?)
 }
 
-/// What went to and from the LUN's target.
+/// The traffic of the LUN's target.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     read_bytes: u64,
@@ -206,14 +207,15 @@ impl Traffic {
     }
 }
 
-/// What was asked of the cache, and what that asked of the LUN meanwhile.
+/// The requests to the cache, and the LUN traffic that they caused.
 struct Share {
     counts: Counts,
     traffic: Traffic,
 }
 
 impl Share {
-    /// Share of the bytes read that the LUN was not asked for; below zero where it was asked for more.
+    /// Share of the bytes read that were not read from the LUN; negative where more was read from
+    /// it.
     fn hit_ratio(&self) -> f64 {
         1.0 - self.traffic.read_bytes as f64 / self.counts.read_bytes.max(1) as f64
     }
@@ -232,7 +234,7 @@ impl Share {
     }
 }
 
-/// A guest that came again after its end.
+/// The results of a guest that was booted again after its end.
 struct Again {
     end: End,
     ready_s: f64,

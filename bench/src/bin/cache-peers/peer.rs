@@ -1,7 +1,7 @@
-//! The caches: what each needs in a guest, and the shell that makes it, or takes it up again.
+//! The caches: what each needs in a guest, and the shell that makes it, or opens it again.
 //!
-//! Each gets 64 MiB for data, and room for its metadata besides, of the same disk, and all else as it comes, but for
-//! this:
+//! Each gets 64 MiB for data, and room for its metadata, of the same disk. All else is by default,
+//! except for this:
 //! - bcache sends requests past a cache device it thinks congested, and an emulator's disk always is:
 //!   `congested_*_threshold_us` are zero. It takes metadata and a reserve out of its 64 MiB; its buckets are of 64 KiB,
 //!   since it wants a thousand of them.
@@ -10,10 +10,10 @@
 use tests::IQN;
 use tests::guest::HOST;
 
-/// What requests go to.
+/// Bytes of the LUN that the requests access.
 pub const FOOTPRINT_BYTES: u64 = 256 << 20;
 
-/// The LUN: that, and room for bcache's superblock.
+/// Size of the LUN: the footprint, and room for bcache's superblock.
 pub const LUN_BYTES: u64 = FOOTPRINT_BYTES + (1 << 20);
 
 /// Where the guest serves its cached device.
@@ -30,13 +30,13 @@ pub struct Peer {
     pub programs: &'static [&'static str],
     /// Its kernel modules.
     pub modules: &'static [&'static str],
-    /// The device it makes.
+    /// The device that the cache makes.
     device: &'static str,
-    /// Shell that makes it for the first time.
+    /// Shell that makes the cache for the first time.
     make: &'static str,
-    /// Shell that takes it up again.
+    /// Shell that opens the cache again.
     take_up: &'static str,
-    /// A command that prints what the LUN lacks.
+    /// A command that prints how much of the cache is dirty.
     pub dirty: &'static str,
 }
 
@@ -127,7 +127,7 @@ attach() {
 }
 "#;
 
-/// After the cache is there: the first read, the target in front, and commands until the guest ends.
+/// Once the cache is made: the first read, the target in front, and commands until the guest ends.
 const SERVE: &str = r#"
 dd if=$DEVICE of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null
 now first

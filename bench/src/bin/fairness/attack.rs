@@ -1,4 +1,4 @@
-//! What an unfair client sends: as many commands as it can, of the kind that costs most.
+//! An unfair client: it sends as many commands as it can, of the kind that costs the target most.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 use crate::flood::{self, Flood};
 use crate::{BLOCK_BYTES, Result};
 
-/// Locks of one request: as many as a target takes.
+/// Locks of one request: as many as a target accepts.
 const LOCKS: u64 = 64;
-/// Block groups that the requests of all are about.
+/// Block groups that the requests of all clients name.
 const GROUPS: u64 = 256;
 
 /// A kind of attack.
@@ -61,7 +61,7 @@ pub enum Attack {
 }
 
 impl Attack {
-    /// Commands under way of each client.
+    /// Commands in flight of each client.
     fn depth(self) -> u64 {
         match self {
             Self::LongRead | Self::LongWrite | Self::LongVerify | Self::Copy => 8,
@@ -82,8 +82,8 @@ impl Attack {
         matches!(self, Self::Locks | Self::Circles)
     }
 
-    /// One command, for those that are all alike: it, its data, and how much it brings. `own_name` is that of the
-    /// logical unit.
+    /// The command of an attack whose commands are all alike, its data, and the count of bytes it
+    /// reads. `own_name` is the name of the logical unit.
     fn command(self, own_name: u64) -> (Cdb, Vec<u8>, usize) {
         let blocks = |bytes: usize| Blocks::sixteen(0, (bytes / BLOCK_BYTES) as u32);
         let transfer = |bytes| Transfer { blocks: blocks(bytes), is_dpo: false, is_fua: false };
@@ -124,15 +124,15 @@ impl Attack {
         }
     }
 
-    /// What is cheap to send.
+    /// The attack as a flood, for commands that are cheap to send.
     fn flood(self) -> Flood {
         let (cdb, data_out, data_in_bytes) = self.command(0);
         let (is_solicited, sessions) = (self == Self::SolicitedWrite, self.sessions());
         Flood { cdb, data_in_bytes, data_out_bytes: data_out.len(), is_solicited, depth: self.depth(), sessions }
     }
 
-    /// Attacks until the process is ended. A client that asks for locks and takes none of the messages about them is
-    /// fenced soon: it comes back as another one.
+    /// Attacks until the process is killed. A client that requests locks and takes none of the
+    /// messages about them is fenced soon: it registers again, as another client.
     pub async fn run(self, url: &str, number: usize) -> Result<()> {
         let name = format!("iqn.2026-11.io.forebay:unfair{number}");
         let options = self.options(url, &name)?;
@@ -189,7 +189,7 @@ impl Attack {
     }
 }
 
-/// What a logical unit is called in lists of copies.
+/// The name of the logical unit in lists of copies.
 async fn own_name(lun: &RemoteLun) -> Result<u64> {
     let inquiry = Cdb::Inquiry { is_vpd: true, page: page::DEVICE_IDENTIFICATION, allocation_length: 255 };
     let names = lun.execute(&inquiry.emit(), &[], 255).await?;
@@ -209,7 +209,7 @@ fn copy_list(name: u64) -> Vec<u8> {
     emit_list(None, &[(name, BLOCK_BYTES as u32)], &[segment; 64])
 }
 
-/// Asks for block groups, which others have, and gives the request up.
+/// Requests block groups that other clients hold, and cancels the request.
 async fn ask_and_cancel(lun: &RemoteLun, requests: &AtomicU64) -> Result<()> {
     let request = requests.fetch_add(1, Ordering::Relaxed);
     let groups = (0..LOCKS - 1).map(|index| (request + index * 3) % GROUPS);
@@ -229,14 +229,14 @@ async fn transact(lun: &RemoteLun, requests: &AtomicU64, task: u64) -> Result<()
     order(lun, &Parameters::End { transaction }).await
 }
 
-/// The block groups of the unit, it first.
+/// Exclusive locks of block groups, behind the intention lock of the unit.
 fn exclusive(groups: impl IntoIterator<Item = u64>) -> Vec<Lock> {
     let root = Lock { resource: Resource::File(0), mode: Some(Mode::IntentionExclusive), grant: 0 };
     let leaf = |group| Lock { resource: Resource::Group(0, group), mode: Some(Mode::Exclusive), grant: 0 };
     [root].into_iter().chain(groups.into_iter().map(leaf)).collect()
 }
 
-/// Sends it, whatever it is answered.
+/// Sends `parameters`; a refusal is no error.
 async fn order(lun: &RemoteLun, parameters: &Parameters) -> Result<()> {
     let client = lun.status().sharing.and_then(|sharing| sharing.client).unwrap_or_default();
     let list = parameters.emit();

@@ -1,5 +1,5 @@
-//! Floods of what costs whoever sends it little: PDUs made once, whose answers are only counted. Who sends them has
-//! time to keep a target busy that shares a machine with him.
+//! Floods of commands that cost the sender little: PDUs made once, whose answers are only counted.
+//! The sender then has time to keep a target busy that shares a machine with it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::Result;
 
 /// Bytes of a ping, and of a Data-Out PDU: as many as the target takes.
 const SEGMENT_BYTES: usize = 256 << 10;
-/// Keys of a text, and bytes of each: as many as a target looks at.
+/// Keys of a text, and bytes of each: as many as a target parses.
 const TEXT_KEYS: usize = 64;
 const TEXT_KEY_BYTES: usize = 250;
 
@@ -37,7 +37,7 @@ pub fn texts(options: &InitiatorOptions) -> Result<()> {
     answered_by_nothing(options, |session| session.texts(text.as_bytes(), 1))
 }
 
-/// A session with long segments, whose writes have their data with them or are asked for it.
+/// Logs in with long segments. Data of writes is immediate or solicited.
 fn log_in(options: &InitiatorOptions, number: u32, is_solicited: bool) -> BareSession {
     let InitiatorOptions { portal, target, initiator_name, .. } = options;
     let portal = format!("{}:{}", portal.host, portal.port);
@@ -52,7 +52,7 @@ fn log_in(options: &InitiatorOptions, number: u32, is_solicited: bool) -> BareSe
     BareSession::log_in(&portal, target, initiator_name, number, &keys)
 }
 
-/// Sends, and reads what comes without looking at it.
+/// Sends without end, and discards the answers.
 fn answered_by_nothing(
     options: &InitiatorOptions,
     mut send: impl FnMut(&mut BareSession) -> std::io::Result<()>,
@@ -72,12 +72,12 @@ fn answered_by_nothing(
 #[derive(Clone)]
 pub struct Flood {
     pub cdb: Cdb,
-    /// Bytes that it brings, or that it writes.
+    /// Bytes that the command reads.
     pub data_in_bytes: usize,
     pub data_out_bytes: usize,
-    /// The data is asked for.
+    /// Whether the data is sent on R2T only.
     pub is_solicited: bool,
-    /// Commands under way of a session.
+    /// Commands in flight of a session.
     pub depth: u64,
     pub sessions: u64,
 }
@@ -138,10 +138,10 @@ fn u32_at(header: &[u8; HEADER_BYTES], at: usize) -> u32 {
     u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
 }
 
-/// A session that sends PDUs as they are.
+/// A session that sends prepared PDUs.
 struct Session {
     stream: TcpStream,
-    /// What is sent with the next write.
+    /// Bytes of the next write to the socket.
     waiting: Vec<u8>,
     cmd_sn: u32,
     tag: u32,

@@ -1,11 +1,13 @@
-//! `make bench-fairness`: what a client that asks for little keeps beside others that ask for all they can get.
+//! `make bench-fairness`: how much of its speed a modest client keeps beside others that send all
+//! they can.
 //!
-//! The good client reads 4 KiB at a time, one read under way, as fast as it can. In each round it is alone, then beside
-//! two processes that only spin, which is what the loss of processor time alone costs on this machine, then beside two
-//! unfair clients, each a process of its own. The target has a processor to itself, and the clients another: what is
-//! measured is how the target shares its work out, and not how the system does. The unfair clients are nice by default:
-//! on machines of their own they would take no processor from the good one. Medians of the rounds are printed, with the
-//! least and the largest share, and how long the target takes to end at SIGTERM while the attack goes on.
+//! The good client reads 4 KiB at a time, one read in flight, as fast as it can. In each round it
+//! is alone, then beside two processes that only spin, which shows the cost of lost processor time
+//! alone, then beside two unfair clients, each a process of its own. The target has a processor to
+//! itself, and the clients another: this measures how the target shares its work out, not how the
+//! system does. The unfair clients are nice by default: on machines of their own they would take no
+//! processor from the good one. Medians of the rounds are printed, with the least and the largest
+//! share, and the time from SIGTERM to the end of the attacked target.
 
 #![forbid(unsafe_code)]
 
@@ -36,10 +38,10 @@ const IQN: &str = "iqn.2026-11.io.forebay:bench";
 const BLOCK_BYTES: usize = 512;
 const READ_BYTES: u64 = 4096;
 const LUN_BYTES: u64 = 512 << 20;
-/// What the good client reads: these bytes from where it begins.
+/// Bytes of the range that the good client reads.
 const READ_RANGE_BYTES: u64 = 32 << 20;
 const ATTACKERS: usize = 2;
-/// Time an attack has to get going.
+/// Time for an attack to get going.
 const RAMP: Duration = Duration::from_millis(400);
 
 /// Measures how fair the target is.
@@ -112,7 +114,7 @@ fn stay_on(cpus: &str) -> Result<()> {
     if moved.success() { Ok(()) } else { Err("taskset failed".into()) }
 }
 
-/// What the good client had in one phase.
+/// The result of the good client in one phase.
 struct Phase {
     /// Reads a second.
     rate: f64,
@@ -208,7 +210,7 @@ fn start(arguments: &Arguments, stage: &Path, own: &[&str]) -> Result<Process> {
     Ok(Process::start(&mut command).map_err(|ended| ended.stderr)?)
 }
 
-/// How long it takes to end when it is asked to.
+/// The time from SIGTERM to the end of the target.
 fn end(target: Process) -> Result<Duration> {
     let began = Instant::now();
     let id = Pid::from_raw(target.id() as i32).ok_or("a process has a number")?;
@@ -217,7 +219,7 @@ fn end(target: Process) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// A process of an attack, which ends with it.
+/// A process of an attack; killed when dropped.
 struct Attacker(Child);
 
 impl Attacker {

@@ -28,7 +28,7 @@ pub async fn run(arguments: Attach) -> Result<()> {
         announce(&awaited.addresses(), awaited.metrics_address());
         match awaited.attach(&paths, signal.as_mut()).await? {
             Some(attachment) => attachment,
-            // It was ready, and is ended in order.
+            // The signal came after `ready:` was printed: an orderly end.
             None => return Ok(()),
         }
     } else {
@@ -49,7 +49,7 @@ fn announce(addresses: &[String], metrics: Option<SocketAddr>) {
     }
 }
 
-/// What the command line says, and the file that it names.
+/// The configuration in the command line, and in the file that it names.
 fn config(arguments: Attach, paths: &Paths) -> Result<AttachConfig> {
     let mut settings = Settings::default();
     arguments.options.give_to(&mut settings)?;

@@ -92,7 +92,7 @@ fn loops(arguments: &Bench, subject: &Subject) -> Result<Vec<ClosedLoop>> {
     (0..arguments.jobs).map(job_loop).collect()
 }
 
-/// What `job` does, on its part of the device.
+/// The plan of `job`, on its part of the device.
 fn plan(arguments: &Bench, subject: &Subject, job: u32) -> Result<Plan> {
     let size = subject.device.geometry().size_bytes;
     let length = arguments.footprint.map_or(size, |footprint| footprint.0.min(size));

@@ -47,12 +47,12 @@ async fn attachment(paths: &Paths, name: &str) -> Option<ShownAttachment> {
     status::read::<Shown>(&status).ok()?.attachment()
 }
 
-/// What the cache of an attachment has done, if the attachment answers and has one.
+/// The totals of the cache of an attachment, if the attachment answers and has a cache.
 async fn totals(paths: &Paths, name: &str) -> Option<LoadTotals> {
     Some(attachment(paths, name).await?.cache?.load)
 }
 
-/// What the caches have to do, by attachment.
+/// The load of each cache during `time`, by attachment.
 async fn loads(paths: &Paths, records: &[Record], time: Duration) -> BTreeMap<String, Load> {
     let all = async || {
         let mut all = BTreeMap::new();
@@ -87,7 +87,7 @@ struct Listed {
     load: Option<Load>,
 }
 
-/// What there is, and whether it may hold what its logical unit lacks. What is pruned is listed once more.
+/// Prints the caches of this host and their states. A pruned cache is listed once more.
 async fn list(arguments: &CacheList) -> Result<()> {
     let paths = Paths::from_environment()?;
     let registry = Registry::open(&paths)?;
@@ -107,7 +107,7 @@ async fn list(arguments: &CacheList) -> Result<()> {
         let may_be_dirty = !registry.entries_of(&record.place())?.is_empty();
         let state = match (is_attached, bytes, may_be_dirty) {
             (true, ..) => "attached",
-            // With what its logical unit does not have, or without.
+            // Lost with dirty data ("lost"), or without.
             (false, None, true) => "lost",
             (false, None, false) if arguments.prune && is_gone(&record.path) => {
                 known.forget(&record.place())?;
@@ -150,12 +150,13 @@ async fn list(arguments: &CacheList) -> Result<()> {
     Ok(())
 }
 
-/// Whether nothing is there: what merely cannot be looked at may be.
+/// Whether the file does not exist. A file that merely cannot be looked at may exist.
 fn is_gone(path: &Path) -> bool {
     std::fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// First the one shrinks, which makes room, then the other grows. When it cannot, the first gets its size back.
+/// Shrinks the one cache, which makes room, then grows the other. When that fails, the first gets
+/// its size back.
 async fn move_size(arguments: &CacheMove) -> Result<()> {
     let (CacheMove { size, from, to }, paths) = (arguments, Paths::from_environment()?);
     let bytes_of = async |name: &str| -> Result<u64> {
@@ -286,14 +287,14 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     Ok(())
 }
 
-/// The device of a cache that is there.
+/// The device of an existing cache.
 fn open_existing(CachePlace { path, cache_offset }: &CachePlace) -> Result<(Place, SharedDevice)> {
     if !path.exists() {
         return Err(Error::new(Failure::NotFound, format!("there is no cache at {}", path.display())));
     }
     let place = Place::new(path, cache_offset.map(|offset| offset.0))?;
     let device = open_device(&place, &Caches::open(&Paths::from_environment()?)?)?;
-    // As the user calls it.
+    // The path as the user wrote it, for messages.
     Ok((Place { path: path.clone(), ..place }, device))
 }
 

@@ -1,4 +1,4 @@
-//! `detach`, `clean`, `set`: what the control socket of a running process does for them.
+//! `detach`, `clean`, `set`: commands to a running process, through its control socket.
 
 use serde_json::Value;
 use stack::control::{Request, call};
@@ -57,11 +57,11 @@ pub(super) fn key_and_value(setting: &str) -> Result<(&str, &str)> {
     setting.split_once('=').ok_or_else(|| Error::new(Failure::Usage, format!("\"{setting}\" is no KEY=VALUE")))
 }
 
-/// Refuses all settings when one of them is none, before any is changed.
+/// Checks all keys before any setting is changed; an unknown key refuses them all.
 async fn check_keys(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     check_name(name)?;
     if settings.len() < 2 {
-        // What there is to say of one says the process.
+        // A single setting is checked by the process itself.
         return Ok(());
     }
     let status = call(&Paths::from_environment()?.control_socket(name), &Request::Status, |_| {}).await?;
@@ -78,16 +78,16 @@ async fn check_keys(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     }
 }
 
-/// Asks the process `name`, showing how far it has come.
+/// Sends `request` to the process `name`, and shows its progress.
 ///
 /// # Errors
-/// `NotFound` when nothing runs under that name; the process's own error.
+/// `NotFound` when nothing runs under that name; the error of the process itself.
 pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> {
     check_name(name)?;
     let paths = Paths::from_environment()?;
     let bar = progress_bar(&format!("cleaning {name}"), 0);
     let mut waited_for = String::new();
-    // Who keeps what is dirty waits for a moment only, and has said all there is to say.
+    // A detach that keeps dirty data waits for a moment only: the hint below is not printed for it.
     let keeps_dirty = matches!(request, Request::Detach { keep_dirty: true, .. });
     let answer = call(&paths.control_socket(name), request, |report| match report {
         Report::Waits { waits_for, .. } if keeps_dirty || *waits_for == waited_for => {}

@@ -45,7 +45,7 @@ const DEPTH: u32 = 4;
 const LINK_ROUND_TRIP: &str = "1ms";
 const CACHE_SIZE: &str = "64MiB";
 
-/// `forebay demo`. Whatever ends it, its processes and files are gone afterwards.
+/// `forebay demo`. On every way out its processes and files are gone.
 pub async fn run(arguments: Demo) -> Result<()> {
     let interrupted = signal::termination_or_hangup()?;
     tokio::select! {
@@ -90,7 +90,7 @@ struct Stage {
     clock: Arc<dyn Clock>,
 }
 
-/// What a run left.
+/// The results of one run.
 struct Outcome {
     closed_loop: ClosedLoop,
     measurement: Measurement,
@@ -112,7 +112,8 @@ impl Outcome {
 
 impl Stage {
     fn new() -> Result<Self> {
-        // A cache is refused where nothing outlives the power.
+        // A cache on a file system in memory is refused: its data would not survive a power
+        // failure.
         let usual = std::env::temp_dir();
         let folder = if is_in_memory(&usual) { PathBuf::from("/var/tmp") } else { usual };
         let directory = tempfile::Builder::new()
@@ -274,7 +275,7 @@ impl Running {
         Ok(())
     }
 
-    /// SIGTERM; whatever comes of it, the process is gone when this returns.
+    /// SIGTERM. The process is gone when this returns, killed if need be.
     async fn stop(mut self) {
         if let Some(id) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())) {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);

@@ -1,8 +1,8 @@
 //! `cache discard` and `log discard`: gives up a cache or a write log, dirty data too, once that was allowed.
 //!
-//! The question says what would be lost. One that is damaged does not say it, and then it is still the user's to give
-//! up: but only where its superblock names its kind, or the registry its place. A file that is neither is somebody's,
-//! and stays.
+//! The question to the user names the data that would be lost. A damaged store cannot name it, and
+//! may be given up too, but only where its superblock names its kind or the registry its place. Any
+//! other file belongs to another program, and stays.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ use crate::output::{age, confirm, print_line};
 /// `WouldLoseData` when that is not allowed, `NotFound` where there is none, `InUse`.
 pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed: bool) -> Result<()> {
     let place = Place::new(path, offset)?;
-    // As the user calls it.
+    // The path as the user wrote it, for messages.
     let shown = Place { path: path.to_owned(), offset };
     let paths = Paths::from_environment()?;
     let registry = Registry::open(&paths)?;
@@ -35,7 +35,7 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     let caches = Caches::open(&paths)?;
     let listed = caches.stores()?.into_iter().find(|record| record.place() == place);
     let is_there = place.path.exists();
-    // One that nobody here knows is looked at as it is.
+    // Only a store that this host knows is tested for being cut off.
     let is_known = entry.is_some() || listed.is_some();
     let listed_bytes = listed.as_ref().and_then(|record| record.length);
     let is_cut_off = is_there && is_known && content::is_cut_off(&place, listed_bytes)?;
@@ -78,17 +78,17 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
     Ok(())
 }
 
-/// What a cache or a log has that its logical unit lacks.
+/// The data that only the cache or the log has.
 enum Held {
     Nothing,
-    /// In words, after its path.
+    /// A description of the data, to follow the path.
     Data(String),
-    /// It is damaged, so; nobody can tell.
+    /// The store is damaged, as described; its data is not known.
     Unknown(String),
 }
 
 impl Held {
-    /// What the user is to allow, after the path.
+    /// The loss that the user is to allow, worded to follow the path.
     fn loss(&self) -> Option<String> {
         match self {
             Self::Nothing => None,

@@ -1,4 +1,4 @@
-//! `inquiry`: what a logical unit says of itself.
+//! `inquiry`: the identity and the parameters of a logical unit.
 
 use std::sync::Arc;
 

@@ -74,7 +74,7 @@ fn failure(error: LabError) -> Error {
     }
 }
 
-/// What `report` finds later.
+/// Saves the outcome for a later `report`.
 fn save(folder: &Path, outcome: &Outcome) -> Result<()> {
     let path = folder.join(format!("{}-{}.json", outcome.name, outcome.clock.as_str()));
     let write = || -> std::io::Result<()> {

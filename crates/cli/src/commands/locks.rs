@@ -1,4 +1,5 @@
-//! `locks`: who shares a logical unit, what they hold and wait for; and an end for one of them.
+//! `locks`: the clients that share a logical unit, the locks they hold and wait for; and the
+//! fencing of one.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ async fn show(url: &str, login: &Given<LoginOptions>, as_json: bool) -> Result<(
     let report = remote.sharing_report().await;
     let own = remote.status().sharing.and_then(|sharing| sharing.client);
     remote.close().await?;
-    // Whoever asks is there only to ask.
+    // The session of this command is a client too; it is left out.
     let records: Vec<ReportRecord> = report?.into_iter().filter(|record| Some(client_of(record)) != own).collect();
     let names = Report::names(&records);
     let names_of = |record: &ReportRecord| {
@@ -67,7 +68,7 @@ async fn fence(client: &str, url: &str, login: &Given<LoginOptions>) -> Result<(
     Ok(())
 }
 
-/// As people write it: the target's start, and the registration in it.
+/// Parses a client id as it is printed: the target's start, a dot, and the registration in it.
 fn parse_client(text: &str) -> Option<u64> {
     let (start, registration) = text.split_once('.')?;
     let (start, registration) = (start.parse::<u32>().ok()?, registration.parse::<u32>().ok()?);
@@ -85,7 +86,8 @@ fn client_of(record: &ReportRecord) -> u64 {
     }
 }
 
-/// `initiators` are the ports by which its client came. None for a line that says only that.
+/// `initiators` are the names of the client's initiator ports. `None` for a record that only
+/// carries such a name.
 fn to_json(record: &ReportRecord, initiators: &[String]) -> Option<Value> {
     let name = client_name(client_of(record));
     Some(match record {

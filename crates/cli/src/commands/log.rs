@@ -1,4 +1,4 @@
-//! `log`: what a write log holds when nobody has it open.
+//! `log`: work on a write log that no process has open.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +54,8 @@ struct Listed {
     state: &'static str,
 }
 
-/// The logs that the registry names: those in use, and those that were left with what their logical units may not have.
+/// Prints the logs that the registry names: those in use, and those left with data that their
+/// logical units may lack.
 async fn list(arguments: &Json) -> Result<()> {
     let paths = Paths::from_environment()?;
     let mut entries = Registry::open(&paths)?.entries()?;
@@ -185,7 +186,7 @@ async fn check(arguments: LogCheck) -> Result<()> {
     Ok(())
 }
 
-/// What is in an NVRAM, to be looked at.
+/// The content of an NVRAM, opened for reading.
 fn read_nvram(path: &Path) -> Result<Arc<dyn PersistentRegion>> {
     NvramConfig { path: path.to_owned(), size_bytes: None }.read()
 }
@@ -201,7 +202,8 @@ fn named(ranges: &[DamagedRange]) -> String {
     names.join(", ")
 }
 
-/// Opens the log over its LUN and brings everything there. The registry names it until nothing in it is dirty.
+/// Opens the log over its LUN and writes all its dirty data there. The registry names the log until
+/// none is dirty.
 async fn replay(arguments: LogReplay) -> Result<()> {
     let paths = Paths::from_environment()?;
     let clock: Arc<dyn Clock> = system_clock()?;
@@ -216,10 +218,10 @@ async fn replay(arguments: LogReplay) -> Result<()> {
     Ok(())
 }
 
-/// What a replay is called where an attachment has a name.
+/// The name of a replay, where an attachment would give its own.
 const NAME: &str = "forebay";
 
-/// The bytes that were brought there.
+/// Replays the log to its LUN. Returns the count of bytes written.
 async fn replay_to(
     remotes: &Remotes,
     place: &Place,
@@ -269,7 +271,8 @@ async fn replay_to(
     marks.finish(closed.is_ok()).await;
     let status = log.status();
     let left = status.dirty_bytes;
-    // One whose device failed meanwhile is as good as any other once it is closed with nothing in it.
+    // The log may be forgotten once it was closed with nothing dirty, even if its device failed
+    // before.
     if left == 0 && closed.is_ok() {
         entries.iter().try_for_each(|entry| registry.remove(entry))?;
     }
@@ -288,7 +291,7 @@ async fn replay_to(
     Ok(dirty_bytes)
 }
 
-/// The place and the device of a log that is there.
+/// The place and the device of an existing log.
 fn open_existing(named: &LogPlace) -> Result<(Place, SharedDevice)> {
     if !named.path.exists() {
         return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", shown(named))));
@@ -298,7 +301,7 @@ fn open_existing(named: &LogPlace) -> Result<(Place, SharedDevice)> {
     Ok((place, device))
 }
 
-/// Its place as the user calls it.
+/// The place with the path as the user wrote it.
 fn shown(named: &LogPlace) -> Place {
     Place { path: named.path.clone(), offset: named.log_offset.map(|offset| offset.0) }
 }

@@ -1,5 +1,5 @@
-//! What `status NAME` says of an attachment to a person: a line for each part of it, from the application down to the
-//! LUN, and then what somebody should look at. All the numbers are in the JSON.
+//! The text of `status NAME`: a line for each part of an attachment, from the application down to
+//! the LUN, then what the operator should look at. The JSON has all the numbers.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub fn lines(status: &ShownAttachment) -> Vec<String> {
     in_columns(rows)
 }
 
-/// The same of a mount.
+/// The text of `status NAME` for a mount.
 pub fn mount_lines(status: &MountStatus) -> Vec<String> {
     let MountCounts { commits, changed_blocks, cached_blocks, .. } = status.mount;
     let mut rows = vec![
@@ -55,7 +55,7 @@ pub fn mount_lines(status: &MountStatus) -> Vec<String> {
     in_columns(rows)
 }
 
-/// How a mount stands.
+/// The state of a mount in one word or a few.
 pub fn mount_in_a_word(status: &MountStatus) -> String {
     let mode = if status.is_read_only { "read-only" } else { "read-write" };
     match &status.remote {

@@ -49,7 +49,7 @@ pub async fn run(arguments: Replay) -> Result<()> {
     }
     let stop = stop_at_signal()?;
     let cache_before = subject.cache_status().await?;
-    // What was there before is nobody's: only what the replay wrote is checked.
+    // The earlier content of the device is not known: only data that the replay wrote is checked.
     let plan = ReplayPlan {
         depth: arguments.depth,
         pace: arguments.pace,
@@ -72,8 +72,8 @@ pub async fn run(arguments: Replay) -> Result<()> {
     if is_verified { Ok(()) } else { Err(Error::new(Failure::Other, "interrupted")) }
 }
 
-/// Set at the first signal that asks for the end. The second one is obeyed at once, also while a device does not
-/// answer.
+/// The flag that the first signal sets. The second signal ends the process at once, even while a
+/// device does not answer.
 fn stop_at_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let (first, noted) = (signal::termination_or_hangup()?, Arc::clone(&stop));
@@ -160,8 +160,8 @@ impl Trace {
         Survey::of(self.read()?).map_err(|error| self.failure(error.into()))
     }
 
-    /// Refuses a device that the trace does not fit, before anything is written. The map to its new places, if it is to
-    /// have some.
+    /// Refuses a device that the trace does not fit, before anything is written. Returns the map to
+    /// the new places, where the trace is rebased.
     fn fit(&self, survey: &Survey, geometry: &Geometry, is_rebased: bool) -> Result<Option<Rebase>> {
         check_blocks(survey.finest, geometry).map_err(|error| self.failure(error))?;
         if !is_rebased {
@@ -205,7 +205,7 @@ fn kept(mut source: impl Read) -> io::Result<File> {
     Ok(file)
 }
 
-/// As `--size` of a disk takes it, and never less.
+/// A size for the `--size` of a disk, rounded up to MiB.
 fn bytes(count: u64) -> ByteSize {
     ByteSize(count.next_multiple_of(1 << 20))
 }
@@ -232,7 +232,7 @@ fn print_survey(arguments: &Replay, survey: &Survey) {
     print_line(&format!("it needs a logical unit of {}{}", bytes(survey.size_bytes), rebased_hint(survey)));
 }
 
-/// How often a line that a request touched was in the cache, and how many requests found all that they wanted there.
+/// Hits and misses of the cache, by line, and requests whose lines were all hits.
 struct Hits {
     hits: u64,
     misses: u64,
@@ -304,7 +304,7 @@ fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verifi
     }
 }
 
-/// What of the content was checked, and only that.
+/// Which part of the content was checked, in words.
 fn checked_in_words(replayed: &Replayed, verified_bytes: Option<u64>) -> String {
     let counts = &replayed.counts;
     if counts.bytes_written == 0 {

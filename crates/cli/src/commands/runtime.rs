@@ -1,4 +1,4 @@
-//! What a command runs on.
+//! The runtime of a command.
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,11 +17,11 @@ pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
         signal::survive_size_limit()?;
         future.await
     });
-    // A name that is still being resolved, or the like, is not waited for when everything is over.
+    // A blocking task, such as a name lookup, may still run: it is not waited for longer.
     runtime.shutdown_timeout(SHUTDOWN_TIME_MAX);
     result
 }
 
-/// How long what runs on other threads may take to its end when a command is over: a write to a disk, not an answer of
-/// the network.
+/// How long blocking tasks may still run when a command is over: enough for a write to a disk, not
+/// for an answer from the network.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(1);

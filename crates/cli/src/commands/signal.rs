@@ -49,9 +49,9 @@ fn ignores_hangup(status: &str) -> bool {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
-/// From now on a write that would make a file larger than `ulimit -f` or `LimitFSIZE=` allows fails, as on a disk that
-/// is full. SIGXFSZ, which comes with it, would end the process; it is handled from here to its end, whether anybody
-/// waits for it or not.
+/// From now on a write that would make a file larger than `ulimit -f` or `LimitFSIZE=` allows
+/// fails, as on a full disk. SIGXFSZ, which comes with it, would end the process; the handler set
+/// here ignores it for the life of the process.
 ///
 /// # Errors
 /// When the handler cannot be set.

@@ -50,15 +50,15 @@ pub async fn run(arguments: Status) -> Result<()> {
     Ok(())
 }
 
-/// What runs under a name.
+/// A process under a name.
 enum Running {
-    /// What it says, and what of that was understood.
+    /// Its status, raw, and as this version reads it.
     Answers { said: Value, shown: Result<Shown> },
-    /// It does not answer.
+    /// It has a socket but does not answer.
     Silent(Silent),
 }
 
-/// A process that does not answer, in the place of its status.
+/// What is shown in the place of a status, for a process that does not answer.
 #[derive(Serialize)]
 struct Silent {
     name: String,
@@ -77,13 +77,13 @@ impl Running {
         }
     }
 
-    /// Whether it has `entry` open, or may have.
+    /// Whether the process has the store of `entry` open, or may have.
     fn may_have(&self, entry: &Entry) -> bool {
         match self {
             Self::Answers { shown: Ok(Shown::Attachment(status)), .. } => {
                 let is_cache = status.cache_path.as_ref() == Some(&entry.cache) && status.cache_offset == entry.offset;
                 let is_log = status.log_path.as_ref() == Some(&entry.cache) && status.log_offset == entry.offset;
-                // One that waits for its target will have it.
+                // An attachment that waits for its target will open the store.
                 is_cache || is_log || (status.lun.is_none() && status.name == entry.name)
             }
             Self::Answers { .. } => false,
@@ -104,10 +104,12 @@ impl Running {
     }
 }
 
-/// Pause between looks at something that does not run yet: short for a person, rare for a processor.
+/// Pause between attempts to reach a process that does not run yet: short for a person, rare for a
+/// processor.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The state of `name`, once it answers: who ends without an answer may have a successor.
+/// The state of `name`, once it answers. A process that ends without an answer may have a
+/// successor.
 async fn one(paths: &Paths, name: &str, wait: Duration) -> Result<Value> {
     let deadline = Instant::now() + wait;
     loop {
@@ -121,12 +123,12 @@ async fn one(paths: &Paths, name: &str, wait: Duration) -> Result<Value> {
     }
 }
 
-/// Whether nothing runs there, or what did is ending; a killed process leaves its socket behind.
+/// Whether no process runs there, or one that is ending; a killed process leaves its socket behind.
 fn is_absent(error: &Error) -> bool {
     matches!(error.failure(), Failure::NotFound | Failure::Unreachable)
 }
 
-/// All that runs; what does not answer with why, whatever the others say.
+/// All processes of this host. One that does not answer is listed with the reason.
 async fn everything(paths: &Paths) -> Result<Vec<Running>> {
     let names = paths.control_names();
     let looks = names.iter().map(async |name| match look(&paths.control_socket(name)).await? {
@@ -139,7 +141,8 @@ async fn everything(paths: &Paths) -> Result<Vec<Running>> {
     Ok(try_join_all(looks).await?.into_iter().flatten().collect())
 }
 
-/// What the registry says of LUNs whose newest data may be here, and that nothing which runs has open.
+/// The registry's entries of LUNs whose newest data may be on this host, and whose store no running
+/// process has open.
 fn left_dirty(paths: &Paths, running: &[Running]) -> Result<Vec<Entry>> {
     let mut left = Registry::open(paths)?.entries()?;
     left.retain(|entry| !running.iter().any(|running| running.may_have(entry)));

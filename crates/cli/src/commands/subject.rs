@@ -1,4 +1,5 @@
-//! What `bench` and `replay` work on: a logical unit by its URL, or an attachment by its name.
+//! The device that `bench` and `replay` work on: a logical unit by its URL, or an attachment by its
+//! name.
 
 use std::sync::Arc;
 
@@ -21,12 +22,12 @@ use stack::{Error, Failure, Result};
 
 use crate::output::confirm;
 
-/// A device to work on, and what keeps it there.
+/// A device to work on, and the sessions that it needs.
 pub struct Subject {
     /// The device.
     pub device: SharedDevice,
-    /// The same device as often as was asked for, each time by a session or connection of its own; the first is
-    /// `device`.
+    /// The same device, opened as often as asked for, each time by a session or connection of its
+    /// own; the first is `device`.
     pub devices: Vec<SharedDevice>,
     /// The clock it runs by.
     pub clock: Arc<dyn Clock>,
@@ -36,7 +37,7 @@ pub struct Subject {
     attachment: Option<String>,
     /// The process at the other end, where it runs on this host.
     pub server_pid: Option<u32>,
-    /// Kept up for as long as the device is used.
+    /// The sessions of the device, kept open as long as it is used.
     _remotes: Vec<Remotes>,
     _lock: Option<UnitLock>,
 }
@@ -114,7 +115,8 @@ impl Subject {
         })
     }
 
-    /// Asks before anything on the device is overwritten, unless nothing is there, and makes known that it will be.
+    /// Asks the user before the device is overwritten, unless it is empty, and notes for the caches
+    /// of this host that it will be.
     ///
     /// # Errors
     /// `WouldLoseData` when it must not be.
@@ -122,11 +124,12 @@ impl Subject {
         if !is_allowed && !self.is_empty().await? {
             confirm(&format!("{} is not empty, and this overwrites what it holds", self.label))?;
         }
-        // Before the first write: caches of this host that are not looking on have old data from then on.
+        // Before the first write: a detached cache of this host has old data from then on.
         note_writable_opening(&Caches::open(&Paths::from_environment()?)?, &self.identities, &[])
     }
 
-    /// Whether the device says that nothing is stored on it. One that cannot tell is taken to hold something.
+    /// Whether the device reports that nothing is stored on it. One that cannot report it is taken
+    /// to hold data.
     async fn is_empty(&self) -> Result<bool> {
         let size = self.device.geometry().size_bytes;
         let mut offset = 0;
@@ -171,7 +174,8 @@ async fn server_of(paths: &Paths, config: &RemotesConfig) -> Option<u32> {
     None
 }
 
-/// Where an attachment offers NBD to our client, which has no TLS; a disk of the kernel is none.
+/// The address at which an attachment offers NBD to our client, which has no TLS; a disk of the
+/// kernel has none.
 fn nbd_front(fronts: &FrontsStatus) -> Option<ListenAddress> {
     let is_plain = |front: &&FrontStatus| front.kind == "nbd" && !front.address.starts_with("nbds:");
     fronts.fronts.iter().filter(is_plain).find_map(|front| front.place.parse().ok())

@@ -1,12 +1,12 @@
-//! What `cache check` and `log check` say of the superblock, which both kinds of store have.
+//! The check of the superblock in `cache check` and `log check`; both kinds of store have one.
 
 use std::fmt;
 
 use stack::{Error, Failure, Result};
 use store::superblock::Copies;
 
-/// Refuses one of whose two copies only the other is left: the next attach mends it, but nobody knows what else has
-/// become of its device.
+/// Refuses a superblock of whose two copies one is damaged. The next attach mends it, but other
+/// blocks of its device may be damaged too.
 pub fn check(store: impl fmt::Display, copies: Copies) -> Result<()> {
     if !copies.is_one_damaged() {
         return Ok(());

@@ -75,7 +75,7 @@ fn config(arguments: TargetServe) -> Result<ServeConfig> {
     let listeners = passed_listeners()?;
     Ok(ServeConfig {
         name: arguments.name,
-        // What the service manager listens on is what is served.
+        // Listeners passed by the service manager replace the portals.
         portals: if listeners.is_empty() {
             portals.unwrap_or_else(|| in_default_group(arguments.portals))
         } else {
@@ -129,7 +129,7 @@ fn check(arguments: TargetCheck) -> Result<()> {
         source: None,
     };
     config.check()?;
-    // Who has no state here has no stores, either.
+    // Without a state directory there are no stores to check against.
     config.check_backends(Paths::from_environment().ok().as_ref())?;
     print_line(&format!("{}: {target_count} targets, {lun_count} LUNs", arguments.config.display()));
     Ok(())

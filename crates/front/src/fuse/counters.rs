@@ -45,7 +45,7 @@ pub(super) type Kind = fn(&Counters) -> &KindCounters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FuseCounters {
-    /// How many times it is open now. A loop device is one.
+    /// How many times it is open now; a loop device counts once.
     pub open: u64,
     /// Reads.
     pub read: RequestCounters,

@@ -19,27 +19,28 @@ use super::work::Work;
 use crate::limits::SHUTDOWN_TIME_MAX;
 use crate::listener::SocketAccess;
 
-/// How a device is offered as a file.
+/// The options of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FuseOptions {
     /// Whether it refuses to be opened for writing.
     pub is_read_only: bool,
-    /// Who may open it. Others than whoever serves it, root included, are let in only where this allows a group or
-    /// everybody.
+    /// The users that may open it. Users other than the serving process's own, root included, only
+    /// get in where this allows a group or all users.
     pub access: SocketAccess,
 }
 
-/// A device as a file. It is there from the beginning; whoever opens it waits until it is served.
+/// A device as a file. The file exists from the beginning; a program that opens it waits until it
+/// is served.
 pub struct FuseFile {
     work: Arc<Work>,
-    /// Until it is served. It goes before the mountpoint does.
+    /// `None` once it is served. It is dropped before the mountpoint.
     session: Mutex<Option<Session<Requests>>>,
     mountpoint: Mountpoint,
 }
 
 impl FuseFile {
-    /// Mounts `device` as a file. Whoever changes a part of a block takes `turns` with the other fronts of that device.
-    /// It is served on the runtime that this is called on.
+    /// Mounts `device` as a file. Changes of part of a block take `turns` with the other fronts of
+    /// that device. It is served on the calling runtime.
     ///
     /// # Errors
     /// When it cannot be mounted.
@@ -73,16 +74,16 @@ impl FuseFile {
         Ok(Self { work, session: Mutex::new(Some(session)), mountpoint })
     }
 
-    /// What was asked of it so far.
+    /// The counters of requests so far.
     pub fn counters(&self) -> FuseCounters {
         self.work.counters.snapshot()
     }
 
-    /// Serves it until `stop`; then nothing new is begun, and it ends when what was begun is answered. Whoever has it
-    /// open still gets errors from then on. It is served once.
+    /// Serves it until `stop`; after that no request is begun, and it ends when those under way are
+    /// answered. Programs that still have it open get errors from then on. It is served once.
     ///
     /// # Errors
-    /// `NotConnected` when somebody else unmounts it.
+    /// `NotConnected` when another process unmounts it.
     ///
     /// # Panics
     /// When it was served before.

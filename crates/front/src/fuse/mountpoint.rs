@@ -1,4 +1,4 @@
-//! Where a FUSE file is, and what is there before and afterwards.
+//! The path of a FUSE file, and the file below the mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,28 +12,29 @@ use rustix::mount::{UnmountFlags, unmount};
 /// The device through which FUSE requests are read and answered.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
-/// The mode of a file that is made for a front. The sticky bit, which means nothing on a file, is how it is known again
-/// after a process that was killed: one that stays behind takes what programs write there in the belief that it is the
-/// device.
+/// The mode of a file that was made for a front. The sticky bit, which has no meaning on a file,
+/// marks it so that it is recognised after its process was killed: a file that stays behind would
+/// take what programs write, as if it were the device.
 const MADE_MODE: u32 = 0o1600;
 
-/// An empty file that nobody else mounts over while this is there.
+/// An empty file, locked against other mounts while this lives.
 #[derive(Debug)]
 pub struct Mountpoint {
     path: PathBuf,
     /// The file below, locked.
     file: File,
-    /// Whether it was made for this, and goes with it.
+    /// Whether it was made for this front, and is removed with it.
     is_made: bool,
 }
 
 impl Mountpoint {
-    /// Takes `path`: makes an empty file there, or takes one that is there. What a process left there that was killed
-    /// is unmounted first, and the file it made counts as made by this one.
+    /// Takes `path`: makes an empty file there, or uses an existing empty one. A mount that a
+    /// killed process left is unmounted first, and the file that it made counts as made by this
+    /// one.
     ///
     /// # Errors
-    /// `AlreadyExists` for what is no empty file; `AddrInUse` where another process has it; `Unsupported` on a kernel
-    /// without FUSE; whatever making the file brings.
+    /// `AlreadyExists` for anything but an empty file; `AddrInUse` where another process has it;
+    /// `Unsupported` on a kernel without FUSE; errors of making the file.
     pub fn claim(path: &Path) -> io::Result<Self> {
         check_kernel()?;
         if is_left_behind(path) {
@@ -56,7 +57,7 @@ impl Drop for Mountpoint {
         let is_same = |found: fs::Metadata, own: fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
         let is_there = fs::symlink_metadata(&self.path).ok().zip(self.file.metadata().ok());
         if self.is_made && is_there.is_some_and(|(found, own)| is_same(found, own)) {
-            // One that stays is an empty file, which the next one takes.
+            // If it stays, it is an empty file, which the next front takes.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -65,8 +66,8 @@ impl Drop for Mountpoint {
 /// Whether this process may mount FUSE files.
 ///
 /// # Errors
-/// `Unsupported` on a kernel without FUSE; `PermissionDenied` for whoever may not open its device; `NotFound` for who
-/// is not root where `fusermount3` is missing.
+/// `Unsupported` on a kernel without FUSE; `PermissionDenied` for a user that may not open its
+/// device; `NotFound` for a user other than root where `fusermount3` is missing.
 pub fn check_fuse() -> io::Result<()> {
     check_kernel()?;
     if rustix::process::geteuid().is_root() {
@@ -86,7 +87,7 @@ pub(crate) fn check_kernel() -> io::Result<()> {
     })
 }
 
-/// Whether what is mounted there has lost its process.
+/// Whether the process of the mount there has ended.
 pub(crate) fn is_left_behind(path: &Path) -> bool {
     let is_gone = fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected);
     // Attributes in the kernel's cache outlive the process; statfs(2) has to ask it.
@@ -106,10 +107,10 @@ fn open_empty(path: &Path) -> io::Result<(File, bool)> {
     Ok((File::open(path)?, is_made))
 }
 
-/// Unmounts what is at `path`, whoever still has it open.
+/// Unmounts what is mounted at `path`, even while programs have it open.
 pub(crate) fn detach(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::DETACH) {
-        // Whoever is not root may unmount what is theirs by a helper of the system.
+        // A user other than root unmounts their own mounts by a helper of the system.
         Err(rustix::io::Errno::PERM) => detach_as_user(path),
         done => Ok(done?),
     }
@@ -141,7 +142,7 @@ mod tests {
         assert!(path.exists(), "it was there");
     }
 
-    /// As after a kill: the file stays behind, and nobody is there to remove it.
+    /// As after a kill: the file stays behind, and no process removes it.
     #[test]
     fn a_file_that_a_killed_process_made_goes_with_the_next_one() {
         let directory = tempfile::tempdir().unwrap();

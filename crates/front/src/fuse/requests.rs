@@ -1,9 +1,9 @@
-//! What the kernel asks of a FUSE file, and what it is told.
+//! The kernel's requests for a FUSE file, and their answers.
 //!
-//! The file is that of a device: it is as long as that is, `O_TRUNC` and `ftruncate` leave it so, and its name, owner
-//! and mode stay what they are. It is opened for direct I/O: the kernel keeps no pages of it, so several openers and
-//! other fronts of one device see the same. Shared maps of it work where the kernel allows them beside direct I/O (6.6
-//! and later).
+//! The file has the device's length, which `O_TRUNC` and `ftruncate` do not change; nor do its
+//! name, owner and mode change. It is opened for direct I/O: the kernel keeps no pages of it, so
+//! several openers and other fronts of one device see the same data. Shared maps of it work where
+//! the kernel allows them beside direct I/O (6.6 and later).
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use super::work::Work;
 use crate::limits::{FUSE_BACKGROUND_MAX, STEP_BYTES};
 
-/// Who the file belongs to, and who may open it.
+/// The file's owner and permissions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ownership {
     pub(super) user: u32,
@@ -30,7 +30,7 @@ pub(super) struct Ownership {
     pub(super) mode: u16,
 }
 
-/// Answers the kernel.
+/// The handler of the kernel's requests.
 pub(super) struct Requests {
     pub(super) work: Arc<Work>,
     pub(super) handle: Handle,
@@ -170,7 +170,7 @@ impl Filesystem for Requests {
         reply: ReplyWrite,
     ) {
         let length = data.len();
-        // The kernel sets them for RWF_DSYNC, too. O_SYNC includes the bit of O_DSYNC.
+        // The kernel sets these flags for RWF_DSYNC, too. O_SYNC includes the bit of O_DSYNC.
         let is_durable = flags.0 & OFlags::DSYNC.bits().cast_signed() != 0;
         let write = self.work.write(offset, data, is_durable);
         self.work.carry_out(&self.handle, (|counters| &counters.writes, length as u64), write, move |outcome| {
@@ -208,7 +208,7 @@ impl Filesystem for Requests {
                     answer(reply, outcome)
                 });
             }
-            // A device has room for all of its blocks, as far as it says.
+            // A device has room for all of its blocks, as far as it reports.
             _ if offset.saturating_add(length) <= self.work.size_bytes() => reply.ok(),
             _ => reply.error(Errno::ENOSPC),
         }

@@ -13,14 +13,15 @@ use super::mountpoint::detach;
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It was stopped by its owner.
+    /// Its owner stopped it.
     Stopped,
-    /// Somebody else has unmounted it.
+    /// Another process unmounted it.
     Unmounted,
 }
 
-/// Serves until `stop`, or until somebody else unmounts it. Then it does `close`, which ends what is under way, and
-/// unmounts what is still mounted; whoever has it open still gets errors from then on.
+/// Serves until `stop`, or until another process unmounts it. Then it runs `close`, which ends the
+/// requests under way, and unmounts what is still mounted; programs that have it open get errors
+/// from then on.
 pub(crate) async fn serve<F: Filesystem>(
     mut session: Session<F>,
     path: &Path,
@@ -29,7 +30,8 @@ pub(crate) async fn serve<F: Filesystem>(
 ) -> io::Result<Ended> {
     let unmounter = session.unmount_callable();
     let (sender, ended) = oneshot::channel();
-    // The thread reads requests from the FUSE device, and answers at once where the device does.
+    // The thread reads requests from the FUSE device, and answers at once where the block device
+    // does.
     std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
         base::background::turn("fuse");
         let _ = sender.send(session.run());

@@ -1,4 +1,4 @@
-//! How the device carries out what is asked of a file.
+//! The device requests for a file.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::counters::{Counters, Kind};
 use crate::limits::{BYTES_IN_FLIGHT_MAX, SEEK_STEP_BYTES, SHARE_UNIT_BYTES, ZERO_PIECE_BYTES_ALONE};
 use crate::partial::{Blocks, around, is_whole};
 
-/// A device, and what is under way in it.
+/// A device, and the requests under way in it.
 pub(super) struct Work {
     device: SharedDevice,
     turns: RangeLock,
-    /// Units of [`SHARE_UNIT_BYTES`] of what may be under way.
+    /// Room for requests under way, in units of [`SHARE_UNIT_BYTES`].
     room: Arc<Semaphore>,
     is_closed: AtomicBool,
     pub(super) counters: Counters,
@@ -40,25 +40,25 @@ impl Work {
         self.device.geometry().size_bytes
     }
 
-    /// Bytes that programs had best read and write at once.
+    /// Preferred size of reads and writes.
     pub(super) fn block_bytes(&self) -> u32 {
         let geometry = self.device.geometry();
         geometry.physical_block_bytes.max(geometry.logical_block_bytes)
     }
 
-    /// Whether nothing new is begun any more.
+    /// Whether no more requests are begun.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Begins nothing any more, and waits for what is under way, as long as `time_max`.
+    /// Begins no more requests, and waits for those under way, for at most `time_max`.
     pub(super) async fn close(&self, time_max: Duration) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _ = tokio::time::timeout(time_max, self.room.acquire_many(ROOM_UNITS)).await;
     }
 
-    /// Carries out `work` on `bytes` and hands its outcome to `answer`: here and now when the device answers on the
-    /// spot, otherwise on the runtime of `handle`. Waits until there is room for it.
+    /// Carries out `work` on `bytes` and passes its outcome to `answer`: here if the device answers
+    /// at once, otherwise on the runtime of `handle`. Waits until there is room for it.
     pub(super) fn carry_out<T: Send + 'static>(
         self: &Arc<Self>,
         handle: &Handle,
@@ -98,7 +98,7 @@ impl Work {
         }
     }
 
-    /// Fills a buffer: shorter than asked for at the end of the file.
+    /// Reads a range, which is cut at the end of the file.
     pub(super) fn read(&self, offset: u64, length: u64) -> impl Future<Output = Result<Buffer, Error>> + Send + use<> {
         let length = length.min(self.size_bytes().saturating_sub(offset));
         let blocks = self.blocks();
@@ -128,7 +128,7 @@ impl Work {
         }
     }
 
-    /// Makes a range zeroes in pieces. What it took may be given back with `may_discard`.
+    /// Zeroes a range in pieces. With `may_discard` its space may be freed.
     pub(super) fn write_zeroes(
         &self,
         offset: u64,
@@ -155,8 +155,8 @@ impl Work {
         self.device.flush()
     }
 
-    /// The first byte from `offset` on that is data, or else is in a hole. The end of the file is a hole; a device that
-    /// knows of none has one there only. `None` where there is no such byte.
+    /// The next offset from `offset` on with data, or else in a hole. The end of the file is a
+    /// hole; a device without extents has no other. `None` where there is no such offset.
     pub(super) fn seek(
         &self,
         offset: u64,
@@ -181,7 +181,8 @@ impl Work {
                 if let Some(found) = found {
                     return Ok(Some(found.range.offset.max(at)));
                 }
-                // What was not answered is asked for again; of an answer without an end at least a block is done.
+                // The rest of the range is asked for again; an answer without extents counts as one
+                // block.
                 let answered = extents.last().map_or(whole.end(), |extent| extent.range.end());
                 at = answered.max(at + block_bytes);
             }
@@ -201,19 +202,19 @@ impl Work {
         }
     }
 
-    /// The turn among those that change the same blocks.
+    /// The turn among changes of the same blocks.
     fn turn_of(&self, range: ByteRange) -> Acquire {
         self.turns.exclusive(around(self.device.geometry().logical_block_bytes.into(), range))
     }
 }
 
-/// Whether the device takes a write as it is.
+/// Whether the device takes a write as one request.
 fn is_one_request(geometry: &Geometry, offset: u64, length: usize) -> bool {
     let range = ByteRange { offset, length: length as u64 };
     is_whole(geometry.logical_block_bytes.into(), range) && range.length <= geometry.transfer_bytes_max.into()
 }
 
-/// What a program is told of an error of this kind.
+/// The error number for an error of this kind.
 pub(crate) fn to_errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::NoSpace => Errno::ENOSPC,

@@ -17,7 +17,7 @@ const NLM_F_ACK: u16 = 4;
 const NLMSG_ERROR: u16 = 2;
 const HEADER_BYTES: usize = 16;
 const GENERIC_HEADER_BYTES: usize = 4;
-/// Behind the header of an error: its number, negative, or zero.
+/// Bytes after the header of an error message: its number, negative, or zero.
 const ERROR_BYTES: usize = 4;
 
 const GENL_ID_CTRL: u16 = 0x10;
@@ -40,10 +40,10 @@ const NBD_SOCK_FD: u16 = 1;
 /// `NLA_F_NESTED`: an attribute of attributes.
 const NESTED: u16 = 1 << 15;
 
-/// The family of messages that the kernel's NBD client takes.
+/// The message family of the kernel's NBD client.
 pub(super) struct Family(u16);
 
-/// What the kernel is told of a disk.
+/// The properties of a disk in a request to the kernel.
 pub(super) struct Change<'a> {
     pub(super) index: u32,
     pub(super) socket: Option<RawFd>,
@@ -86,7 +86,7 @@ impl Family {
         id.map(Self).ok_or_else(|| io::Error::other("the kernel does not say how its NBD client is reached"))
     }
 
-    /// Makes it a disk; requests for it wait for as long as this when its socket is closed.
+    /// Connects the disk; its requests wait for this long when its socket is closed.
     pub(super) fn connect(&self, change: &Change<'_>, lost_time_max: Duration) -> io::Result<()> {
         let mut attributes = change.attributes();
         attribute(&mut attributes, NBD_ATTR_SERVER_FLAGS, &u64::from(change.flags).to_ne_bytes());
@@ -94,7 +94,7 @@ impl Family {
         exchange(self.0, NBD_CMD_CONNECT, &attributes).map(drop)
     }
 
-    /// Gives it a socket in the place of one that was closed, or another size.
+    /// Gives the disk a socket in place of a closed one, or another size.
     pub(super) fn reconfigure(&self, change: &Change<'_>) -> io::Result<()> {
         exchange(self.0, NBD_CMD_RECONFIGURE, &change.attributes()).map(drop)
     }
@@ -114,7 +114,7 @@ fn attribute(out: &mut Vec<u8>, kind: u16, bytes: &[u8]) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// The bytes of an attribute among several.
+/// The value of an attribute in a list.
 fn value(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16_at(attributes, 0)?);
@@ -137,14 +137,14 @@ fn message(family: u16, command: u8, attributes: &[u8]) -> Vec<u8> {
     out.extend(length.to_ne_bytes());
     out.extend(family.to_ne_bytes());
     out.extend((NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-    // Sequence and port: one request a socket, and the kernel fills in whose it is.
+    // Sequence and port: one request a socket, and the kernel fills in the port.
     out.extend([1, 0, 0, 0, 0, 0, 0, 0]);
     out.extend([command, 1, 0, 0]);
     out.extend(attributes);
     out
 }
 
-/// The attributes of the answer, if it has any.
+/// Sends a request. Returns the attributes of the answer, if it has any.
 fn exchange(family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
     let mut socket = Socket::new(NETLINK_GENERIC)?;
     socket.bind_auto()?;
@@ -159,7 +159,8 @@ fn exchange(family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> 
     }
 }
 
-/// Takes what came: the attributes of an answer, and the end, if that came.
+/// Parses received messages: collects the attributes of an answer, and returns its end, if that has
+/// arrived.
 fn take_in(mut received: &[u8], answer: &mut Vec<u8>) -> Option<io::Result<()>> {
     while let Some((length, kind)) = header(received) {
         let Some(body) = received.get(HEADER_BYTES..length) else { break };
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The kernel says that there is no such family, or which it is.
+    /// The kernel reports that the family does not exist, or its number.
     #[test]
     fn the_kernel_answers() {
         match Family::find() {

@@ -1,19 +1,19 @@
-//! What is known of an inode, as the kernel takes it.
+//! The attributes of an inode in the kernel's form.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ext2::{InodeNumber, Metadata, Timestamp};
 use fuser::{FileAttr, FileType, INodeNo};
 
-/// Bytes that programs had best read and write at once.
+/// Preferred size of reads and writes.
 const BLOCK_BYTES: u32 = 4096;
 
-/// The kernel's number of an inode: it calls the root 1, which in an ext2 no name leads to.
+/// The kernel's number of an inode: it calls the root 1, to which no name of an ext2 leads.
 pub(super) fn node_of(inode: InodeNumber) -> INodeNo {
     if inode == InodeNumber::ROOT { INodeNo::ROOT } else { INodeNo(u64::from(inode.0)) }
 }
 
-/// The inode that the kernel means. What is none leads to none.
+/// The inode of a kernel's number. An invalid number finds no inode.
 pub(super) fn inode_of(node: INodeNo) -> InodeNumber {
     if node == INodeNo::ROOT { InodeNumber::ROOT } else { InodeNumber(u32::try_from(node.0).unwrap_or(0)) }
 }
@@ -51,12 +51,12 @@ pub(super) fn attributes(metadata: &Metadata) -> FileAttr {
     }
 }
 
-/// As the kernel writes it in 32 bits (`new_encode_dev`).
+/// A device number in the kernel's 32 bits (`new_encode_dev`).
 fn device_number(major: u32, minor: u32) -> u32 {
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }
 
-/// Major and minor number of what the kernel wrote so.
+/// Major and minor number of a device number in that form.
 pub(super) fn device_of(number: u32) -> (u32, u32) {
     (number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00)
 }

@@ -1,11 +1,11 @@
-//! Errors of a file system as programs are told them.
+//! Error numbers for errors of a file system.
 
 use ext2::{Error, ErrorKind};
 use fuser::Errno;
 
 use crate::fuse::to_errno as device_errno;
 
-/// What a program is told.
+/// The error number for programs.
 pub(super) fn to_errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::NotFound => Errno::ENOENT,

@@ -1,15 +1,15 @@
-//! Which inodes the kernel knows, and how often it was told of each.
+//! The inodes that the kernel knows, with a count of how often each was returned to it.
 //!
-//! It knows an inode as long as a program has it open, stands in it, or may ask for it again; then it forgets it. An
-//! inode that loses its last name while it is known is freed when it is forgotten, so no program ever meets another
-//! file under a number it holds.
+//! It knows an inode while a program has it open, has it as its directory, or may ask for it again;
+//! then it forgets it. An inode that loses its last name while it is known is freed when it is
+//! forgotten, so no program ever finds another file under a number that it holds.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ext2::{Blocks, Error, FileSystem, InodeNumber, Metadata};
 
-/// The inodes that the kernel knows, with how often it was told of each.
+/// The inodes that the kernel knows, with their counts.
 #[derive(Default)]
 pub(super) struct References {
     /// Short sections, never across an await.
@@ -18,9 +18,9 @@ pub(super) struct References {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
-    /// Which file of those that had its number.
+    /// The generation of the file among those with its number.
     generation: u32,
-    /// How often the kernel was told of it and has not forgotten that.
+    /// How often it was returned to the kernel and not forgotten.
     count: u64,
 }
 
@@ -29,8 +29,8 @@ impl References {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is about to be told of what was found once more; what is known of it then. `None` when its number is
-    /// another file's by now.
+    /// Counts an inode that is about to be returned to the kernel. Returns its present attributes;
+    /// `None` when its number belongs to another file by now.
     pub(super) async fn add<B: Blocks>(
         &self,
         file_system: &FileSystem<B>,
@@ -46,13 +46,13 @@ impl References {
         let is_same = now.as_ref().is_ok_and(|now| now.generation == generation);
         let is_first = is_same && self.enter(inode, generation);
         if !is_first {
-            // Whoever came first keeps it open.
+            // An earlier reference keeps it open.
             file_system.close_file(inode).await?;
         }
         now.map(|now| is_same.then_some(now))
     }
 
-    /// Whether it was not known yet.
+    /// Counts the inode. Returns whether it was not known before.
     fn enter(&self, inode: InodeNumber, generation: u32) -> bool {
         let mut all = self.lock();
         let known = all.entry(inode).or_insert(Known { generation, count: 0 });
@@ -60,7 +60,8 @@ impl References {
         known.count == 1
     }
 
-    /// The kernel forgets that it was told so often; whether it does not know the inode any more, which is closed then.
+    /// Lowers the count of an inode that the kernel forgets. Returns whether it is not known any
+    /// more, and must be closed.
     pub(super) fn remove(&self, inode: InodeNumber, count: u64) -> bool {
         let mut all = self.lock();
         let Some(known) = all.get_mut(&inode) else { return false };
@@ -72,7 +73,7 @@ impl References {
         is_last
     }
 
-    /// The kernel knows nothing any more: what it knew, to be closed.
+    /// Takes all known inodes, to be closed.
     pub(super) fn take_all(&self) -> Vec<InodeNumber> {
         std::mem::take(&mut *self.lock()).into_keys().collect()
     }

@@ -1,6 +1,6 @@
-//! What the kernel asks of a mounted file system, and what it is told.
+//! The kernel's requests for a mounted file system, and their answers.
 //!
-//! Who may do what the kernel decides (`default_permissions`), by the attributes it is told.
+//! The kernel checks permissions (`default_permissions`), by the attributes that it gets.
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,7 +21,7 @@ use super::attributes::{attributes, device_of, from_system, inode_of, kind_of, n
 use super::tree::Tree;
 use crate::limits::{DIRECTORY_ENTRIES_MAX, FUSE_BACKGROUND_MAX, STEP_BYTES, VOLUME_CACHE_TIME};
 
-/// Answers the kernel.
+/// The handler of the kernel's requests.
 pub(super) struct Requests<B: Blocks> {
     pub(super) tree: Arc<Tree<B>>,
 }
@@ -61,7 +61,7 @@ impl<B: Blocks> Requests<B> {
     }
 }
 
-/// What is to be made, until it is.
+/// A node that is to be made.
 enum OwnedNode {
     Plain(NewNode<'static>),
     Link(Vec<u8>),
@@ -412,7 +412,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
         reply: ReplyEmpty,
     ) {
         let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
-        // An ext2 has no blocks that are a file's and were never written: programs write zeroes instead.
+        // An ext2 has no allocated blocks that were never written: programs write zeroes instead.
         if mode != FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE {
             return reply.error(Errno::EOPNOTSUPP);
         }
@@ -426,7 +426,7 @@ impl<B: Blocks> Filesystem for Requests<B> {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
         let (SEEK_DATA | SEEK_HOLE) = whence else { return reply.error(Errno::EINVAL) };
-        // Before the beginning is nothing (lseek(2)).
+        // There is no data before offset 0 (lseek(2)).
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let (tree, inode) = (self.tree(), inode_of(node));
         let work = async move { tree.file_system.seek(inode, offset, whence == SEEK_HOLE).await };
@@ -438,7 +438,8 @@ impl<B: Blocks> Filesystem for Requests<B> {
     }
 }
 
-/// Entries with attributes, as far as there is room in the answer. The kernel is told of each but "." and "..".
+/// Entries with attributes, as many as fit in the answer. Each but "." and ".." counts as returned
+/// to the kernel.
 struct DirectoryReply {
     reply: ReplyDirectoryPlus,
     told: Vec<InodeNumber>,
@@ -454,7 +455,7 @@ impl DirectoryReply {
                 tree.lookup(directory, &entry.name).await
             };
             let metadata = match found {
-                // It went meanwhile.
+                // It was removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 found => found?,
             };
@@ -473,7 +474,7 @@ impl DirectoryReply {
         Ok(())
     }
 
-    /// The answer did not reach the kernel, which therefore knows none of its inodes.
+    /// Takes the counts back when the answer did not reach the kernel.
     async fn take_back<B: Blocks>(&mut self, tree: &Tree<B>) {
         for inode in std::mem::take(&mut self.told) {
             forget(tree, inode).await;
@@ -517,7 +518,7 @@ fn answer_data(reply: ReplyData, outcome: Result<Vec<u8>, Errno>) {
     }
 }
 
-/// A value, or how long it is where that is asked for.
+/// Answers with a value, or with its length where that is asked for.
 fn answer_attribute(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
         Ok(value) if size == 0 => reply.size(value.len() as u32),

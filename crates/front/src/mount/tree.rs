@@ -1,4 +1,4 @@
-//! How a file system carries out what the kernel asks for.
+//! The file system operations for the kernel's requests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::errors::to_errno;
 use super::references::References;
 use crate::limits::VOLUME_REQUESTS_MAX;
 
-/// A mounted file system, and what is under way in it.
+/// A mounted file system, and the requests under way in it.
 pub(super) struct Tree<B: Blocks> {
     pub(super) file_system: Arc<FileSystem<B>>,
     pub(super) references: References,
@@ -26,7 +26,7 @@ pub(super) struct Tree<B: Blocks> {
     pub(super) requests: AtomicU64,
 }
 
-/// The set-group-ID bit: what is made in such a directory is of its group.
+/// The set-group-ID bit: new files in such a directory get its group.
 const SET_GROUP: u16 = 0o2000;
 
 impl<B: Blocks> Tree<B> {
@@ -41,7 +41,7 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// Carries out `work` and hands its outcome to `answer`: here and now when nothing has to be waited for, otherwise
+    /// Carries out `work` and passes its outcome to `answer`: here if it does not wait, otherwise
     /// on the runtime.
     pub(super) fn carry_out<T: Send + 'static>(
         &self,
@@ -70,7 +70,8 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// Begins nothing any more, waits for what is under way, as long as `time_max`, and closes what the kernel knew.
+    /// Begins no more requests, waits for those under way, for at most `time_max`, and closes the
+    /// inodes that the kernel knows.
     pub(super) async fn close(&self, time_max: Duration) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _ = tokio::time::timeout(time_max, self.room.acquire_many(VOLUME_REQUESTS_MAX)).await;
@@ -79,7 +80,7 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// The kernel does not know an inode any more.
+    /// Closes an inode that the kernel does not know any more.
     pub(super) async fn close_file(&self, inode: InodeNumber) {
         if let Err(error) = self.file_system.close_file(inode).await {
             // It is in the list of inodes without names, and the next mount frees it.
@@ -87,18 +88,18 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// What a name leads to. The kernel is told of it.
+    /// Finds a name. The result counts as returned to the kernel.
     pub(super) async fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Metadata, Error> {
         loop {
             let found = self.file_system.lookup(parent, name).await?;
-            // Another file has its number since: then the name leads elsewhere, too.
+            // Another file has its number now: then the name leads elsewhere, too.
             if let Some(metadata) = self.references.add(&self.file_system, found).await? {
                 return Ok(metadata);
             }
         }
     }
 
-    /// Makes something. The kernel is told of it.
+    /// Makes a node. It counts as returned to the kernel.
     pub(super) async fn create(
         &self,
         parent: InodeNumber,
@@ -115,7 +116,7 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// One more name. The kernel is told of it.
+    /// Makes one more name. The inode counts as returned to the kernel.
     pub(super) async fn link(&self, inode: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Metadata, Error> {
         let linked = self.file_system.link(inode, parent, name).await?;
         match self.references.add(&self.file_system, linked).await? {
@@ -124,7 +125,8 @@ impl<B: Blocks> Tree<B> {
         }
     }
 
-    /// All bytes of a range, as far as the file goes: what one operation may not hold takes several.
+    /// Reads a range, up to the end of the file, in several operations where it is too long for
+    /// one.
     pub(super) async fn read(&self, inode: InodeNumber, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = self.file_system.read_file(inode, offset, length).await?;
         while bytes.len() < length {
@@ -158,7 +160,7 @@ impl<B: Blocks> Tree<B> {
     }
 }
 
-/// Whose something new is, and its permissions, where the directory says so.
+/// Owner and permissions of a new node, where the directory determines them.
 fn inherited(above: &Metadata, node: &NewNode<'_>, owner: Owner) -> Owner {
     if above.permissions & SET_GROUP == 0 {
         return owner;

@@ -17,29 +17,29 @@ use crate::fuse::session::serve;
 use crate::fuse::{check_kernel, detach, is_left_behind};
 use crate::limits::{COMMIT_INTERVAL, SHUTDOWN_TIME_MAX};
 
-/// How a file system is mounted.
+/// The options of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Whether nothing can be changed.
+    /// Whether it is read only.
     pub is_read_only: bool,
-    /// What `mount` and `df` show as what is mounted.
+    /// The source that `mount` and `df` show.
     pub source: String,
 }
 
-/// A file system that is mounted. Whoever uses the directory waits until it is served.
+/// A mounted file system. Programs that use the directory wait until it is served.
 pub struct Volume<B: Blocks> {
     tree: Arc<Tree<B>>,
-    /// Until it is served.
+    /// `None` once it is served.
     session: Mutex<Option<Session<Requests<B>>>>,
     directory: PathBuf,
 }
 
 impl<B: Blocks> Volume<B> {
-    /// Mounts `file_system` over a directory. What a process left there that was killed is unmounted first. It is
-    /// served on the runtime that this is called on.
+    /// Mounts `file_system` over a directory. A mount that a killed process left there is unmounted
+    /// first. It is served on the calling runtime.
     ///
     /// # Errors
-    /// `NotADirectory`, `Unsupported` on a kernel without FUSE; what the kernel says of the mount.
+    /// `NotADirectory`, `Unsupported` on a kernel without FUSE; errors of the kernel.
     pub fn mount(file_system: Arc<FileSystem<B>>, directory: &Path, options: &VolumeOptions) -> io::Result<Self> {
         check_kernel()?;
         if is_left_behind(directory) {
@@ -54,7 +54,8 @@ impl<B: Blocks> Volume<B> {
         config.mount_options = names.into();
         config.mount_options.extend([MountOption::NoDev, MountOption::NoSuid, MountOption::DefaultPermissions]);
         config.mount_options.push(if options.is_read_only { MountOption::RO } else { MountOption::RW });
-        // Who is not root lets others in only where the administrator allows that (user_allow_other).
+        // A user other than root lets others in only where the administrator allows that
+        // (user_allow_other).
         config.acl = if geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
         let session = Session::new(Requests { tree: Arc::clone(&tree) }, directory, &config)?;
         Ok(Self { tree, session: Mutex::new(Some(session)), directory: directory.to_owned() })
@@ -70,8 +71,8 @@ impl<B: Blocks> Volume<B> {
         self.tree.references.count()
     }
 
-    /// Serves it until `stop`, or until somebody unmounts it. Nothing is under way then, and what was done is left to
-    /// whoever has the file system to commit. It is served once.
+    /// Serves it until `stop`, or until it is unmounted. No request is under way then; the owner of
+    /// the file system commits the changes. It is served once.
     ///
     /// # Errors
     /// When the FUSE device fails.
@@ -89,7 +90,7 @@ impl<B: Blocks> Volume<B> {
         }
     }
 
-    /// What is done becomes durable after a while without anybody asking for it.
+    /// Commits changes after a while, also without a request for it.
     async fn commit_for_ever(&self) {
         let mut ticks = tokio::time::interval(COMMIT_INTERVAL);
         loop {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a server over a device of choice on a socket in a directory of its own.
+//! Common parts of the tests: a server of any device on a socket in its own directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A client that sends what the test says, byte by byte.
+//! A client whose bytes the test chooses.
 
 use front::NbdServer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
@@ -18,7 +18,7 @@ pub(crate) async fn shake_hands(stream: &mut (impl AsyncRead + AsyncWrite + Unpi
     stream.read_exact(&mut answer).await.unwrap();
 }
 
-/// A request at the begin of the export.
+/// A request at the beginning of the export.
 pub(crate) fn request(command: u16, length: u32) -> [u8; 28] {
     let mut request = [0; 28];
     request[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
@@ -36,13 +36,13 @@ impl RawClient {
         Self(near)
     }
 
-    /// Asks for the same so many times, in one write.
+    /// Sends the same request `count` times, in one write.
     pub(crate) async fn ask(&mut self, command: u16, length: u32, count: usize) {
         self.0.write_all(&request(command, length).repeat(count)).await.unwrap();
     }
 
-    /// Asks for the same for as long as the server lives, so many times at once, and takes the replies. A command that
-    /// is a write brings its bytes.
+    /// Repeats a request while the server lives, `depth` times at once, and takes the replies. A
+    /// write brings its payload.
     pub(crate) fn keep_asking(self, command: u16, length: u32, depth: usize) {
         let (mut replies, mut requests) = tokio::io::split(self.0);
         let payload_bytes = if command == 1 { length as usize } else { 0 };
@@ -65,7 +65,7 @@ impl RawClient {
         });
     }
 
-    /// The errors of the next replies, which have no data.
+    /// The error fields of the next replies, which have no data.
     pub(crate) async fn errors(&mut self, count: usize) -> Vec<u32> {
         let mut replies = vec![0; 16 * count];
         self.0.read_exact(&mut replies).await.unwrap();

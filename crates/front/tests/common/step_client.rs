@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 pub(crate) struct StepClient {
     pub(crate) stream: DuplexStream,
     client: Client<()>,
-    /// What the server says of its export.
+    /// The block sizes that the server announced.
     pub(crate) sizes: BlockSize,
 }
 

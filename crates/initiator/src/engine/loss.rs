@@ -1,5 +1,4 @@
-//! What becomes of the jobs when what carried them out is gone: the session, what the unit had not made durable, or all
-//! hope.
+//! What becomes of jobs after a loss: of the session, of the unit's cache, or of the LUN for good.
 
 use block::{Error, ErrorKind};
 
@@ -12,16 +11,16 @@ use crate::verdict::Attention;
 use iscsi::initiator::ConnectionError;
 
 impl Engine {
-    /// The unit may have lost what it had not made durable, while the session goes on and nothing is under way: what
-    /// takes several commands begins again, since those that were carried out are not retained before the request is
-    /// complete, and a replay could write over them. What had begun waits a little, and is given up when that was in
-    /// vain too often.
+    /// Restarts jobs when the unit may have lost its cache and the session goes on; nothing is
+    /// under way. A job of several commands starts over: those that were carried out are not
+    /// retained before the request is complete, and a replay could write over them. A job that had
+    /// begun waits a little first, and is given up after too many restarts.
     pub(crate) fn begin_again(&mut self) {
         let now = self.options.clock.now();
         let (mut begun, mut exhausted) = (Vec::new(), Vec::new());
         for (order, mut job) in std::mem::take(&mut self.jobs) {
             match &job.reply {
-                // The replay that follows has all of it.
+                // The replay that follows covers it.
                 Reply::Replay => {
                     self.replay.give_up_one();
                     self.ready.remove(&order);
@@ -61,13 +60,13 @@ impl Engine {
         }
     }
 
-    /// The session is lost: what was under way will be issued again.
+    /// Takes back what was under way: the session is lost, and the next one issues it again.
     pub(crate) fn take_back(&mut self, link: Link, loss: &LinkError) {
         let now = self.options.clock.now();
         if let Some(mut member) = self.shared.member() {
             member.end_session();
         }
-        // What an older session left was ended when this one began.
+        // Tasks of an older session ended when the lost session began.
         self.has_writes_in_doubt = self.jobs.values().any(|job| job.may_change() && !job.is_idle());
         for sense in &link.heard {
             self.learn(sense);
@@ -93,8 +92,8 @@ impl Engine {
         self.delayed.clear();
         self.stalled.clear();
         self.ready.clear();
-        // The session ended because of a command: trying that again as often as there is time for would take many times
-        // that time.
+        // The session ended because of a command: trying it until the replacement timeout would
+        // take many times that time.
         let is_stuck = matches!(loss, LinkError::Connection(ConnectionError::Unresponsive));
         let attempts_min = if is_stuck { 1 } else { 2 };
         let jobs = std::mem::take(&mut self.jobs);
@@ -116,7 +115,7 @@ impl Engine {
             job.start_over();
             job.attempts += u32::from(job.was_sent);
             if job.attempts >= attempts_min && now.since(job.since) >= self.options.replacement_timeout {
-                // Perhaps it is this command that ends every session.
+                // This command may be what ends every session.
                 let words = format!("{} failed: {loss}", job.words());
                 let error = final_error(&job, &Error::new(ErrorKind::TimedOut, words));
                 job.finish(Err(error));
@@ -134,8 +133,8 @@ impl Engine {
         self.has_writes_in_doubt
     }
 
-    /// Answers everything with `error`, or with an unknown outcome where `error` would say that a mutation was not
-    /// carried out.
+    /// Answers every request with `error`, or with an unknown outcome where `error` would deny that
+    /// a mutation was carried out.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         self.ready.clear();
         self.delayed.clear();
@@ -149,7 +148,8 @@ impl Engine {
         self.incoming.drain(..).for_each(|incoming| incoming.refuse(error.clone()));
     }
 
-    /// Why something that was acknowledged may be lost when nothing more is done, if no client's flush was told of it.
+    /// The error of acknowledged data that may be lost and that no client's flush has reported;
+    /// `None` without such data.
     pub(crate) fn possible_loss(&mut self) -> Option<Error> {
         self.unreported_loss.take().or_else(|| {
             let words = format!("what {} acknowledged last was not flushed", self.options.place());

@@ -1,5 +1,5 @@
-//! The engine as a client of a LUN that several hosts share: its orders go out beside the requests, and nothing leaves
-//! that the client may not do.
+//! The engine as a client of a shared LUN: SHARING OUT commands go out beside the requests, and no
+//! request leaves that the client has no right to.
 
 use std::task::Context;
 use std::time::Duration;
@@ -21,8 +21,9 @@ use crate::sharing::order;
 use crate::verdict::Attention;
 
 impl Engine {
-    /// How long a command may take. On a shared unit it may wait for what another host brings to the target first. How
-    /// long is bounded there; to give up before would end writes with an unknown outcome, and reads would wait anew.
+    /// The timeout of a command. On a shared unit a command may wait until another host has
+    /// cleaned. The target bounds that wait; to give up earlier would end writes with an unknown
+    /// outcome, and let reads wait anew.
     pub(super) fn command_timeout(&self) -> Duration {
         let usual = self.options.command_timeout;
         let Some(support) = self.unit.sharing.filter(|_| self.options.is_shared) else { return usual };
@@ -30,7 +31,7 @@ impl Engine {
         usual.max((Duration::from_millis(withheld_ms) + WITHHELD_MARGIN).min(WITHHELD_TIME_MAX))
     }
 
-    /// A session has begun.
+    /// Notes that a session has begun.
     pub(crate) fn begin_session(&mut self) {
         let now = self.options.clock.now();
         if let Some(mut member) = self.shared.member() {
@@ -38,12 +39,13 @@ impl Engine {
         }
     }
 
-    /// Sends and receives what a client of a shared LUN has to. Returns whether anything was done.
+    /// Sends and receives the messages of a client of a shared LUN. Returns whether there was
+    /// progress.
     pub(super) fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> bool {
         let Some(mut member) = self.shared.member() else { return false };
         let mut has_progressed = member.poll(context, now);
         self.fenced = member.over().cloned();
-        // A command of ours must not be under way while the unit is asked what it is.
+        // None of our commands may be under way while the unit is read.
         let is_settling = self.attention > Attention::None && self.under_way.count() == 0;
         while !is_settling && let Some((number, order)) = member.next_order(now) {
             let command = order.command(number, self.unit.lun, self.options.command_timeout);
@@ -60,9 +62,9 @@ impl Engine {
         has_progressed
     }
 
-    /// What is to leave next. Where ranges are held alone, half of the room is left to what is written there, and to
-    /// flushes: whatever others ask of them waits for that, and so may all that fills the other half, if those others
-    /// hold what it wants.
+    /// The next job to issue. Where this client holds ranges alone, half of the queue depth is kept
+    /// for writes to them and for flushes: a callback waits for these, and what fills the other
+    /// half may wait for ranges that other hosts hold.
     pub(super) fn next_ready(&self) -> Option<u64> {
         let grants = self.shared.copies().and_then(Copies::grants);
         let is_scarce = |grants: &&Grants| {
@@ -79,8 +81,8 @@ impl Engine {
         self.ready.iter().copied().find(goes_first)
     }
 
-    /// Whether a request is not to leave now: something that it changes was held alone and may be another host's by
-    /// now. It waits until that is claimed back, and fails where it is lost.
+    /// Whether a mutation must wait, because its range was held alone and may be another host's by
+    /// now. It waits until the range is reclaimed, and fails if it is lost.
     pub(super) fn holds_back(&mut self, now: Instant, order: u64) -> bool {
         let grants = self.shared.copies().and_then(Copies::grants);
         let Some((grants, job)) = grants.zip(self.jobs.get(&order)).filter(|(_, job)| job.is_mutation()) else {
@@ -112,7 +114,7 @@ impl Engine {
         self.shared.member().is_none_or(|member| member.is_idle())
     }
 
-    /// What a shared LUN had not made durable is lost, or may be: nobody writes it again.
+    /// Reports as lost what a shared LUN had not made durable: it is never written again.
     pub(super) fn lose_retained(&mut self) {
         if self.retained.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Reports on a shared unit, and fences a client, for people.
+//! Administration of a shared unit: reads its report, and fences a client.
 
 use block::{ByteRange, Error, ErrorKind};
 use scsi::sharing::report::{Report, ReportRecord};
@@ -10,9 +10,10 @@ use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::limits::{SHARING_REPORT_BYTES, SHARING_REPORTS_MAX};
 use crate::remote_lun::RemoteLun;
 
-/// Where this host is one of several that share the LUN.
+/// Methods for a LUN that this host shares with others.
 impl RemoteLun {
-    /// Clients, locks and waits. What changes while it is told may be there twice or not at all.
+    /// The clients, locks and waits. What changes while the report is read may appear twice or not
+    /// at all.
     ///
     /// # Errors
     /// `Corrupt` when the answer makes no sense, and what else commands end with.
@@ -35,7 +36,8 @@ impl RemoteLun {
         Ok(records)
     }
 
-    /// Ends the life of a client: nothing that it sends after this has any effect, and what it held passes on.
+    /// Ends the life of a client: commands that it sends afterwards have no effect, and its locks
+    /// pass on.
     ///
     /// # Errors
     /// `NotFound` for one that does not live; what else commands end with.

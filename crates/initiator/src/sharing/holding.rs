@@ -1,8 +1,9 @@
-//! The ranges of the unit that this client holds alone: what is wanted of them is asked for, and what is called back is
-//! cleaned and given up.
+//! The ranges of the unit that this client holds alone: locks on wanted ranges are requested, and
+//! ranges that are called back are cleaned and given up.
 //!
-//! A range is in use from the moment that it is held, so that a callback waits until the layers above have brought to
-//! the target what only they have. While they get on with that, the target is told so.
+//! A range counts as used from the moment that it is granted. So the answer to a callback waits
+//! until the layers above have written their dirty data of it to the target. Their progress is
+//! reported to the target meanwhile.
 
 use std::collections::BTreeMap;
 use std::task::{Context, Poll};
@@ -29,18 +30,18 @@ fn group(part: u64) -> Resource {
 struct Leaving {
     release: Dropped,
     tell_at: Instant,
-    /// How far the layers above had come when the target was told last.
+    /// The progress of the layers above at the last report to the target.
     progress: u64,
 }
 
-/// See the top of this file.
+/// The ranges held alone, with the pending lock requests and callbacks.
 pub(super) struct Holding {
     copies: Copies,
     asked: BTreeMap<RequestId, u64>,
     leaving: BTreeMap<u64, Leaving>,
-    /// How often the target is told that a range is being cleaned.
+    /// The interval of progress reports to the target while a range is being cleaned.
     tell_interval: Duration,
-    /// When what was asked is asked again.
+    /// When unanswered lock requests are sent again.
     retry_at: Option<Instant>,
 }
 
@@ -59,7 +60,7 @@ impl Holding {
         self.leaving.values().map(|leaving| leaving.tell_at).chain(self.retry_at).min()
     }
 
-    /// Asks for what the layers above want.
+    /// Requests locks on the ranges that the layers above want.
     pub(super) fn ask(&mut self, context: &Context<'_>, now: Instant, holder: &mut Holder) {
         let Some(grants) = self.copies.grants() else { return };
         for part in grants.take_wanted(LOCKS_ASKED_MAX.saturating_sub(self.asked.len()), context.waker()) {
@@ -71,17 +72,17 @@ impl Holding {
         }
     }
 
-    /// What was asked may not have come, or not now: it is asked again, a little later.
+    /// Sends unanswered lock requests again at `at`: they may be lost, or could not be granted.
     pub(super) fn ask_again(&mut self, at: Instant) {
         self.retry_at = Some(at);
     }
 
-    /// What was asked could not be answered now.
+    /// Sends lock requests again after [`LOCK_RETRY_TIME`]: the target could not answer them.
     pub(super) fn ask_later(&mut self, now: Instant) {
         self.ask_again(now + LOCK_RETRY_TIME);
     }
 
-    /// Gets on with what is called back. Whether anything was done.
+    /// Advances the ranges that are called back. Returns whether one was given up.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, now: Instant, holder: &mut Holder) -> bool {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
@@ -107,11 +108,11 @@ impl Holding {
         self.leaving.len() < count
     }
 
-    /// The locks of a request are held.
+    /// Notes that the locks of a request are held.
     pub(super) fn granted(&mut self, now: Instant, holder: &mut Holder, request: RequestId, locks: &[GrantedLock]) {
         let Some(grants) = self.copies.grants() else { return };
         if let Some(part) = self.asked.remove(&request) {
-            // It may have been called back already.
+            // The lock may have been called back already.
             match holder.begin_use(now, group(part), Mode::D_X) {
                 true => grants.set(part, Standing::Held),
                 false => grants.remove(part, true),
@@ -128,14 +129,14 @@ impl Holding {
         }
     }
 
-    /// The locks of a request will not be held.
+    /// Notes that the locks of a request will not be granted.
     pub(super) fn refused(&mut self, request: RequestId) {
         if let (Some(grants), Some(part)) = (self.copies.grants(), self.asked.remove(&request)) {
             grants.remove(part, true);
         }
     }
 
-    /// A lock is called back that is in use.
+    /// Starts to clean the ranges of a lock that is called back and in use.
     pub(super) fn begin_leaving(&mut self, now: Instant, resource: Resource) {
         let Some(grants) = self.grants() else { return };
         let parts = match resource {
@@ -152,7 +153,8 @@ impl Holding {
         }
     }
 
-    /// A lock is held no more. Whether something is lost with it: it was claimed back, and others have it.
+    /// Notes that a lock is lost. Returns whether dirty data is lost with it, because reclaiming it
+    /// failed.
     #[must_use]
     pub(super) fn give_up(&mut self, resource: Resource) -> bool {
         let Resource::Group(FileId::LOGICAL_UNIT, GroupIndex(part)) = resource else { return false };
@@ -167,7 +169,7 @@ impl Holding {
         false
     }
 
-    /// The target has started again: what was held is claimed back.
+    /// Marks what was held to be reclaimed, because the target has restarted.
     pub(super) fn begin_claiming(&mut self) {
         self.leaving.clear();
         if let Some(grants) = self.grants() {
@@ -175,7 +177,7 @@ impl Holding {
         }
     }
 
-    /// The client's life is over: nothing is held.
+    /// Marks all ranges as lost, because the client's life is over.
     pub(super) fn lapse(&mut self) {
         self.leaving.clear();
         self.asked.clear();
@@ -185,7 +187,7 @@ impl Holding {
         }
     }
 
-    /// Ends when nothing of what was lost is used any more, and what is clean is dropped.
+    /// A future that ends when no lost range is used any more and all clean copies are dropped.
     pub(super) fn drop_all(&self) -> Dropped {
         let (copies, all) = (self.copies.clone(), ByteRange { offset: 0, length: u64::MAX });
         Box::pin(async move {
@@ -196,8 +198,8 @@ impl Holding {
         })
     }
 
-    /// Behind [`drop_all`](Self::drop_all): whether something that was written is with this host alone. If not, nothing
-    /// is lost.
+    /// After [`drop_all`](Self::drop_all): whether this host has dirty data of lost ranges. Lost
+    /// ranges without any are forgotten.
     #[must_use]
     pub(super) fn settle_lost(&self) -> bool {
         let Some(grants) = self.grants() else { return false };

@@ -7,17 +7,21 @@
 //! ```
 //!
 //! What it keeps true:
-//! - an order leaves only behind what was to be done before it: a purge is acknowledged when all copies are dropped;
-//! - an answer to a callback is sent until it is answered, in every session anew: the target does not ask twice for
-//!   what it knows was heard. It knows that of what was taken while no lease lasted, too, and where the lease at the
-//!   target goes on it waits for these answers: all copies are dropped by then, and the answer is *done*;
-//! - messages are taken in the order of their numbers, each once;
-//! - copies may be used while the lease lasts by the time at which its renewal was *sent*, and all copies of an old
-//!   life are dropped before a new one allows any;
-//! - what it holds alone it gives up when the layers above have cleaned it, and what it does not hold any more with
-//!   something dirty there is the end of the client: others may have written there since;
-//! - who was fenced stays so: what it had under way may be half done, and only who uses the disk knows what to do about
-//!   that. Where the *target* started again nothing can be half done by another's leave, and a new life begins.
+//! - an order is sent only after what it depends on: a purge is acknowledged when all copies are
+//!   dropped;
+//! - an answer to a callback is sent until the target confirms it, in every new session again: the
+//!   target does not repeat a callback that it knows was received. That includes a callback
+//!   received while no lease lasted. Where the lease at the target goes on, it waits for these
+//!   answers: all copies are dropped by then, and the answer is *done*;
+//! - messages are handled in the order of their numbers, each once;
+//! - copies may be used while the lease lasts, counted from the time at which its renewal was
+//!   *sent*. All copies of an old life are dropped before a new life allows any;
+//! - a range that it holds alone is given up when the layers above have cleaned it. Dirty data in a
+//!   range that it does not hold any more ends the client: another host may have written there
+//!   since;
+//! - a client that was fenced stays fenced: what it had under way may be half done, and only the
+//!   user of the disk can judge that. After a restart of the *target* nothing of another client can
+//!   have come between, and a new life begins.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll};
@@ -39,12 +43,12 @@ use super::status::SharingStatus;
 use super::wire;
 use crate::limits::{LEAVE_TIMEOUT, REGISTRATION_WAIT};
 
-/// How the present session stands to the client.
+/// The state of the present session for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// There is none, or it is not to be used any more.
+    /// There is no session, or it is not to be used any more.
     Away,
-    /// REGISTER is sent again at that time, if nothing comes of it.
+    /// REGISTER was sent; it is sent again at `again_at` if no answer has come.
     Joining {
         since: Instant,
         again_at: Instant,
@@ -52,56 +56,56 @@ enum Standing {
     Joined,
 }
 
-/// How the life of the session that was joined last follows on the one before.
+/// Whether the target restarted between the registration before and this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Continuity {
-    /// The target has gone on since.
+    /// The target has not restarted.
     Same,
-    /// The target started again.
+    /// The target has restarted.
     NewStart,
 }
 
-/// A client.
+/// The client of a shared unit; it outlives sessions.
 pub(crate) struct Member {
     place: String,
-    /// Proves to the target that two sessions are one client's.
+    /// Shows the target that two sessions are of one client.
     key: [u8; 16],
     block_bytes: u64,
     copies: Copies,
     holder: Holder,
     holding: Holding,
-    /// The life it has, or had last.
+    /// The id of its present life, or of the last one.
     client: Option<ClientId>,
     /// Shows the target after its next start that this life was the client's.
     proof: Proof,
-    /// The number of the last message that it took.
+    /// The number of the last message that it handled.
     taken: u64,
     standing: Standing,
     continuity: Option<Continuity>,
-    /// What the holder wants done, in this order.
+    /// Outputs of the holder, to be executed in order.
     outputs: VecDeque<HolderOutput>,
     /// Copies that are being dropped, for the first output.
     dropping: Option<Dropped>,
-    /// Locks that are called back, and not given up yet.
+    /// Callbacks that are not answered yet.
     called_back: BTreeSet<CallbackNumber>,
-    /// Orders to be sent, in this order.
+    /// Acknowledgements to be sent, in order.
     acknowledgements: VecDeque<Order>,
-    /// Likewise, behind them: requests for locks, and locks that are given back.
+    /// Requests and releases of locks, sent after the acknowledgements.
     requests: VecDeque<Order>,
     is_renewal_due: bool,
     is_registration_due: bool,
-    /// The life before is named, so that what it held can be reclaimed.
+    /// Whether requests name the life before, so that its locks can be reclaimed.
     names_before: bool,
-    /// By number, and when they were sent.
+    /// Orders under way by number, each with the time at which it was sent.
     under_way: BTreeMap<u64, (Order, Instant)>,
     next_number: u64,
-    /// It unregisters; until when that is waited for.
+    /// The deadline for unregistering; `None` while the client stays.
     leaving: Option<Instant>,
     has_left: bool,
     over: Option<Error>,
     purges: u64,
     lives: u64,
-    /// As the target gave it last.
+    /// The duration of the lease, as the target granted it last.
     lease: Duration,
 }
 
@@ -142,19 +146,19 @@ impl Member {
         &self.copies
     }
 
-    /// A session is there, which has to be made the client's.
+    /// Notes that there is a session, in which the client must register.
     pub(crate) fn begin_session(&mut self, now: Instant) {
         self.standing = Standing::Joining { since: now, again_at: now + REGISTRATION_WAIT };
         self.is_registration_due = true;
         self.names_before = true;
     }
 
-    /// The session is lost, and with it what was under way there.
+    /// Notes that the session is lost, and the orders under way with it.
     pub(crate) fn end_session(&mut self) {
         self.standing = Standing::Away;
         self.is_registration_due = false;
         self.is_renewal_due = false;
-        // Requests that wait are sent again in the next session.
+        // Requests for locks that still wait are sent again in the next session.
         self.requests.clear();
         let lost = std::mem::take(&mut self.under_way).into_values().map(|(order, _)| order);
         let unanswered: Vec<Order> = lost.filter(|order| is_acknowledgement(&order.parameters)).collect();
@@ -166,17 +170,17 @@ impl Member {
         self.standing == Standing::Joined && self.over.is_none() && self.holder.client(now).is_some()
     }
 
-    /// Why nothing is possible any more.
+    /// Why the client has ended for good.
     pub(crate) fn over(&self) -> Option<&Error> {
         self.over.as_ref()
     }
 
-    /// How the registration since the last join follows on the one before. Told once after each join.
+    /// Whether the target restarted before the last registration. Returned once after each.
     pub(crate) fn take_continuity(&mut self) -> Option<Continuity> {
         self.continuity.take()
     }
 
-    /// Whether nothing of it is under way.
+    /// Whether no order is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -202,7 +206,7 @@ impl Member {
         }
     }
 
-    /// Gives everything up, when nothing else is to be done any more. Whether that is over.
+    /// Unregisters once all other orders are done. Returns whether that is complete.
     pub(crate) fn leave(&mut self, now: Instant) -> bool {
         if self.over.is_some() || !matches!(self.standing, Standing::Joined) {
             return true;
@@ -212,7 +216,7 @@ impl Member {
         self.has_left || until <= now
     }
 
-    /// Does what time asks for, and drops copies. Whether anything was done.
+    /// Handles deadlines, and drops copies. Returns whether there was progress.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
         self.holder.handle_timeout(now);
         if let Standing::Joining { since, again_at } = self.standing
@@ -230,7 +234,7 @@ impl Member {
             has_progressed = true;
             self.collect();
         }
-        // Copies of an old life are gone when nothing is left to do.
+        // The copies of an old life are gone when no output is left.
         let is_settled = self.outputs.is_empty() && self.leaving.is_none() && self.over.is_none();
         if is_settled {
             self.copies.allow_until(self.holder.lease_until());
@@ -263,7 +267,7 @@ impl Member {
         has_any
     }
 
-    /// Gets on with the first output; whether it is done.
+    /// Advances the first output. Returns whether it is done.
     fn poll_first(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
         let Some(first) = self.outputs.front() else { return false };
         let dropping = match (self.dropping.take(), first) {
@@ -318,7 +322,7 @@ impl Member {
 
     fn acknowledge(&mut self, client: ClientId, number: CallbackNumber, answer: CallbackAnswer) {
         if self.client != Some(client) {
-            // The target has started again since, and knows nothing of it.
+            // The target has restarted since, and does not know this callback.
             return;
         }
         let CallbackNumber(callback) = number;
@@ -334,7 +338,8 @@ impl Member {
         self.acknowledgements.push_back(Order { client: Some(client), parameters });
     }
 
-    /// A life is over. A lease that was not renewed in time may stand at the target, which says so when it is asked.
+    /// Handles the end of a life. The lease may still last at the target, which its answer to a
+    /// registration shows.
     fn note_over(&mut self, now: Instant, error: LockError) {
         if matches!(error, LockError::Fenced(_)) {
             self.end_for_good();
@@ -352,7 +357,8 @@ impl Member {
         }
     }
 
-    /// Nothing is held or kept any more, and whoever held it answers nothing by itself.
+    /// Answers all callbacks with *done*: nothing is held or cached any more, and the holder of the
+    /// old life answers none.
     fn answer_called_back(&mut self) {
         let Some(client) = self.client else { return };
         for number in std::mem::take(&mut self.called_back) {
@@ -369,7 +375,8 @@ impl Member {
         self.end_because(words);
     }
 
-    /// What was written under a grant is with this host alone, and the grant is gone.
+    /// Ends the client: data that was written under a grant is on this host alone, and the grant is
+    /// lost.
     fn lose_writes(&mut self) {
         let words = format!(
             "{} is shared, and what this host held alone of it may be others' by now: it did not reach the target for \
@@ -386,7 +393,7 @@ impl Member {
         self.over.get_or_insert_with(|| Error::new(ErrorKind::Gone, words));
     }
 
-    /// The unit says that the client is dead, to whatever command.
+    /// Handles the unit's report, with whatever command, that the client is dead.
     pub(crate) fn note_fenced(&mut self, now: Instant) {
         let Some(client) = self.client else { return self.end_for_good() };
         let renew = FromClient::Renew(client);
@@ -449,13 +456,14 @@ impl Member {
         self.under_way.values().any(|(order, _)| is_one(&order.parameters))
     }
 
-    /// An order has come to its end.
+    /// Handles the end of an order.
     pub(crate) fn handle_answer(&mut self, now: Instant, number: u64, answer: Answer) {
         let Some((order, sent)) = self.under_way.remove(&number) else { return };
         match (&order.parameters, answer) {
             (_, Answer::Fenced) => self.note_fenced(now),
             (Parameters::Register { before, .. }, Answer::Refused) => {
-                // What it held before can be claimed back no more, and that is all there is to be refused.
+                // The target refuses only the claim to what the client held before: it registers
+                // without.
                 self.is_registration_due = before.is_some();
                 self.names_before = false;
             }
@@ -473,7 +481,7 @@ impl Member {
                 self.begin_session(now);
             }
             (Parameters::Lock { request, .. }, Answer::Refused) => {
-                // It makes no sense to the target: it waits for nothing.
+                // The target found the request malformed, and keeps none to be granted.
                 let (request, error) = (RequestId(*request), LockError::GraceOver);
                 if let Some(client) = order.client {
                     self.holder.handle_message(client, ToClient::Refused { request, error });
@@ -485,7 +493,7 @@ impl Member {
         }
     }
 
-    /// A message of the target.
+    /// Handles a message of the target.
     pub(crate) fn handle_message(&mut self, now: Instant, message: &Message) {
         let client = ClientId::from_bits(message.client);
         let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);
@@ -507,10 +515,11 @@ impl Member {
             MessageBody::Registered { .. } if is_registered => self.rejoin(now, message),
             MessageBody::Purge { callback, first_block, block_count, .. } => {
                 self.purges += 1;
-                // Of blocks that cannot be, all copies are dropped.
+                // For a range of blocks that is malformed, all copies are dropped.
                 let range = BlockRange::new(first_block, block_count).or(BlockRange::new(0, u64::MAX));
                 let Some(range) = range else { return };
-                // The wire knows no generations: whatever was asked for before this came is older.
+                // Messages carry no generation: every lock that was requested before counts as
+                // older.
                 let generation = Generation(u64::MAX);
                 let number = CallbackNumber(callback);
                 if self.lives_as(now, client) {
@@ -539,25 +548,26 @@ impl Member {
                     self.answer_done(client, number);
                 }
             }
-            // It opens no files and begins no transactions.
+            // This client opens no files and begins no transactions.
             _ => {}
         }
     }
 
-    /// Whether the holder has this life. Without one it answers nothing; what it wanted done before comes first.
+    /// Whether the holder lives as this client. Without a life it answers no callbacks. What it
+    /// wanted done is collected first.
     fn lives_as(&mut self, now: Instant, client: ClientId) -> bool {
         self.holder.handle_timeout(now);
         self.collect();
         self.holder.client(now) == Some(client)
     }
 
-    /// Answers behind all that is to be done before.
+    /// Queues the answer *done* behind all outputs.
     fn answer_done(&mut self, client: ClientId, number: CallbackNumber) {
         let answer = FromClient::Acknowledge(client, number, CallbackAnswer::Done);
         self.outputs.push_back(HolderOutput::Send(answer));
     }
 
-    /// The client is a new one.
+    /// Begins a life with a new client id.
     fn begin_life(&mut self, now: Instant, client: ClientId, message: &Message) {
         if self.client.is_some_and(|before| before.boot_epoch() == client.boot_epoch()) {
             return self.note_fenced(now);
@@ -570,8 +580,8 @@ impl Member {
         self.live(now, client, since);
     }
 
-    /// The client that it was before has this session, too. A life that was over here goes on when a renewal is
-    /// answered.
+    /// Continues the client's life in this session. A life that was over at this end goes on when a
+    /// renewal is answered.
     fn rejoin(&mut self, now: Instant, message: &Message) {
         if self.join(message).is_some() {
             self.holder.handle_timeout(now);
@@ -581,7 +591,7 @@ impl Member {
         }
     }
 
-    /// The session is the client's. When that was first asked for.
+    /// Notes that the session is the client's. Returns when its first REGISTER was sent.
     fn join(&mut self, message: &Message) -> Option<Instant> {
         let Standing::Joining { since, .. } = self.standing else { return None };
         let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return None };
@@ -591,7 +601,7 @@ impl Member {
         Some(since)
     }
 
-    /// A renewal that was sent at `sent` is answered.
+    /// Handles the answer to a renewal that was sent at `sent`.
     fn renewed(&mut self, now: Instant, client: ClientId, sent: Instant) {
         self.holder.handle_timeout(now);
         if self.holder.client(now) == Some(client) {
@@ -601,7 +611,7 @@ impl Member {
         }
     }
 
-    /// A life begins, whose lease counts from `since`.
+    /// Begins a life, whose lease counts from `since`.
     fn live(&mut self, now: Instant, client: ClientId, since: Instant) {
         self.lives += 1;
         self.holder.handle_timeout(now);

@@ -2,16 +2,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`member`] | [`Member`]: the client's life over all sessions: it registers, renews, hears callbacks and answers them |
-//! | `holding` | ranges that the client holds alone: asked for, called back, claimed back |
-//! | `wire` | locks as the state machine has them, and as they are on the wire |
-//! | [`order`] | SHARING OUT commands, and what came of them |
-//! | `registering` | copies that a client has from before |
-//! | `asking` | what people ask of a shared unit |
+//! | [`member`] | [`Member`]: the client over all sessions: it registers, renews, receives callbacks and answers them |
+//! | `holding` | ranges that the client holds alone: requested, called back, reclaimed |
+//! | `wire` | locks of the state machine, converted from and to the wire |
+//! | [`order`] | SHARING OUT commands, and their results |
+//! | `registering` | registers copies that a client has from an earlier life |
+//! | `asking` | reports and fencing for administrators |
 //! | [`status`] | [`SharingStatus`] |
 //!
-//! What becomes of requests meanwhile is the engine's: none leaves before the session is the client's, so that no write
-//! passes as a stranger's.
+//! The engine handles the requests: none is sent before the session is the client's, so that no
+//! write counts as that of an unknown client.
 
 mod asking;
 mod holding;

@@ -1,4 +1,4 @@
-//! Commands of a client, and what came of them.
+//! SHARING OUT commands of a client, and their results.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use scsi::{Cdb, Sense, Status};
 use crate::unit::cdb_bytes;
 use crate::verdict::is_fenced;
 
-/// Tokens of orders, which no command of the engine has.
+/// The bit that marks tokens of orders; tokens of the engine's commands do not have it.
 const TOKENS: u64 = 1 << 63;
 
 /// A SHARING OUT command.
@@ -31,14 +31,15 @@ pub(crate) enum Answer {
     Fenced,
     /// The target started again, or this session is no longer the client's.
     Unknown,
-    /// The target refuses it: what it names does not exist any more.
+    /// The target refuses it: a client, lock or request that it names does not exist any more.
     Refused,
     /// The outcome is unknown, or the target is busy: the order is sent again.
     Again,
 }
 
 impl Order {
-    /// Whether it passes the window: the target has room for one of each beside it.
+    /// Whether it is sent as an immediate command: the target has room for one of each kind outside
+    /// the command window.
     pub(crate) fn is_immediate(&self) -> bool {
         matches!(self.parameters, Parameters::Renew { .. } | Parameters::Acknowledge { .. })
     }
@@ -56,7 +57,7 @@ impl Order {
     }
 }
 
-/// The number of the order that a token is of; none for a command of the engine.
+/// The number of the order that has this token; `None` for a command of the engine.
 pub(crate) fn number_of(token: u64) -> Option<u64> {
     (token & TOKENS != 0).then_some(token & !TOKENS)
 }

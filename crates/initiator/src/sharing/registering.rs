@@ -1,4 +1,4 @@
-//! Copies that this host has of a shared LUN from an earlier life.
+//! Registers copies of a shared LUN that this host has from an earlier life.
 
 use block::{ByteRange, Device, Error, ErrorKind};
 use scsi::cdb::{Blocks, CacheRange};
@@ -14,11 +14,13 @@ impl RemoteLun {
         self.copies().is_some() && self.sharing_support().is_some_and(|support| support.prefetch_registers)
     }
 
-    /// Tells the target that this host may have copies of these bytes from before: when this returns, changes of them
-    /// are told as if they had been read. Those until then are not. Beyond the end there are none.
+    /// Registers these bytes at the target: this host may have copies of them from before. Changes
+    /// after this returns are reported as if the bytes had been read; earlier ones are not. Bytes
+    /// beyond the end have no copies.
     ///
     /// # Errors
-    /// `Unsupported` where the target does not do so; what else commands end with. Then the copies must not be used.
+    /// `Unsupported` where the target cannot do this; else those of commands. The copies must not
+    /// be used then.
     pub async fn register_copies(&self, range: ByteRange) -> Result<(), Error> {
         if !self.registers_copies() {
             return Err(Error::new(

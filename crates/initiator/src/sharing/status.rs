@@ -9,12 +9,12 @@ pub struct SharingStatus {
     pub client: Option<u64>,
     /// Whether it is registered and its lease lasts, so that its copies may be used.
     pub is_alive: bool,
-    /// For how long it may be silent from now on.
+    /// The time left until its lease ends, unless it is renewed.
     pub lease_left: Duration,
     /// How often it was asked to drop copies.
     pub purges: u64,
     /// Ranges that it holds alone.
     pub ranges_held: u64,
-    /// How often it has registered anew.
+    /// How many lives it has had.
     pub lives: u64,
 }

@@ -1,4 +1,4 @@
-//! Locks as the state machine has them, and as they are on the wire.
+//! Converts locks between the state machine's form and the wire's.
 
 use locks::error::LockError;
 use locks::identity::GrantNumber;
@@ -16,7 +16,7 @@ const MODES: [(sharing::Mode, Mode); 6] = [
     (sharing::Mode::Exclusive, Mode::D_X),
 ];
 
-/// What a lock on the wire is of.
+/// The resource that a lock on the wire names.
 pub(super) fn resource_of(lock: &Lock) -> Resource {
     match lock.resource {
         sharing::Resource::Metadata(block) => Resource::Metadata(block),
@@ -25,7 +25,7 @@ pub(super) fn resource_of(lock: &Lock) -> Resource {
     }
 }
 
-/// The mode that it names; none for none.
+/// The mode that a lock on the wire names; `None` where it has none.
 pub(super) fn mode_of(lock: &Lock) -> Option<Mode> {
     MODES.iter().find(|(there, _)| Some(*there) == lock.mode).map(|(_, mode)| *mode)
 }
@@ -40,17 +40,17 @@ fn lock(resource: Resource, mode: Option<Mode>, grant: u64) -> Lock {
     Lock { resource, mode, grant }
 }
 
-/// Locks that are asked for.
+/// A batch of wanted locks in the wire's form.
 pub(super) fn asked(batch: &[Wanted]) -> Vec<Lock> {
     batch.iter().map(|(resource, mode)| lock(*resource, Some(*mode), 0)).collect()
 }
 
-/// Locks that are given back.
+/// A batch of released locks in the wire's form.
 pub(super) fn given_back(batch: &[Release]) -> Vec<Lock> {
     batch.iter().map(|release| lock(release.resource, release.to, release.number.0)).collect()
 }
 
-/// Locks that are held.
+/// Granted locks in the state machine's form.
 pub(super) fn granted(locks: &[Lock]) -> Vec<GrantedLock> {
     let held = |lock: &Lock| {
         let (resource, number) = (resource_of(lock), GrantNumber(lock.grant));
@@ -59,7 +59,7 @@ pub(super) fn granted(locks: &[Lock]) -> Vec<GrantedLock> {
     locks.iter().filter_map(held).collect()
 }
 
-/// Why locks are refused.
+/// The error for the wire's reason to refuse locks.
 pub(super) fn refusal(reason: Reason) -> LockError {
     let unit = Resource::File(FileId::LOGICAL_UNIT);
     match reason {
@@ -67,7 +67,7 @@ pub(super) fn refusal(reason: Reason) -> LockError {
         Reason::ReclaimConflict => LockError::ReclaimConflict(unit),
         Reason::BeyondEnd => LockError::BeyondEnd(unit),
         Reason::RequestReused => LockError::RequestReused,
-        // Of a life of before nothing is held any more, or it was asked for as it cannot be.
+        // An earlier life holds nothing any more, or the request was malformed.
         _ => LockError::GraceOver,
     }
 }

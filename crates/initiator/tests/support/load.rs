@@ -1,4 +1,4 @@
-//! Writers that know what must be where, whatever happens in between.
+//! Writers that know which content every block must have.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::World;
 
 pub(crate) const BLOCK: usize = 4096;
 
-/// A block that says which it is and which version.
+/// A block that contains its number and version.
 pub(crate) fn stamp(block: u64, version: u64) -> Vec<u8> {
     let words = [block, version].map(u64::to_le_bytes).concat();
     words.iter().copied().cycle().take(BLOCK).collect()

@@ -94,7 +94,7 @@ pub(crate) fn identity(serial: &str) -> Identity {
     Identity { target: "memory".to_owned(), unit: "unit".to_owned(), serial: serial.to_owned() }
 }
 
-/// Links to whichever server is there.
+/// Links to the server that is set at the time.
 #[derive(Clone)]
 pub(crate) struct Network {
     shared: Arc<Mutex<NetworkState>>,
@@ -113,7 +113,7 @@ struct NetworkState {
     mute_ends: Vec<DuplexStream>,
 }
 
-/// One link. It is cut when its budget of bytes is used up, or when told to.
+/// One link. It is cut when its budget of bytes is used up, or by the test.
 #[derive(Default)]
 struct LinkState {
     budget: Option<u64>,
@@ -135,7 +135,7 @@ impl Network {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who answers from now on; links that exist go on.
+    /// Sets the server for new links; existing links go on.
     pub(crate) fn set_server(&self, server: Option<TargetServer>) {
         self.lock().server = server;
     }
@@ -163,14 +163,14 @@ impl Network {
         self.lock().links.iter().map(|link| lock(link).traffic).collect()
     }
 
-    /// All links carry nothing any more, without saying so.
+    /// Freezes all links: they carry nothing any more, and report no error.
     pub(crate) fn freeze(&self) {
         for link in &self.lock().links {
             lock(link).is_frozen = true;
         }
     }
 
-    /// One link carries nothing any more, without saying so; in the order in which they were made.
+    /// Freezes one link, in the order in which they were made.
     pub(crate) fn freeze_one(&self, index: usize) {
         lock(&self.lock().links[index]).is_frozen = true;
     }
@@ -292,7 +292,7 @@ impl AsyncWrite for CutStream {
     }
 }
 
-/// Lets everything else that is ready go on.
+/// Lets all other tasks that are ready run.
 pub(crate) async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -350,7 +350,7 @@ impl block::Device for Resizable {
     }
 }
 
-/// Resets LUN 0, as another initiator does whose command does not end.
+/// Resets LUN 0, as another initiator with a command that does not end would.
 pub(crate) fn reset_unit(world: &mut World, options: InitiatorOptions) {
     use base::serial::Serial32;
     use iscsi::initiator::{Connection, Event, LoginConfig, Session, Timing};

@@ -1,4 +1,5 @@
-//! The target's end of a connection, by hand: it logs in properly, and its owner says what it sends.
+//! The target's end of a connection, for tests: it logs in properly, and the test decides what it
+//! sends.
 
 use std::io::{self, IoSlice};
 
@@ -66,7 +67,7 @@ impl Peer {
         }
     }
 
-    /// Answers the first request of a login: the target is elsewhere now.
+    /// Answers the first request of a login with a redirection.
     pub(crate) async fn redirect(&mut self, address: &str) -> io::Result<()> {
         let pdu = self.receive().await?;
         let Ok(Bhs::LoginRequest(request)) = pdu.header.bhs else { panic!("a login begins with a login request") };

@@ -1,4 +1,5 @@
-//! A target whose one unit has a volatile cache, and which does what a test tells it to do at any command.
+//! A target with one unit that has a volatile cache, and whose reaction to each command a script of
+//! the test decides.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,12 +22,12 @@ use scsi::{Cdb, Sense, mode};
 use super::peer::{Peer, WINDOW};
 use super::{World, lock};
 
-/// What comes of a command.
+/// The answer to a command.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reply {
     pub(crate) status: u8,
     pub(crate) sense: Option<Sense>,
-    /// What is said of bytes that were not moved, where that is not what follows from `data`.
+    /// The residual, where it is not the one that follows from `data`.
     pub(crate) residual: Option<Residual>,
     pub(crate) data: Vec<u8>,
 }
@@ -41,7 +42,7 @@ impl Reply {
     }
 }
 
-/// What a test wants to happen at a command.
+/// The script's decision about a command.
 pub(crate) enum Reaction {
     /// It is carried out.
     Proper,
@@ -50,7 +51,7 @@ pub(crate) enum Reaction {
     Hold(Option<Reply>),
     /// It is not answered, and the connection ends.
     Leave,
-    /// Its data is asked for again and again, and nothing more is read.
+    /// R2Ts ask for its data again and again, and nothing more is read.
     Flood,
 }
 
@@ -59,12 +60,13 @@ const CHANGEABLE: u8 = 1;
 
 type Script = Box<dyn FnMut(&mut Disk, &Cdb) -> Reaction + Send>;
 
-/// What is stored. Blocks that were written are on the medium after a SYNCHRONIZE CACHE.
+/// A disk with a volatile cache. Blocks that were written are on the medium after a SYNCHRONIZE
+/// CACHE.
 pub(crate) struct Disk {
     medium: Vec<u8>,
     cache: BTreeMap<u64, Vec<u8>>,
     pub(crate) block_bytes: u32,
-    /// WCE: whether what is written goes to the cache, where it has no FUA. Anybody may switch that.
+    /// WCE: whether writes without FUA go to the cache. Any initiator may switch it.
     pub(crate) is_cache_enabled: bool,
     /// Initiators may switch it.
     pub(crate) is_cache_changeable: bool,
@@ -87,7 +89,7 @@ impl Disk {
         self.medium.resize(bytes, 0);
     }
 
-    /// What would be there after a loss of power.
+    /// What would remain after a loss of power.
     pub(crate) fn durable(&self, offset: usize, length: usize) -> Vec<u8> {
         self.medium[offset..offset + length].to_vec()
     }
@@ -119,7 +121,7 @@ impl Disk {
         }
     }
 
-    /// What a unit does that nobody tells anything else; `None` where it does not know the command.
+    /// What the unit answers without a script; `None` where it does not know the command.
     fn carry_out(&mut self, cdb: &Cdb, data_out: &[u8]) -> Option<Reply> {
         match *cdb {
             Cdb::TestUnitReady => Reply::data(Vec::new()),
@@ -181,7 +183,7 @@ fn inquiry() -> Vec<u8> {
     inquiry.emit().to_vec()
 }
 
-/// Leads to the target.
+/// A connector to the scripted target.
 #[derive(Clone)]
 pub(crate) struct Scripted {
     disk: Arc<Mutex<Disk>>,
@@ -211,7 +213,7 @@ impl Scripted {
         lock(&self.disk)
     }
 
-    /// What happens at each command from now on.
+    /// Sets the script that decides about each command from now on.
     pub(crate) fn tell(&self, script: impl FnMut(&mut Disk, &Cdb) -> Reaction + Send + 'static) {
         *lock(&self.script) = Box::new(script);
     }

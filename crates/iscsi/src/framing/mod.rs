@@ -2,12 +2,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`receive`] | [`Receiver`]: says where to read into, and hands out whole PDUs |
-//! | [`sizes`] | [`PduSizes`]: how large they were, of several connections |
+//! | [`receive`] | [`Receiver`]: names the space to read into, and returns whole PDUs |
+//! | [`sizes`] | [`PduSizes`]: histograms of PDU sizes, over several connections |
 //! | [`transmit`] | [`TransmitQueue`]: many PDUs as one list of slices to write |
 //!
-//! Neither copies a large data segment: it is read straight into the buffer that the layer above names for it, and
-//! written straight from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made and checked here.
+//! Neither copies a large data segment: it is read into the buffer that the layer above names for
+//! it, and written from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made
+//! and checked here.
 
 pub mod receive;
 mod series;

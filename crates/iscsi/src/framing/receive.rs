@@ -1,7 +1,8 @@
 //! The receiving half of framing.
 //!
-//! The driver reads into [`Receiver::receive_space`] and reports with [`Receiver::handle_received`]; then the layer
-//! above calls [`Receiver::poll`] until it says [`Progress::NeedBytes`].
+//! The driver reads into [`Receiver::receive_space`] and reports with
+//! [`Receiver::handle_received`]; then the layer above calls [`Receiver::poll`] until it returns
+//! [`Progress::NeedBytes`].
 //!
 //! ```text
 //!            BHS (+ AHS + digest)          place()             data (+ padding + digest)
@@ -9,15 +10,15 @@
 //!    └─── no data segment: a PDU at once
 //! ```
 //!
-//! Small PDUs come through a staging buffer, many per read. While the better part of a large data segment is missing,
-//! `receive_space` is the rest of its destination, so those bytes are never copied; of a destination whose memory is
-//! not made yet it is a piece, since making it takes longer than receiving what goes there. While a header waits for
-//! its place, `receive_space` is empty: a layer above that has no buffer to give simply does not read, and TCP tells
-//! the peer.
+//! Small PDUs come through a staging buffer, many per read. While most of a large data segment is
+//! missing, `receive_space` is the rest of its destination, so those bytes are never copied; if the
+//! memory of the destination is not allocated yet it is only a piece of it, since allocating takes
+//! longer than receiving. While a header waits for its place, `receive_space` is empty: a layer
+//! above that has no buffer to give simply does not read, and TCP stops the peer.
 //!
-//! A header that is no PDU is handed up with its data discarded, so that it can be rejected. A wrong header digest or
-//! an overlong data segment is an error, after which nothing can be made of what follows: the connection must be
-//! dropped.
+//! A malformed header is returned with its data discarded, so that it can be rejected. A wrong
+//! header digest or an overlong data segment is an error, after which the following bytes cannot be
+//! parsed: the connection must be dropped.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ pub enum FramingError {
     /// The header digest does not match (RFC 7143 7.8).
     #[error("the header digest does not match")]
     HeaderDigest,
-    /// The peer sends more than it was told this end takes.
+    /// The peer sends more than the limit that this end declared.
     #[error("a data segment of {bytes} bytes, and at most {bytes_max} were agreed")]
     DataSegmentTooLong {
         /// DataSegmentLength.
@@ -51,9 +52,9 @@ pub enum FramingError {
 /// A header, before its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceivedHeader {
-    /// As it came; a Reject returns it.
+    /// The received bytes; a Reject returns them.
     pub raw: RawBhs,
-    /// What it says.
+    /// The parsed header.
     pub bhs: Result<Bhs, HeaderError>,
     /// Additional header segments.
     pub ahs: AdditionalHeaders,
@@ -61,12 +62,12 @@ pub struct ReceivedHeader {
     pub data_segment_bytes: usize,
 }
 
-/// Where a data segment goes.
+/// The destination of a data segment.
 #[derive(Debug)]
 pub enum Destination {
     /// Into this buffer from this offset on. It comes back with the PDU.
     Buffer {
-        /// With room for `offset` and the data segment. It is made as long as this while the data comes.
+        /// With room for `offset` and the data segment. Its length is set while the data comes.
         buffer: Buffer,
         /// First byte.
         offset: usize,
@@ -104,13 +105,14 @@ pub struct ReceivedPdu {
     pub data: ReceivedData,
 }
 
-/// What [`Receiver::poll`] came to.
+/// The result of [`Receiver::poll`].
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // A box would be an allocation per PDU.
 pub enum Progress {
     /// More bytes must be received.
     NeedBytes,
-    /// [`Receiver::pending_header`] has a data segment: [`Receiver::place`] must say where it goes.
+    /// [`Receiver::pending_header`] has a data segment, for which [`Receiver::place`] must name the
+    /// destination.
     NeedPlace,
     /// A PDU.
     Pdu(ReceivedPdu),
@@ -170,18 +172,18 @@ impl Receiver {
         }
     }
 
-    /// Counts the sizes of PDUs there, each when its header is whole.
+    /// Counts the sizes of PDUs in `sizes`, each when its header is complete.
     pub fn count_sizes(&mut self, sizes: Arc<PduSizes>) {
         self.sizes = Some(sizes);
     }
 
-    /// What the next PDU on was negotiated to be like. Between PDUs only.
+    /// Sets the negotiated parameters from the next PDU on. Between PDUs only.
     pub fn set_parameters(&mut self, digests: Digests, data_segment_bytes_max: u32) {
         self.digests = digests;
         self.data_segment_bytes_max = data_segment_bytes_max;
     }
 
-    /// Where the next bytes go. Empty while a header waits for its place.
+    /// The space for the next bytes. Empty while a header waits for its place.
     pub fn receive_space(&mut self) -> &mut [u8] {
         if matches!(self.state, State::Placing) {
             return &mut [];
@@ -221,7 +223,7 @@ impl Receiver {
         self.header.as_ref().filter(|_| matches!(self.state, State::Placing))
     }
 
-    /// Says where the data segment of the pending header goes.
+    /// Names the destination for the data segment of the pending header.
     ///
     /// # Panics
     /// When no header waits, or the destination is too short.
@@ -239,7 +241,7 @@ impl Receiver {
         self.state = State::Data(Assembly { buffer, offset, filled: 0, length });
     }
 
-    /// Goes on with what was received.
+    /// Processes the received bytes.
     ///
     /// # Errors
     /// [`FramingError`], after which the receiver must not be used any more.
@@ -263,8 +265,8 @@ impl Receiver {
         }
     }
 
-    /// The buffer of a data segment that is not whole, with its header: nothing more will come. The receiver is of no
-    /// use after that.
+    /// Takes the buffer of an incomplete data segment, with its header: no more bytes will come.
+    /// The receiver is of no use after that.
     pub fn take_destination(&mut self) -> Option<(ReceivedHeader, Buffer)> {
         match std::mem::replace(&mut self.state, State::Header) {
             State::Data(Assembly { buffer: Some(buffer), .. }) => Some((self.header.take()?, buffer)),
@@ -281,8 +283,8 @@ impl Receiver {
         }
     }
 
-    /// Moves what is left to the front, so that there is room for at least a whole header. What is left is short: part
-    /// of a header, or of padding and a digest.
+    /// Moves the remaining bytes to the front, so that there is room for at least a whole header.
+    /// They are few: part of a header, or of padding and a digest.
     fn compact(&mut self) {
         if self.start > 0 {
             self.staging.copy_within(self.start..self.end, 0);
@@ -320,7 +322,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What a data segment of so many bytes takes on the wire.
+    /// The bytes on the wire of a data segment of this length.
     fn payload_bytes(&self, data_segment_bytes: usize) -> usize {
         let has_digest = self.digests.data && data_segment_bytes > 0;
         data_segment_bytes + padding_bytes(data_segment_bytes) + if has_digest { DIGEST_BYTES } else { 0 }
@@ -398,7 +400,7 @@ mod tests {
         (0..length).map(|index| (index * 7 + index / 251) as u8).collect()
     }
 
-    /// What `queue` would write, all of it.
+    /// All bytes that `queue` would write.
     fn drain(queue: &mut TransmitQueue) -> Vec<u8> {
         let mut bytes = Vec::new();
         while !queue.is_empty() {
@@ -442,7 +444,8 @@ mod tests {
         }
     }
 
-    /// Header, additional segments, data, padding and digests, the same on both ends; also of what waits already.
+    /// Header, additional segments, data, padding and digests, the same at both ends; also for PDUs
+    /// that wait already.
     #[test]
     fn sizes_are_those_on_the_wire() {
         let (near, far) = (Arc::new(PduSizes::default()), Arc::new(PduSizes::default()));
@@ -487,7 +490,7 @@ mod tests {
         assert_eq!(receiver.receive_space().len(), STAGING_BYTES_AFTER_LARGE, "the next one may be large, too");
     }
 
-    /// Making it takes longer than receiving what goes there, and others wait for both.
+    /// Allocating takes longer than receiving, and other sessions wait for both.
     #[test]
     fn a_destination_whose_memory_is_not_made_is_made_and_filled_in_pieces() {
         let mut queue = TransmitQueue::new(Digests::default());

@@ -1,4 +1,4 @@
-//! PDUs that carry one buffer, piece by piece, made when their turn to be written comes.
+//! PDUs that carry one buffer in pieces; each is made when its turn to be written comes.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Sizes of PDUs as they go over the wire: headers, data, padding and digests.
 //!
-//! Several connections count into one place, which is looked at while they work. A look is rare, so the locks are
-//! hardly ever waited for.
+//! Several connections count into one place, which is read while they work. Reads are rare, so the
+//! locks are hardly ever contended.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,5 @@
-//! The transmitting half of framing: PDUs wait in a queue as their pieces, and one vectored write takes many of them.
+//! The transmitting half of framing: PDUs wait in a queue as lists of slices, and one vectored
+//! write takes many of them.
 //!
 //! Headers, digests and padding are made when a PDU is queued and live in its entry; data segments stay in the buffers
 //! they came in and are released when their last byte is written. PDUs that carry one buffer in many pieces are made
@@ -82,7 +83,7 @@ struct Entry {
     tail_length: u8,
 }
 
-/// What is made when it is nearly its turn.
+/// A PDU or series that is made when its turn is near.
 enum Later {
     Entry(Entry),
     Series(Series),
@@ -107,9 +108,9 @@ impl Entry {
 pub struct TransmitQueue {
     digests: Digests,
     entries: VecDeque<Entry>,
-    /// A series that is not made to its end, and what was queued behind it.
+    /// A series that is not complete, and what was queued behind it.
     later: VecDeque<Later>,
-    /// PDUs that these are.
+    /// Count of PDUs in these.
     later_count: usize,
     /// Bytes of the first entry that are written.
     front_written: usize,
@@ -136,7 +137,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Counts the sizes of PDUs there, beginning with those that wait.
+    /// Counts the sizes of PDUs in `sizes`, beginning with those that wait.
     pub fn count_sizes(&mut self, sizes: Arc<PduSizes>) {
         self.entries.iter().for_each(|entry| sizes.count_sent(entry.length()));
         self.sizes = Some(sizes);
@@ -197,7 +198,7 @@ impl TransmitQueue {
         self.make_more();
     }
 
-    /// Makes what it is nearly the turn of.
+    /// Makes the PDUs whose turn is near.
     fn make_more(&mut self) {
         while self.entries.len() < SERIES_PDUS_MADE {
             let entry = match self.later.pop_front() {
@@ -208,7 +209,7 @@ impl TransmitQueue {
                     let data = DataSegment::Shared(Arc::clone(&series.buffer), piece);
                     let mut entry = self.entry(&header, &AdditionalHeaders::default(), data);
                     if series.left > 0 {
-                        // The last one has it all.
+                        // The last one holds all of it.
                         entry.held_bytes = 0;
                         self.later.push_front(Later::Series(series));
                     }
@@ -220,14 +221,14 @@ impl TransmitQueue {
         }
     }
 
-    /// Bytes of a PDU without additional headers that carries so many.
+    /// Bytes of a PDU without additional headers and with this much data.
     fn bytes_without_ahs(&self, data_bytes: usize) -> usize {
         let digest = |is_there: bool| if is_there { DIGEST_BYTES } else { 0 };
         let header = BHS_BYTES + digest(self.digests.header);
         header + data_bytes + padding_bytes(data_bytes) + digest(self.digests.data && data_bytes > 0)
     }
 
-    /// A PDU is next after those that are made.
+    /// Appends a PDU to those that are made.
     fn enter(&mut self, entry: Entry) {
         if entry.held_bytes > 0
             && let Some(previous) = self.entries.back_mut().filter(|previous| previous.data.shares_with(&entry.data))
@@ -291,7 +292,8 @@ impl TransmitQueue {
         self.bytes
     }
 
-    /// Bytes of memory that data segments not written whole yet keep: their buffers, as large as these are.
+    /// Bytes of memory kept by data segments that are not fully written: the full size of their
+    /// buffers.
     pub fn data_bytes_held(&self) -> usize {
         self.data_bytes_held
     }
@@ -401,7 +403,7 @@ mod tests {
         assert_eq!(&bytes[48..], b"A=b\0c\0\0\0");
     }
 
-    /// What bounds it must count a buffer, not the bytes of it that are sent.
+    /// The limit must count a buffer, not the bytes of it that are sent.
     #[test]
     fn a_queue_counts_its_buffers_as_large_as_they_are() {
         let mut queue = TransmitQueue::new(Digests::default());
@@ -451,7 +453,8 @@ mod tests {
         assert_eq!(bytes[84..88], [0xaa, 0x36, 0x91, 0x8a]);
     }
 
-    /// Whoever takes 512 bytes a PDU and asks for 16 MiB has not 32768 of them made, and held, at once.
+    /// For an initiator that takes 512 bytes a PDU and asks for 16 MiB, not all 32768 PDUs are made
+    /// and held at once.
     #[test]
     fn of_a_long_series_few_are_made_before_their_turn() {
         let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));

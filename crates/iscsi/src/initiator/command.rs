@@ -1,4 +1,4 @@
-//! SCSI commands as the initiator's caller sees them: what to send, and what came of it.
+//! SCSI commands at the initiator's interface: what to send, and the outcome.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::pdu::{Residual, TaskAttribute};
 /// A command to be carried out.
 #[derive(Debug)]
 pub struct Command {
-    /// The caller's name for it; comes back with the outcome.
+    /// The caller's name for it, returned with the outcome.
     pub token: u64,
     /// LUN field, its eight bytes as one big-endian number.
     pub lun: u64,
     /// The CDB, zero after its end.
     pub cdb: [u8; 16],
-    /// How it is ordered among others.
+    /// Its order among other tasks.
     pub attribute: TaskAttribute,
-    /// What it moves.
+    /// The data that it transfers.
     pub data: Data,
     /// How long it may take before it is aborted, from when it is submitted.
     pub timeout: Duration,
 }
 
-/// What a command moves. The range lies in the buffer.
+/// The data that a command transfers. The range lies in the buffer.
 #[derive(Debug)]
 pub enum Data {
     /// Nothing.
@@ -53,14 +53,14 @@ impl Data {
     }
 }
 
-/// A command that is over.
+/// A command that has ended.
 #[derive(Debug)]
 pub struct Completed {
     /// The caller's name for it.
     pub token: u64,
     /// The command's buffer.
     pub buffer: Buffer,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
@@ -78,8 +78,8 @@ pub enum Outcome {
         /// Bytes that came in, for a command that reads.
         received_bytes: usize,
     },
-    /// The target answered that it failed, refused the PDU, or said GOOD and sent less than it should. Whether anything
-    /// was carried out is unknown.
+    /// The target reported a failure, rejected the PDU, or returned GOOD with too little data. It
+    /// is unknown whether anything was carried out.
     Failed(String),
     /// It did not end in time and was aborted, by ABORT TASK or LOGICAL UNIT RESET.
     Aborted,

@@ -4,11 +4,11 @@
 //!  new ──► LoggingIn ──► FullFeature ──► LoggingOut ──► Closed
 //! ```
 //!
-//! Data-In goes straight into the buffer of its task; what a command writes goes out from there: immediate data,
-//! unsolicited Data-Out and the answers to R2Ts, cut to what was negotiated (RFC 7143 11.7 and 11.8). Everything the
-//! target says is checked against the task it names: an R2T or Data-In outside of it ends the connection, one for a
-//! task that is over is ignored. What it can make us hold is bounded: a target that passes a bound loses its
-//! connection.
+//! Data-In goes straight into the buffer of its task; the data of a write goes out from there:
+//! immediate data, unsolicited Data-Out and the answers to R2Ts, cut to the negotiated sizes (RFC
+//! 7143 11.7 and 11.8). All PDUs of the target are checked against the task that they name: an R2T
+//! or Data-In outside of it ends the connection, one for a task that has ended is ignored. What a
+//! target can make this end hold is limited: a target that exceeds a limit loses its connection.
 
 mod error;
 mod keepalive;
@@ -52,7 +52,7 @@ const LOGIN_SEGMENT_BYTES: u32 = 8192;
 /// Tags with this half are not tasks: no task's generation is FFFFh.
 const CONTROL_TAG: u32 = 0xffff_0000;
 
-/// How long things may take.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// From the first login request to the full feature phase.
@@ -65,7 +65,7 @@ pub struct Timing {
     pub task_management_timeout: Duration,
 }
 
-/// Something the driver must know.
+/// An event for the driver.
 #[derive(Debug)]
 pub enum Event {
     /// The full feature phase has begun.
@@ -131,21 +131,22 @@ pub struct Connection {
     pub(super) events: VecDeque<Event>,
     phase: Phase,
     cid: u16,
-    /// What is in force once the login is done.
+    /// Our offered segment limit, which is in force once the login is done.
     offered_segment_bytes: u32,
     /// Bytes of one data segment the target receives here.
     segment_bytes: usize,
-    /// Where a pair's request half is read; nothing but what was under way when the pair was made may come there.
+    /// Receives on a pair's request half, where only what was under way when the pair was made may
+    /// come.
     request_half: Option<Box<Receiver>>,
     login_deadline: Instant,
     last_received: Instant,
     ping: Option<Ping>,
     exchange: Option<TextExchange>,
-    /// Replies that are not written whole, oldest first: how many PDUs were queued before each.
+    /// Replies that are not fully written, oldest first: the count of PDUs queued before each.
     replies: VecDeque<u64>,
     control_tag: u16,
     received_pdu_count: u64,
-    /// Logouts of lost connections that are not answered, with their CIDs.
+    /// Unanswered logouts of lost connections, with their CIDs.
     pub(super) removing: Vec<(InitiatorTaskTag, u16)>,
     pub(super) removed: Vec<Removed>,
     /// CIDs of other connections that the target says it has dropped.
@@ -185,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Where the next bytes from the target go.
+    /// The space for the next bytes from the target.
     pub fn receive_space(&mut self) -> &mut [u8] {
         self.receiver.receive_space()
     }
@@ -225,7 +226,7 @@ impl Connection {
         matches!(self.phase, Phase::FullFeature)
     }
 
-    /// Whether the target has agreed to its end.
+    /// Whether the target has agreed to close it.
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }
@@ -237,14 +238,15 @@ impl Connection {
             && self.transmit.bytes() < TRANSMIT_BYTES_HIGH
     }
 
-    /// Moves the next command that may be sent into the transmit queue. Whether there was one.
+    /// Moves the next command that may be sent into the transmit queue. Returns whether there was
+    /// one.
     pub fn send_next(&mut self, session: &mut Session) -> bool {
         let Some(tag) = session.next_to_send(self.cid) else { return false };
         self.send_command(session, tag);
         true
     }
 
-    /// Becomes the request half of a pair: `half`, which just logged in for it, receives from now on.
+    /// Makes a pair: `half`, which has just logged in for it, receives from now on.
     pub fn take_response_half(&mut self, half: Self) {
         let own = std::mem::replace(&mut self.receiver, half.receiver);
         self.request_half = Some(Box::new(own));
@@ -258,7 +260,7 @@ impl Connection {
         self.request_half.is_some()
     }
 
-    /// Where bytes go that come on a pair's request half; empty for anything else.
+    /// The space for bytes on a pair's request half; empty for any other connection.
     pub fn request_half_space(&mut self) -> &mut [u8] {
         self.request_half.as_mut().map_or(&mut [], |receiver| receiver.receive_space())
     }
@@ -306,12 +308,12 @@ impl Connection {
         session.complete_lingering();
     }
 
-    /// Another connection of the session that the target says it has dropped, by its CID.
+    /// Takes the CID of another connection of the session that the target says it has dropped.
     pub fn poll_dropped(&mut self) -> Option<u16> {
         self.dropped.pop()
     }
 
-    /// The next thing the driver must know.
+    /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -328,7 +330,7 @@ impl Connection {
         }
     }
 
-    /// Time has passed.
+    /// Handles due timeouts.
     ///
     /// # Errors
     /// [`ConnectionError`]: the connection must be closed.
@@ -370,7 +372,7 @@ impl Connection {
         self.phase = Phase::LoggingOut(tag);
     }
 
-    /// Counts the sizes of PDUs there.
+    /// Counts the sizes of PDUs in `sizes`.
     pub fn count_sizes(&mut self, sizes: &Arc<PduSizes>) {
         self.transmit.count_sizes(Arc::clone(sizes));
         self.receiver.count_sizes(Arc::clone(sizes));
@@ -477,7 +479,8 @@ impl Connection {
         }
     }
 
-    /// The data is in its place; gives the buffer back to its task, which may end with it.
+    /// Notes that Data-In is in its place: gives the buffer back to its task, which may end with
+    /// it.
     fn handle_data_in(
         &mut self,
         session: &mut Session,
@@ -511,7 +514,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The target wants to forget what it keeps for us (RFC 7143 11.7.2, 11.16).
+    /// The target asks for an acknowledgement, after which it drops the data (RFC 7143 11.7.2,
+    /// 11.16).
     fn acknowledge_data(&mut self, session: &Session, header: &DataIn) -> Result<(), ConnectionError> {
         let Some(target_transfer_tag) = header.target_transfer_tag.filter(|_| header.wants_acknowledgement) else {
             return Ok(());
@@ -525,7 +529,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A reply is about to be queued. Those that were written make room.
+    /// Makes room for a reply: written ones are removed. An error when too many wait.
     fn note_reply(&mut self) -> Result<(), ConnectionError> {
         let queued = self.transmit.pdu_count();
         let written = queued - self.transmit.pdus_waiting() as u64;
@@ -539,7 +543,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the driver of something the target said unasked.
+    /// Adds an event for the driver about an unsolicited PDU.
     fn push_event(&mut self, event: Event) -> Result<(), ConnectionError> {
         if self.events.len() >= EVENTS_WAITING_MAX {
             return Err(ConnectionError::Protocol("more asynchronous messages than anybody can take"));
@@ -550,8 +554,8 @@ impl Connection {
 
     fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
         let burst_bytes_max = session.negotiated().max_burst_length;
-        // All data of all commands here may wait at once, each with its headers, and no more: a byte that is asked for
-        // twice was sent before.
+        // All data of all commands here may wait at once, each with its headers, and no more: a
+        // byte beyond that was requested twice, and sent before.
         let waiting_bytes_max = TRANSMIT_BYTES_HIGH + 2 * session.load(self.cid).bytes;
         let Some(task) = session.task_on(self.cid, r2t.initiator_task_tag) else { return Ok(()) };
         if task.outcome.is_some() {
@@ -601,7 +605,7 @@ impl Connection {
                 return Err(ConnectionError::Protocol("more connections are dropped than a session has"));
             }
             AsyncEvent::ConnectionDrop { cid, .. } => self.dropped.push(cid),
-            // An offer to renegotiate, and FastAbort, which we never negotiate.
+            // An offer to renegotiate, and FastAbort, which this end never negotiates.
             AsyncEvent::NegotiationRequest { .. } | AsyncEvent::TaskTermination => {}
         }
         Ok(())
@@ -616,15 +620,16 @@ impl Connection {
                 session.complete(command.initiator_task_tag, outcome);
                 Ok(())
             }
-            // An answer to a NOP-In that came too late, or one ping too many: the silence itself is watched.
+            // An answer to a NOP-In that came too late, or one ping too many: the silence itself is
+            // monitored.
             Some(Bhs::NopOut(_)) => Ok(()),
-            // The answer is then overdue, and the next step is taken.
+            // The answer becomes overdue, and the next step is taken.
             Some(Bhs::TaskManagementRequest(_)) => Ok(()),
             _ => Err(ConnectionError::Rejected(reject.reason)),
         }
     }
 
-    /// Sends a command with the data that may go along unasked (RFC 7143 13.10, 13.11, 13.14).
+    /// Sends a command with the unsolicited data that is allowed (RFC 7143 13.10, 13.11, 13.14).
     pub(super) fn send_command(&mut self, session: &mut Session, tag: InitiatorTaskTag) {
         let negotiated = *session.negotiated();
         let task = session.task(tag).expect("the task is there: it was made just now, or is to be sent again");
@@ -700,13 +705,13 @@ struct Burst {
     tag: InitiatorTaskTag,
     target_transfer_tag: Option<TargetTransferTag>,
     buffer: Arc<Buffer>,
-    /// Where the command's data begins in the buffer.
+    /// Offset of the command's data in the buffer.
     base: usize,
-    /// Which of the command's data.
+    /// The range within the command's data.
     range: Range<usize>,
 }
 
-/// Where a data segment goes: Data-In into its task's buffer, everything else into one of its own.
+/// The destination of a data segment: the task's buffer for Data-In, a new one for all others.
 fn place(header: &ReceivedHeader, session: &mut Session, cid: u16) -> Result<Destination, ConnectionError> {
     let Ok(Bhs::DataIn(data_in)) = &header.bhs else {
         return Ok(Destination::Buffer { buffer: Buffer::zeroed(header.data_segment_bytes), offset: 0 });
@@ -736,7 +741,7 @@ fn handle_response(session: &mut Session, response: &ScsiResponse, data: &[u8]) 
     }
 }
 
-/// What is kept of the data of an event.
+/// The part of an event's data that is kept.
 fn event_data(data: &[u8]) -> Vec<u8> {
     data[..data.len().min(EVENT_BYTES_MAX)].to_vec()
 }

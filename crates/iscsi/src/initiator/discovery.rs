@@ -1,4 +1,4 @@
-//! SendTargets (RFC 7143 appendix C): which targets there are, and where.
+//! SendTargets (RFC 7143 appendix C): the list of targets and their addresses.
 //!
 //! The answer is a list of TargetName keys, each followed by the TargetAddress keys of that target. A target without
 //! addresses is at the portal that was asked.
@@ -19,7 +19,7 @@ pub struct DiscoveredTarget {
 /// One TargetAddress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetAddress {
-    /// Where to connect.
+    /// The portal.
     pub portal: Portal,
     /// Target portal group tag.
     pub portal_group_tag: Option<u16>,
@@ -29,7 +29,7 @@ impl TargetAddress {
     /// Reads `domainname[:port][,portal-group-tag]` (RFC 7143 13.8).
     ///
     /// # Errors
-    /// When it is not that.
+    /// When it is malformed.
     pub fn parse(value: &str) -> Result<Self, UrlError> {
         let (place, tag) = match value.split_once(',') {
             Some((place, tag)) => (place, Some(tag.parse().map_err(|_| UrlError::Portal(value.to_owned()))?)),
@@ -39,8 +39,8 @@ impl TargetAddress {
     }
 }
 
-/// The targets of an answer, if there are no more of them than anybody looks at. Addresses that are none are left out:
-/// one bad entry should not hide the others.
+/// The targets of an answer, unless there are too many. Malformed addresses are left out: one bad
+/// entry should not hide the others.
 pub(super) fn targets(keys: &Keys) -> Option<Vec<DiscoveredTarget>> {
     let mut targets: Vec<DiscoveredTarget> = Vec::new();
     for (name, value) in keys.iter() {

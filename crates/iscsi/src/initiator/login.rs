@@ -3,13 +3,13 @@
 //! ```text
 //! SecurityNegotiation       names, AuthMethod      ->  method, TargetPortalGroupTag
 //!                           [CHAP_A, then CHAP_N and CHAP_R ...]
-//! LoginOperationalNegotiation  every wish          ->  answers            until the target agrees to go on
+//! LoginOperationalNegotiation  all proposals       ->  answers            until the target agrees to go on
 //! FullFeaturePhase
 //! ```
 //!
-//! A login without credentials still starts in SecurityNegotiation with AuthMethod=None, so that a target which wants
-//! authentication says so. One with credentials offers CHAP, and None after it unless the target must prove itself as
-//! well.
+//! A login without credentials still starts in SecurityNegotiation with AuthMethod=None, so that a
+//! target which requires authentication reports that. One with credentials offers CHAP, and None
+//! after it unless the target must prove itself as well.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ const LOGIN_TAG: InitiatorTaskTag = InitiatorTaskTag::new(0).expect("zero is not
 /// MaxRecvDataSegmentLength in force during login (RFC 7143 6.3).
 const LOGIN_SEGMENT_BYTES: usize = 8192;
 
-/// What a login says.
+/// The parameters of a login.
 #[derive(Clone, Debug)]
 pub struct LoginConfig {
     /// InitiatorName.
@@ -44,9 +44,9 @@ pub struct LoginConfig {
     pub cid: u16,
     /// CID of the connection whose responses this one will carry (`docs/protocol/split-connections.md`).
     pub answers_for: Option<u16>,
-    /// What we wish.
+    /// Our proposals.
     pub offer: Offer,
-    /// Who we are, when the target asks.
+    /// Our credentials, for a target that asks for them.
     pub chap: Option<ChapLogin>,
 }
 
@@ -59,7 +59,7 @@ pub struct ChapLogin {
     pub target: Option<(Credentials, Challenge)>,
 }
 
-/// What a login came to.
+/// The result of a login.
 #[derive(Clone, Debug)]
 pub struct LoggedIn {
     /// The values in force.
@@ -72,9 +72,9 @@ pub struct LoggedIn {
     pub exp_cmd_sn: Serial32,
     /// Last CmdSN it accepts.
     pub max_cmd_sn: Serial32,
-    /// TargetPortalGroupTag, where it was said.
+    /// TargetPortalGroupTag, if the target sent it.
     pub portal_group_tag: Option<String>,
-    /// TargetAlias, where it was said.
+    /// TargetAlias, if the target sent it.
     pub target_alias: Option<String>,
     /// Whether connections may be split (`docs/protocol/split-connections.md`).
     pub may_split: bool,
@@ -82,16 +82,16 @@ pub struct LoggedIn {
     pub may_share: bool,
 }
 
-/// Why there is no session.
+/// Why a login failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
-    /// The target said no.
+    /// The target refused it.
     #[error("the target refused the login: {} ({:04x}h)", .0.name(), .0.0)]
     Refused(LoginStatus),
-    /// The target is somewhere else.
+    /// The target redirects to another address.
     #[error("the target moved to {}", addresses.join(", "))]
     Moved {
-        /// For good; else only this login.
+        /// Permanently; else only for this login.
         is_permanent: bool,
         /// TargetAddress values, without portal group tags.
         addresses: Vec<String>,
@@ -99,21 +99,21 @@ pub enum LoginError {
     /// No method of authentication suits both.
     #[error("the target wants to authenticate by \"{0}\", which was not offered")]
     Method(String),
-    /// CHAP came to nothing.
+    /// CHAP failed.
     #[error("authentication: {0}")]
     Chap(#[from] ChapError),
-    /// The target broke the rules of negotiation.
+    /// The target violated the rules of negotiation.
     #[error("negotiation: {0}")]
     Negotiation(#[from] NegotiationError),
-    /// A text that is none.
+    /// A malformed text.
     #[error("text: {0}")]
     Text(#[from] TextError),
-    /// The target broke another rule.
+    /// The target violated another rule.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
 }
 
-/// What to do next.
+/// The next step of the caller.
 #[derive(Debug)]
 pub enum LoginStep {
     /// Send this, with this data segment.
@@ -122,7 +122,7 @@ pub enum LoginStep {
     Done(Box<LoggedIn>),
 }
 
-/// Where authentication stands.
+/// The state of authentication.
 #[derive(Debug)]
 enum Authentication {
     /// The method is not known yet.
@@ -151,7 +151,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// A login that will number its first command `cmd_sn`.
+    /// A login whose session will number its first command `cmd_sn`.
     pub fn new(config: LoginConfig, cmd_sn: Serial32) -> Self {
         let session_type = if config.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
         let mut negotiator = Negotiator::initiator(config.offer.clone(), session_type);
@@ -179,7 +179,8 @@ impl Login {
     pub fn start(&mut self) -> (LoginRequest, Vec<u8>) {
         let mut keys = Keys::new();
         keys.push("InitiatorName", self.config.initiator_name.clone());
-        // RFC 7143 13.21: the leading login says it, and no other. Linux's target answers another one NotUnderstood.
+        // RFC 7143 13.21: only the leading login sends it. Linux's target answers another one with
+        // NotUnderstood.
         if self.config.tsih == 0 {
             let session_type =
                 if self.config.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
@@ -197,7 +198,7 @@ impl Login {
         self.send(&keys, self.config.chap.is_none())
     }
 
-    /// Takes a response and its data segment.
+    /// Handles a response and its data segment.
     ///
     /// # Errors
     /// [`LoginError`]; the connection must then be closed.
@@ -214,7 +215,7 @@ impl Login {
         }
         self.exp_stat_sn = response.stat_sn.next();
         let text = self.received.handle_segment(data, response.is_continued)?;
-        // RFC 7143 6.2: a text that goes on is asked for with an empty request.
+        // RFC 7143 6.2: the rest of a text is requested with an empty request.
         let Some(text) = text else { return Ok(LoginStep::Send(self.request(false), Vec::new())) };
         let keys = Keys::parse(&text)?;
         if response.status.is_redirection() {
@@ -253,7 +254,7 @@ impl Login {
         self.enter(next, response)
     }
 
-    /// Crosses into `next`, which the target agreed to.
+    /// Enters `next`, to which the target agreed.
     fn enter(&mut self, next: LoginStage, response: &LoginResponse) -> Result<LoginStep, LoginError> {
         if self.stage == LoginStage::SecurityNegotiation && !self.is_authenticated() {
             return Err(LoginError::Protocol("the target skipped the authentication it was asked for"));
@@ -286,7 +287,7 @@ impl Login {
         self.target_alias = noted("TargetAlias").or(self.target_alias.take());
     }
 
-    /// The security keys of one response, answered.
+    /// Handles the security keys of one response. Returns the answers.
     fn authenticate(&mut self, keys: &Keys) -> Result<Keys, LoginError> {
         match &mut self.authentication {
             Authentication::Proposed => self.choose_method(keys),
@@ -306,7 +307,7 @@ impl Login {
                 self.authentication = Authentication::Chap(exchange);
                 Ok(offer)
             }
-            // A target that has no opinion may skip the key when nothing but None was offered.
+            // A target without requirements may leave the key out when only None was offered.
             (Some(NONE), _) | (None, None) if !must_prove => {
                 self.authentication = Authentication::Done;
                 Ok(Keys::new())
@@ -315,7 +316,8 @@ impl Login {
         }
     }
 
-    /// Whether the next request may ask to leave the stage: our last proof is in it or behind us.
+    /// Whether the next request may ask to leave the stage: our last proof is in it or was sent
+    /// before.
     fn is_ready_to_leave_security(&self) -> bool {
         match &self.authentication {
             Authentication::Proposed => false,
@@ -366,7 +368,7 @@ impl Login {
 
 fn moved(status: LoginStatus, keys: &Keys) -> LoginError {
     let addresses = keys.iter().filter(|(name, _)| *name == "TargetAddress");
-    // RFC 7143 13.8: without a portal group tag here, which some send all the same.
+    // RFC 7143 13.8: no portal group tag is allowed here, but some targets send one.
     let without_tag = |address: &str| address.split(',').next().unwrap_or_default().to_owned();
     LoginError::Moved {
         is_permanent: status == LoginStatus::TARGET_MOVED_PERMANENTLY,

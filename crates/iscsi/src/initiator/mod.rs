@@ -2,16 +2,16 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`command`] | [`Command`] and what came of it |
+//! | [`command`] | [`Command`] and its outcome |
 //! | [`session`] | [`Session`]: CmdSN, the target's window, tags, tasks; shared by the connections of a session |
 //! | [`connection`] | [`Connection`]: one TCP connection's framing, login, StatSN, keepalive, logout |
 //! | [`login`] | the login phase |
-//! | `received` | which bytes of a read have come |
+//! | `received` | the bytes of a read that have arrived |
 //! | [`discovery`] | SendTargets |
-//! | [`recovery`] | what becomes of a connection that is lost while others live |
-//! | [`task_management`] | what happens when a command does not end: abort, reset, give the connection up |
+//! | [`recovery`] | the tasks of a connection that is lost while others live |
+//! | [`task_management`] | escalation for a command that does not end: abort, reset, dropping the connection |
 //!
-//! A driver does this, over and over:
+//! A driver repeats:
 //!
 //! ```text
 //! session.submit(command)                    queue work
@@ -21,9 +21,10 @@
 //! session.poll_completed(), connection.poll_event()  until None
 //! ```
 //!
-//! Everything that ends a connection is a [`ConnectionError`]. Where there are others and ErrorRecoveryLevel is 1 or 2,
-//! its tasks go on or end as [`recovery`] has it; else the session is lost with it, and its tasks are taken back with
-//! [`Session::take_all`] and issued again on a new session.
+//! Every error that ends a connection is a [`ConnectionError`]. Where there are other connections
+//! and ErrorRecoveryLevel is 1 or 2, its tasks go on or end as in [`recovery`]; else the session is
+//! lost with it, and its tasks are taken back with [`Session::take_all`] and issued again on a new
+//! session.
 //!
 //! | | |
 //! |---|---|

@@ -14,13 +14,13 @@ pub(super) struct PendingFunction {
     pub(super) deadline: Instant,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// This task is to end; its CmdSN.
+    /// Ends this task; with its CmdSN.
     Abort(InitiatorTaskTag, Serial32),
-    /// This task is to go on here: its CmdSN, and ExpDataSN.
+    /// Continues this task here; with its CmdSN, and ExpDataSN.
     Reassign(InitiatorTaskTag, Serial32, Serial32),
-    /// All tasks of the logical unit are to end.
+    /// Ends all tasks of the logical unit.
     Reset,
 }

@@ -1,8 +1,8 @@
-//! Which bytes of a read have come.
+//! The bytes of a read that have arrived.
 //!
-//! Data-In comes in order from nearly every target, so the front is one number; what comes ahead of it waits as pieces
-//! until the front reaches them. A byte that comes twice is an error (RFC 7143 13.18: overlays are forbidden): counted
-//! twice, it would hide one that never came.
+//! Data-In comes in order from nearly every target, so the front is one number; data that arrives
+//! ahead of it is kept as pieces until the front reaches them. A byte that arrives twice is an
+//! error (RFC 7143 13.18: overlays are forbidden): counted twice, it would hide a missing one.
 
 use std::ops::Range;
 
@@ -11,20 +11,20 @@ use crate::limits::DATA_IN_PIECES_MAX;
 /// The bytes of one task that have come.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// All bytes before this one have.
+    /// All bytes before this one have arrived.
     front: usize,
-    /// Behind the front, apart from each other; in no order.
+    /// Pieces behind the front, which do not touch; in no order.
     pieces: Vec<Range<usize>>,
 }
 
 impl Received {
-    /// Count of bytes.
+    /// Count of bytes that have arrived.
     pub(super) fn bytes(&self) -> usize {
         self.front + self.pieces.iter().map(Range::len).sum::<usize>()
     }
 
-    /// Takes note of a piece that is not empty. Says no when one of its bytes was there before, or when there are too
-    /// many pieces.
+    /// Adds a piece that is not empty. Returns `false` when one of its bytes has arrived before, or
+    /// when there are too many pieces.
     pub(super) fn add(&mut self, piece: Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| piece.start < other.end && other.start < piece.end;
         if piece.start < self.front || self.pieces.iter().any(overlaps) || self.pieces.len() >= DATA_IN_PIECES_MAX {

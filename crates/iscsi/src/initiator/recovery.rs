@@ -1,4 +1,5 @@
-//! What becomes of a connection that is lost while others of its session live (RFC 7143 7.2, 7.14, 11.14).
+//! The recovery of a connection that is lost while others of its session live (RFC 7143 7.2, 7.14,
+//! 11.14).
 //!
 //! ```text
 //! lost ──► Connection::remove on another connection ──Logout Response──► Removed
@@ -10,11 +11,12 @@
 //! | the command | level 1 | level 2 |
 //! |---|---|---|
 //! | never reached the target: its CmdSN is not before ExpCmdSN | sent again with the same CmdSN and tag, which fills the gap (7.2.1) | the same |
-//! | reached it | ended; whoever submitted it may do so again as a new command | TASK REASSIGN: goes on where it was |
+//! | reached it | ended; the caller may submit it again as a new command | TASK REASSIGN: continues where it was |
 //!
-//! With level 2 the connection is *removed for recovery*: its tasks wait for their new allegiance. With level 1 it
-//! is *closed*, which ends them. At level 0 there is no recovery but a new session. What came of a read before the loss
-//! stays, and ExpDataSN says how much that is; what went out of a write is asked for again by new R2Ts.
+//! With level 2 the connection is *removed for recovery*: its tasks wait for their new allegiance.
+//! With level 1 it is *closed*, which ends them. At level 0 the only recovery is a new session. The
+//! data of a read that arrived before the loss is kept, and ExpDataSN reports how much that is; the
+//! data of a write is requested again by new R2Ts.
 
 use base::clock::Instant;
 use base::serial::Serial32;
@@ -34,7 +36,8 @@ use crate::pdu::{
 const REASSIGNMENT_LEVEL: u8 = 2;
 
 impl Connection {
-    /// Asks here for the removal of the lost connection `cid`. [`Connection::poll_removed`] has the answer.
+    /// Requests the removal of the lost connection `cid`. [`Connection::poll_removed`] has the
+    /// answer.
     pub fn remove(&mut self, session: &Session, cid: u16) {
         let reason = if session.negotiated().error_recovery_level >= REASSIGNMENT_LEVEL {
             LogoutReason::RemoveForRecovery
@@ -59,7 +62,7 @@ impl Connection {
         self.removed.pop()
     }
 
-    /// Whether it was an answer about a lost connection.
+    /// Handles an answer about a lost connection. Returns whether it was one.
     pub(super) fn handle_removed(&mut self, response: &LogoutResponse) -> bool {
         let Some(index) = self.removing.iter().position(|(tag, _)| *tag == response.initiator_task_tag) else {
             return false;
@@ -70,7 +73,7 @@ impl Connection {
         true
     }
 
-    /// It is lost: what it was reading goes back to its task.
+    /// Ends a lost connection: the buffer into which it was reading goes back to its task.
     pub fn abandon(mut self, session: &mut Session) {
         if let Some((header, buffer)) = self.receiver.take_destination()
             && let Ok(Bhs::DataIn(data_in)) = header.bhs
@@ -79,39 +82,39 @@ impl Connection {
         {
             *place = Some(buffer);
         }
-        // With its queue go its shares of the buffers that were being written.
+        // Its queue shares the buffers that were being written.
         drop(self);
         session.complete_lingering();
     }
 
-    /// Whether one more task could be taken over now.
+    /// Whether another task could be taken over now.
     pub fn can_take_over(&self) -> bool {
         self.is_established() && self.functions.len() < IMMEDIATE_REQUESTS_MAX
     }
 
-    /// Takes over a task of a removed connection; `exp_cmd_sn` is what the target said then.
+    /// Takes over a task of a removed connection; `exp_cmd_sn` is the target's value from then.
     pub fn take_over(&mut self, now: Instant, session: &mut Session, tag: InitiatorTaskTag, exp_cmd_sn: Serial32) {
         let level = session.negotiated().error_recovery_level;
         let Some(task) = session.task(tag) else { return };
         if task.is_immediate {
-            // Its CmdSN does not say whether it arrived, and another one may have the same.
+            // Its CmdSN does not show whether it arrived, and another task may have the same.
             session.complete(tag, Outcome::Failed("its connection was lost".to_owned()));
         } else if !task.cmd_sn.is_before(exp_cmd_sn) {
-            // What came of an earlier sending, if anything, came of nothing.
+            // An earlier sending, if there was one, had no effect.
             session.move_task(tag, self.cid());
             self.send_command(session, tag);
         } else if level < REASSIGNMENT_LEVEL {
             session.complete(tag, Outcome::Failed("its connection was lost".to_owned()));
         } else {
             let (lun, cmd_sn, exp_data_sn) = (task.lun, task.cmd_sn, Serial32(task.data_in_count));
-            // Its answers may come right behind the one to this.
+            // Its answers may follow directly after this request's answer.
             session.move_task(tag, self.cid());
             self.send_function(now, session, lun, Purpose::Reassign(tag, cmd_sn, exp_data_sn));
         }
     }
 
-    /// A reassignment was not accepted. Only where the task is certainly over may it be submitted again on this
-    /// session.
+    /// Handles a refused reassignment. The task may be submitted again on this session only if it
+    /// has certainly ended.
     pub(super) fn handle_refused_reassignment(
         session: &mut Session,
         tag: InitiatorTaskTag,
@@ -129,7 +132,7 @@ impl Connection {
 }
 
 impl Session {
-    /// A connection is gone, and nothing is under way there any more.
+    /// Forgets a lost connection without tasks.
     pub fn forget_connection(&mut self, cid: u16) {
         self.loads.retain(|(other, load)| *other != cid || load.commands > 0);
     }

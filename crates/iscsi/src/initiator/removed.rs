@@ -12,9 +12,9 @@ pub const CONNECTION_RECOVERY_LEVEL_MIN: u8 = 1;
 pub struct Removed {
     /// Its CID.
     pub cid: u16,
-    /// What came of it.
+    /// The outcome of the logout.
     pub outcome: LogoutOutcome,
-    /// The first command that the target does not have.
+    /// The first command that the target has not received.
     pub exp_cmd_sn: Serial32,
     /// Seconds before tasks may be reassigned (Time2Wait).
     pub wait_seconds: u16,

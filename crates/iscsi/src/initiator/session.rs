@@ -1,10 +1,11 @@
 //! A session's numbering and tasks, apart from the connections that carry them (RFC 7143 4.2.2.1 and 4.2.4).
 //!
-//! The connections of a session share its window and its tasks; each task belongs to the connection its command was
-//! sent on. Commands wait in order until the target's window (MaxCmdSN) lets them out; CmdSN is given when a command
-//! leaves. An *immediate* command passes them and the window, and uses up no CmdSN: whoever submits it keeps to the few
-//! that a target takes (RFC 7143 4.2.2.1). A task's tag is its slot and the slot's generation, so an answer that comes
-//! after its task ended finds nobody.
+//! The connections of a session share its window and its tasks; each task belongs to the connection
+//! on which its command was sent. Commands wait in order until the target's window (MaxCmdSN)
+//! allows them; CmdSN is assigned when a command is sent. An *immediate* command bypasses the queue
+//! and the window, and uses no CmdSN: the caller submits no more of them than a target accepts (RFC
+//! 7143 4.2.2.1). A task's tag is its slot and the slot's generation, so an answer that comes after
+//! its task ended finds no task.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,7 +26,7 @@ use crate::pdu::{BHS_BYTES, InitiatorTaskTag, Residual, TaskAttribute};
 const SLOT_BITS: u32 = 16;
 const _: () = assert!(INITIATOR_TASKS_MAX <= 1 << SLOT_BITS);
 
-/// A session as its initiator sees it.
+/// The initiator's side of a session.
 pub struct Session {
     negotiated: Negotiated,
     cmd_sn: Serial32,
@@ -45,11 +46,11 @@ pub struct Session {
     /// The target's part of the session's name; zero before the login.
     tsih: u16,
     may_split: bool,
-    /// By CID, what is under way on each connection.
+    /// The load of each connection, by CID.
     pub(super) loads: Vec<(u16, Load)>,
 }
 
-/// What is under way on a connection.
+/// The load of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Commands.
@@ -80,14 +81,14 @@ pub(super) struct Task {
     data_bytes: usize,
     pub(super) data: TaskData,
     pub(super) received: Received,
-    /// Data-In PDUs that have come whole: the number that the next one has.
+    /// Count of complete Data-In PDUs: the number of the next one.
     pub(super) data_in_count: u32,
-    /// The outcome of a write that is still being sent: its buffer is not back yet.
+    /// The outcome of a write whose data is still being sent: its buffer is not back yet.
     pub(super) outcome: Option<Outcome>,
 }
 
 impl Task {
-    /// What it puts on its connection: the PDUs of command and response, and the data.
+    /// Its load on its connection: the PDUs of command and response, and the data.
     fn cost_bytes(&self) -> usize {
         2 * BHS_BYTES + self.data_bytes
     }
@@ -96,7 +97,7 @@ impl Task {
 /// A task's buffer.
 pub(super) enum TaskData {
     None,
-    /// `None` while the connection reads into it. The range is part of a buffer of so many bytes.
+    /// `None` while the connection reads into it. The range is part of a buffer of this size.
     Read(Option<Buffer>, Range<usize>, usize),
     Write(Arc<Buffer>, Range<usize>),
 }
@@ -109,8 +110,8 @@ impl TaskData {
         }
     }
 
-    /// The buffer, or `None` while the connection still has it. A read whose connection is gone gets a new one, as long
-    /// as the old one was and without what was in it.
+    /// The buffer; or the data itself while the connection still has it. A read whose connection is
+    /// gone gets a new buffer of the same size, without the old content.
     fn into_buffer(self) -> Result<Buffer, Self> {
         match self {
             Self::None => Ok(Buffer::empty()),
@@ -162,12 +163,12 @@ impl Session {
         deadline
     }
 
-    /// The next command that is over.
+    /// The next command that has ended.
     pub fn poll_completed(&mut self) -> Option<Completed> {
         self.completed.pop_front()
     }
 
-    /// Commands that are not over.
+    /// Count of commands that have not ended.
     pub fn outstanding_count(&self) -> usize {
         self.waiting.len() + self.immediate.len() + self.slots.len() - self.free.len()
     }
@@ -192,12 +193,13 @@ impl Session {
         self.may_split
     }
 
-    /// What is under way on the connection `cid`.
+    /// The load of the connection `cid`.
     pub fn load(&self, cid: u16) -> Load {
         self.loads.iter().find(|(other, _)| *other == cid).map(|(_, load)| *load).unwrap_or_default()
     }
 
-    /// Everything that is not over, in the order in which it was submitted: the session is lost. Buffers come along.
+    /// Takes all commands that have not ended, in the order in which they were submitted, with
+    /// their buffers: the session is lost.
     pub fn take_all(&mut self) -> Vec<(u64, Buffer)> {
         let mut tasks: Vec<Task> = self.slots.iter_mut().filter_map(|slot| slot.task.take()).collect();
         tasks.sort_by_key(|task| task.order);
@@ -207,7 +209,7 @@ impl Session {
         self.lingering_count = 0;
         self.loads.clear();
         let sent = tasks.into_iter().map(|task| {
-            // A connection that is dropped has given its share of the buffer back; if not, a copy does.
+            // A dropped connection has given its share of the buffer back; otherwise it is copied.
             let buffer = task.data.into_buffer().unwrap_or_else(|data| match data {
                 TaskData::Write(shared, _) => Buffer::copy_of(&shared),
                 TaskData::None | TaskData::Read(..) => Buffer::empty(),
@@ -222,7 +224,7 @@ impl Session {
         sent.chain(waiting).collect()
     }
 
-    /// A login is done. The first one establishes the session, others join it.
+    /// Notes a login. The first one establishes the session, others join it.
     pub(super) fn establish(&mut self, logged_in: &LoggedIn) {
         if self.tsih == 0 {
             self.negotiated = logged_in.negotiated;
@@ -232,7 +234,7 @@ impl Session {
         self.update_window(logged_in.exp_cmd_sn, logged_in.max_cmd_sn);
     }
 
-    /// RFC 7143 4.2.2.1: both are ignored when they contradict each other, and neither goes back.
+    /// RFC 7143 4.2.2.1: both are ignored when they contradict each other, and neither is lowered.
     pub(super) fn update_window(&mut self, exp_cmd_sn: Serial32, max_cmd_sn: Serial32) {
         if max_cmd_sn.is_before(exp_cmd_sn.minus(1)) {
             return;
@@ -257,14 +259,14 @@ impl Session {
         taken
     }
 
-    /// Whether a command could leave now.
+    /// Whether a command could be sent now.
     pub fn has_to_send(&self) -> bool {
         let is_slot_free = !self.free.is_empty() || self.slots.len() < INITIATOR_TASKS_MAX;
         let may_send = !self.immediate.is_empty() || (!self.waiting.is_empty() && self.window() > 0);
         may_send && is_slot_free
     }
 
-    /// The next command that may leave, as a task of the connection `cid`.
+    /// The next command that may be sent, as a task of the connection `cid`.
     pub(super) fn next_to_send(&mut self, cid: u16) -> Option<InitiatorTaskTag> {
         if !self.has_to_send() {
             return None;
@@ -310,14 +312,14 @@ impl Session {
             load.bytes += task.cost_bytes();
         });
         let slot = &mut self.slots[usize::from(index)];
-        // FFFFh is left out so that no tag is the reserved value.
+        // FFFFh is skipped so that no tag is the reserved value.
         slot.generation = if slot.generation >= u16::MAX - 1 { 0 } else { slot.generation + 1 };
         slot.task = Some(task);
         let value = u32::from(slot.generation) << SLOT_BITS | u32::from(index);
         InitiatorTaskTag::new(value).expect("no generation is FFFFh")
     }
 
-    /// A task goes on on the connection `cid`.
+    /// Moves a task to the connection `cid`.
     pub(super) fn move_task(&mut self, tag: InitiatorTaskTag, cid: u16) {
         let Some(task) = self.task(tag) else { return };
         let (before, cost_bytes) = (std::mem::replace(&mut task.cid, cid), task.cost_bytes());
@@ -340,14 +342,14 @@ impl Session {
         change(&mut self.loads[at].1);
     }
 
-    /// The task of a tag, if it is not over.
+    /// The task of a tag, if it has not ended.
     pub(super) fn task(&mut self, tag: InitiatorTaskTag) -> Option<&mut Task> {
         let slot = self.slots.get_mut((tag.get() & 0xffff) as usize)?;
         let is_same = u32::from(slot.generation) == tag.get() >> SLOT_BITS;
         slot.task.as_mut().filter(|_| is_same)
     }
 
-    /// The task of a tag, if it is not over and its command was sent on the connection `cid`.
+    /// The task of a tag, if it has not ended and its command was sent on the connection `cid`.
     pub(super) fn task_on(&mut self, cid: u16, tag: InitiatorTaskTag) -> Option<&mut Task> {
         self.task(tag).filter(|task| task.cid == cid)
     }
@@ -360,7 +362,7 @@ impl Session {
         })
     }
 
-    /// Ends a task with what the target said. GOOD with less data than that implies is a failure.
+    /// Ends a task with the target's status. GOOD with less data than that implies is a failure.
     pub(super) fn complete_with_status(
         &mut self,
         tag: InitiatorTaskTag,
@@ -383,7 +385,7 @@ impl Session {
         self.complete(tag, outcome);
     }
 
-    /// Ends a task. A write whose data is still being sent ends when that is done.
+    /// Ends a task. A write ends when all of its data has been sent.
     pub(super) fn complete(&mut self, tag: InitiatorTaskTag, outcome: Outcome) {
         let index = (tag.get() & 0xffff) as usize;
         if self.task(tag).is_none() {
@@ -409,7 +411,7 @@ impl Session {
         }
     }
 
-    /// Ends the writes whose last byte has been sent after their outcome was known.
+    /// Ends the writes that had an outcome and whose last byte has been sent now.
     pub(super) fn complete_lingering(&mut self) {
         if self.lingering_count == 0 {
             return;
@@ -424,13 +426,13 @@ impl Session {
         }
     }
 
-    /// A moment not later than the first deadline of any command.
+    /// A moment that is not later than the first deadline of any command.
     pub(super) fn earliest_deadline(&self) -> Option<Instant> {
         self.earliest_deadline
     }
 
-    /// Tags of tasks of the connection `cid` whose time is up and that nobody aborts yet. Commands that never left end
-    /// here.
+    /// Tags of tasks of the connection `cid` whose time is up and that are not being aborted.
+    /// Commands that were never sent end here.
     pub(super) fn expire(&mut self, now: Instant, cid: u16) -> Vec<InitiatorTaskTag> {
         if self.earliest_deadline.is_none_or(|deadline| deadline > now) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What happens when a command does not end in time.
+//! Escalation for a command that does not end in time.
 //!
 //! ```text
 //! deadline of a command ──► ABORT TASK ──complete──► the command is Aborted
@@ -10,8 +10,8 @@
 //!                        ConnectionError::Unresponsive: the driver drops the connection
 //! ```
 //!
-//! Requests are immediate: a closed window does not hold them up (RFC 7143 11.5). A command that ends on its own while
-//! its abort is under way ends normally.
+//! Requests are immediate: a closed window does not delay them (RFC 7143 11.5). A command that ends
+//! on its own while its abort is under way ends normally.
 
 use base::clock::Instant;
 use base::serial::Serial32;
@@ -28,7 +28,7 @@ use crate::pdu::{
 };
 
 impl Connection {
-    /// Aborts the tasks whose time is up, and goes a step further where an answer is overdue.
+    /// Aborts the tasks whose time is up, and takes the next step where an answer is overdue.
     pub(super) fn escalate(&mut self, now: Instant, session: &mut Session) -> Result<(), ConnectionError> {
         for tag in session.expire(now, self.cid()) {
             let Some(task) = session.task(tag) else { continue };
@@ -50,12 +50,12 @@ impl Connection {
         Ok(())
     }
 
-    /// The first moment at which an answer is overdue.
+    /// The first deadline of an answer.
     pub(super) fn function_deadline(&self) -> Option<Instant> {
         self.functions.iter().map(|function| function.deadline).min()
     }
 
-    /// Resets the logical unit of `lun`, unless that is under way.
+    /// Resets the logical unit of `lun`, unless a reset is under way.
     pub fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64) {
         if !self.is_resetting(lun) {
             self.send_function(now, session, lun, Purpose::Reset);
@@ -101,7 +101,7 @@ impl Connection {
         self.events.push_back(Event::LogicalUnitReset { lun });
     }
 
-    /// `function` did not work.
+    /// Takes the next step after `function` failed.
     fn step_up(
         &mut self,
         now: Instant,

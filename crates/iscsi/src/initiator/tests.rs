@@ -1,4 +1,5 @@
-//! The initiator by bytes, with a hand-turned clock, against a target that says exactly what the test wants.
+//! The initiator on the wire, with a hand-turned clock, against a target whose bytes the test
+//! chooses.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -19,7 +20,7 @@ mod recovery;
 
 const LUN: u64 = 0x0001_0000_0000_0000;
 
-/// Our end and a peer that has no will of its own.
+/// Our end and a scripted peer.
 struct Pair {
     now: Instant,
     session: Session,
@@ -66,7 +67,7 @@ impl Pair {
         }
     }
 
-    /// Logged in with what `target` wishes; the window is eight commands.
+    /// Logged in with the target's offer; the window is eight commands.
     fn logged_in(target: Offer) -> Self {
         Self::logged_in_as(config(), target)
     }
@@ -124,13 +125,13 @@ impl Pair {
         stat_sn
     }
 
-    /// Everything our end has to say.
+    /// All PDUs that our end sends.
     fn sent(&mut self) -> Vec<ReceivedPdu> {
         while self.connection.takes_commands(&self.session) && self.connection.send_next(&mut self.session) {}
         self.flush()
     }
 
-    /// What our end has queued already.
+    /// The PDUs that our end has queued already.
     fn flush(&mut self) -> Vec<ReceivedPdu> {
         let mut pdus = Vec::new();
         let mut slices = [IoSlice::new(&[]); 64];
@@ -158,7 +159,7 @@ impl Pair {
         }
     }
 
-    /// The peer says something. It arrives in small pieces.
+    /// Sends a PDU of the peer, which arrives in small pieces.
     fn send<H: Header>(&mut self, header: &H, data: Vec<u8>) -> Result<(), ConnectionError> {
         self.transmit.push(header, &AdditionalHeaders::default(), DataSegment::from(data));
         let mut slices = [IoSlice::new(&[]); 8];
@@ -191,7 +192,7 @@ impl Pair {
         self.session.submit(self.now, command);
     }
 
-    /// Submits one command and gives what is sent for it.
+    /// Submits one command. Returns the PDUs that are sent for it.
     fn issue(&mut self, data: Data) -> (ScsiCommand, Vec<ReceivedPdu>) {
         self.submit(1, data);
         let mut sent = self.sent();
@@ -294,7 +295,8 @@ fn modest() -> Offer {
     Offer { max_recv_data_segment_length: 1024, max_burst_length: 8192, first_burst_length: 4096, ..Offer::target() }
 }
 
-/// RFC 7143 13.21: SessionType is for leading logins; Linux's target ends one that joins a session and says it.
+/// RFC 7143 13.21: SessionType is for leading logins; Linux's target ends one that joins a session
+/// and sends it.
 #[test]
 fn a_login_that_joins_a_session_does_not_say_its_type() {
     for (tsih, session_type) in [(0, Some("Normal")), (9, None)] {
@@ -319,7 +321,7 @@ fn a_login_without_credentials() {
     let keys = Keys::parse(&data).unwrap();
     assert_eq!(keys.get("AuthMethod"), Some("None"));
     assert_eq!(keys.get("TargetName"), Some("iqn.2026-01.io.forebay:them"));
-    // The target takes its time in two pieces of text, and does not go on at once.
+    // The target sends two pieces of text, and does not go on at once.
     let mut response = pair.login_response(&first, LoginStatus::SUCCESS);
     (response.is_continued, response.transit_to) = (true, None);
     pair.send(&response, b"TargetPortalGroupTag=1\0AuthMet".to_vec()).unwrap();
@@ -390,7 +392,7 @@ fn commands_wait_for_the_window() {
     pair.send(&response, Vec::new()).unwrap();
     assert_eq!(pair.completed().token, 0);
     assert_eq!(pair.sent().len(), 2);
-    // A window that goes back is ignored.
+    // A window that shrinks is ignored.
     (pair.exp_cmd_sn, pair.max_cmd_sn) = (Serial32(3), Serial32(4));
     let Ok(Bhs::ScsiCommand(second)) = sent[1].header.bhs else { unreachable!() };
     let response = pair.response(second.initiator_task_tag, 0);
@@ -471,7 +473,7 @@ fn an_r2t_is_answered_with_what_it_asks_for() {
     assert_eq!((last.is_final, last.data_sn, last.buffer_offset), (true, Serial32(2), 4048));
     assert_eq!(last.target_transfer_tag, TargetTransferTag::new(77));
     assert_eq!(sent[0].data.bytes(), &ramp(9000)[3000..4024]);
-    // One for a task that is over is ignored; one for more than there is ends the connection.
+    // An R2T for a task that has ended is ignored; one beyond the data ends the connection.
     let stale = pair.r2t(InitiatorTaskTag::new(command.initiator_task_tag.get() ^ 0x10_0000).unwrap(), 0, 512);
     pair.send(&stale, Vec::new()).unwrap();
     assert!(pair.sent().is_empty());
@@ -629,7 +631,7 @@ fn a_command_that_does_not_end_is_aborted() {
     assert_eq!((functions[0].ref_cmd_sn, functions[0].lun, functions[0].is_immediate), (command.cmd_sn, LUN, true));
     pair.answer_function(&functions[0], TaskManagementOutcome::FunctionComplete).unwrap();
     assert_eq!(pair.completed().outcome, Outcome::Aborted);
-    // What still comes for it goes nowhere.
+    // Data that still comes for it is dropped.
     let header = pair.data_in(command.initiator_task_tag, 0);
     pair.send(&header, ramp(512)).unwrap();
     assert!(pair.session.poll_completed().is_none());
@@ -731,7 +733,7 @@ fn a_logout_is_answered() {
     assert!(matches!(pair.connection.poll_event(), Some(Event::LoggedOut(LogoutOutcome::Closed))));
 }
 
-/// Whatever a target sends, it is a value: nothing panics, and no buffer is lost.
+/// Any bytes of a target are handled: nothing panics, and no buffer is lost.
 #[test]
 fn foreign_bytes_never_panic() {
     let mut random = Random::new(5);

@@ -11,7 +11,7 @@ pub enum NamedValue {
     Number(u32),
     /// Yes or No.
     Boolean(bool),
-    /// Each end declares its own.
+    /// A number that each end declares for itself.
     Declared {
         /// The initiator's.
         initiator: u32,

@@ -1,4 +1,4 @@
-//! What one end wishes, and what both came to.
+//! The proposals of one end, and the values agreed by both.
 
 use super::Negotiator;
 use super::rules::Key;
@@ -16,7 +16,7 @@ pub enum Digest {
     Crc32c,
 }
 
-/// What a session is for.
+/// The purpose of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionType {
     /// SCSI commands.
@@ -48,20 +48,20 @@ pub enum TaskReporting {
     FastAbort,
 }
 
-/// What one end wishes. Lists are in order of preference.
+/// The proposals of one end. Lists are in order of preference.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// Header digests we take, best first.
+    /// Header digests that are accepted, best first.
     pub header_digest: Vec<Digest>,
-    /// Data digests we take, best first.
+    /// Data digests that are accepted, best first.
     pub data_digest: Vec<Digest>,
     /// Connections of the session.
     pub max_connections: u16,
-    /// Whether we want every write to wait for an R2T.
+    /// Whether every write should wait for an R2T.
     pub initial_r2t: bool,
-    /// Whether we want data inside the command PDU.
+    /// Whether data inside the command PDU is wanted.
     pub immediate_data: bool,
-    /// Bytes of one data segment we receive.
+    /// Bytes of one data segment that this end receives.
     pub max_recv_data_segment_length: u32,
     /// Bytes of one solicited burst.
     pub max_burst_length: u32,
@@ -73,22 +73,22 @@ pub struct Offer {
     pub default_time2retain: u16,
     /// R2Ts outstanding per task.
     pub max_outstanding_r2t: u16,
-    /// Whether we need the PDUs of a sequence in order.
+    /// Whether the PDUs of a sequence must be in order.
     pub data_pdu_in_order: bool,
-    /// Whether we need sequences in order.
+    /// Whether sequences must be in order.
     pub data_sequence_in_order: bool,
     /// Recovery level.
     pub error_recovery_level: u8,
-    /// Task reporting semantics we take, best first.
+    /// Task reporting semantics that are accepted, best first.
     pub task_reporting: Vec<TaskReporting>,
     /// iSCSIProtocolLevel: 2 for the features of RFC 7144.
     pub protocol_level: u8,
-    /// Private keys (`X-...`) we understand, each a list of values we take, best first.
+    /// Supported private keys (`X-...`), each with the list of accepted values, best first.
     pub private: Vec<(String, Vec<String>)>,
 }
 
 impl Offer {
-    /// What an initiator wishes: few round trips, no digests unless the target insists.
+    /// An initiator's proposals: few round trips, no digests unless the target insists.
     pub fn initiator() -> Self {
         Self {
             header_digest: vec![Digest::None, Digest::Crc32c],
@@ -111,7 +111,7 @@ impl Offer {
         }
     }
 
-    /// What a target wishes: it takes whatever the initiator prefers, as far as it is admissible.
+    /// A target's proposals: the initiator's preference wins wherever it is admissible.
     pub fn target() -> Self {
         Self {
             default_time2retain: 20,
@@ -120,7 +120,7 @@ impl Offer {
         }
     }
 
-    /// The wish for a key that is not a list.
+    /// The proposed number for a key that is not a list.
     pub(super) fn number(&self, key: Key) -> u32 {
         match key {
             Key::MaxConnections => self.max_connections.into(),
@@ -140,7 +140,7 @@ impl Offer {
         }
     }
 
-    /// The wishes for a list key, as indices into its names.
+    /// The proposed values for a list key, as indices into its names.
     pub(super) fn list(&self, key: Key) -> Vec<u32> {
         match key {
             Key::HeaderDigest => self.header_digest.iter().map(|&digest| digest as u32).collect(),
@@ -154,7 +154,7 @@ impl Offer {
 /// The values in force on a connection and its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// What the session is for.
+    /// The purpose of the session.
     pub session_type: SessionType,
     /// Digest of every header, from the full feature phase on.
     pub header_digest: Digest,

@@ -1,11 +1,11 @@
-//! The table of keys (RFC 7143 12 and 13, RFC 7144 7.1.1): one row says everything there is to say about a key.
+//! The table of keys (RFC 7143 12 and 13, RFC 7144 7.1.1): one row defines a key completely.
 
 use super::stage::Stage;
 use crate::split::ANSWERS_FOR;
 use crate::text::{NONE, boolean, parse_boolean, parse_number};
 
-/// The keys of which a value is kept, in the order in which they are worked through: a key stands after those it
-/// depends on.
+/// The keys whose value is kept, in the order in which they are handled: a key comes after those on
+/// which it depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Key {
@@ -30,26 +30,27 @@ pub(super) enum Key {
 
 pub(super) const KEY_COUNT: usize = Key::ProtocolLevel as usize + 1;
 
-/// How a key's value is found.
+/// How the value of a key is negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The first of the proposer's list that the acceptor takes. The value is an index into these names.
+    /// The first value of the proposer's list that the acceptor accepts. The value is an index into
+    /// these names.
     List(&'static [&'static str]),
     /// The smaller of two numbers.
     Minimum(u32, u32),
     /// The larger of two numbers.
     Maximum(u32, u32),
-    /// Yes when both say Yes.
+    /// Yes when both propose Yes.
     And,
-    /// Yes when one says Yes.
+    /// Yes when one proposes Yes.
     Or,
-    /// Each end says its own number.
+    /// A number that each end declares for itself.
     DeclaredNumber(u32, u32),
-    /// One of these names, said by one end.
+    /// One of these names, declared by one end.
     DeclaredName(&'static [&'static str]),
 }
 
-/// Who may send a key first.
+/// The ends that may send a key first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Senders {
     Initiator,
@@ -149,8 +150,8 @@ pub(super) static RULES: [Rule; KEY_COUNT] = [
 ];
 const _: () = assert!(RULES.len() == KEY_COUNT);
 
-/// Keys that carry no operational value: the login machine reads them from the text itself, we only say when and from
-/// whom.
+/// Keys without an operational value: the login code reads them from the text itself, this table
+/// only defines stage and sender.
 #[rustfmt::skip]
 pub(super) const LOGIN_KEYS: &[(&str, Senders, Use)] = &[
     ("AuthMethod", Senders::Both, Use::Security),                    // 12.1
@@ -198,7 +199,7 @@ pub(super) fn index_of(names: &[&str], name: &str) -> Option<u32> {
     names.iter().position(|known| *known == name).and_then(|index| u32::try_from(index).ok())
 }
 
-/// `value` as this kind of key has it, if it is admissible. A list is judged by its first item.
+/// Parses `value` for this kind of key, if it is admissible. Of a list only the first item counts.
 pub(super) fn parse_value(kind: Kind, value: &str) -> Option<u32> {
     match kind {
         Kind::List(names) => index_of(names, value.split(',').next().unwrap_or_default()),

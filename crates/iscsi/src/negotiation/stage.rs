@@ -1,4 +1,4 @@
-//! When keys are sent: in a stage of the login, or after it.
+//! The stages in which keys are sent: those of the login, or after it.
 
 use crate::pdu::LoginStage;
 

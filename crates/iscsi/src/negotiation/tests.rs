@@ -143,7 +143,7 @@ fn protocol_errors() {
     }
 }
 
-/// Whoever connects may go on for many texts, and each of them keeps to its own bound.
+/// A client may send many texts, each of which is within its own limit.
 #[test]
 fn a_negotiation_has_so_many_keys_in_all_its_texts_and_no_more() {
     let mut target = Negotiator::target(Offer::target());
@@ -156,7 +156,7 @@ fn a_negotiation_has_so_many_keys_in_all_its_texts_and_no_more() {
     assert_eq!(one_more, Err(NegotiationError::TooManyKeys));
 }
 
-/// libiscsi does this when it is ready for CHAP and nobody asks for it.
+/// libiscsi does this when it offers CHAP and the target does not require it.
 #[test]
 fn who_and_what_for_may_be_said_again_but_not_changed() {
     let mut target = Negotiator::target(Offer::target());
@@ -278,7 +278,7 @@ fn offers() -> impl Strategy<Value = Offer> {
 }
 
 proptest! {
-    /// Whatever two ends wish, they end with the same values, within the wishes of both.
+    /// Any two offers lead to the same values at both ends, within the proposals of both.
     #[test]
     fn any_two_offers_agree(initiator_offer in offers(), target_offer in offers()) {
         let (initiator, target) = negotiate(initiator_offer.clone(), target_offer.clone(), SessionType::Normal);
@@ -291,7 +291,7 @@ proptest! {
         prop_assert_eq!(negotiated.immediate_data, initiator_offer.immediate_data && target_offer.immediate_data);
     }
 
-    /// Nonsense is an answer or an error, and no value in force ever leaves its range.
+    /// Malformed keys lead to an answer or an error, and no value in force ever leaves its range.
     #[test]
     fn nonsense_never_panics(
         pairs in proptest::collection::vec((0..RULES.len() + LOGIN_KEYS.len(), "[0-9A-Za-z,~]{0,12}"), 0..12),

@@ -13,7 +13,7 @@ const BIDIRECTIONAL_READ_AHS_LENGTH: u16 = 5;
 /// Longest CDB of SPC-4 (variable length, 4.2.3), less the 16 bytes in the BHS.
 const EXTENDED_CDB_BYTES_MAX: usize = 260 - 16;
 
-/// What the additional header segments of a PDU say.
+/// The content of the additional header segments of a PDU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdditionalHeaders {
     /// Bytes of the CDB after its first 16; empty without an extended CDB.
@@ -22,7 +22,7 @@ pub struct AdditionalHeaders {
     pub bidirectional_read_bytes: Option<u32>,
 }
 
-/// Why additional header segments were not understood.
+/// The error of malformed additional header segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AhsError {
     /// A segment ends after the bytes that TotalAHSLength announced, or its length does not fit its type.

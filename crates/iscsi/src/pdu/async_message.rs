@@ -33,10 +33,10 @@ struct AsyncMessageRaw {
 const _: () = assert!(size_of::<AsyncMessageRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(AsyncMessageRaw, parameter3) == 42);
 
-/// What happened (RFC 7143 11.9.1). Times are in seconds.
+/// The event (RFC 7143 11.9.1). Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// 0: the sense data in the data segment says what.
+    /// 0: described by the sense data in the data segment.
     ScsiAsyncEvent,
     /// 1: the initiator must log out within this time.
     LogoutRequest {
@@ -45,7 +45,7 @@ pub enum AsyncEvent {
     },
     /// 2: the target drops a connection.
     ConnectionDrop {
-        /// Parameter1: which one.
+        /// Parameter1: its CID.
         cid: u16,
         /// Parameter2, Time2Wait.
         wait_seconds: u16,
@@ -77,10 +77,10 @@ pub enum AsyncEvent {
     },
 }
 
-/// Tells the initiator something it did not ask for.
+/// Reports an event to the initiator, unsolicited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncMessage {
-    /// What happened.
+    /// The event.
     pub event: AsyncEvent,
     /// LUN field of the logical unit concerned.
     pub lun: u64,

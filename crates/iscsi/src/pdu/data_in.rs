@@ -35,7 +35,7 @@ struct DataInRaw {
 const _: () = assert!(size_of::<DataInRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(DataInRaw, residual_count) == 44);
 
-/// The end of a task that rides on its last data (S bit).
+/// The end of a task, sent with its last data (S bit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataInStatus {
     /// SCSI status code, one without sense data.
@@ -46,12 +46,12 @@ pub struct DataInStatus {
     pub residual: Residual,
 }
 
-/// A piece of what a command reads.
+/// A piece of the data that a command reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataIn {
     /// Last of a sequence (F bit).
     pub is_final: bool,
-    /// The initiator is asked to acknowledge the data so far (A bit).
+    /// Whether the initiator is asked to acknowledge the data so far (A bit).
     pub wants_acknowledgement: bool,
     /// The command's status, on its last PDU if at all; only with `is_final`.
     pub status: Option<DataInStatus>,
@@ -59,7 +59,7 @@ pub struct DataIn {
     pub lun: u64,
     /// Names the task.
     pub initiator_task_tag: InitiatorTaskTag,
-    /// With the A bit, names what is to be acknowledged.
+    /// With the A bit, names the data to acknowledge.
     pub target_transfer_tag: Option<TargetTransferTag>,
     /// ExpCmdSN.
     pub exp_cmd_sn: Serial32,
@@ -67,7 +67,7 @@ pub struct DataIn {
     pub max_cmd_sn: Serial32,
     /// Place of this PDU in the task, from zero.
     pub data_sn: Serial32,
-    /// Where in the whole transfer these bytes go.
+    /// Offset of these bytes in the whole transfer.
     pub buffer_offset: u32,
 }
 

@@ -27,10 +27,10 @@ struct DataOutRaw {
 const _: () = assert!(size_of::<DataOutRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(DataOutRaw, buffer_offset) == 40);
 
-/// A piece of what a command writes.
+/// A piece of the data that a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOut {
-    /// Last of the unsolicited data, or of what one R2T asked for (F bit).
+    /// Last of the unsolicited data, or of the data of one R2T (F bit).
     pub is_final: bool,
     /// LUN field, copied from the R2T.
     pub lun: u64,
@@ -42,7 +42,7 @@ pub struct DataOut {
     pub exp_stat_sn: Serial32,
     /// Place of this PDU in its sequence, from zero.
     pub data_sn: Serial32,
-    /// Where in the whole transfer these bytes go.
+    /// Offset of these bytes in the whole transfer.
     pub buffer_offset: u32,
 }
 

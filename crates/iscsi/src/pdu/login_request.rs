@@ -37,7 +37,7 @@ code_enum! {
 }
 
 impl LoginStage {
-    /// CSG and NSG of a login PDU's byte 1. NSG means something only with the T bit.
+    /// CSG and NSG of a login PDU's byte 1. NSG has a meaning only with the T bit.
     pub(super) fn pair_from_flags(flags: u8) -> Option<(Self, Option<Self>)> {
         let current = Self::from_code(flags >> 2 & 3)?;
         let next = if flags & FINAL != 0 { Some(Self::from_code(flags & 3)?) } else { None };
@@ -62,7 +62,7 @@ impl Isid {
         Self([0x80, high, middle, low, qualifier_high, qualifier_low])
     }
 
-    /// The one `count` further: the qualifier, which ends every format, is counted up.
+    /// The ISID `count` further: the qualifier, which ends every format, is counted up.
     #[must_use]
     pub fn further(self, count: u16) -> Self {
         let Self([a, b, c, d, high, low]) = self;
@@ -71,8 +71,8 @@ impl Isid {
     }
 }
 
-/// What is written is no ISID: twelve hexadecimal digits, of which the first two bits are not both set (RFC 7143
-/// 11.12.5).
+/// The error of a text that is no ISID: twelve hexadecimal digits, of which the first two bits are
+/// not both set (RFC 7143 11.12.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an ISID is twelve hexadecimal digits, like 80123456789a, of which the first is not above b")]
 pub struct NoIsid;

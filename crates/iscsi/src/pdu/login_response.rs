@@ -28,8 +28,8 @@ struct LoginResponseRaw {
 const _: () = assert!(size_of::<LoginResponseRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(LoginResponseRaw, status) == 36);
 
-/// Status-Class (high byte) and Status-Detail (low byte) of a login (RFC 7143 11.13.5). A peer may use details this
-/// standard does not have; the class then says what to do.
+/// Status-Class (high byte) and Status-Detail (low byte) of a login (RFC 7143 11.13.5). A peer may
+/// use details that this standard does not define; the class then decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoginStatus(pub u16);
 
@@ -38,7 +38,8 @@ macro_rules! login_statuses {
         impl LoginStatus {
             $(#[doc = $text] pub const $constant: Self = Self($code);)+
 
-            /// The standard's name, or that of the class for details the standard does not have.
+            /// The standard's name, or that of the class for details that the standard does not
+            /// define.
             pub const fn name(self) -> &'static str {
                 match self.0 {
                     $($code => $text,)+
@@ -92,7 +93,7 @@ impl LoginStatus {
         self.class() == 0
     }
 
-    /// Whether the target is somewhere else.
+    /// Whether the target redirects to another address.
     pub const fn is_redirection(self) -> bool {
         self.class() == 1
     }
@@ -111,7 +112,7 @@ pub struct LoginResponse {
     pub is_continued: bool,
     /// Stage this response belongs to (CSG).
     pub current_stage: LoginStage,
-    /// Stage both are in from here on (T bit and NSG).
+    /// The stage that both enter with this response (T bit and NSG).
     pub transit_to: Option<LoginStage>,
     /// Version-max.
     pub version_max: u8,
@@ -129,7 +130,7 @@ pub struct LoginResponse {
     pub exp_cmd_sn: Serial32,
     /// MaxCmdSN.
     pub max_cmd_sn: Serial32,
-    /// Whether the login goes on.
+    /// The status of the login.
     pub status: LoginStatus,
 }
 

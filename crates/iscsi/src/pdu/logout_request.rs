@@ -41,11 +41,11 @@ code_enum! {
 pub struct LogoutRequest {
     /// Delivered out of the command order (I bit).
     pub is_immediate: bool,
-    /// Of what, and why.
+    /// What is logged out, and why.
     pub reason: LogoutReason,
     /// Names this request.
     pub initiator_task_tag: InitiatorTaskTag,
-    /// The connection to be closed; means nothing when the session is.
+    /// The connection to be closed; no meaning for a session logout.
     pub cid: u16,
     /// CmdSN.
     pub cmd_sn: Serial32,

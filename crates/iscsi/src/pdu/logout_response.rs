@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<LogoutResponseRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(LogoutResponseRaw, time2retain) == 42);
 
 code_enum! {
-    /// What came of a logout (RFC 7143 11.15.1).
+    /// The outcome of a logout (RFC 7143 11.15.1).
     pub enum LogoutOutcome {
         Closed = 0, "connection or session closed successfully";
         CidNotFound = 1, "CID not found";

@@ -1,9 +1,9 @@
 //! The PDUs of RFC 7143 section 11.
 //!
-//! Each PDU has a file with two levels: a `...Raw` struct that is its 48-byte Basic Header Segment byte for byte, and a
-//! value of the same name without `Raw` that cannot hold nonsense. [`Bhs`] is any of them. What all share stands apart:
-//! the two lengths in bytes 4..8 are a [`Lengths`], which `framing` fills in, and additional header segments are in
-//! [`ahs`].
+//! Each PDU has a file with two levels: a `...Raw` struct that is its 48-byte Basic Header Segment
+//! byte for byte, and a value of the same name without `Raw` in which impossible states cannot be
+//! expressed. [`Bhs`] is any of them. Common parts are separate: the two lengths in bytes 4..8 are
+//! a [`Lengths`], which `framing` fills in, and additional header segments are in [`ahs`].
 //!
 //! Reserved bits are ignored when received and zero when sent; reserved *values* in defined fields are an error (RFC
 //! 7143 2.4).
@@ -129,7 +129,7 @@ pub const fn padding_bytes(length: usize) -> usize {
 }
 
 code_enum! {
-    /// What a PDU is (RFC 7143 11.2.1.2).
+    /// The kind of a PDU (RFC 7143 11.2.1.2).
     pub enum Opcode {
         NopOut = 0x00, "NOP-Out";
         ScsiCommand = 0x01, "SCSI Command";
@@ -164,7 +164,7 @@ impl Opcode {
     }
 }
 
-/// Why a header is not a PDU.
+/// Why a header is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The opcode is unassigned or a vendor's.
@@ -173,15 +173,15 @@ pub enum HeaderError {
     /// A defined field holds a reserved value, or fields contradict each other.
     #[error("{opcode} with an invalid {field}")]
     InvalidField {
-        /// Which PDU.
+        /// The PDU.
         opcode: Opcode,
-        /// The field, in the standard's words.
+        /// The field, by its name in the standard.
         field: &'static str,
     },
 }
 
 impl HeaderError {
-    /// What a Reject of it says (RFC 7143 11.17.1).
+    /// The reason in a Reject of it (RFC 7143 11.17.1).
     pub fn reject_reason(&self) -> RejectReason {
         match self {
             Self::UnknownOpcode(_) => RejectReason::CommandNotSupported,
@@ -192,7 +192,7 @@ impl HeaderError {
 
 /// One kind of PDU: its header as a value.
 pub trait Header: Sized {
-    /// Which PDU it is.
+    /// The kind of PDU.
     const OPCODE: Opcode;
 
     /// Reads a header whose opcode is [`Self::OPCODE`].
@@ -241,7 +241,7 @@ macro_rules! any_header {
                 match self { $(Self::$variant(header) => header.emit(raw),)+ }
             }
 
-            /// Which PDU it is.
+            /// The kind of PDU.
             pub fn opcode(&self) -> Opcode {
                 match self { $(Self::$variant(_) => Opcode::$variant,)+ }
             }
@@ -336,7 +336,7 @@ pub(crate) mod test_support {
         assert_eq!(H::parse(&raw), Ok(header));
     }
 
-    /// Whatever parses is emitted as something that parses to the same.
+    /// A header that is parsed and emitted parses to the same value.
     pub(crate) fn check_round_trips<H: Header + PartialEq + std::fmt::Debug>() {
         let mut random = base::random::Random::new(u64::from(H::OPCODE.code()));
         let mut parsed_count = 0;

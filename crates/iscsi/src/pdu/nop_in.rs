@@ -1,4 +1,4 @@
-//! NOP-In (RFC 7143 11.19): the answer to a ping, a ping, or just the numbers.
+//! NOP-In (RFC 7143 11.19): the answer to a ping, a ping, or only current numbers.
 
 use base::serial::Serial32;
 use zerocopy::byteorder::big_endian::{U32, U64};
@@ -25,7 +25,7 @@ struct NopInRaw {
 const _: () = assert!(size_of::<NopInRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(NopInRaw, max_cmd_sn) == 32);
 
-/// Something small from the target. Its data segment is the ping data returned.
+/// A ping or its answer from the target. Its data segment is the returned ping data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NopIn {
     /// LUN field, with the target transfer tag.

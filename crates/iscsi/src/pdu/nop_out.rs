@@ -1,4 +1,4 @@
-//! NOP-Out (RFC 7143 11.18): a ping, the answer to one, or just an ExpStatSN.
+//! NOP-Out (RFC 7143 11.18): a ping, the answer to one, or only an ExpStatSN.
 
 use base::serial::Serial32;
 use zerocopy::byteorder::big_endian::{U32, U64};
@@ -26,7 +26,7 @@ struct NopOutRaw {
 const _: () = assert!(size_of::<NopOutRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(NopOutRaw, exp_stat_sn) == 28);
 
-/// Something small from the initiator. Its data segment is ping data.
+/// A ping or its answer from the initiator. Its data segment is ping data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NopOut {
     /// Delivered out of the command order (I bit). Always set without an initiator task tag.

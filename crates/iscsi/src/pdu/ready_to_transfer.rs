@@ -27,7 +27,7 @@ struct ReadyToTransferRaw {
 const _: () = assert!(size_of::<ReadyToTransferRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(ReadyToTransferRaw, desired_data_transfer_length) == 44);
 
-/// Asks for a piece of what a command writes.
+/// Requests a piece of the data that a command writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToTransfer {
     /// LUN field of the command.
@@ -44,9 +44,9 @@ pub struct ReadyToTransfer {
     pub max_cmd_sn: Serial32,
     /// Place of this R2T in the task, from zero.
     pub r2t_sn: Serial32,
-    /// First byte asked for, in the whole transfer.
+    /// First requested byte, in the whole transfer.
     pub buffer_offset: u32,
-    /// Bytes asked for; not zero.
+    /// Requested bytes; not zero.
     pub desired_data_transfer_length: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Reject (RFC 7143 11.17). Its data segment is the 48-byte header of what is rejected.
+//! Reject (RFC 7143 11.17). Its data segment is the 48-byte header of the rejected PDU.
 
 use base::serial::Serial32;
 use zerocopy::byteorder::big_endian::U32;
@@ -47,7 +47,7 @@ code_enum! {
 /// Refuses a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
     /// StatSN.
     pub stat_sn: Serial32,

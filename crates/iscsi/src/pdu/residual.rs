@@ -1,9 +1,10 @@
-//! Residuals: how the bytes a command transferred differ from what its initiator expected (RFC 7143 11.4.5).
+//! Residuals: the difference between the bytes that a command transferred and those that its
+//! initiator expected (RFC 7143 11.4.5).
 
 /// A residual. Overflow and underflow exclude each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Residual {
-    /// What was transferred is what was expected.
+    /// As many bytes were transferred as expected.
     #[default]
     None,
     /// This many bytes were not transferred because the initiator expected too few.
@@ -32,7 +33,7 @@ impl Residual {
         }
     }
 
-    /// Its bits, given which they are, and its count.
+    /// Its bits, at the given positions, and its count.
     pub(crate) fn to_wire(self, overflow: u8, underflow: u8) -> (u8, u32) {
         match self {
             Self::None => (0, 0),

@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<ScsiCommandRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(ScsiCommandRaw, cdb) == 32);
 
 code_enum! {
-    /// How a task is ordered among others (RFC 7143 11.3.1, SAM-5 8.9).
+    /// The order of a task among others (RFC 7143 11.3.1, SAM-5 8.9).
     pub enum TaskAttribute {
         Untagged = 0, "Untagged";
         Simple = 1, "Simple";
@@ -39,7 +39,7 @@ code_enum! {
     }
 }
 
-/// Carries a CDB, and the first of its data where that was negotiated.
+/// Carries a CDB, and immediate data where that was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiCommand {
     /// Delivered out of the command order (I bit).

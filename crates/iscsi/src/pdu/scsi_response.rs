@@ -38,7 +38,7 @@ const _: () = assert!(std::mem::offset_of!(ScsiResponseRaw, residual_count) == 4
 /// iSCSI service response (RFC 7143 11.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceResponse {
-    /// Command completed at target: the status says how.
+    /// Command completed at target, with its status.
     CommandCompleted {
         /// SCSI status code.
         status: u8,

@@ -30,10 +30,10 @@ struct SnackRequestRaw {
 const _: () = assert!(size_of::<SnackRequestRaw>() == super::BHS_BYTES);
 const _: () = assert!(std::mem::offset_of!(SnackRequestRaw, run_length) == 44);
 
-/// What is asked for (RFC 7143 11.16.1). A length of zero means everything from the first on.
+/// The request (RFC 7143 11.16.1). A length of zero means everything from the first on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnackType {
-    /// 0: Data-In or R2T PDUs of a task again.
+    /// 0: requests Data-In or R2T PDUs of a task again.
     DataOrR2t {
         /// The task.
         initiator_task_tag: InitiatorTaskTag,
@@ -42,7 +42,7 @@ pub enum SnackType {
         /// Count of PDUs.
         run_length: u32,
     },
-    /// 1: responses again.
+    /// 1: requests responses again.
     Status {
         /// First StatSN.
         begin: Serial32,
@@ -56,7 +56,7 @@ pub enum SnackType {
         /// Next DataSN expected.
         begin: Serial32,
     },
-    /// 3: all data of a task that is not acknowledged again, cut anew.
+    /// 3: requests all unacknowledged data of a task again, with another segmentation.
     ResegmentedData {
         /// The task.
         initiator_task_tag: InitiatorTaskTag,
@@ -65,10 +65,10 @@ pub enum SnackType {
     },
 }
 
-/// Asks for PDUs again, or acknowledges them.
+/// Requests PDUs again, or acknowledges them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnackRequest {
-    /// Which.
+    /// The request.
     pub kind: SnackType,
     /// LUN field.
     pub lun: u64,

@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<TaskManagementRequestRaw>() == super::BHS_BYTES)
 const _: () = assert!(std::mem::offset_of!(TaskManagementRequestRaw, exp_data_sn) == 36);
 
 code_enum! {
-    /// What a task management request asks for (RFC 7143 11.5.1, RFC 7144 4.1).
+    /// The function of a task management request (RFC 7143 11.5.1, RFC 7144 4.1).
     pub enum TaskManagementFunction {
         AbortTask = 1, "ABORT TASK";
         AbortTaskSet = 2, "ABORT TASK SET";
@@ -46,7 +46,7 @@ code_enum! {
     }
 }
 
-/// Asks for something to be done to tasks.
+/// Requests a task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskManagementRequest {
     /// Delivered out of the command order (I bit).

@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<TaskManagementResponseRaw>() == super::BHS_BYTES
 const _: () = assert!(std::mem::offset_of!(TaskManagementResponseRaw, max_cmd_sn) == 32);
 
 code_enum! {
-    /// What came of a task management request (RFC 7143 11.6.1, RFC 7144 4.2).
+    /// The outcome of a task management request (RFC 7143 11.6.1, RFC 7144 4.2).
     pub enum TaskManagementOutcome {
         FunctionComplete = 0, "Function complete";
         TaskDoesNotExist = 1, "Task does not exist";

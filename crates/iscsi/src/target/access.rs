@@ -1,13 +1,14 @@
-//! Who may log in to a target, and how they prove it.
+//! Access rules of a target: the initiators that may log in, and their authentication.
 //!
-//! The rules are a list. For an initiator count those that its name matches, in their order; a rule without accounts is
-//! open and ends the list. So the first that counts says whether CHAP is asked for; with CHAP, the first that counts
-//! and has the proved user is the initiator's. An initiator for which no rule counts is not allowed here: AUTHORIZATION
-//! FAILURE (RFC 7143 11.13.5).
+//! The rules are a list. For an initiator those rules count that its name matches, in order; a rule
+//! without accounts is open and ends the list. So the first rule that counts decides whether CHAP
+//! is required; with CHAP, the first that counts and contains the authenticated user is the
+//! initiator's rule. An initiator for which no rule counts has no access: AUTHORIZATION FAILURE
+//! (RFC 7143 11.13.5).
 //!
-//! A name that a rule with accounts names is theirs: of the rules that match it, those do not count that name it less
-//! closely. Sessions, reservations and change marks are kept by the name, and a guest's account would otherwise reach
-//! those of every name.
+//! A name in a rule with accounts belongs to these accounts: other matching rules do not count if
+//! they match the name less closely. Sessions, reservations and change marks are kept by the name,
+//! and a guest's account would otherwise reach those of every name.
 
 use crate::chap::Credentials;
 
@@ -21,13 +22,13 @@ impl NamePattern {
         Self(text.into())
     }
 
-    /// Whether a name is meant.
+    /// Whether a name matches.
     pub fn matches(&self, name: &str) -> bool {
         self.closeness(name).is_some()
     }
 
-    /// How closely a name is meant: closest by the whole of it, else by as many bytes as its beginning has; `None`
-    /// where it is not meant.
+    /// How closely a name matches: closest as a whole, else by the number of bytes of its
+    /// beginning; `None` where it does not match.
     fn closeness(&self, name: &str) -> Option<usize> {
         match self.0.strip_suffix('*') {
             None => self.0.eq_ignore_ascii_case(name).then_some(usize::MAX),
@@ -42,19 +43,20 @@ impl NamePattern {
 /// One rule.
 #[derive(Clone, Debug)]
 pub struct AccessRule {
-    /// For whom.
+    /// The initiators that it matches.
     pub initiators: Vec<NamePattern>,
-    /// CHAP accounts, one of which must be proved; without any, nobody has to prove anything.
+    /// CHAP accounts, one of which must be proved; without any, the rule is open.
     pub accounts: Vec<Credentials>,
 }
 
 impl AccessRule {
-    /// For any initiator that proves one of `accounts`, or without any for every one.
+    /// A rule for any initiator that proves one of `accounts`; without accounts, for every
+    /// initiator.
     pub fn any_initiator(accounts: Vec<Credentials>) -> Self {
         Self { initiators: vec![NamePattern::new("*")], accounts }
     }
 
-    /// How closely it names an initiator; `None` where it does not.
+    /// How closely it matches an initiator; `None` where it does not.
     fn closeness(&self, initiator_name: &str) -> Option<usize> {
         self.initiators.iter().filter_map(|pattern| pattern.closeness(initiator_name)).max()
     }

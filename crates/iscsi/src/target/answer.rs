@@ -1,8 +1,9 @@
-//! What a task was answered with, kept until the initiator has acknowledged it (error recovery levels 1 and 2).
+//! The answer of a task, kept until the initiator has acknowledged it (error recovery levels 1 and
+//! 2).
 //!
-//! Data-In PDUs that were sent are pieces of one buffer; a SNACK gets exact replicas of them (RFC 7143 11.16), an
-//! R-Data SNACK and a reassignment get the rest of the data cut anew. The data is shared with the transmit queue, never
-//! copied.
+//! Data-In PDUs that were sent are pieces of one buffer; a SNACK gets exact replicas of them (RFC
+//! 7143 11.16), an R-Data SNACK and a reassignment get the rest of the data with another
+//! segmentation. The data is shared with the transmit queue, never copied.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,15 +20,16 @@ use crate::pdu::{Residual, TargetTransferTag};
 pub(super) struct Piece {
     pub(super) range: Range<usize>,
     pub(super) ends_sequence: bool,
-    /// An acknowledgement was asked for under this name (A bit).
+    /// The tag under which an acknowledgement was requested (A bit).
     pub(super) acknowledgement: Option<TargetTransferTag>,
 }
 
-/// PDUs whose data is not kept. There may be one for each 512 bytes of it, of each answer that was not acknowledged.
+/// PDUs whose data is not kept. There may be one for each 512 bytes of each unacknowledged answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Forgotten {
     count: u32,
-    /// The first and the last name under which an acknowledgement was asked for; names are given one after the other.
+    /// The first and the last tag under which an acknowledgement was requested; tags are assigned
+    /// in order.
     asked: Option<(TargetTransferTag, TargetTransferTag)>,
 }
 
@@ -46,7 +48,7 @@ pub(super) struct Answer {
     pub(super) sent: usize,
     /// PDUs sent, from DataSN `first_data_sn` on; none once the data was too much to keep.
     pub(super) pieces: Vec<Piece>,
-    /// What is known of PDUs that are not among `pieces` any more, and not acknowledged.
+    /// A summary of unacknowledged PDUs that are not among `pieces` any more.
     pub(super) forgotten: Forgotten,
     /// DataSN of the first piece: those before it are acknowledged.
     pub(super) first_data_sn: u32,
@@ -74,7 +76,7 @@ impl Answer {
         count > 0 && before < self.unacknowledged_count() && count <= self.unacknowledged_count() - before
     }
 
-    /// Whether an acknowledgement was asked for under this name.
+    /// Whether an acknowledgement was requested under this tag.
     pub(super) fn asks_under(&self, name: TargetTransferTag) -> bool {
         let is_forgotten = self
             .forgotten
@@ -88,7 +90,7 @@ impl Answer {
         self.data.as_ref().map_or(0, |data| data.capacity())
     }
 
-    /// Keeps neither the data nor a list of its PDUs.
+    /// Drops the data and the list of its PDUs.
     pub(super) fn forget_data(&mut self) {
         self.data = None;
         let pieces = std::mem::take(&mut self.pieces);
@@ -98,7 +100,7 @@ impl Answer {
         self.forgotten = Forgotten { count: pieces.len() as u32, asked };
     }
 
-    /// Whether all the data that may be asked for is still here.
+    /// Whether all data that may be requested again is still kept.
     pub(super) fn has_data(&self) -> bool {
         self.data.is_some() || self.sent == self.first_offset
     }
@@ -108,7 +110,8 @@ impl Answer {
         self.pieces.get(data_sn.wrapping_sub(self.first_data_sn) as usize)
     }
 
-    /// The initiator has everything before `data_sn`. False when that cannot be.
+    /// Notes that the initiator has received everything before `data_sn`. Returns `false` when that
+    /// is impossible.
     pub(super) fn acknowledge(&mut self, data_sn: u32) -> bool {
         let count = data_sn.wrapping_sub(self.first_data_sn);
         if count > self.unacknowledged_count() {

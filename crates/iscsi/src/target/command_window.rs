@@ -6,8 +6,8 @@
 //!                   ExpCmdSN                                MaxCmdSN
 //! ```
 //!
-//! MaxCmdSN never goes back: what an initiator was allowed once stays allowed. It stops going forward while as many
-//! commands are under way as the window holds, and goes on as they end.
+//! MaxCmdSN never goes back: what an initiator was once allowed stays allowed. It stops while as
+//! many commands are under way as the window holds, and goes on as they end.
 
 use std::collections::VecDeque;
 
@@ -37,7 +37,8 @@ impl<T> CommandWindow<T> {
         self.max_cmd_sn
     }
 
-    /// Whether a command with this number would be taken: it is inside the window and no duplicate.
+    /// Whether a command with this number would be accepted: it is inside the window and no
+    /// duplicate.
     pub(super) fn admits(&self, cmd_sn: Serial32) -> bool {
         if cmd_sn.is_before(self.exp_cmd_sn) || cmd_sn.is_after(self.max_cmd_sn) {
             return false;
@@ -47,7 +48,7 @@ impl<T> CommandWindow<T> {
         index < self.size && !self.held.get(index as usize).is_some_and(Option::is_some)
     }
 
-    /// Takes a command; the caller checked [`CommandWindow::admits`].
+    /// Accepts a command; the caller checked [`CommandWindow::admits`].
     pub(super) fn take(&mut self, cmd_sn: Serial32, command: T) {
         assert!(self.admits(cmd_sn), "only admitted commands are taken");
         let index = cmd_sn.distance_from(self.exp_cmd_sn) as usize;
@@ -65,12 +66,13 @@ impl<T> CommandWindow<T> {
         Some(command)
     }
 
-    /// What waits for a command before it, in order.
+    /// The commands that wait for an earlier one, in order.
     pub(super) fn held(&self) -> impl Iterator<Item = &T> {
         self.held.iter().flatten()
     }
 
-    /// Gives up what is held and `is_given_up`: its numbers are not received, and the initiator may fill them again.
+    /// Drops held commands that are `is_given_up`: their numbers count as not received, and the
+    /// initiator may send them again.
     pub(super) fn give_up(&mut self, is_given_up: impl Fn(&T) -> bool) {
         for slot in &mut self.held {
             if slot.as_ref().is_some_and(&is_given_up) {

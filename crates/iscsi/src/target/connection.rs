@@ -8,8 +8,8 @@
 //! poll_timeout() is due ─► handle_timeout()       ─┘   write io_slices(), handle_transmitted()
 //! ```
 //!
-//! [`LoginEvent::SessionRequested`] is the end of a good login: the driver decides whether it becomes a new session,
-//! joins one, or is refused. Until then nothing more is read.
+//! [`LoginEvent::SessionRequested`] is the end of a successful login: the driver decides whether it
+//! becomes a new session, joins one, or is refused. Until then nothing more is read.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -43,15 +43,16 @@ pub struct Connection {
     stat_sn: Serial32,
     events: VecDeque<LoginEvent>,
     login_deadline: Instant,
-    /// Until when the next Login Request must be whole.
+    /// The deadline of the next complete Login Request.
     idle_deadline: Instant,
     now: Instant,
     received_pdus: u64,
-    /// Of the session, where the driver knows better than the target's description.
+    /// The data-out lengths of the session, where the driver has better ones than the target's
+    /// description.
     data_out_of: Option<DataOutOf>,
 }
 
-/// Where the login is.
+/// The phase of the login.
 enum Phase {
     Login(Box<Login>),
     /// The final Login Response waits for the driver's decision.
@@ -67,7 +68,7 @@ struct Decision {
     session: SessionRequest,
 }
 
-/// A login that succeeded, taken apart.
+/// The parts of a login that succeeded.
 pub(super) struct LoggedIn {
     pub(super) parameters: Arc<TargetParameters>,
     pub(super) session: SessionRequest,
@@ -77,8 +78,8 @@ pub(super) struct LoggedIn {
 }
 
 impl Connection {
-    /// A connection that was just accepted. `challenge` is fresh randomness for this connection only; `local_address`
-    /// is where the initiator reached us, as far as that is an IP address.
+    /// A connection that was just accepted. `challenge` is fresh randomness for this connection
+    /// only; `local_address` is the address that the initiator reached, if it is an IP address.
     pub fn new(
         parameters: Arc<TargetParameters>,
         challenge: Challenge,
@@ -101,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// Where the next bytes go. Empty when nothing can be taken now.
+    /// The space for the next bytes. Empty when none can be taken now.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match self.phase {
             Phase::Deciding(_) | Phase::Closed => &mut [],
@@ -130,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// What is to be written next: fills `out` and returns how many slices that took.
+    /// The next bytes to write: fills `out` and returns how many slices that took.
     pub fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
         self.transmit.io_slices(out)
     }
@@ -146,7 +147,7 @@ impl Connection {
         self.transmit.bytes()
     }
 
-    /// What happened, oldest first.
+    /// The next event, oldest first.
     pub fn poll_event(&mut self) -> Option<LoginEvent> {
         self.events.pop_front()
     }
@@ -156,7 +157,7 @@ impl Connection {
         (!self.is_closed()).then_some(self.deadline())
     }
 
-    /// The time may have come for something.
+    /// Handles due timeouts.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         if !self.is_closed() && now >= self.deadline() {
@@ -164,13 +165,13 @@ impl Connection {
         }
     }
 
-    /// What CDBs ask for in the session that this login begins, where its LUNs are not those of the target's
-    /// description.
+    /// Sets the data-out lengths for the session that this login begins, where its LUNs are not
+    /// those of the target's description.
     pub fn set_data_out_of(&mut self, data_out_of: DataOutOf) {
         self.data_out_of = Some(data_out_of);
     }
 
-    /// The initiator's silence counts only while it is its turn.
+    /// The next deadline. The initiator's silence counts only while it is its turn.
     fn deadline(&self) -> Instant {
         match self.phase {
             Phase::Login(_) => self.login_deadline.min(self.idle_deadline),
@@ -178,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// What waits for the driver's decision.
+    /// The request that waits for the driver's decision.
     pub fn request(&self) -> Option<&SessionRequest> {
         match &self.phase {
             Phase::Deciding(decision) => Some(&decision.session),
@@ -186,8 +187,9 @@ impl Connection {
         }
     }
 
-    /// Takes the connection apart for its session, its final Login Response queued. `None` when no decision is due.
-    /// `numbers` are the session's ExpCmdSN and MaxCmdSN, if it has any yet.
+    /// Takes the connection apart for its session, with its final Login Response queued. `None`
+    /// when no decision is due. `numbers` are the session's ExpCmdSN and MaxCmdSN, if it has any
+    /// yet.
     pub(super) fn into_logged_in(
         mut self,
         id: LinkId,
@@ -238,7 +240,7 @@ impl Connection {
         })
     }
 
-    /// The login ends here.
+    /// Ends the login with this status.
     pub fn refuse_session(&mut self, now: Instant, status: LoginStatus, detail: &str) {
         self.now = now;
         if let Phase::Deciding(decision) = std::mem::replace(&mut self.phase, Phase::Closed) {
@@ -254,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed)
     }

@@ -1,7 +1,7 @@
-//! What a command reads, as the Data-In PDUs that it is cut into.
+//! The data of a command that reads, as Data-In PDUs.
 //!
-//! They are made when their turn to be sent comes: of 16 MiB for an initiator that takes 512 bytes a PDU there
-//! are 32768.
+//! They are made when their turn to be sent comes: 16 MiB for an initiator that takes 512 bytes a
+//! PDU are 32768 of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use base::serial::Serial32;
 
 use crate::pdu::{DataIn, DataInStatus, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
 
-/// Where data is.
+/// The buffer of the data.
 pub(super) enum DataInBuffer {
-    /// In a buffer that goes with the last byte sent.
+    /// A buffer that is freed with the last byte sent.
     Own(Buffer),
-    /// In one that is kept to be sent again.
+    /// A buffer that is kept to be sent again.
     Kept(Arc<Buffer>),
 }
 
-/// How data is cut: by the segments that the initiator takes, and by bursts.
+/// The segmentation of the data: by the initiator's segment length, and by bursts.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     pub(super) segment_max: usize,
     pub(super) burst_max: usize,
-    /// Where the next piece begins.
+    /// Offset of the next piece.
     pub(super) offset: usize,
-    /// End of what is sent.
+    /// End of the data to send.
     pub(super) end: usize,
 }
 
 impl Cut {
-    /// Whether a piece that ends there is the last one of a burst that is not the last one.
+    /// Whether a piece that ends at `end` ends a burst that is not the last one.
     pub(super) fn ends_burst(&self, end: usize) -> bool {
         end.is_multiple_of(self.burst_max) && end < self.end
     }
 
-    /// Whether one that ends there is the last one of a sequence.
+    /// Whether a piece that ends at `end` ends a sequence.
     pub(super) fn ends_sequence(&self, end: usize) -> bool {
         end == self.end || self.ends_burst(end)
     }
@@ -61,11 +61,11 @@ pub(super) struct DataInHeaders {
     pub(super) initiator_task_tag: InitiatorTaskTag,
     /// ExpCmdSN and MaxCmdSN.
     pub(super) numbers: (Serial32, Serial32),
-    /// Of the next one.
+    /// DataSN of the next one.
     pub(super) data_sn: Serial32,
-    /// Rides on the last one.
+    /// The status, sent with the last one.
     pub(super) status: Option<DataInStatus>,
-    /// Where acknowledgements are asked for: the LUN, and the last name that was given.
+    /// For acknowledgements: the LUN, and the last tag that was assigned.
     pub(super) acknowledged_as: Option<(u64, TargetTransferTag)>,
 }
 

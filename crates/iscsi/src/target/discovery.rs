@@ -8,12 +8,12 @@ use super::parameters::{TargetDescription, TargetParameters};
 use crate::negotiation::SessionType;
 use crate::text::Keys;
 
-/// The answer to `SendTargets=value`, or `None` where this session may not ask for that.
+/// The answer to `SendTargets=value`, or `None` where this session may not send that.
 ///
 /// | value | discovery session | normal session |
 /// |---|---|---|
 /// | All | every target | not allowed |
-/// | a name | that target, if it is here | the same name only |
+/// | a name | that target, if it exists | the same name only |
 /// | empty | not allowed | this target |
 pub(super) fn send_targets(
     parameters: &TargetParameters,
@@ -32,7 +32,7 @@ pub(super) fn send_targets(
             target.name.eq_ignore_ascii_case(name) && own_name.is_some_and(|own| own.eq_ignore_ascii_case(name))
         }),
     };
-    // An initiator hears of what it may log in to.
+    // An initiator is shown the targets that it may log in to.
     let is_shown = |target: &TargetDescription| target.access.admits(&session.initiator_name);
     let mut keys = Keys::new();
     for target in parameters.targets.iter().filter(|target| is_asked(target) && is_shown(target)) {
@@ -44,8 +44,8 @@ pub(super) fn send_targets(
     Some(keys)
 }
 
-/// The portals as an initiator can use them: an unspecified address becomes the one it connected to, if the family
-/// fits.
+/// The portals as an initiator can use them: an unspecified address is replaced by the one that it
+/// connected to, if the family fits.
 fn reachable(portals: &[TargetPortal], local_address: Option<SocketAddr>) -> Vec<TargetPortal> {
     let local = local_address.map(|local| local.ip().to_canonical());
     let mut addresses: Vec<TargetPortal> = Vec::new();

@@ -1,4 +1,4 @@
-//! What a connection tells its driver, and what the driver says back.
+//! The events of a connection for its driver, and the driver's answers.
 
 use base::buffer::Buffer;
 
@@ -6,7 +6,7 @@ use crate::framing::FramingError;
 use crate::negotiation::{Negotiated, SessionType};
 use crate::pdu::{InitiatorTaskTag, Isid, LoginStatus, TaskAttribute, TaskManagementFunction};
 
-/// Names a task of a connection for as long as the driver has it; never used twice.
+/// Names a task of a connection while the driver has it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId {
     /// The initiator's name for it.
@@ -22,7 +22,7 @@ pub struct LinkId(pub(super) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskManagementId(pub(super) u64);
 
-/// What happened to a connection that logs in.
+/// An event of a connection that logs in.
 #[derive(Debug)]
 pub enum LoginEvent {
     /// The initiator is authenticated and its parameters are negotiated. The driver answers with
@@ -33,7 +33,7 @@ pub enum LoginEvent {
     Closed(CloseReason),
 }
 
-/// What happened in a session.
+/// An event of a session.
 #[derive(Debug)]
 pub enum Event {
     /// Execute this, then call [`Session::handle_completion`](super::Session::handle_completion).
@@ -42,16 +42,16 @@ pub enum Event {
     DataHeld(HeldData),
     /// Do this, then call [`Session::handle_task_management`](super::Session::handle_task_management).
     TaskManagement(TaskManagement),
-    /// Commands of these LUN fields were ended with their connection, and the session goes on: each logical unit owes
-    /// this nexus a unit attention (RFC 7143 11.14.5, 47h/7Fh).
+    /// Commands of these LUN fields ended with their connection, and the session goes on: each
+    /// logical unit must establish a unit attention for this nexus (RFC 7143 11.14.5, 47h/7Fh).
     CommandsCleared(Vec<u64>),
-    /// The initiator ends the session. Nothing new comes; [`Closed`](Self::Closed) follows when the tasks under way
-    /// have ended, whose outcomes nobody waits for.
+    /// The initiator ends the session. No new requests come; [`Closed`](Self::Closed) follows when
+    /// the tasks under way have ended, whose outcomes are not sent.
     Logout,
     /// Nothing more will be received on this connection. What is queued must still be sent, then the transport closed.
     /// The session goes on.
     LinkClosed(LinkId, CloseReason),
-    /// The session is over, and so are all its connections, of which the queued bytes must still be sent.
+    /// The session has ended with all its connections, whose queued bytes must still be sent.
     Closed(CloseReason),
 }
 
@@ -70,9 +70,9 @@ pub struct SessionRequest {
     pub target_name: Option<String>,
     /// Portal group of its connections.
     pub portal_group_tag: u16,
-    /// What the session is for.
+    /// The purpose of the session.
     pub session_type: SessionType,
-    /// The CHAP name that was proved, if any.
+    /// The authenticated CHAP name, if any.
     pub authenticated_name: Option<String>,
     /// The values in force.
     pub negotiated: Negotiated,
@@ -104,13 +104,13 @@ pub struct Command {
     pub cdb: Cdb,
     /// Task attribute.
     pub attribute: TaskAttribute,
-    /// What the initiator sent, at most as much as the CDB asks for.
+    /// The initiator's data, at most as much as the CDB asks for.
     pub data_out: Buffer,
     /// Bytes the initiator is ready to receive.
     pub data_in_bytes_max: u32,
 }
 
-/// A command whose data is not asked for yet.
+/// A command whose data is not requested yet.
 #[derive(Debug)]
 pub struct HeldData {
     /// Names it.
@@ -121,18 +121,18 @@ pub struct HeldData {
     pub cdb: Cdb,
 }
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// SCSI status code.
     pub status: u8,
     /// Sense data; empty for none.
     pub sense: Vec<u8>,
-    /// What the device server has to send; more than the initiator takes is cut off here.
+    /// The device server's data; what exceeds the initiator's limit is cut off here.
     pub data_in: Buffer,
-    /// Bytes of data-in that the device server would have had behind these; they count for the residual.
+    /// Bytes of data-in that the device server left out after these; they count for the residual.
     pub data_in_bytes_cut: u64,
-    /// The command was aborted at its initiator's wish: nothing is sent for it.
+    /// Whether its initiator aborted it: no response is sent.
     pub is_silent: bool,
 }
 
@@ -141,15 +141,15 @@ pub struct Outcome {
 pub struct TaskManagement {
     /// Names it.
     pub id: TaskManagementId,
-    /// What to do. ABORT TASK comes here only for a task that the driver has.
+    /// The function. ABORT TASK comes here only for a task that the driver has.
     pub function: TaskManagementFunction,
-    /// LUN field as on the wire; means nothing for target resets.
+    /// LUN field as on the wire; no meaning for target resets.
     pub lun: u64,
     /// The task to be aborted.
     pub task: Option<TaskId>,
 }
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
     /// Both ends agreed.
@@ -158,15 +158,15 @@ pub enum CloseReason {
     /// The login ended with this status.
     #[error("the login was refused: {status}: {detail}")]
     LoginRefused {
-        /// What the initiator was told.
+        /// The status sent to the initiator.
         status: LoginStatus,
-        /// What the log should know.
+        /// The details for the log.
         detail: String,
     },
-    /// The login did not come to its end in time.
+    /// The login did not end in time.
     #[error("the login took too long")]
     LoginTimeout,
-    /// Framing is lost.
+    /// The bytes cannot be parsed any more.
     #[error("{0}")]
     Framing(#[from] FramingError),
     /// The peer broke the protocol in a way that error recovery level 0 ends the session for (RFC 7143 7.13).
@@ -178,16 +178,16 @@ pub enum CloseReason {
     /// The transport failed or the peer closed it.
     #[error("the connection was lost")]
     TransportLost,
-    /// The driver asked for it.
+    /// The driver ended it.
     #[error("closed by this end")]
     Local,
-    /// Another connection took its place (RFC 7143 6.3.4).
+    /// Another connection replaced it (RFC 7143 6.3.4).
     #[error("the initiator reinstated the connection")]
     Reinstated,
     /// It was logged out from another connection.
     #[error("the initiator logged the connection out from another one")]
     LoggedOut,
-    /// It does not take what it asked for, and others wait for the buffers.
+    /// It does not read its answers, and others wait for the buffers.
     #[error("the initiator does not take what it asked for")]
     Unread,
     /// It never acknowledges responses, which have to be kept for it.

@@ -1,11 +1,11 @@
-//! What the full feature phase of a session goes by.
+//! The parameters of a session in the full feature phase.
 
 use super::event::SessionRequest;
 use super::parameters::{AskedDataOut, DataOutOf};
 use crate::negotiation::Negotiated;
 use crate::pdu::ScsiCommand;
 
-/// What was agreed for the session.
+/// The negotiated parameters of the session.
 pub(super) struct FullFeature {
     pub(super) request: SessionRequest,
     pub(super) negotiated: Negotiated,

@@ -1,4 +1,4 @@
-//! A logout on its way.
+//! A logout under way.
 
 use base::clock::Instant;
 
@@ -7,7 +7,7 @@ use crate::pdu::InitiatorTaskTag;
 
 /// A logout that was granted.
 pub(super) struct GrantedLogout {
-    /// Where the response goes.
+    /// The connection for the response.
     pub(super) at: LinkId,
     pub(super) initiator_task_tag: InitiatorTaskTag,
     /// Connections it ends, live or lost.

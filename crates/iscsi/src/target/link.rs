@@ -19,9 +19,9 @@ use crate::limits::{DATA_OUT_PROGRESS_BYTES, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWL
 use crate::negotiation::Negotiator;
 use crate::pdu::{AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
 
-/// A response that was sent.
+/// A response that was sent and is kept.
 pub(super) enum Sent {
-    /// As it was, with its data.
+    /// The PDU, with its data.
     Pdu(Box<RawBhs>, Vec<u8>),
     /// The response of a task, made again from its answer.
     Task(InitiatorTaskTag),
@@ -36,7 +36,7 @@ pub(super) struct Link {
     pub(super) transmit: TransmitQueue,
     /// The next response's number.
     pub(super) stat_sn: Serial32,
-    /// All responses before it have arrived.
+    /// The first response that is not acknowledged.
     pub(super) exp_stat_sn: Serial32,
     /// Whether responses are kept: the error recovery level is above 0.
     pub(super) keeps_sent: bool,
@@ -48,9 +48,9 @@ pub(super) struct Link {
     pub(super) segment_bytes_max: usize,
     pub(super) text: Option<TextExchange>,
     pub(super) last_moved: Instant,
-    /// When enough data-out had come, and what has come since.
+    /// When data-out last made progress by `DATA_OUT_PROGRESS_BYTES`, and the bytes since.
     pub(super) data_moved: (Instant, usize),
-    /// A ping that was not answered, and until when it must be.
+    /// The unanswered ping, and its deadline.
     pub(super) ping: Option<(TargetTransferTag, Instant)>,
     /// Nothing more is received; what is queued is still to be sent.
     pub(super) is_closed: bool,
@@ -59,7 +59,7 @@ pub(super) struct Link {
     pub(super) digest_errors: u64,
     /// Set for a pair of split connections: then `receiver` is the request half's, and `transmit` the response half's.
     pub(super) response_half: Option<Box<ResponseHalf>>,
-    /// A portion of what has come was looked at, and perhaps there is more.
+    /// Whether a portion of the received bytes was handled, and there may be more.
     pub(super) is_behind: bool,
     pub(super) pace: Pace,
 }
@@ -68,22 +68,22 @@ pub(super) struct Link {
 pub(super) struct ResponseHalf {
     pub(super) id: LinkId,
     pub(super) cid: u16,
-    /// Where nothing may come.
+    /// Its receiver, on which nothing may come.
     receiver: Receiver,
-    /// What waited on the request half when the pair was made: pings and messages that nobody had asked for.
+    /// What was queued on the request half when the pair was made: pings and unsolicited messages.
     pub(super) left_over: TransmitQueue,
-    /// Of the two transports of a closed pair, one is gone.
+    /// One of the two transports of a closed pair, if it is gone.
     pub(super) released: Option<LinkId>,
 }
 
 impl ResponseHalf {
-    /// Where the next bytes go, which must not come.
+    /// The space for the next bytes, of which none may come.
     pub(super) fn receive_space(&mut self) -> &mut [u8] {
         self.receiver.receive_space()
     }
 }
 
-/// A connection as people look at it.
+/// The report of a connection, for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkReport {
     /// CID of the transport.
@@ -94,12 +94,12 @@ pub struct LinkReport {
     pub pdus_sent: u64,
     /// Headers and data segments whose digest did not match.
     pub digest_errors: u64,
-    /// Nothing more is received on it.
+    /// Whether nothing more is received on it.
     pub is_closed: bool,
 }
 
 impl Link {
-    /// What to tell of a transport of this connection.
+    /// The report of a transport of this connection.
     pub(super) fn report(&self, at: LinkId) -> LinkReport {
         LinkReport {
             cid: self.response_half.as_ref().filter(|half| half.id == at).map_or(self.cid, |half| half.cid),
@@ -115,7 +115,7 @@ impl Link {
         self.transmit.pdu_count() + self.response_half.as_ref().map_or(0, |half| half.left_over.pdu_count())
     }
 
-    /// Whether a transport is one of this connection's: its only one, or a half of the pair.
+    /// Whether a transport belongs to this connection: its only one, or a half of the pair.
     pub(super) fn has_transport(&self, at: LinkId) -> bool {
         self.id == at || self.response_half.as_ref().is_some_and(|half| half.id == at)
     }
@@ -130,7 +130,7 @@ impl Link {
         1 + usize::from(self.response_half.is_some())
     }
 
-    /// What is sent on a transport.
+    /// The queue of a transport.
     pub(super) fn queue(&self, at: LinkId) -> &TransmitQueue {
         match &self.response_half {
             Some(half) if at == self.id => &half.left_over,
@@ -138,7 +138,7 @@ impl Link {
         }
     }
 
-    /// What is sent on a transport.
+    /// The queue of a transport.
     pub(super) fn queue_mut(&mut self, at: LinkId) -> &mut TransmitQueue {
         match &mut self.response_half {
             Some(half) if at == self.id => &mut half.left_over,
@@ -146,8 +146,8 @@ impl Link {
         }
     }
 
-    /// Takes a connection that just logged in as this one's response half: its login says that everything sent here has
-    /// arrived.
+    /// Takes a connection that just logged in as this one's response half: its login acknowledges
+    /// everything sent here.
     pub(super) fn take_response_half(&mut self, half: Self) -> Vec<(InitiatorTaskTag, Serial32)> {
         let acknowledged = self.acknowledge(self.stat_sn);
         self.forget_sent();
@@ -180,12 +180,12 @@ impl Link {
         }
     }
 
-    /// Sends a PDU that is not numbered, or that its answer keeps.
+    /// Sends a PDU without a number of its own, or one that its answer keeps.
     pub(super) fn push<H: Header>(&mut self, header: &H, data: DataSegment) {
         self.transmit.push(header, &AdditionalHeaders::default(), data);
     }
 
-    /// Sends what a command read.
+    /// Sends the data of a command that reads.
     pub(super) fn push_data_in(&mut self, mut headers: DataInHeaders, data: DataInBuffer) {
         let cut = headers.cut.clone();
         let data = match (data, cut.clone().next()) {
@@ -200,7 +200,8 @@ impl Link {
         self.transmit.push_series(data, cut, move |piece| headers.next(piece));
     }
 
-    /// Sends a response with the number it just took, and keeps it where that is agreed.
+    /// Sends a response with the number it just took, and keeps it if the error recovery level
+    /// requires that.
     pub(super) fn push_response<H: Header>(&mut self, stat_sn: Serial32, header: &H, data: DataSegment) {
         let raw = header.to_bytes();
         if self.keeps_sent {
@@ -210,7 +211,7 @@ impl Link {
         self.transmit.push_raw(&raw, &AdditionalHeaders::default(), data);
     }
 
-    /// Sends a kept response again: a replica but for ExpCmdSN and MaxCmdSN (RFC 7143 11.16).
+    /// Sends a kept response again: a replica except for ExpCmdSN and MaxCmdSN (RFC 7143 11.16).
     pub(super) fn push_again(&mut self, raw: &RawBhs, data: Vec<u8>, (exp_cmd_sn, max_cmd_sn): (Serial32, Serial32)) {
         let mut raw: [u8; BHS_BYTES] = *raw;
         raw[28..32].copy_from_slice(&exp_cmd_sn.0.to_be_bytes());
@@ -218,7 +219,8 @@ impl Link {
         self.transmit.push_raw(&raw, &AdditionalHeaders::default(), DataSegment::from(data));
     }
 
-    /// The initiator has everything before `exp_stat_sn`. Gives the tasks whose responses that covers.
+    /// Notes that the initiator has received everything before `exp_stat_sn`. Returns the tasks of
+    /// these responses.
     pub(super) fn acknowledge(&mut self, exp_stat_sn: Serial32) -> Vec<(InitiatorTaskTag, Serial32)> {
         if !exp_stat_sn.is_after(self.exp_stat_sn) || exp_stat_sn.is_after(self.stat_sn) {
             return Vec::new();
@@ -237,13 +239,13 @@ impl Link {
         tasks
     }
 
-    /// Nothing will be asked for again.
+    /// Drops all kept responses.
     pub(super) fn forget_sent(&mut self) {
         self.sent.clear();
         self.sent_bytes = 0;
     }
 
-    /// Whether the initiator acknowledges so little that it is to be cut off.
+    /// Whether the initiator acknowledges so little that it must be cut off.
     pub(super) fn keeps_too_much(&self) -> bool {
         self.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX || self.sent_bytes > UNACKNOWLEDGED_BYTES_MAX
     }

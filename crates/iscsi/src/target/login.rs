@@ -6,8 +6,8 @@
 //!                    └───────────────────────────────┘ (security straight to the end)
 //! ```
 //!
-//! A stage is left when the initiator asks for it and nothing is open: authentication, where it is required, and
-//! answers to what this end proposed. Whatever is wrong ends the login with the status of RFC 7143 11.13.5.
+//! A stage is left when the initiator asks for it and nothing is open: required authentication, and
+//! answers to this end's proposals. Any error ends the login with the status of RFC 7143 11.13.5.
 
 use std::sync::Arc;
 
@@ -38,24 +38,24 @@ impl Refusal {
     }
 }
 
-/// What answers one Login Request.
+/// The answer to one Login Request.
 #[derive(Debug, Default)]
 pub(super) struct LoginAnswer {
     pub(super) transit_to: Option<LoginStage>,
     pub(super) text: Vec<u8>,
     /// More text follows when an empty request asks for it (C bit, RFC 7143 11.13.2).
     pub(super) is_continued: bool,
-    /// The login is complete: whoever holds the sessions decides, then this answer goes out.
+    /// The login is complete: the owner of the sessions decides, then this answer is sent.
     pub(super) session: Option<Box<SessionRequest>>,
 }
 
-/// How authentication stands.
+/// The state of authentication.
 enum Proof {
-    /// Nothing was said.
+    /// Not negotiated yet.
     Open,
-    /// Nobody has to prove anything.
+    /// The initiator need not prove anything.
     NotNeeded,
-    /// CHAP goes on, or is done.
+    /// CHAP is under way, or done.
     Chap(Box<ChapTarget>),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Login {
     first: Option<LoginRequest>,
     stage: LoginStage,
     text: TextAssembler,
-    /// What of an answer did not fit in the last response.
+    /// The part of an answer that did not fit in the last response.
     rest: Vec<u8>,
     exchanges: u32,
     negotiator: Negotiator,
@@ -94,7 +94,7 @@ impl Login {
         }
     }
 
-    /// Takes the next request and its data segment.
+    /// Handles the next request and its data segment.
     pub(super) fn handle(&mut self, request: &LoginRequest, segment: &[u8]) -> Result<LoginAnswer, Refusal> {
         self.check_header(request)?;
         let text = self.text.handle_segment(segment, request.is_continued).map_err(initiator_error)?;
@@ -160,7 +160,7 @@ impl Login {
         Ok(())
     }
 
-    /// Reads the names of the first request, and gives what the first response has to say.
+    /// Reads the names of the first request. Returns the keys of the first response.
     fn identify(&mut self, keys: &Keys) -> Result<Keys, Refusal> {
         let missing = |key: &str| Refusal::new(LoginStatus::MISSING_PARAMETER, format!("{key} is missing"));
         let initiator_name = keys.get("InitiatorName").ok_or_else(|| missing("InitiatorName"))?;
@@ -247,7 +247,8 @@ impl Login {
         }
         let Some(next) = request.transit_to else { return Ok(LoginAnswer { text, ..LoginAnswer::default() }) };
         if self.stage == LoginStage::SecurityNegotiation && matches!(self.proof, Proof::Open) {
-            // Nothing was offered and the initiator wants to leave: that is only well when nothing is required.
+            // The initiator wants to leave the stage without authentication, which is only allowed
+            // if none is required.
             self.check_proof()?;
         }
         if !self.is_proved() || self.negotiator.awaits_answers() {

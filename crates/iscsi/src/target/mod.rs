@@ -6,18 +6,18 @@
 //! | [`session`] | [`Session`]: all connections of a session, bytes to events and back |
 //! | `link` | one of these connections: framing, the numbering of responses (StatSN), pings |
 //! | `task_set` | what they share: the command window (CmdSN) and the tasks |
-//! | `answer` | what a task was answered with, as long as it may be asked for again |
-//! | `data_in` | what a command reads, cut into PDUs |
+//! | `answer` | the answer of a task, kept while it may be requested again |
+//! | `data_in` | the data of a command that reads, cut into PDUs |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
-//! | `pace` | how much of what is no command is looked at in a time |
+//! | `pace` | limits the work on PDUs that are no commands |
 //! | `login` | the login phase: stages, CHAP, negotiation |
 //! | `discovery` | SendTargets |
-//! | `full_feature`, `granted_logout`, `text_exchange` | what a session goes by; a logout, and a text request, on their way |
-//! | `placing` | where the data segment of a PDU goes |
-//! | [`access`] | who may log in to a target |
-//! | [`event`] | what the driver is told, and what it says back |
-//! | [`parameters`] | what the driver configures |
+//! | `full_feature`, `granted_logout`, `text_exchange` | parameters of a session; a logout and a text under way |
+//! | `placing` | the buffers for data segments |
+//! | [`access`] | access rules of a target |
+//! | [`event`] | events for the driver, and its answers |
+//! | [`parameters`] | the driver's configuration |
 //!
 //! ```text
 //! Connection::new ──► login ──► SessionRequested ──► Session::begin or join ──► full feature phase ──► Closed
@@ -28,12 +28,12 @@
 //! What it keeps true:
 //! - commands become events in CmdSN order and with all their data, each exactly once;
 //! - after the response to a task management function, no response of a task it covered is sent (RFC 7143 11.5.1);
-//! - what a peer can make this side hold is bounded (`limits`);
-//! - whatever bytes come, the answer is a Reject, a Login status or the end of the connection.
+//! - a limited amount is held for a peer (`limits`);
+//! - any bytes of a peer lead to an answer: a Reject, a Login status or the end of the connection.
 //!
-//! A session is one value and has no locks: whoever drives it drives all its connections. What level of error recovery
-//! adds is `session/recovery.rs`: SNACK, data that came wrong asked for again, connections lost without their tasks,
-//! reassignment.
+//! A session is one value without locks: its driver drives all its connections. The higher levels
+//! of error recovery are in `session/recovery.rs`: SNACK, requests for damaged data, connections
+//! lost without their tasks, reassignment.
 
 pub mod access;
 mod answer;

@@ -1,9 +1,9 @@
-//! The pace at which what is no command and no data is looked at on one connection.
+//! The pace at which PDUs that are neither command nor data are handled on one connection.
 //!
-//! A host pings every few seconds, sends a text after its login and a task management request in trouble, and nothing
-//! that is rejected. Who sends many of these has nothing done by them, and takes the time of the sessions beside. So
-//! each interval has a budget of such work; when it is spent, the connection is not looked at until the interval is
-//! over.
+//! A host pings every few seconds, sends a text after its login and a task management request in
+//! trouble, and no PDU that is rejected. A peer that sends many of these gains nothing, and takes
+//! the time of other sessions. So each interval has a budget for such work; when it is spent, the
+//! connection is not handled until the interval is over.
 
 use base::clock::Instant;
 
@@ -20,7 +20,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Such work is done now.
+    /// Counts such work.
     pub(super) fn note(&mut self, now: Instant, work: usize) {
         if now >= self.since + PACE_INTERVAL {
             *self = Self { since: now, work: 0 };
@@ -28,17 +28,17 @@ impl Pace {
         self.work += work;
     }
 
-    /// Until when the connection is not looked at.
+    /// The time until which the connection is not handled.
     pub(super) fn rests_until(&self) -> Option<Instant> {
         (self.work >= PACE_WORK_MAX).then_some(self.since + PACE_INTERVAL)
     }
 
-    /// Whether it is not looked at now.
+    /// Whether it is not handled now.
     pub(super) fn is_resting(&self, now: Instant) -> bool {
         self.rests_until().is_some_and(|until| now < until)
     }
 
-    /// The time may have come to look at it again. Whether it has.
+    /// Ends the rest if its time has come. Returns whether it has.
     pub(super) fn end_rest(&mut self, now: Instant) -> bool {
         let is_over = self.rests_until().is_some_and(|until| now >= until);
         if is_over {
@@ -48,7 +48,7 @@ impl Pace {
     }
 }
 
-/// What a PDU takes of the budget.
+/// The work that a PDU counts.
 pub(super) fn work_of(pdu: &ReceivedPdu) -> usize {
     match pdu.header.bhs {
         Ok(Bhs::ScsiCommand(_) | Bhs::DataOut(_)) => 0,
@@ -63,7 +63,7 @@ mod tests {
     use crate::framing::{ReceivedData, ReceivedHeader};
     use crate::pdu::{AdditionalHeaders, BHS_BYTES};
 
-    /// The work of a PDU whose header begins with `opcode`, with so many bytes of data.
+    /// The work of a PDU whose header begins with `opcode`, with `length` bytes of data.
     fn work(opcode: u8, length: usize) -> usize {
         let mut raw = [0; BHS_BYTES];
         raw[..2].copy_from_slice(&[opcode, 0x80]);

@@ -1,4 +1,4 @@
-//! What the driver configures of the target's side. A connection takes one snapshot when it begins.
+//! The driver's configuration of the target's side. A connection takes one snapshot when it begins.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,26 +22,28 @@ use crate::negotiation::Offer;
 pub struct AskedDataOut {
     /// Bytes.
     pub bytes: u64,
-    /// The device server refuses another length itself: it is given all that the initiator announced.
+    /// Whether the device server itself refuses another length: it gets all data that the initiator
+    /// announced.
     pub is_exact: bool,
-    /// It is asked for, and has a buffer, only when the driver says so: [`Event::DataHeld`](super::Event::DataHeld).
+    /// Whether it is requested, and gets a buffer, only after the driver's consent:
+    /// [`Event::DataHeld`](super::Event::DataHeld).
     pub is_held: bool,
 }
 
-/// Tells for a LUN field and a CDB what the latter asks for.
+/// Returns the data-out that a CDB for a LUN field asks for.
 pub type DataOutOf = Arc<dyn Fn(u64, &[u8]) -> AskedDataOut + Send + Sync>;
 
-/// Who may come in.
+/// The accounts for logins, and the target's own.
 #[derive(Clone, Debug, Default)]
 pub struct Authentication {
-    /// CHAP accounts; without any, nobody has to prove anything.
+    /// CHAP accounts; without any, initiators need not prove anything.
     pub accounts: Vec<Credentials>,
-    /// Who this target is to an initiator that asks for proof.
+    /// The credentials by which this target proves itself to an initiator that asks for that.
     pub own: Option<Credentials>,
 }
 
 impl Authentication {
-    /// Whether initiators must prove who they are.
+    /// Whether initiators must authenticate.
     pub fn is_required(&self) -> bool {
         !self.accounts.is_empty()
     }
@@ -63,20 +65,20 @@ pub struct TargetDescription {
     pub name: String,
     /// TargetAlias, for people.
     pub alias: Option<String>,
-    /// Where it can be reached. An unspecified address stands for the one the initiator connected to.
+    /// Its addresses. An unspecified address stands for the one that the initiator connected to.
     pub portals: Vec<TargetPortal>,
-    /// Portal groups it can be reached in; `None` for all.
+    /// Portal groups in which it can be reached; `None` for all.
     pub portal_groups: Option<Vec<u16>>,
-    /// Who may log in.
+    /// The initiators that may log in.
     pub access: AccessList,
-    /// Who this target is to an initiator that asks for proof.
+    /// The credentials by which this target proves itself to an initiator that asks for that.
     pub own: Option<Credentials>,
-    /// What CDBs ask for.
+    /// The data-out that CDBs ask for.
     pub data_out_of: DataOutOf,
 }
 
 impl TargetDescription {
-    /// Whether it can be reached in a portal group.
+    /// Whether it can be reached in this portal group.
     pub fn is_in_group(&self, tag: u16) -> bool {
         self.portal_groups.as_ref().is_none_or(|groups| groups.contains(&tag))
     }
@@ -88,16 +90,16 @@ impl fmt::Debug for TargetDescription {
     }
 }
 
-/// All a connection needs to know about this end.
+/// The parameters of this end for a connection.
 #[derive(Clone)]
 pub struct TargetParameters {
     /// The targets behind this portal.
     pub targets: Vec<TargetDescription>,
     /// Portal group of the connection.
     pub portal_group_tag: u16,
-    /// Who may run discovery sessions.
+    /// Authentication of discovery sessions.
     pub discovery_authentication: Authentication,
-    /// What this end wishes in negotiation.
+    /// This end's proposals.
     pub offer: Offer,
     /// Commands of a session under way at once, at most [`COMMAND_WINDOW`].
     pub command_window: u32,
@@ -109,14 +111,15 @@ pub struct TargetParameters {
     pub ping_interval: Duration,
     /// Time for the answer to a ping.
     pub ping_timeout: Duration,
-    /// Where data-out buffers come from.
+    /// The pool of data-out buffers.
     pub pool: BufferPool,
-    /// Where the data of requests that are no commands goes: pings, texts. When it has lent all it may, they have
-    /// memory of their own.
+    /// The pool of buffers for data of requests that are no commands: pings, texts. When it is
+    /// exhausted, such data gets memory of its own.
     pub request_data: BufferPool,
-    /// Bytes of data-out buffers that one session may have; one command it may always have.
+    /// Bytes of data-out buffers that one session may have; it may always have those of one
+    /// command.
     pub session_data_out_bytes: usize,
-    /// What answered tasks of all sessions keep for recovery.
+    /// The data that answered tasks of all sessions keep for recovery.
     pub retained: Arc<RetainedData>,
 }
 
@@ -128,22 +131,22 @@ pub struct RetainedData {
 }
 
 impl RetainedData {
-    /// Nothing yet, and at most so much.
+    /// An empty account with this limit.
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes: AtomicUsize::new(0), bytes_max }
     }
 
-    /// Bytes kept, as far as sessions have told.
+    /// Bytes kept, as far as sessions have reported them.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a session that has told of `told` bytes may keep `bytes`.
+    /// Whether a session that has reported `told` bytes may keep `bytes`.
     pub(super) fn has_room_for(&self, bytes: usize, told: usize) -> bool {
         bytes <= RETAINED_ALWAYS_BYTES || self.bytes().saturating_sub(told) + bytes <= self.bytes_max
     }
 
-    /// A session that had told of `told` bytes keeps `bytes` now.
+    /// Notes that a session which had reported `told` bytes keeps `bytes` now.
     pub(super) fn tell(&self, told: usize, bytes: usize) {
         if bytes > told {
             self.bytes.fetch_add(bytes - told, Ordering::Relaxed);
@@ -160,8 +163,8 @@ impl Default for RetainedData {
 }
 
 impl TargetParameters {
-    /// Standard parameters for `targets`: as many connections per session and as much error recovery as the initiator
-    /// wishes.
+    /// Standard parameters for `targets`: as many connections per session and as much error
+    /// recovery as the initiator proposes.
     pub fn new(targets: Vec<TargetDescription>, pool: BufferPool) -> Self {
         Self {
             targets,

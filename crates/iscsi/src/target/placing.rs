@@ -1,5 +1,5 @@
-//! Where the data segments of PDUs go, before the PDU is whole: whether a command becomes a task, and into which buffer
-//! its data-out comes.
+//! The buffers for data segments, chosen before the PDU is complete: whether a command becomes a
+//! task, and the buffer of its data-out.
 
 use base::buffer::{Buffer, BufferPool};
 
@@ -44,11 +44,11 @@ pub(super) fn admit(full: &FullFeature, set: &TaskSet, command: &ScsiCommand) ->
 pub(super) struct DataOutPlan {
     /// Bytes to collect in all.
     pub(super) wanted: u32,
-    /// Whether the immediate data that came may come.
+    /// Whether the immediate data that came is allowed.
     pub(super) takes_immediate: bool,
     /// Unsolicited Data-Out PDUs follow, up to this byte.
     pub(super) unsolicited_limit: Option<u32>,
-    /// What is asked for has neither buffer nor R2T before the driver says so.
+    /// Whether data to be requested gets neither buffer nor R2T before the driver's consent.
     pub(super) is_held: bool,
     /// Bytes that the CDB asks for; `None` where no data is expected.
     pub(super) asked_bytes: Option<u64>,
@@ -79,8 +79,9 @@ impl DataOutPlan {
         }
     }
 
-    /// A buffer for all of it, where that is to be asked for; for what comes unasked, one that grows as it comes.
-    /// `None` when there is no buffer for what comes with the command: asked for nothing, it is not kept.
+    /// A buffer for all data if it is to be requested; for unsolicited data, a buffer that grows as
+    /// it arrives. `None` when there is no buffer for data that comes with the command: it is not
+    /// kept then.
     pub(super) fn buffer(
         &self,
         parameters: &TargetParameters,
@@ -99,9 +100,10 @@ impl DataOutPlan {
     }
 }
 
-/// A buffer with room for data-out of a session that has its `own`: within its share and what others leave, or within
-/// its reserve. Its memory is made when data comes, which takes longer than all else that is done for a command. What
-/// is to be asked for (`is_asked`) takes of the reserve only when the session has nothing else: it can wait.
+/// A buffer with room for data-out of a session that has `own`: within its share and what others
+/// leave, or within its reserve. Its memory is allocated when data comes, which takes longer than
+/// all other work on a command. Data to be requested (`is_asked`) uses the reserve only when the
+/// session has nothing else: it can wait.
 pub(super) fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize, is_asked: bool) -> Option<Buffer> {
     let capacity = BufferPool::capacity_of(bytes)?;
     let is_within_share = own.lent_bytes == 0 || own.lent_bytes + capacity <= parameters.session_data_out_bytes;
@@ -110,7 +112,7 @@ pub(super) fn lend(parameters: &TargetParameters, own: DataOutHeld, bytes: usize
     lent.or_else(|| has_reserve.then(|| Buffer::zeroed(bytes)))
 }
 
-/// Where the data segment of a command PDU goes.
+/// The destination of a command PDU's data segment.
 pub(super) fn place_immediate_data(
     full: &FullFeature,
     set: &TaskSet,
@@ -126,15 +128,16 @@ pub(super) fn place_immediate_data(
     if !plan.takes_immediate {
         return Destination::Discard;
     }
-    // An answer that others wait for is not refused because writes wait for it with all the buffers.
+    // An answer for which others wait must not be refused because waiting writes have all the
+    // buffers.
     let is_small = command.is_immediate && bytes <= IMMEDIATE_DATA_BYTES && plan.wanted as usize <= bytes;
     let small = || is_small.then(|| Buffer::zeroed(bytes));
     let buffer = plan.buffer(parameters, set.data_out(), bytes).or_else(small);
     buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
 }
 
-/// Where the data segment of a Data-Out PDU goes: into its task's buffer, which the receiver has until the PDU is
-/// whole.
+/// The destination of a Data-Out PDU's data segment: its task's buffer, which the receiver has
+/// until the PDU is complete.
 pub(super) fn place_data_out(
     set: &mut TaskSet,
     parameters: &TargetParameters,
@@ -152,7 +155,7 @@ pub(super) fn place_data_out(
     if buffer.room() >= offset + bytes {
         return Destination::Buffer { buffer, offset };
     }
-    // Only what comes unasked has a buffer that grows with it, and only as long as all before it was kept.
+    // Only unsolicited data has a growing buffer, and only while all earlier data was kept.
     let may_grow = data.target_transfer_tag.is_none() && buffer.len() >= offset;
     let grown = may_grow.then(|| {
         let limit = task.data_out.limit() as usize;
@@ -168,8 +171,8 @@ pub(super) fn place_data_out(
     Destination::Buffer { buffer, offset }
 }
 
-/// A larger buffer with the first `kept` bytes of a smaller one: twice as large, so that all of them are copied once or
-/// twice, or as large as it must be.
+/// A larger buffer with the first `kept` bytes of a smaller one: twice as large, so that all bytes
+/// are copied once or twice, or as large as needed.
 pub(super) fn grow(
     buffer: &Buffer,
     kept: usize,

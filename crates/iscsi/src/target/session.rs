@@ -9,10 +9,10 @@
 //! a transport failed ─► handle_lost()                       ─┘
 //! ```
 //!
-//! Commands are put in order over all connections (RFC 7143 4.2.2.1); everything of a task stays on the connection its
-//! command came on (connection allegiance, 4.2.5.1). What ends a connection ends its tasks, too, unless error recovery
-//! level 2 was agreed: then they wait for TASK REASSIGN until Time2Retain is over, and so does a session that has no
-//! connection left.
+//! Commands are put in order over all connections (RFC 7143 4.2.2.1); all PDUs of a task stay on
+//! the connection of its command (connection allegiance, 4.2.5.1). The end of a connection ends its
+//! tasks, too, unless error recovery level 2 was negotiated: then they wait for TASK REASSIGN until
+//! Time2Retain is over, and so does a session without a connection.
 //!
 //! | file | holds |
 //! |---|---|
@@ -63,24 +63,25 @@ pub struct Session {
     parameters: Arc<TargetParameters>,
     full: FullFeature,
     set: TaskSet,
-    /// A handful: looking through them costs less than a map.
+    /// A handful: searching them costs less than a map.
     links: Vec<Link>,
-    /// Connections that are gone and whose tasks or names still matter.
+    /// Lost connections whose tasks or CIDs still matter.
     lost: Vec<Lost>,
-    /// Logouts that wait for tasks; as many as connections, each of which asks for nothing more then.
+    /// Logouts that wait for tasks; at most as many as connections, each of which sends no further
+    /// request then.
     logouts: Vec<GrantedLogout>,
     events: VecDeque<Event>,
-    /// When to look next at who owes data or commands; `None` while nobody may.
+    /// When to look next for overdue data or commands; `None` while there can be none.
     stall_check: Option<Instant>,
-    /// Since when commands wait for one before them.
+    /// Since when commands wait for a missing earlier one.
     gap_since: Option<Instant>,
     target_transfer_tag: TargetTransferTag,
     link_next: u64,
     now: Instant,
     is_ended: bool,
-    /// PDUs of connections that are gone, received and sent.
+    /// PDUs of ended connections, received and sent.
     gone_pdus: (u64, u64),
-    /// Digest errors of all connections, those that are gone included.
+    /// Digest errors of all connections, ended ones included.
     digest_errors: u64,
 }
 
@@ -91,15 +92,14 @@ struct Lost {
     cid: u16,
     /// Logged out, explicitly or by reinstatement: its tasks may be reassigned.
     is_logged_out: bool,
-    /// Time2Wait and Time2Retain are over.
+    /// When Time2Wait and Time2Retain are over.
     deadline: Instant,
 }
 
 impl Session {
-    /// A login becomes session `tsih` (not zero), with the login's connection as its first.
+    /// Makes session `tsih` (not zero) of a login, with the login's connection as its first.
     ///
-    /// # Errors
-    /// The connection, when it does not wait for a decision.
+    /// `None` when the connection waits for no decision.
     pub fn begin(now: Instant, connection: Connection, tsih: u16) -> Option<(Self, LinkId)> {
         let id = LinkId(1);
         let LoggedIn { parameters, session: request, first_cmd_sn, data_out_of, mut link } =
@@ -123,15 +123,15 @@ impl Session {
             gone_pdus: (0, 0),
             digest_errors: 0,
         };
-        // The initiator may have sent commands behind its last Login Request.
+        // The initiator may have sent commands right after its last Login Request.
         session.drain_receiver(id);
         Some((session, id))
     }
 
-    /// Whether a login for this session may join it; else what it is told.
+    /// Whether a login for this session may join it.
     ///
     /// # Errors
-    /// The login status, and what the log should know.
+    /// The login status, and the details for the log.
     pub fn check_join(&self, request: &SessionRequest) -> Result<(), (LoginStatus, &'static str)> {
         let own = &self.full.request;
         let is_same = own.initiator_name.eq_ignore_ascii_case(&request.initiator_name)
@@ -182,8 +182,8 @@ impl Session {
         Ok(())
     }
 
-    /// A login becomes another connection of this session, in the place of one with the same CID if there is any (RFC
-    /// 7143 6.3.4). The caller asked [`Session::check_join`].
+    /// Makes a login another connection of this session, in place of one with the same CID if there
+    /// is any (RFC 7143 6.3.4). The caller checked [`Session::check_join`].
     pub fn join(&mut self, now: Instant, connection: Connection) -> Option<LinkId> {
         self.now = now;
         let (cid, answers_for) = connection.request().map(|request| (request.cid, request.answers_for))?;
@@ -206,7 +206,7 @@ impl Session {
         let LoggedIn { mut link, .. } = connection.into_logged_in(id, tsih, Some(self.set.command_numbers()))?;
         self.link_next += 1;
         link.last_moved = now;
-        // Levels are the session's, whatever this login said.
+        // The level is the session's, whatever this login proposed.
         link.keeps_sent = self.full.negotiated.error_recovery_level > 0;
         let request_half =
             answers_for.and_then(|cid| self.links.iter_mut().find(|link| link.cid == cid && !link.is_closed));
@@ -221,7 +221,7 @@ impl Session {
         Some(id)
     }
 
-    /// Where the next bytes of a connection go. Empty when nothing can be taken now.
+    /// The space for the next bytes of a connection. Empty when none can be taken now.
     pub fn receive_space(&mut self, at: LinkId) -> &mut [u8] {
         let now = self.now;
         match with_transport(&mut self.links, at) {
@@ -245,25 +245,26 @@ impl Session {
         self.drain_receiver(at);
     }
 
-    /// Whether a portion of what has come on a connection was looked at, and perhaps there is more: [`Session::go_on`]
-    /// is to be called before more is read.
+    /// Whether a portion of the received bytes of a connection was handled, and there may be more:
+    /// [`Session::go_on`] must be called before more is read.
     pub fn is_behind(&self, at: LinkId) -> bool {
         self.live().any(|link| link.id == at && link.is_behind)
     }
 
-    /// Looks at the next portion of what has come.
+    /// Handles the next portion of the received bytes.
     pub fn go_on(&mut self, now: Instant, at: LinkId) {
         self.now = now;
         self.drain_receiver(at);
     }
 
-    /// What is to be written next, at most `bytes_max` bytes: fills `out` and returns how many slices that took.
+    /// The next at most `bytes_max` bytes to write: fills `out` and returns how many slices that
+    /// took.
     pub fn io_slices<'a>(&'a self, at: LinkId, bytes_max: usize, out: &mut [IoSlice<'a>]) -> usize {
         self.any(at).map_or(0, |link| link.queue(at).io_slices_of(bytes_max, out))
     }
 
-    /// `length` bytes were written. A peer that takes what we send is alive, however long it takes to answer a ping
-    /// that waits behind it.
+    /// `length` bytes were written. A peer that takes our data is alive, however long it takes to
+    /// answer a ping that is queued behind it.
     pub fn handle_transmitted(&mut self, now: Instant, at: LinkId, length: usize) {
         self.now = now;
         let ping_timeout = self.parameters.ping_timeout;
@@ -285,13 +286,13 @@ impl Session {
         self.any(at).map_or(0, |link| link.queue(at).bytes())
     }
 
-    /// Bytes of memory that the data keeps which waits to be written on a connection: its buffers, as large as these
-    /// are.
+    /// Bytes of memory kept by data that waits to be written on a connection: the full size of its
+    /// buffers.
     pub fn data_bytes_held(&self, at: LinkId) -> usize {
         self.any(at).map_or(0, |link| link.queue(at).data_bytes_held())
     }
 
-    /// The transport of a connection is gone, with what was not written.
+    /// Handles the loss of a connection's transport, with all unwritten bytes.
     pub fn handle_lost(&mut self, now: Instant, at: LinkId) {
         self.now = now;
         if let Some(connection) = self.any(at).map(|link| link.id) {
@@ -300,7 +301,7 @@ impl Session {
         self.release(at);
     }
 
-    /// A connection that was closed has sent its last words, or will not.
+    /// Removes a closed connection, whose last bytes are sent or given up.
     pub fn release(&mut self, at: LinkId) {
         let index = self.links.iter().position(|link| link.has_transport(at) && link.is_closed);
         let Some(index) = index else { return };
@@ -313,13 +314,13 @@ impl Session {
         }
     }
 
-    /// Responses sent on a connection that the initiator had not acknowledged when it was last heard: about as many as
-    /// the commands it keeps in flight.
+    /// Responses on a connection that the initiator's last PDU had not acknowledged: about as many
+    /// as the commands that it keeps in flight.
     pub fn unacknowledged_responses(&self, at: LinkId) -> u32 {
         self.links.iter().find(|link| link.id == at).map_or(0, |link| link.stat_sn.distance_from(link.exp_stat_sn))
     }
 
-    /// What happened, oldest first.
+    /// The next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -339,7 +340,7 @@ impl Session {
         pings.chain(lost).chain(starved).chain(logouts).chain(others).min()
     }
 
-    /// The time may have come for something.
+    /// Handles due timeouts.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         self.end_rests();
@@ -363,7 +364,8 @@ impl Session {
         }
     }
 
-    /// Ends the session from this side, and says so (RFC 7143 11.9.1, event 3).
+    /// Ends the session from this side, and reports that to the initiator (RFC 7143 11.9.1, event
+    /// 3).
     pub fn drop_session(&mut self, now: Instant) {
         self.now = now;
         let wait_seconds = self.full.negotiated.default_time2wait;
@@ -377,17 +379,18 @@ impl Session {
         self.end(reason);
     }
 
-    /// Whether the session is over.
+    /// Whether the session has ended.
     pub fn is_closed(&self) -> bool {
         self.is_ended
     }
 
-    /// What the session was begun with, and its TSIH.
+    /// The request that began the session, with its TSIH.
     pub fn request(&self) -> &SessionRequest {
         &self.full.request
     }
 
-    /// Whether anybody waits for the outcome of a task that the driver was given. One that has not begun need not be.
+    /// Whether the outcome of a task that the driver has is still wanted. If not, the driver
+    /// need not begin it.
     pub fn is_wanted(&self, id: TaskId) -> bool {
         let is_live = |task: &super::task::Task| task.id == id && !task.is_aborted;
         !self.is_ended && self.set.tasks.get(&id.initiator_task_tag).is_some_and(is_live)
@@ -398,7 +401,7 @@ impl Session {
         self.live().map(|link| link.cid).collect()
     }
 
-    /// Tasks that have not ended, with their data still to come, with the driver, or held.
+    /// Tasks that have not ended: waiting for data, with the driver, or held.
     pub fn task_count(&self) -> usize {
         self.set.tasks.len()
     }
@@ -415,12 +418,12 @@ impl Session {
         self.digest_errors
     }
 
-    /// What was agreed.
+    /// The negotiated values.
     pub fn negotiated(&self) -> &Negotiated {
         &self.full.negotiated
     }
 
-    /// A connection as people look at it.
+    /// The report of a connection, for users.
     pub fn link_report(&self, at: LinkId) -> Option<LinkReport> {
         self.any(at).map(|link| link.report(at))
     }
@@ -431,7 +434,8 @@ impl Session {
         self.links.iter().filter(|link| !link.is_closed)
     }
 
-    /// Connections that must show signs of life. Who is logging out may have stopped listening but for the response.
+    /// Connections that must show signs of life. An initiator that is logging out may only wait for
+    /// the response.
     fn pinged(&self) -> impl Iterator<Item = &Link> {
         self.live().filter(|link| !self.is_leaving(link.id))
     }
@@ -455,8 +459,8 @@ impl Session {
         (self.full.negotiated.default_time2wait, retain)
     }
 
-    /// Takes a portion of what has arrived, as long as its answers have room. Else the rest waits until the peer has
-    /// taken some of them.
+    /// Handles a portion of the received bytes, while its answers have room. Otherwise the rest
+    /// waits until the peer has taken some of them.
     fn drain_receiver(&mut self, at: LinkId) {
         let mut work = 0;
         if let Some(link) = live(&mut self.links, at) {
@@ -492,7 +496,7 @@ impl Session {
         }
     }
 
-    /// Looks again at connections that rested from what is no command.
+    /// Handles connections again whose rest is over.
     fn end_rests(&mut self) {
         let now = self.now;
         let rested = |link: &mut Link| (!link.is_closed && link.pace.end_rest(now)).then_some(link.id);
@@ -519,8 +523,9 @@ impl Session {
         link.receiver.place(destination);
     }
 
-    /// A connection ends without the initiator's wish. What that means depends on the error recovery level (RFC 7143
-    /// 7.1.5, 7.14): at level 0 the session ends; at 1 the connection's tasks end; at 2 they wait.
+    /// Ends a connection without the initiator's request. The effect depends on the error recovery
+    /// level (RFC 7143 7.1.5, 7.14): at level 0 the session ends; at 1 the connection's tasks end;
+    /// at 2 they wait.
     fn fail_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         let cid = link.cid;
@@ -535,7 +540,7 @@ impl Session {
         self.tell(AsyncEvent::ConnectionDrop { cid, wait_seconds, retain_seconds }, Some(at));
     }
 
-    /// A connection is logged out, for recovery or for good.
+    /// Logs a connection out, for recovery or for good.
     fn log_link_out(&mut self, at: LinkId, is_for_recovery: bool, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         let cid = link.cid;
@@ -555,8 +560,8 @@ impl Session {
         self.lost.push(Lost { link, cid, is_logged_out, deadline: self.now + kept });
     }
 
-    /// Nothing more is received on a connection. Its tasks end, unless it is remembered and they may be reassigned;
-    /// commands that were not delivered are given up in any case.
+    /// Closes a connection for receiving. Its tasks end, unless it is remembered and they may be
+    /// reassigned; undelivered commands are dropped in any case.
     fn close_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         link.is_closed = true;
@@ -577,7 +582,7 @@ impl Session {
         self.advance_managements();
     }
 
-    /// Commands of a connection whose turn has not come are given up, so that the initiator can send them again on
+    /// Drops the undelivered commands of a connection, so that the initiator can send them again on
     /// another one (RFC 7143 11.14).
     fn give_up_undelivered(&mut self, at: LinkId) {
         let of_link = |task: &super::task::Task| task.link == at && !task.is_delivered;
@@ -592,7 +597,8 @@ impl Session {
         }
     }
 
-    /// Tasks of a connection that is gone wait without what came of their data: whoever claims them sends it again.
+    /// Frees the data buffers of a lost connection's waiting tasks: after a reassignment the data
+    /// is sent again.
     fn free_buffers_of(&mut self, at: LinkId) {
         let is_waiting = |task: &&mut super::task::Task| task.link == at && !task.is_started;
         let waiting = self.set.tasks.values_mut().filter(is_waiting).map(|task| {
@@ -604,17 +610,17 @@ impl Session {
         self.feed_starved();
     }
 
-    /// Tasks of a connection that is gone end without a word.
+    /// Ends the tasks of a lost connection without responses.
     fn end_tasks_of(&mut self, at: LinkId) {
         self.drop_tasks(|task| task.link == at);
         self.set.forget_answers(|answer| answer.link == at);
         self.feed_starved();
     }
 
-    /// Ends tasks that the initiator cannot learn of but by a unit attention.
+    /// Ends tasks of which the initiator learns only by a unit attention.
     fn drop_tasks(&mut self, is_ended: impl Fn(&super::task::Task) -> bool) {
         let ended: Vec<&super::task::Task> = self.set.tasks.values().filter(|task| is_ended(task)).collect();
-        // Of those that were aborted it was told already.
+        // The end of aborted tasks was reported already.
         let luns: BTreeSet<u64> = ended.iter().filter(|task| !task.is_aborted).map(|task| task.header.lun).collect();
         let ended: Vec<TaskId> = ended.into_iter().map(|task| task.id).collect();
         ended.into_iter().for_each(|id| self.drop_task(id));
@@ -623,7 +629,7 @@ impl Session {
         }
     }
 
-    /// Ends a task without a response. One that the driver has stays until it is back.
+    /// Ends a task without a response. One that the driver has stays until the driver returns it.
     fn drop_task(&mut self, id: TaskId) {
         let Some(task) = self.set.task(id) else { return };
         task.is_aborted = true;
@@ -633,8 +639,8 @@ impl Session {
         }
     }
 
-    /// Lost connections whose time is over are forgotten with their tasks; the session ends with the last of them when
-    /// no connection is left.
+    /// Forgets lost connections whose time is over, with their tasks; the session ends with the
+    /// last of them when it has no connection.
     fn forget_lost(&mut self) {
         while let Some(index) = self.lost.iter().position(|lost| self.now >= lost.deadline) {
             let lost = self.lost.remove(index);
@@ -649,7 +655,7 @@ impl Session {
         }
     }
 
-    /// The session ends, and with it all its connections and tasks.
+    /// Ends the session with all its connections and tasks.
     fn end(&mut self, reason: CloseReason) {
         if std::mem::replace(&mut self.is_ended, true) {
             return;
@@ -670,8 +676,8 @@ impl Session {
         links.into_iter().for_each(|at| self.tell_one(at, event, 0));
     }
 
-    /// Sends an asynchronous message with a meaning of our own, with data, on one connection: `preferred`, if it is
-    /// there still. False when none is.
+    /// Sends an asynchronous message of our own, with data, on one connection: `preferred`, if it
+    /// still exists. Returns `false` when there is none.
     pub fn send_message(
         &mut self,
         now: Instant,
@@ -694,7 +700,7 @@ impl Session {
         true
     }
 
-    /// The connection that a task came on.
+    /// The connection of a task's command.
     pub fn link_of(&self, id: TaskId) -> Option<LinkId> {
         self.set.tasks.get(&id.initiator_task_tag).filter(|task| task.id == id).map(|task| task.link)
     }
@@ -720,7 +726,7 @@ impl Session {
         }
     }
 
-    /// Asks for a sign of life, and for the ExpStatSN that comes with it.
+    /// Sends a ping, whose answer also brings the ExpStatSN.
     fn ping(&mut self, at: LinkId) {
         let tag = self.next_tag();
         let until = self.now + self.parameters.ping_timeout;
@@ -742,11 +748,11 @@ impl Session {
         self.reject_data(at, header, reason, Serial32(0));
     }
 
-    /// A Reject with the next DataSN or R2TSN, as a data SNACK that makes no sense gets it (RFC 7143 11.17.2).
+    /// A Reject with the next DataSN or R2TSN, as for an invalid data SNACK (RFC 7143 11.17.2).
     fn reject_data(&mut self, at: LinkId, header: &ReceivedHeader, reason: RejectReason, data_sn: Serial32) {
         let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
         let Some(link) = live(&mut self.links, at) else { return };
-        // Whatever it was, it did nothing.
+        // The rejected PDU had no effect.
         link.pace.note(self.now, 1);
         let stat_sn = link.take_stat_sn();
         let reject = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn };
@@ -757,7 +763,7 @@ impl Session {
     }
 }
 
-/// What a PDU takes of a turn.
+/// The work that a PDU counts in a turn.
 fn work_of(pdu: &ReceivedPdu) -> usize {
     let is_text = matches!(pdu.header.bhs, Ok(Bhs::TextRequest(_)));
     1 + if is_text { pdu.data.length / WORK_TEXT_BYTES } else { 0 }

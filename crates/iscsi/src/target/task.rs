@@ -21,42 +21,43 @@ use crate::pdu::{DataOut, ScsiCommand, TargetTransferTag};
 /// A task from its command PDU to its response.
 pub(super) struct Task {
     pub(super) id: TaskId,
-    /// The connection it is allegiant to, or was.
+    /// The connection of its allegiance, present or past.
     pub(super) link: LinkId,
     pub(super) header: ScsiCommand,
     pub(super) extended_cdb: Vec<u8>,
     pub(super) bidirectional_read_bytes: Option<u32>,
     /// Bytes of data-out that its CDB asks for, where that is known already.
     pub(super) asked_bytes: Option<u64>,
-    /// It was its turn in the command order, or it was immediate.
+    /// Whether its turn in the command order has come, or it is immediate.
     pub(super) is_delivered: bool,
-    /// The driver has it.
+    /// Whether the driver has it.
     pub(super) is_started: bool,
-    /// Its response must not be sent any more.
+    /// Whether its response must not be sent any more.
     pub(super) is_aborted: bool,
-    /// How it ends without being executed.
+    /// Its failure, with which it ends without being executed.
     pub(super) failure: Option<DataFailure>,
     pub(super) data_out: DataOutCollection,
-    /// Its data-out buffer, wherever that is; changes only with [`TaskSet::hold`](super::task_set::TaskSet::hold).
+    /// Its data-out buffer, wherever that is; changed only by
+    /// [`TaskSet::hold`](super::task_set::TaskSet::hold).
     pub(super) data_out_held: DataOutHeld,
-    /// When some of its data came last, or was asked for.
+    /// When some of its data last came, or was requested.
     pub(super) data_moved: Instant,
-    /// Whether more of its data may be asked for.
+    /// Whether more of its data may be requested.
     pub(super) hold: DataHold,
 }
 
-/// Whether data of a task may be asked for.
+/// Whether data of a task may be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataHold {
     /// It may.
     Free,
-    /// The driver is to be told that it wants to.
+    /// The driver must be notified that its data is due.
     Due,
-    /// The driver was told.
+    /// The driver was notified.
     Told,
 }
 
-/// Bytes of data-out buffers, as large as these are.
+/// Bytes of data-out buffers, by their full size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DataOutHeld {
     /// Of the pool that all share.
@@ -92,7 +93,7 @@ pub(super) enum DataFailure {
     UnexpectedUnsolicitedData,
     IncorrectAmountOfData,
     ProtocolServiceCrcError,
-    /// It came unasked, and there was no buffer for it.
+    /// It was unsolicited, and there was no buffer for it.
     NoBuffer,
 }
 
@@ -118,19 +119,20 @@ impl DataFailure {
     }
 }
 
-/// What is wrong with a Data-Out PDU.
+/// The fault of a Data-Out PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataFault {
     /// Unsolicited data that the negotiation does not allow: the task fails, the connection stays.
     Unexpected,
     /// Bytes that are there already.
     Repeated,
-    /// Bytes behind a PDU that was lost: they will be asked for again with it.
+    /// Bytes after a PDU that was lost: they are requested again with it.
     Recovering,
-    /// Bytes for an R2T that is not outstanding: above error recovery level 0, one that was given up when the data was
-    /// asked for again.
+    /// Bytes for an R2T that is not outstanding: above error recovery level 0, one that was given
+    /// up when the data was requested again.
     Stale,
-    /// Bytes that do not belong where they say: at error recovery level 0 the connection ends (RFC 7143 7.8, 7.13).
+    /// Bytes with a wrong offset: at error recovery level 0 the connection ends (RFC 7143 7.8,
+    /// 7.13).
     Protocol(&'static str),
 }
 
@@ -150,23 +152,23 @@ pub(super) struct OutstandingR2t {
 pub(super) struct DataOutCollection {
     /// `None` while the receiver has it.
     pub(super) buffer: Option<Buffer>,
-    /// Bytes to be collected: what both the initiator and the CDB say.
+    /// Bytes to be collected: the smaller of the initiator's and the CDB's count.
     pub(super) wanted: u32,
-    /// Bytes `0..received` are there.
+    /// Bytes `0..received` have come.
     received: u32,
     /// Unsolicited Data-Out PDUs are expected: up to which byte, and the next DataSN.
     unsolicited: Option<(u32, Serial32)>,
     r2ts: VecDeque<OutstandingR2t>,
-    /// Bytes `0..requested` came unsolicited or were asked for.
+    /// Bytes `0..requested` came unsolicited or were requested.
     requested: u32,
     r2t_sn: Serial32,
-    /// A PDU of the sequence under way was lost; the rest of it is dropped.
+    /// Whether a PDU of the sequence under way was lost; the rest of it is dropped.
     is_recovering: bool,
 }
 
 impl DataOutCollection {
-    /// A collection of `wanted` bytes of which `immediate` came with the command; up to `unsolicited_limit` more come
-    /// unasked.
+    /// A collection of `wanted` bytes of which `immediate` came with the command; up to
+    /// `unsolicited_limit` more come unsolicited.
     pub(super) fn new(wanted: u32, immediate: u32, unsolicited_limit: Option<u32>) -> Self {
         Self {
             buffer: None,
@@ -180,33 +182,33 @@ impl DataOutCollection {
         }
     }
 
-    /// Whether no data is on its way: no R2T and no unsolicited sequence is open.
+    /// Whether no data is under way: no R2T and no unsolicited sequence is open.
     pub(super) fn is_settled(&self) -> bool {
         self.unsolicited.is_none() && self.r2ts.is_empty()
     }
 
-    /// Whether nothing more is expected, given whether the task failed already.
+    /// Whether no more data is expected, given whether the task has failed.
     pub(super) fn is_complete(&self, is_failed: bool) -> bool {
         self.unsolicited.is_none() && self.r2ts.is_empty() && (is_failed || self.received >= self.wanted)
     }
 
-    /// The end of what may come: what is wanted, or what may come unasked.
+    /// The limit of allowed data: wanted, or unsolicited.
     pub(super) fn limit(&self) -> u32 {
         self.unsolicited.map_or(self.wanted, |(limit, _)| limit.max(self.wanted))
     }
 
-    /// What has come has no place any more: all of it will be asked for again.
+    /// Drops what has come: all of it will be requested again.
     pub(super) fn forget(&mut self) {
         self.buffer = None;
         self.ask_again();
     }
 
-    /// Whether bytes must be asked for.
+    /// Whether bytes must be requested.
     pub(super) fn needs_r2t(&self) -> bool {
         self.unsolicited.is_none() && self.requested < self.wanted
     }
 
-    /// The next R2T, if one may be outstanding besides those that are.
+    /// The next R2T, if another one may be outstanding.
     pub(super) fn next_r2t(
         &mut self,
         tag: impl FnOnce() -> TargetTransferTag,
@@ -230,8 +232,8 @@ impl DataOutCollection {
         Some(r2t)
     }
 
-    /// Whether a Data-Out PDU of `length` bytes has the place expected next. Its DataSN is looked at when it is
-    /// counted.
+    /// Whether a Data-Out PDU of `length` bytes has the offset expected next. Its DataSN is checked
+    /// when it is counted.
     pub(super) fn check(&self, header: &DataOut, length: usize) -> Result<(), DataFault> {
         let (expected_offset, limit) = match (header.target_transfer_tag, self.unsolicited) {
             (None, Some((limit, _))) => (self.received, limit),
@@ -271,26 +273,27 @@ impl DataOutCollection {
         expected == Some(header.data_sn)
     }
 
-    /// A PDU was lost: what follows it in its sequence is dropped, and then everything from it on is asked for again.
+    /// Notes a lost PDU: the rest of its sequence is dropped, and then everything from it on is
+    /// requested again.
     pub(super) fn lose(&mut self, header: &DataOut) {
         self.is_recovering = true;
         self.skip(header);
     }
 
-    /// A PDU of a sequence of which one was lost.
+    /// Skips a PDU of a sequence with a lost one.
     pub(super) fn skip(&mut self, header: &DataOut) {
         if header.is_final {
             self.ask_again();
         }
     }
 
-    /// Everything that has not arrived will be asked for again, with new R2Ts.
+    /// Requests everything again that has not arrived, with new R2Ts.
     pub(super) fn ask_again(&mut self) {
         self.is_recovering = false;
         self.unsolicited = None;
         self.r2ts.clear();
         if self.buffer.is_none() {
-            // It was lost with the connection that was filling it.
+            // The buffer was lost with the connection that was filling it.
             self.received = 0;
         }
         self.requested = self.received;
@@ -330,9 +333,9 @@ impl DataOutCollection {
         }
     }
 
-    /// Counts unsolicited data, and gives the DataSN that was expected, and whether the sequence ended early: of more
-    /// than FirstBurstLength, just that comes unsolicited, if anything does beside immediate data (RFC 7143 4.2.5.2,
-    /// 11.4.7.2).
+    /// Counts unsolicited data. Returns the DataSN that was expected, and whether the sequence
+    /// ended early: of more than FirstBurstLength, exactly that much comes unsolicited, if anything
+    /// does besides immediate data (RFC 7143 4.2.5.2, 11.4.7.2).
     fn advance_unsolicited(&mut self, header: &DataOut) -> (Serial32, bool) {
         self.requested = self.received;
         let Some((limit, data_sn)) = &mut self.unsolicited else { return (header.data_sn, false) };
@@ -413,8 +416,8 @@ mod tests {
         assert!(collection.is_complete(true));
     }
 
-    /// Found by the fuzzer: if what is still on its way for the old R2Ts had the data asked for once more, it would
-    /// never end.
+    /// Found by the fuzzer: if data under way for old R2Ts caused another request for the data, it
+    /// would never end.
     #[test]
     fn data_for_an_r2t_that_was_given_up_is_stale() {
         let mut collection = DataOutCollection::new(8192, 0, None);

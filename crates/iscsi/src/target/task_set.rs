@@ -1,6 +1,6 @@
-//! The tasks of a session and the order of its commands: what all its connections share.
+//! The tasks of a session and the order of its commands: the state that all its connections share.
 //!
-//! It knows no connection, no framing and no response numbers.
+//! It depends on no connection, framing or response numbers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::limits::{
 };
 use crate::pdu::{InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome};
 
-/// What waits in the command window for its turn.
+/// An entry of the command window that waits for its turn.
 pub(super) enum Held {
-    /// A task that is among [`TaskSet::tasks`], collecting its data meanwhile.
+    /// A task of [`TaskSet::tasks`], which collects its data meanwhile.
     Task(TaskId),
-    /// Any other request, and the connection it came on.
+    /// Any other request, with its connection.
     Request(LinkId, Box<ReceivedPdu>),
     /// A command that was aborted before it came: its number is used up (RFC 7143 11.6.1).
     Plugged,
@@ -33,24 +33,26 @@ pub(super) enum Held {
 /// acknowledgements.
 pub(super) struct PendingManagement {
     pub(super) id: TaskManagementId,
-    /// Where the response goes.
+    /// The connection for the response.
     pub(super) link: LinkId,
     pub(super) initiator_task_tag: InitiatorTaskTag,
     pub(super) function: TaskManagementFunction,
     pub(super) lun: u64,
     /// The one task of ABORT TASK.
     pub(super) task: Option<TaskId>,
-    /// Its own number: what comes before it must have come (RFC 7143 4.2.3.3 b).
+    /// Its own number: earlier commands must have come (RFC 7143 4.2.3.3 b).
     pub(super) cmd_sn: Serial32,
-    /// Tasks whose data still comes; the driver is told when none is left (RFC 7143 4.2.3.3 a), or at the deadline.
+    /// Tasks whose data still comes; the driver gets the function when none is left (RFC 7143
+    /// 4.2.3.3 a), or at the deadline.
     pub(super) awaits_data: Vec<TaskId>,
     pub(super) deadline: Instant,
     pub(super) is_begun: bool,
     /// Tasks with the driver whose completion must be seen first.
     pub(super) waits_for: Vec<TaskId>,
-    /// What the driver said.
+    /// The driver's outcome.
     pub(super) outcome: Option<TaskManagementOutcome>,
-    /// Responses of other connections that must be acknowledged first (RFC 7143 4.2.2.3.2); set when all else is done.
+    /// Responses of other connections that must be acknowledged first (RFC 7143 4.2.2.3.2); set
+    /// when all else is done.
     pub(super) fences: Option<Vec<(LinkId, Serial32)>>,
 }
 
@@ -59,14 +61,14 @@ pub(super) struct TaskSet {
     pub(super) window: CommandWindow<Held>,
     /// In a map without randomness, so that runs repeat.
     pub(super) tasks: BTreeMap<InitiatorTaskTag, Task>,
-    /// Tasks whose answer may be asked for again; nothing at error recovery level 0.
+    /// Answers that may be requested again; none at error recovery level 0.
     pub(super) answers: BTreeMap<InitiatorTaskTag, Answer>,
     /// Tasks that wait for a buffer, oldest first.
     pub(super) starved: VecDeque<TaskId>,
     pub(super) managements: Vec<PendingManagement>,
-    /// What its tasks have of data-out buffers.
+    /// The data-out buffers of its tasks.
     data_out: DataOutHeld,
-    /// What all sessions keep for recovery.
+    /// The data that all sessions keep for recovery.
     retained: Arc<RetainedData>,
     /// Bytes of it that the answers here keep.
     kept_bytes: usize,
@@ -98,13 +100,13 @@ impl TaskSet {
         (self.window.exp_cmd_sn(), self.window.max_cmd_sn())
     }
 
-    /// A number never given before, for tasks and task management requests alike.
+    /// A number that was never used before, for tasks and task management requests alike.
     pub(super) fn next_generation(&mut self) -> u64 {
         self.generation_next += 1;
         self.generation_next
     }
 
-    /// The task of this name, if it is still the same one.
+    /// The task of this id, if it is still the same one.
     pub(super) fn task(&mut self, id: TaskId) -> Option<&mut Task> {
         self.tasks.get_mut(&id.initiator_task_tag).filter(|task| task.id == id)
     }
@@ -117,7 +119,7 @@ impl TaskSet {
         self.managements.len() < TASK_MANAGEMENT_MAX
     }
 
-    /// A task begins. Immediate ones are delivered at once, others take their place in the window.
+    /// Adds a task. An immediate one is delivered at once, others take their place in the window.
     pub(super) fn add_task(&mut self, task: Task) {
         if task.header.is_immediate {
             self.immediate_tasks += 1;
@@ -125,13 +127,13 @@ impl TaskSet {
             self.window.take(task.header.cmd_sn, Held::Task(task.id));
         }
         self.data_out.add(task.data_out_held);
-        // The initiator names a new task like one whose answer it has: it will not ask for that again.
+        // The initiator reuses the tag of an answer that it has: it will not request that again.
         self.forget_answer(task.id.initiator_task_tag);
         let previous = self.tasks.insert(task.id.initiator_task_tag, task);
         assert!(previous.is_none(), "an initiator task tag names one task");
     }
 
-    /// It is this task's turn.
+    /// Delivers this task, whose turn has come.
     pub(super) fn deliver_task(&mut self, id: TaskId) {
         if let Some(task) = self.task(id) {
             task.is_delivered = true;
@@ -140,7 +142,7 @@ impl TaskSet {
         self.open_window();
     }
 
-    /// A task ends. What becomes free lets the window open.
+    /// Removes a task that has ended. The freed place lets the window open.
     pub(super) fn remove_task(&mut self, id: TaskId) -> Option<Task> {
         let task = self.task(id).is_some().then(|| self.tasks.remove(&id.initiator_task_tag)).flatten()?;
         self.data_out.remove(task.data_out_held);
@@ -153,12 +155,12 @@ impl TaskSet {
         Some(task)
     }
 
-    /// What its tasks have of data-out buffers.
+    /// The data-out buffers of its tasks.
     pub(super) fn data_out(&self) -> DataOutHeld {
         self.data_out
     }
 
-    /// A task has this data-out buffer from now on, in the place of what it had.
+    /// Sets a task's data-out buffer, in place of the former one.
     pub(super) fn hold(&mut self, id: TaskId, held: DataOutHeld) {
         let Some(task) = self.task(id) else { return };
         let before = std::mem::replace(&mut task.data_out_held, held);
@@ -166,13 +168,13 @@ impl TaskSet {
         self.data_out.add(held);
     }
 
-    /// Bytes that requests ahead of their turn hold.
+    /// Bytes held by requests ahead of their turn.
     pub(super) fn held_request_bytes(&self) -> usize {
         let of = |held: &Held| if let Held::Request(_, pdu) = held { pdu.data.buffer.capacity() } else { 0 };
         self.window.held().map(of).sum()
     }
 
-    /// The connection of the first command or request that waits for one before it.
+    /// The connection of the first command or request that waits for an earlier one.
     pub(super) fn first_held_on(&self) -> Option<LinkId> {
         self.window.held().find_map(|held| match held {
             Held::Task(id) => self.tasks.get(&id.initiator_task_tag).map(|task| task.link),
@@ -181,8 +183,8 @@ impl TaskSet {
         })
     }
 
-    /// Keeps an answer until it is acknowledged; of its data, and what is kept already, as much as this session and all
-    /// may.
+    /// Keeps an answer until it is acknowledged; the data kept in all is limited for this session
+    /// and for all sessions.
     pub(super) fn keep_answer(&mut self, answer: Answer) {
         self.answers.insert(answer.id.initiator_task_tag, answer);
         let mut kept: usize = self.answers.values().map(Answer::kept_bytes).sum();
@@ -195,7 +197,7 @@ impl TaskSet {
         self.tell_kept(kept);
     }
 
-    /// Nobody can ask for these answers any more. What becomes free lets the window open.
+    /// Drops answers that cannot be requested any more. The freed places let the window open.
     pub(super) fn forget_answers(&mut self, is_over: impl Fn(&Answer) -> bool) {
         self.answers.retain(|_, answer| !is_over(answer));
         self.tell_kept(self.answers.values().map(Answer::kept_bytes).sum());
@@ -212,7 +214,7 @@ impl TaskSet {
         self.retained.tell(std::mem::replace(&mut self.kept_bytes, bytes), bytes);
     }
 
-    /// The initiator has the response with this number.
+    /// Notes that the initiator has the response with this number.
     pub(super) fn acknowledge_answer(&mut self, tag: InitiatorTaskTag, stat_sn: Serial32) {
         if self.answers.get(&tag).is_some_and(|answer| answer.stat_sn == Some(stat_sn)) {
             self.forget_answer(tag);
@@ -224,7 +226,7 @@ impl TaskSet {
         self.window.open(self.under_way + self.answers.len().saturating_sub(RETAINED_ANSWERS));
     }
 
-    /// A task covered by task management requests has ended.
+    /// Notes the end of a task for task management requests that cover it.
     pub(super) fn note_end(&mut self, id: TaskId) {
         for pending in &mut self.managements {
             pending.waits_for.retain(|&other| other != id);
@@ -232,14 +234,14 @@ impl TaskSet {
         }
     }
 
-    /// The link of a task, and whether it is a SCSI task at all.
+    /// Whether a tag belongs to a task management request that waits.
     pub(super) fn is_management(&self, tag: InitiatorTaskTag) -> bool {
         self.managements.iter().any(|pending| pending.initiator_task_tag == tag)
     }
 }
 
 impl Drop for TaskSet {
-    /// Whatever its session ends by, nothing is kept for it.
+    /// Frees all data kept for the session, however it ended.
     fn drop(&mut self) {
         self.tell_kept(0);
     }

@@ -1,11 +1,13 @@
-//! Ranges of the unit that one client holds alone (`D_X` of its block groups, or of the unit): it may have writes of
-//! them that the target does not have.
+//! Ranges of the unit that one client holds alone (`D_X` of its block groups, or of the unit): it
+//! may have dirty data of them that the target does not have.
 //!
-//! - It gets one as a change of these blocks passes the gate: when what came before is done, and no other client has a
-//!   copy. What came meanwhile of others is withheld from then on.
-//! - Whatever another asks of these blocks is withheld, and calls the grant back: it comes to the gate when the grant
-//!   is gone, before anybody else is given the range.
-//! - After a start at which such a client may be about to reclaim its ranges, all is withheld but what it holds again.
+//! - A client gets one as a change of these blocks passes the gate: when earlier commands are done,
+//!   and no other client has a copy. Commands of others that came meanwhile are withheld from then
+//!   on.
+//! - A command of another client for these blocks is withheld, and calls the grant back. It comes
+//!   to the gate when the grant is gone, before the range is granted again.
+//! - After a start at which such a client may be about to reclaim its ranges, all commands are
+//!   withheld but those for ranges that their client has reclaimed.
 
 use std::ops::RangeInclusive;
 
@@ -20,13 +22,13 @@ use crate::mode::Mode;
 use crate::queue::TicketNumber;
 use crate::resource::{FileId, GroupIndex, Resource};
 
-/// Numbers from here on are of commands that clear a range.
+/// The first number of commands that clear a range.
 const CLEARING_FIRST: u64 = 1 << 63;
 
 const UNIT: Resource = Resource::File(FileId::LOGICAL_UNIT);
 
 impl LockManager {
-    /// Whether a command must not come to the gate yet. Who is in its way is asked to give way.
+    /// Whether a command must not come to the gate yet. The holders in its way are called back.
     pub(super) fn withholds(&mut self, now: Instant, command: &Command) -> bool {
         let may_be_reclaimed = self.start.may_lack_writes
             && self.is_in_grace()
@@ -41,7 +43,7 @@ impl LockManager {
         !holders.is_empty()
     }
 
-    /// Clients other than a command's that hold some of its blocks alone.
+    /// The other clients that hold some of a command's blocks alone.
     fn alone_besides(&self, command: &Command) -> Vec<(Resource, Owner)> {
         let is_alone = |(resource, owner): &(Resource, Owner)| {
             owner.is_own()
@@ -57,7 +59,7 @@ impl LockManager {
         group(range.first())..=group(range.end() - 1)
     }
 
-    /// What was withheld comes to the gate where nobody is in its way any more.
+    /// Moves withheld commands to the gate that have no holder in their way any more.
     pub(super) fn admit_withheld(&mut self, now: Instant) {
         if self.withheld.count() == 0 {
             return;
@@ -67,13 +69,13 @@ impl LockManager {
                 continue;
             }
             self.withheld.remove(command.id());
-            // There is room: what is withheld was counted when it came.
+            // There is room: withheld commands were counted when they arrived.
             let _ = self.gate.arrive(command, &unbounded(&self.settings.limits));
         }
         self.take_steps(now);
     }
 
-    /// The blocks that a ticket is to have alone and its owner does not yet.
+    /// The blocks that a ticket is to hold alone and its owner does not yet.
     pub(super) fn range_to_clear(&self, number: TicketNumber) -> Option<(Owner, BlockRange)> {
         let ticket = self.table.ticket(number)?;
         let lacks = |resource| self.table.grant(ticket.owner, resource).is_none_or(|grant| grant.mode != Mode::D_X);
@@ -93,8 +95,8 @@ impl LockManager {
         hull.map(|range| (ticket.owner, range))
     }
 
-    /// Whether nobody else has anything to do with the blocks that a ticket is to have alone. Otherwise it is seen to
-    /// that it is so later.
+    /// Whether the blocks that a ticket is to hold alone are free of other clients' copies and
+    /// commands. Otherwise starts to clear them.
     pub(super) fn has_cleared(&mut self, number: TicketNumber) -> bool {
         let Some((owner, range)) = self.range_to_clear(number) else { return true };
         if self.clearing.values().any(|clearing| *clearing == number) {
@@ -112,23 +114,24 @@ impl LockManager {
         false
     }
 
-    /// Tickets whose range is clear now, and theirs as long as nothing passes the gate.
+    /// The tickets whose range is clear now; it stays so while no command passes the gate.
     pub(super) fn take_cleared(&mut self) -> Vec<(CommandId, TicketNumber)> {
         let cleared = std::mem::take(&mut self.cleared);
         cleared.into_iter().filter_map(|id| self.clearing.remove(&id).map(|number| (id, number))).collect()
     }
 
-    /// A range was cleared, and is held alone now, or no longer wanted so: what came for it meanwhile is withheld.
+    /// Ends the clearing of a range that is held alone now, or no longer wanted: commands that came
+    /// for it meanwhile are withheld.
     pub(super) fn end_clearing(&mut self, id: CommandId, held: Option<(Owner, BlockRange)>) {
         if let Some((owner, range)) = held {
             let others = self.gate.withdraw_others(owner.client, range);
             others.into_iter().for_each(|command| self.withheld.add(command));
         }
-        // It has passed: it is under way.
+        // The command has passed: it is under way.
         let _ = self.gate.end_change(id, false, &self.settings.limits);
     }
 
-    /// What cleared a range for a ticket that is not there any more ends.
+    /// Ends the clearing for tickets that do not exist any more.
     pub(super) fn forget_clearing(&mut self, now: Instant) {
         let gone = self.clearing.iter().filter(|(_, number)| self.table.ticket(**number).is_none());
         for id in gone.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -140,7 +143,7 @@ impl LockManager {
         }
     }
 
-    /// Grants go to those whose range is clear by now.
+    /// Grants the tickets whose range is clear.
     pub(super) fn settle_cleared(&mut self, now: Instant) {
         if !self.cleared.is_empty() {
             self.settle(now);
@@ -148,7 +151,7 @@ impl LockManager {
     }
 }
 
-/// For commands of which there are few.
+/// Limits without effect, for commands that are few.
 fn unbounded(limits: &Limits) -> Limits {
     Limits { commands_max: usize::MAX, ..limits.clone() }
 }

@@ -15,8 +15,8 @@ use crate::open_files::OpenMode;
 use crate::resource::{FileId, GroupIndex, Resource};
 
 impl LockManager {
-    /// A command to read arrives, of a client that may keep a copy; none for a stock initiator. What is not passed at
-    /// once is by an [`Output::Pass`].
+    /// Adds a read of a client that may keep a copy; `client` is `None` for a stock initiator. A
+    /// read that does not pass at once passes by an [`Output::Pass`].
     ///
     /// # Errors
     /// When the client's life is over, or the gate is full.
@@ -30,7 +30,7 @@ impl LockManager {
         self.come(now, Command::read(command, range, by, true))
     }
 
-    /// As [`read`](Self::read), where no copy is kept.
+    /// Like [`read`](Self::read), where no copy is kept.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -44,7 +44,8 @@ impl LockManager {
         self.come(now, Command::read(command, range, by, false))
     }
 
-    /// A command to change blocks arrives. It passes when nobody else has copies, at once or by an [`Output::Pass`].
+    /// Adds a change of blocks. It passes when no other client has copies, at once or by an
+    /// [`Output::Pass`].
     ///
     /// # Errors
     /// When the client's life is over, or the gate is full.
@@ -75,8 +76,8 @@ impl LockManager {
         Ok(self.advance_gate_for(now, command.id()))
     }
 
-    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata blocks of the range.
-    /// Of a long range it is not looked at.
+    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata
+    /// blocks of the range. A range of more than `ALONE_LOCKS_MAX` locks is not checked.
     pub(super) fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
         let holds =
             |resource, mode| self.table.grant(Owner::own(client), resource).is_some_and(|grant| grant.mode == mode);
@@ -90,8 +91,9 @@ impl LockManager {
                 && (range.first()..range.end()).all(|block| holds(Resource::Metadata(block), Mode::M_X)))
     }
 
-    /// A change that passed is done, or was given up: its blocks may be old, new, or both. With `keeps_copy` its client
-    /// may keep what it wrote, as a copy of the generation returned.
+    /// Ends a change that passed, which is done or was given up: its blocks may be old, new, or
+    /// both. With `keeps_copy` its client may keep what it wrote, as a copy of the returned
+    /// generation.
     ///
     /// # Errors
     /// When no such change is under way.
@@ -106,10 +108,10 @@ impl LockManager {
         Ok(generation)
     }
 
-    /// A command that waits at the gate is given up.
+    /// Withdraws a command that waits at the gate.
     ///
     /// # Errors
-    /// When there is none, or it has passed.
+    /// When there is no such command, or it has passed.
     pub fn cancel_command(&mut self, now: Instant, command: CommandId) -> Result<(), LockError> {
         if !self.withheld.remove(command) {
             self.gate.cancel(command)?;
@@ -123,14 +125,14 @@ impl LockManager {
         self.settle_cleared(now);
     }
 
-    /// Lets pass what can. Who has cleared a range is not told yet.
+    /// Lets commands pass that can. Tickets whose range was cleared are not granted yet.
     pub(super) fn take_steps(&mut self, now: Instant) {
         for step in self.gate.advance(&self.settings.limits) {
             self.take_step(now, step);
         }
     }
 
-    /// As [`advance_gate`](Self::advance_gate), but the passage of one command is the answer.
+    /// Like [`advance_gate`](Self::advance_gate), but returns the passage of one command.
     fn advance_gate_for(&mut self, now: Instant, command: CommandId) -> Option<Passage> {
         let mut passage = None;
         for step in self.gate.advance(&self.settings.limits) {
@@ -147,7 +149,7 @@ impl LockManager {
         match step {
             Step::Pass(command, _) if self.clearing.contains_key(&command) => self.cleared.push(command),
             Step::Pass(command, passage) => self.outputs.push_back(Output::Pass(command, passage)),
-            // What a client that is being fenced holds is waited for until it is fenced.
+            // What a client being fenced holds is waited for until its fence is complete.
             Step::Purge(client, ..) if !self.clients.is_served(client) => {}
             Step::Purge(client, range, generation) => {
                 let number = self.callbacks.send(now, client, Subject::Copies(range, generation), &self.settings);
@@ -156,7 +158,7 @@ impl LockManager {
         }
     }
 
-    /// A client opens a file once more.
+    /// Counts one more opening of a file by a client.
     ///
     /// # Errors
     /// When its life is over, or it has too many open.
@@ -165,10 +167,10 @@ impl LockManager {
         self.open_files.open(client, file, mode, self.settings.limits.opens_of_client_max)
     }
 
-    /// A client closes a file once. True when nobody has it open any more.
+    /// Counts one closing of a file by a client. Returns whether no client has it open any more.
     ///
     /// # Errors
-    /// When its life is over, or it has the file not open so.
+    /// When its life is over, or it has not opened the file in this mode.
     pub fn close_file(
         &mut self,
         now: Instant,
@@ -180,8 +182,8 @@ impl LockManager {
         self.open_files.close(client, file, mode)
     }
 
-    /// A client lost its connection and came back with the same life: what it was asked for and has not answered is in
-    /// its mailbox again.
+    /// Puts all unanswered callbacks of a client into its mailbox again: it lost its connection and
+    /// came back with the same life.
     ///
     /// # Errors
     /// When its life is over.

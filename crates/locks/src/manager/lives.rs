@@ -10,8 +10,8 @@ use crate::identity::ClientId;
 use crate::message::Registration;
 
 impl LockManager {
-    /// Gives a client an identity and a lease; `previous` is the life of the start before whose locks it wants to
-    /// reclaim.
+    /// Gives a client an id and a lease; `previous` is its life of an earlier start, whose locks it
+    /// wants to reclaim.
     ///
     /// # Errors
     /// When there is no room, or that life cannot reclaim.
@@ -35,8 +35,9 @@ impl LockManager {
         self.clients.renew(now, client, self.settings.lease)
     }
 
-    /// The target was not run for `pause`: it heard nobody, and granted nothing. So leases, callbacks and the time for
-    /// reclaims have that much more. Who is being fenced has not: it counts its lease by itself.
+    /// Extends leases, callbacks and the grace period by a pause in which the target was not run:
+    /// it received nothing and granted nothing. A client being fenced gets no more time: it counts
+    /// its lease by itself.
     pub fn make_up_for(&mut self, pause: Duration) {
         self.clients.prolong(pause);
         self.callbacks.prolong(pause);
@@ -45,7 +46,7 @@ impl LockManager {
         }
     }
 
-    /// Whether a command of a client may be looked at now.
+    /// Whether a command of a client may be handled now.
     ///
     /// # Errors
     /// When its life is over.
@@ -53,7 +54,8 @@ impl LockManager {
         self.clients.live(now, client).map(|_| ())
     }
 
-    /// A client leaves and gives up all it has. Its commands are ended first, as with a fence.
+    /// Ends a client that leaves and gives up all it has. Its commands are ended first, as with a
+    /// fence.
     ///
     /// # Errors
     /// When its life is over.
@@ -65,7 +67,7 @@ impl LockManager {
         Ok(())
     }
 
-    /// The administrator ends a client's life.
+    /// Ends a client's life, on an administrator's request.
     ///
     /// # Errors
     /// When it is not registered.
@@ -78,20 +80,21 @@ impl LockManager {
         Ok(())
     }
 
-    /// A client does not take its messages: it no longer hears what it must give back.
+    /// Fences a client that does not take its messages: it does not receive what it must give back.
     pub fn overflow(&mut self, now: Instant, client: ClientId) {
         self.begin_fence(client, FenceReason::MailboxFull);
         self.settle(now);
     }
 
-    /// All commands of a client that was to be fenced have ended. What it held passes on when its lease is over as
-    /// well: it may not have heard, and serves copies until then. Ignored for any other client.
+    /// Notes that all commands of a client being fenced have ended. Its locks pass on when its
+    /// lease is over as well: it may not know of the fence, and uses copies until then. Ignored for
+    /// any other client.
     pub fn fenced(&mut self, now: Instant, client: ClientId) {
         self.clients.end_commands(client);
         self.pass_on(now);
     }
 
-    /// What clients held that are fenced for good is free.
+    /// Frees the locks of clients whose fence is complete.
     fn pass_on(&mut self, now: Instant) {
         let fenced = self.clients.take_fenced(now);
         for client in fenced.iter().copied() {
@@ -108,13 +111,14 @@ impl LockManager {
         }
     }
 
-    /// From now on nothing of the client is served. What it holds stays held.
+    /// Begins to fence a client: nothing of it is served from now on. Its locks stay held.
     pub(super) fn begin_fence(&mut self, client: ClientId, reason: FenceReason) {
         if !self.clients.begin_fence(client) {
             return;
         }
         for ticket in self.table.tickets_of_client(client).collect::<Vec<_>>() {
-            // Others may be next now: whoever called looks at that, or the next timeout, which is due.
+            // Other tickets may be first now: the caller settles that, or the next timeout, which
+            // is due.
             self.table.withdraw(ticket);
         }
         self.transactions.forget(client);
@@ -122,8 +126,8 @@ impl LockManager {
         self.outputs.push_back(Output::Fence(client, reason));
     }
 
-    /// Does what is due: leases that are over, callbacks without an answer, locks that were held for long enough, the
-    /// end of the grace period.
+    /// Handles what is due: ended leases, unanswered callbacks, locks held for long enough, the end
+    /// of the grace period.
     pub fn handle_timeout(&mut self, now: Instant) {
         for client in self.clients.silent(now) {
             self.begin_fence(client, FenceReason::LeaseOver);
@@ -139,7 +143,7 @@ impl LockManager {
         self.pass_on(now);
     }
 
-    /// The end of the grace period is durable: everything is granted from now on.
+    /// Notes that the end of the grace period is durable: all requests are granted from now on.
     pub fn grace_end_kept(&mut self, now: Instant) {
         if self.grace == Grace::Ending {
             self.grace = Grace::Over;
@@ -149,8 +153,7 @@ impl LockManager {
         }
     }
 
-    /// What is left of the time in which only reclaims are granted; none when it is over, or when its end is being made
-    /// durable.
+    /// The rest of the grace period; `None` when it is over, or when its end is being made durable.
     pub fn grace_left(&self, now: Instant) -> Option<Duration> {
         match self.grace {
             Grace::Until(end) => Some(end.since(now)),
@@ -158,7 +161,7 @@ impl LockManager {
         }
     }
 
-    /// Whether only reclaims are granted.
+    /// Whether the grace period lasts, in which only reclaims are granted.
     pub fn is_in_grace(&self) -> bool {
         self.grace != Grace::Over
     }

@@ -1,24 +1,25 @@
 //! The target's end of sharing one logical unit: locks, callbacks, leases, fencing, and the gate for blocks.
 //!
 //! What it keeps true:
-//! - No two owners hold a resource in modes that conflict, and whoever has to give one up is asked, has a deadline, and
-//!   is fenced after it.
-//! - Fencing has two steps. [`Output::Fence`] asks for the end of all that the client has under way; nothing that it
-//!   held passes on before [`LockManager::fenced`] says that this is done, and before its lease is over: it may not
-//!   have heard of it, and serves copies until then.
-//! - A lease counts here from when a message was *received*, at the client from when it was *sent*: the client gives up
-//!   first.
-//! - After a start only reclaims are granted until every lease of the start before is over, and that this time has
-//!   ended is durable before anything else is granted: after another start nobody can reclaim what was given to others.
+//! - No two owners hold a resource in modes that conflict. A holder that has to give a lock up gets
+//!   a callback with a deadline, and is fenced after it.
+//! - Fencing has two steps. [`Output::Fence`] asks for the end of the client's commands. Its locks
+//!   do not pass on before [`LockManager::fenced`] reports that this is done, and before its lease
+//!   is over: it may not know of the fence, and uses copies until then.
+//! - A lease counts here from when a message was *received*, at the client from when it was *sent*:
+//!   the client gives up first.
+//! - After a start only reclaims are granted until every lease of earlier starts is over. The end
+//!   of this time is made durable before anything else is granted: after another start no client
+//!   can reclaim what was granted to others.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `requests` | locks asked for, given back, called back; transactions |
-//! | `settle` | who is next, who has to give way, who is refused |
+//! | `requests` | locks requested, given back, called back; transactions |
+//! | `settle` | decides what is granted, called back and refused |
 //! | `blocks` | reads and changes at the gate; open files |
-//! | `alone` | ranges of the unit that one client holds alone: what it takes to get one, and who waits for its end |
+//! | `alone` | ranges of the unit that one client holds alone: their grants, and the commands that wait |
 //! | `lives` | registration, leases, fencing, the time after a start |
-//! | `exchange` | messages to calls |
+//! | `exchange` | dispatches messages to calls |
 
 mod alone;
 mod blocks;
@@ -52,7 +53,7 @@ pub enum FenceReason {
     LeaseOver,
     /// It did not answer a callback in time.
     CallbackUnanswered,
-    /// It did not take its messages.
+    /// It left too many messages untaken.
     MailboxFull,
     /// The administrator asked for it.
     Administrator,
@@ -60,7 +61,7 @@ pub enum FenceReason {
     Left,
 }
 
-/// What the target has to do.
+/// An action that the target has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Output {
     /// Refuse all further commands of a client, end those under way, and call [`LockManager::fenced`].
@@ -69,14 +70,14 @@ pub enum Output {
     Mail(ClientId),
     /// A command that waited at the gate may pass.
     Pass(CommandId, Passage),
-    /// Nobody has a file open any more: if it is unlinked, its blocks can go.
+    /// No client has a file open any more: if it is unlinked, its blocks can be freed.
     LastClose(FileId),
-    /// Keep durably that only clients of this start can reclaim after the next, and call
+    /// Make durable that only clients of this start can reclaim after the next, and call
     /// [`LockManager::grace_end_kept`].
     KeepGraceEnd(BootEpoch),
 }
 
-/// Where the time after a start has come to.
+/// The state of the grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Grace {
     /// Reclaims are granted until then.
@@ -98,19 +99,19 @@ pub struct LockManager {
     table: LockTable,
     callbacks: Callbacks,
     gate: Gate,
-    /// Commands for blocks that another client holds alone.
+    /// Commands that wait because another client holds their blocks alone.
     withheld: Withheld,
-    /// At the gate for tickets that want ranges of the unit alone, as a change of these.
+    /// The changes at the gate that clear a range for a ticket which wants it alone.
     clearing: BTreeMap<CommandId, TicketNumber>,
     /// Those of them that have passed.
     cleared: Vec<CommandId>,
     clearing_next: u64,
-    /// Resources whose holders have held them for long enough then.
+    /// Resources, with the time at which their holders have held them for long enough.
     looks: BTreeSet<(Instant, Resource)>,
-    /// Tickets about which something has changed since the search for circles began.
+    /// Tickets that changed since the search for circles began.
     suspects: BTreeSet<TicketNumber>,
     search: Search,
-    /// It is not gone on with before.
+    /// The time before which that search is not continued.
     search_again: Instant,
     birth_next: u64,
     outputs: VecDeque<Output>,
@@ -143,7 +144,7 @@ impl LockManager {
         }
     }
 
-    /// The next thing to do. Call it after every other call until it returns none.
+    /// The next action. Call it after every other call until it returns `None`.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -169,12 +170,12 @@ impl LockManager {
             .min()
     }
 
-    /// Who holds what, and who waits.
+    /// Granted locks and waiting requests.
     pub fn table(&self) -> &LockTable {
         &self.table
     }
 
-    /// Who is registered, and who was fenced.
+    /// Registered and recently fenced clients.
     pub fn clients(&self) -> &Clients {
         &self.clients
     }
@@ -184,12 +185,12 @@ impl LockManager {
         &self.callbacks
     }
 
-    /// Commands that wait, and who has copies of what.
+    /// Commands at the gate, and registered copies.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// Who has which file open.
+    /// The open files of all clients.
     pub fn open_files(&self) -> &OpenFiles {
         &self.open_files
     }
@@ -199,12 +200,12 @@ impl LockManager {
         &self.transactions
     }
 
-    /// What is set.
+    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Puts a message into a mailbox; a client that lets it overflow is fenced.
+    /// Puts a message into a mailbox; a client whose mailbox is full is fenced.
     fn post(&mut self, client: ClientId, message: ToClient) {
         let had_none = self.clients.mail(client).next().is_none();
         if !self.clients.post(client, message, &self.settings.limits) {

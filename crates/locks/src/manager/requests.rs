@@ -1,4 +1,4 @@
-//! Locks asked for, given back and called back; transactions.
+//! Locks requested, given back and called back; transactions.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,9 @@ use crate::resource::{FileId, Resource};
 use crate::rules;
 
 impl LockManager {
-    /// Asks for locks, files before their block groups. Either all of them are wanted in the end, or the request is
-    /// refused and nothing is done. What is held already is granted again, with a new number.
+    /// Requests locks, files before their block groups. Either all of them are granted or queued,
+    /// or the request is refused without effect. A lock that is held already is granted again, with
+    /// a new number.
     ///
     /// # Errors
     /// When a rule is broken, a table is full, there would be a deadlock, or only reclaims are granted.
@@ -38,11 +39,11 @@ impl LockManager {
         self.settle_request(now, (owner, request))
     }
 
-    /// As [`lock`](Self::lock), for a client that is told of everything by messages: when all is held, by
-    /// [`ToClient::Granted`](crate::message::ToClient). True when it waits.
+    /// Like [`lock`](Self::lock), for a client that gets all answers by messages:
+    /// [`ToClient::Granted`](crate::message::ToClient) when all is held. Returns whether it waits.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock). A deadlock is told by [`ToClient::Refused`](crate::message::ToClient).
+    /// As [`lock`](Self::lock). [`ToClient::Refused`](crate::message::ToClient) reports a deadlock.
     pub fn lock_by_message(
         &mut self,
         now: Instant,
@@ -61,7 +62,7 @@ impl LockManager {
         Ok(self.table.ticket_of_request(owner.client, request).is_some())
     }
 
-    /// The ticket of a request that may wait; none when it waits already.
+    /// The ticket of a request that may wait; `None` when it waits already.
     fn admit(
         &mut self,
         now: Instant,
@@ -91,7 +92,7 @@ impl LockManager {
             Resource::Group(FileId::LOGICAL_UNIT, group) => {
                 group.0 < self.settings.group_size.group_count(self.settings.block_count)
             }
-            // How large a file can become is known to whoever knows the file system.
+            // Only the file system knows how large a file can become.
             Resource::File(_) | Resource::Group(..) => true,
         };
         if is_there { Ok(()) } else { Err(LockError::BeyondEnd(resource)) }
@@ -116,10 +117,10 @@ impl LockManager {
         Birth(self.birth_next)
     }
 
-    /// Takes locks of a client's own that it held before the target started again.
+    /// Reclaims locks of a client's own that it held before the target restarted.
     ///
-    /// # Errors
-    /// As [`lock`](Self::lock); when the time for it is over, the client has nothing to reclaim, or another client
+    /// As [`lock`](Self::lock); when the grace period is over, the client has nothing to reclaim,
+    /// or another client reclaimed a conflicting lock.
     /// reclaimed what conflicts.
     pub fn reclaim(
         &mut self,
@@ -133,7 +134,7 @@ impl LockManager {
         }
         let owner = Owner::own(client);
         let Some(ticket) = self.admit(now, owner, request, batch)? else { return Err(LockError::RequestReused) };
-        // One that was granted, and is asked for again since the answer was lost, is not late.
+        // A lock that was granted, and is reclaimed again because the answer was lost, is not late.
         let holds = |(resource, mode): &Wanted| {
             let held = self.table.grant(owner, *resource);
             held.is_some_and(|held| held.callback.is_none() && held.mode.covers(*mode))
@@ -155,7 +156,8 @@ impl LockManager {
         Ok(locks)
     }
 
-    /// A client wants the locks of a request no more. If they were granted meanwhile, it is to give them back.
+    /// Withdraws a request for locks. If they were granted meanwhile, the client is to give them
+    /// back.
     ///
     /// # Errors
     /// When its life is over.
@@ -168,7 +170,8 @@ impl LockManager {
         Ok(())
     }
 
-    /// Gives locks of a client's own back, or parts of them, in order. With an error nothing is done.
+    /// Gives back locks of a client's own, or parts of them, in order. An error leaves all of them
+    /// unchanged.
     ///
     /// # Errors
     /// When a rule is broken, or a grant is not the one that is held.
@@ -203,7 +206,7 @@ impl LockManager {
         Ok(())
     }
 
-    /// The modes that block groups below a file are held in once what is `done` has been given up.
+    /// The modes in which block groups below a file are held after the releases in `done`.
     fn leaf_modes_left(&self, owner: Owner, root: Resource, done: &BTreeMap<Resource, Option<Mode>>) -> Vec<Mode> {
         let is_left = |mode: &Mode| self.table.leaves_in(owner, root, *mode).any(|leaf| !done.contains_key(&leaf));
         let reduced = done.iter().filter(|(leaf, _)| leaf.root() == Some(root)).filter_map(|(_, to)| *to);
@@ -213,7 +216,8 @@ impl LockManager {
     /// Answers a callback. Answering again does nothing.
     ///
     /// # Errors
-    /// When the client was never sent one of that number, or defers a purge without getting on.
+    /// When no callback of that number was sent to the client, or it defers a purge without
+    /// progress.
     pub fn acknowledge(
         &mut self,
         now: Instant,
@@ -249,8 +253,8 @@ impl LockManager {
         Ok(())
     }
 
-    /// Begins an explicit transaction. Its age is to be named when it is tried again: in a deadlock the youngest gives
-    /// way, so that it is its turn some time.
+    /// Begins an explicit transaction. When it is tried again its age is to be named: in a deadlock
+    /// the youngest is refused, so that each is the oldest some time.
     ///
     /// # Errors
     /// When the number was used before, or the client has too many.
@@ -267,7 +271,7 @@ impl LockManager {
         self.transactions.begin(Owner { client, transaction }, birth, self.settings.limits.transactions_of_client_max)
     }
 
-    /// Ends an explicit transaction, committed or not: its locks are free.
+    /// Ends an explicit transaction, committed or not, and frees its locks.
     ///
     /// # Errors
     /// When there never was one of that number.
@@ -288,7 +292,7 @@ impl LockManager {
         Ok(())
     }
 
-    /// An owner has nothing any more, leaves first.
+    /// Removes all locks of an owner, leaves first.
     pub(super) fn release_all(&mut self, owner: Owner) {
         let held: Vec<Resource> = self.table.grants_of(owner).map(|(resource, _)| resource).collect();
         for resource in held.into_iter().rev() {

@@ -1,5 +1,5 @@
-//! Who is next, who has to give way, who is refused. Only what has changed is looked at: requests of others that wait
-//! cost a request nothing.
+//! Decides what is granted, called back and refused. Only what has changed is examined: other
+//! waiting requests cost a request nothing.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::lock_table::Touched;
 use crate::message::{Answer, GrantedLock, ToClient, Wanted};
 use crate::queue::{Ticket, TicketNumber};
 
-/// Requests that wait no longer.
+/// Requests that wait no longer, with their outcome.
 #[derive(Default)]
 struct Settled {
     granted: Vec<(Ticket, Vec<GrantedLock>)>,
@@ -24,7 +24,7 @@ struct Settled {
 }
 
 impl Settled {
-    /// Takes the outcome of one request out.
+    /// Removes the outcome of one request.
     fn take(&mut self, asked: (Owner, RequestId)) -> Result<Answer, LockError> {
         let is_it = |ticket: &Ticket| (ticket.owner, ticket.request) == asked;
         if let Some(at) = self.refused.iter().position(is_it) {
@@ -37,20 +37,21 @@ impl Settled {
 }
 
 impl LockManager {
-    /// Grants what can be granted, ends deadlocks, and calls back what is in the way, where something has changed.
-    /// Those concerned are told.
+    /// Grants what can be granted, ends deadlocks, and calls back holders in the way, wherever
+    /// something has changed. The clients concerned get messages.
     pub(super) fn settle(&mut self, now: Instant) {
         self.begin_settling(now);
         while self.settle_once(now, |_| ()) {}
     }
 
-    /// Nothing that waits for blocks comes behind who is given them now.
+    /// Commands that wait for blocks do not come after a client that is granted these now.
     fn begin_settling(&mut self, now: Instant) {
         self.forget_clearing(now);
         self.admit_withheld(now);
     }
 
-    /// As [`settle`](Self::settle), after a request was put into the queues: what becomes of it is the answer.
+    /// Like [`settle`](Self::settle), after a request was queued: returns the outcome of that
+    /// request.
     pub(super) fn settle_request(&mut self, now: Instant, asked: (Owner, RequestId)) -> Result<Answer, LockError> {
         let mut answer = Ok(Answer::Queued);
         let mut keep = |settled: &mut Settled| {
@@ -63,8 +64,8 @@ impl LockManager {
         answer
     }
 
-    /// One round; false when nothing had changed. Whoever is called back is no longer ahead of others by what it holds,
-    /// so that there may be more to do.
+    /// One round. Returns `false` when nothing had changed. A holder that is called back is no
+    /// longer ahead of others by what it holds, so another round may find more.
     fn settle_once(&mut self, now: Instant, answer: impl FnOnce(&mut Settled)) -> bool {
         let mut settled = Settled::default();
         let mut changed = Touched::default();
@@ -77,16 +78,16 @@ impl LockManager {
             }
         }
         answer(&mut settled);
-        // A client hears of a grant before it is asked to give it up.
+        // A client gets a grant before its callback.
         self.tell(settled);
         self.call_back(now, &changed);
         self.admit_withheld(now);
         self.table.is_touched() || !self.cleared.is_empty()
     }
 
-    /// Who is to be refused so that a circle ends, where so many steps find it. What is left of a search is continued
-    /// after a rest, so that who asks again and again does not take the unit's time from all others: circles are
-    /// found then.
+    /// Finds the ticket to refuse so that a circle ends, if the allowed steps find it. An
+    /// unfinished search is continued after a rest, so that a client that asks again and again does
+    /// not take the unit's time from all others.
     fn find_victim(&mut self, now: Instant, changed: &BTreeSet<TicketNumber>) -> Option<TicketNumber> {
         let mut steps = self.settings.limits.search_steps_max;
         self.suspects.extend(changed);
@@ -110,8 +111,8 @@ impl LockManager {
         None
     }
 
-    /// Grants until nothing changes, the oldest first: what one is given may be what another one waits for. What was
-    /// touched is added to `changed`.
+    /// Grants until nothing changes, the oldest first: a grant may free what another ticket waits
+    /// for. What was touched is added to `changed`.
     fn grant_ready(&mut self, now: Instant, changed: &mut Touched, settled: &mut Settled) {
         let mut candidates = BTreeSet::new();
         loop {
@@ -156,7 +157,7 @@ impl LockManager {
         settled.granted.extend(self.table.fulfil(number, now, last));
     }
 
-    /// Asks those to come down that are in the way of whoever is first where something has changed.
+    /// Calls back the holders in the way of the tickets that are first where something has changed.
     fn call_back(&mut self, now: Instant, changed: &Touched) {
         let changed_at = changed.freed.union(&changed.taken).copied();
         let held_at = changed_at.filter(|resource| self.table.has_somebody_to_call(*resource));
@@ -186,7 +187,7 @@ impl LockManager {
         self.post(holder.client, ToClient::Callback { number, resource, grant: grant.number, to });
     }
 
-    /// Looks again at the holders of what has been held for long enough.
+    /// Examines again the holders of resources that have been held for long enough.
     pub(super) fn look_at_long_held(&mut self, now: Instant) {
         while let Some((_, resource)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
             self.looks.pop_first();
@@ -194,7 +195,7 @@ impl LockManager {
         }
     }
 
-    /// Tells clients what became of requests that they know to be waiting.
+    /// Sends clients the outcome of requests that they know to be waiting.
     fn tell(&mut self, settled: Settled) {
         for (Ticket { owner, request, .. }, locks) in settled.granted {
             self.post(owner.client, ToClient::Granted { request, transaction: owner.transaction, locks });

@@ -1,4 +1,4 @@
-//! A lock manager under a clock that is turned by hand, and short words for what is asked of it.
+//! A lock manager under a clock that the test turns, with short names for its calls.
 #![allow(dead_code)]
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub fn settings() -> Settings {
     Settings { hold_time_min: Duration::ZERO, ..Settings::new(1000, group_size) }
 }
 
-/// A manager with few moments at which anything can happen, and when it begins.
+/// A manager whose times fall on few moments, and the time at which it begins.
 pub fn manager_of_few_moments() -> (LockManager, Instant) {
     let (now, second) = (Instant::from_nanoseconds(1_000_000_000), Duration::from_secs(1));
     let settings =
@@ -35,7 +35,7 @@ pub fn manager_of_few_moments() -> (LockManager, Instant) {
     (LockManager::new(settings, Start::first(), now), now)
 }
 
-/// A client that has just registered, as it is at both ends.
+/// A client that has just registered, at both ends.
 pub fn registered(manager: &mut LockManager, now: Instant) -> (ClientId, Holder) {
     let registration = manager.register(now, None).unwrap();
     let mut holder = Holder::default();
@@ -69,7 +69,7 @@ impl TestServer {
         self.manager.register(self.now, None).unwrap().client
     }
 
-    /// Asks with a number of its own.
+    /// Requests locks with a new number.
     pub fn ask(&mut self, owner: Owner, batch: &[Wanted]) -> (RequestId, Result<Answer, LockError>) {
         self.request += 1;
         let request = RequestId(self.request);
@@ -116,7 +116,7 @@ impl TestServer {
         std::iter::from_fn(|| self.manager.poll_message(client)).collect()
     }
 
-    /// The only message, which is a callback of a lock.
+    /// Takes the only message, which is a callback of a lock.
     pub fn callback(&mut self, client: ClientId) -> (CallbackNumber, Resource, Option<Mode>) {
         match *self.mail(client) {
             [ToClient::Callback { number, resource, to, .. }] => (number, resource, to),
@@ -124,7 +124,7 @@ impl TestServer {
         }
     }
 
-    /// The only message, which asks for copies.
+    /// Takes the only message, which is a purge.
     pub fn purge(&mut self, client: ClientId) -> (CallbackNumber, BlockRange, Generation) {
         match *self.mail(client) {
             [ToClient::Purge { number, range, generation }] => (number, range, generation),
@@ -132,7 +132,7 @@ impl TestServer {
         }
     }
 
-    /// The request that the only message grants.
+    /// Takes the only message, which is a grant. Returns its request.
     pub fn told(&mut self, client: ClientId) -> RequestId {
         match *self.mail(client) {
             [ToClient::Granted { request, .. }] => request,
@@ -165,7 +165,7 @@ impl TestServer {
         self.manager.end_change(self.now, command, false).unwrap();
     }
 
-    /// What the target has to do, but for looking at mailboxes.
+    /// The actions of the target, without those about mail.
     pub fn outputs(&mut self) -> Vec<Output> {
         std::iter::from_fn(|| self.manager.poll_output()).filter(|output| !matches!(output, Output::Mail(_))).collect()
     }
@@ -178,7 +178,7 @@ impl TestServer {
         self.outputs().into_iter().filter_map(fence).collect()
     }
 
-    /// The commands of a client have ended, and its lease runs out, while others renew theirs.
+    /// Ends the commands of a client, and its lease, while others renew theirs.
     pub fn end_fence(&mut self, client: ClientId, others: &[ClientId]) {
         self.manager.fenced(self.now, client);
         for _ in 0..2 {

@@ -1,23 +1,25 @@
-//! What was asked and answered, and whether one disk could have answered so.
+//! The operations and their answers, and whether one disk could have given these.
 //!
-//! Each block is a register: a read gives what the last write before it wrote, in an order of all operations in which
-//! each takes effect at one moment between its beginning and its end. Every write writes a value of its own, so that
-//! whether there is such an order follows from *zones* (Gibbons and Korach, 1997): of a value, its write and the reads
-//! that gave it, the time from the first end to the last beginning. There is none if and only if
+//! Each block is a register: a read returns the value of the last write before it, in an order of
+//! all operations in which each takes effect at one moment between its beginning and its end. Every
+//! write has a value of its own, so that *zones* (Gibbons and Korach, 1997) decide whether there is
+//! such an order. The zone of a value spans its write and the reads that returned it: from the
+//! first end to the last beginning. There is no order if and only if
 //! - a read ends before the write of its value begins, or
-//! - two values must both be there at one time: their zones go forward (first end before last beginning) and overlap,
-//!   or
-//! - a value comes and goes while another must be there: a zone that goes backward lies within one that goes forward.
+//! - two values must both be current at one time: their zones go forward (first end before last
+//!   beginning) and overlap, or
+//! - a value comes and goes while another must be current: a zone that goes backward lies within
+//!   one that goes forward.
 //!
-//! A write whose outcome nobody knows has happened or not. If it has, then before its bound, when it is known that it
-//! takes effect no more.
+//! A write with an unknown outcome has taken effect or not. If it has, then before its bound, after
+//! which it takes no effect any more.
 
 use std::collections::BTreeMap;
 
-/// The content of a block. Zero is what was there in the beginning.
+/// The content of a block. Zero is the initial content.
 pub type Value = u64;
 
-/// The end of what has none.
+/// The end of an operation that has none.
 const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +30,9 @@ enum End {
     /// It is under way.
     Open,
     Answered(u64),
-    /// Its outcome is unknown, and it takes effect no more.
+    /// Its outcome is unknown, and it takes no effect after this bound.
     Bounded(u64),
-    /// It never took effect, or nobody relies on what it gave.
+    /// It never took effect, or its result is not used.
     Void,
 }
 
@@ -43,7 +45,7 @@ struct Operation {
     end: End,
     /// Commands that carry it and may still take effect.
     commands: u32,
-    /// Nobody waits for its answer any more.
+    /// Whether no host waits for its answer any more.
     is_given_up: bool,
 }
 
@@ -55,7 +57,7 @@ pub struct History {
     value_last: Value,
 }
 
-/// A value of a block: its write, and the reads that gave it.
+/// The zone of a value: its write, and the reads that returned it.
 #[derive(Clone, Copy, Debug)]
 struct Zone {
     value: Value,
@@ -93,13 +95,13 @@ impl History {
         self.begin(block, false, None)
     }
 
-    /// Gives the value to write, too: no other write has it.
+    /// Begins a write. Returns also the value to write, which no other write has.
     pub fn begin_write(&mut self, block: u64) -> (OperationId, Value) {
         self.value_last += 1;
         (self.begin(block, true, Some(self.value_last)), self.value_last)
     }
 
-    /// A read gave this.
+    /// Notes the value that a read returned.
     pub fn read(&mut self, id: OperationId, value: Value) {
         let now = self.next_moment();
         let operation = &mut self.operations[id.0];
@@ -108,30 +110,30 @@ impl History {
         }
     }
 
-    /// A write was answered.
+    /// Notes that a write was answered.
     pub fn written(&mut self, id: OperationId) {
         let now = self.next_moment();
         self.end(id, End::Answered(now));
     }
 
-    /// A command is sent that carries a write.
+    /// Notes that a command was sent that carries a write.
     pub fn send(&mut self, id: OperationId) {
         self.operations[id.0].commands += 1;
     }
 
-    /// A command that carried a write takes effect no more.
+    /// Notes that a command that carried a write takes no effect any more.
     pub fn end_command(&mut self, id: OperationId) {
         self.operations[id.0].commands -= 1;
         self.bound(id);
     }
 
-    /// Nobody will send a write again, or learn what became of it.
+    /// Notes that no host will send a write again, or learn its outcome.
     pub fn give_up(&mut self, id: OperationId) {
         self.operations[id.0].is_given_up = true;
         self.bound(id);
     }
 
-    /// Whatever became of a write that was given up, from now on it takes no effect.
+    /// Bounds a write that was given up: from now on it takes no effect.
     fn bound(&mut self, id: OperationId) {
         if self.operations[id.0].is_given_up && self.operations[id.0].commands == 0 {
             let now = self.next_moment();
@@ -139,7 +141,7 @@ impl History {
         }
     }
 
-    /// It counts for nothing: a write that was never sent, a read of what its reader lost.
+    /// Excludes an operation: a write that was never sent, a read whose reader lost the result.
     pub fn void(&mut self, id: OperationId) {
         self.operations[id.0].end = End::Void;
     }
@@ -156,7 +158,7 @@ impl History {
     }
 
     /// # Errors
-    /// What no disk does, in words.
+    /// A description of what no disk would do.
     pub fn check(&self) -> Result<(), String> {
         let mut by_block = BTreeMap::<u64, Vec<Operation>>::new();
         for operation in &self.operations {
@@ -200,7 +202,7 @@ fn zones_of(operations: &[Operation]) -> Result<Vec<Zone>, String> {
             End::Open | End::Void => NEVER,
         };
         let value = write.value.expect("a write has one");
-        // One that may not have happened, and that nobody saw, has not.
+        // A write that may not have happened, and that no read saw, counts as not happened.
         if matches!(write.end, End::Answered(_)) || reads().any(|read| read.value == Some(value)) {
             zones.insert(value, Zone { value, first_end, last_beginning: write.began });
             began.insert(value, write.began);
@@ -236,12 +238,12 @@ mod tests {
         }
         (0..left.len()).any(|index| {
             let operation = left[index];
-            // One that has no answer may as well have happened never, and keeps nobody waiting.
+            // An operation without an answer may never take effect, and no other waits for it.
             let is_first =
                 left.iter().filter(must).all(|other| operation.began < end(other)) && operation.began < end(&operation);
             let mut rest = left.to_vec();
             rest.remove(index);
-            // Its bound is over when something that began later has happened.
+            // Its bound has passed when an operation that began later has taken effect.
             rest.retain(|other| must(&other) || end(other) > operation.began);
             is_first
                 && (operation.is_write || operation.value == Some(now))

@@ -1,8 +1,8 @@
 //! A host: a client that keeps copies and changes blocks under locks, or a stock initiator, which has neither.
 //!
-//! What it does with blocks that anybody uses: reads register, writes go through to the target. With blocks that are
-//! locked: what is written stays here until the lock is called back or an application wants it durable, and counts as
-//! answered only then; what was read of it meanwhile counts if it becomes durable.
+//! Blocks that any host may use: reads register, and writes go through to the target. Blocks under
+//! locks: a write stays in the cache until the lock is called back or an application wants it
+//! durable, and only then counts as answered. Reads of it meanwhile count if it becomes durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,22 +23,22 @@ use crate::packet::{Answer, Asker, Effect, Request, SessionNumber, Tag, Write};
 use crate::plan::{BLOCKS, Disturbance, Fault, GROUPED_FROM, LEASE, OPEN_BLOCKS, Plan};
 use crate::world::Event;
 
-/// How often a worker asks for a lock that it then does not hold.
+/// How often a worker requests a lock that it then does not hold.
 const TRIES_MAX: u32 = 3;
 const UNIT: Resource = Resource::File(FileId::LOGICAL_UNIT);
 
-/// What is around a host or the target while it does something.
+/// The surroundings of a host or the target during an action.
 pub struct Context<'a> {
     pub now: Instant,
     pub plan: &'a Plan,
     pub history: &'a mut History,
     pub random: &'a mut Random,
     pub effects: &'a mut Vec<Effect>,
-    /// The session that each host has.
+    /// The session of each host.
     pub sessions: &'a [Option<SessionNumber>],
 }
 
-/// What a worker wants to do.
+/// A worker's operation.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Read(BlockRange),
@@ -51,18 +51,18 @@ enum Action {
 #[derive(Clone, Copy, Debug)]
 enum Worker {
     Idle,
-    /// For locks.
+    /// Waits for locks.
     Waiting(RequestId, Action, u32),
     Busy,
 }
 
-/// What was written under a lock and is not durable.
+/// Data written under a lock that is not durable.
 #[derive(Debug)]
 struct Dirty {
     value: Value,
     /// The last of them wrote the value.
     operations: Vec<OperationId>,
-    /// Reads that gave it.
+    /// Reads that returned it.
     reads: Vec<OperationId>,
     is_cleaning: bool,
 }
@@ -70,7 +70,7 @@ struct Dirty {
 /// A use of a lock, in one life.
 type Use = (u64, Resource, Mode);
 
-/// A command without an answer.
+/// A command without an answer yet.
 #[derive(Debug)]
 enum Flight {
     Control(FromClient, Instant),
@@ -97,13 +97,13 @@ enum Flight {
         life: u64,
         block: u64,
     },
-    /// What should not be sent again.
+    /// Messages that should not be sent again.
     Repeated,
 }
 
 pub struct Host {
     index: usize,
-    /// How many microseconds its clock shows in a second.
+    /// Microseconds that its clock counts in a second.
     clock_rate: u64,
     clock_ahead: Duration,
     holder: Option<Holder>,
@@ -114,7 +114,7 @@ pub struct Host {
     dirty: BTreeMap<u64, Dirty>,
     flights: BTreeMap<Tag, Flight>,
     tag_last: Tag,
-    /// The last message taken, and in which life.
+    /// The number of the last message handled, and the life in which it was.
     taken: (Option<ClientId>, u64),
     workers: Vec<Worker>,
     operations_left: u32,
@@ -123,7 +123,7 @@ pub struct Host {
     pub hits: usize,
 }
 
-/// How a block is locked: what is used, and what is asked for.
+/// How a block is locked: the resource and mode that are used, and the locks to request.
 pub fn lock_of(block: u64, is_write: bool) -> (Resource, Mode, Vec<Wanted>) {
     if block < GROUPED_FROM {
         let (resource, mode) = (Resource::Metadata(block), if is_write { Mode::M_X } else { Mode::M_S });
@@ -164,13 +164,13 @@ impl Host {
         }
     }
 
-    /// What its clock shows.
+    /// The time by its own clock.
     fn local(&self, now: Instant) -> Instant {
         let shown = u128::from(now.as_nanoseconds()) * u128::from(self.clock_rate) / 1_000_000;
         Instant::from_nanoseconds(u64::try_from(shown).expect("it is not that late")) + self.clock_ahead
     }
 
-    /// When it wants to be called, by the world's clock.
+    /// Its next deadline, by the world's clock.
     pub fn next_deadline(&self) -> Option<Instant> {
         let local = self.holder.as_ref()?.next_deadline()?.since(Instant::START + self.clock_ahead);
         let nanoseconds = local.as_nanos() * 1_000_000 / u128::from(self.clock_rate) + 2;
@@ -181,7 +181,7 @@ impl Host {
         self.holder.as_ref()?.client(self.local(now))
     }
 
-    /// What it believes to hold.
+    /// The locks that it believes to hold.
     pub fn believed(&self, now: Instant) -> Vec<Wanted> {
         let lives = self.holder.as_ref().filter(|_| self.client(now).is_some());
         lives.map_or_else(Vec::new, |holder| holder.held().collect())
@@ -191,7 +191,7 @@ impl Host {
         self.believed(now).iter().any(|(at, held)| *at == resource && held.covers(mode))
     }
 
-    /// Whether all that it had to do is done.
+    /// Whether all its work is done.
     pub fn is_at_rest(&self) -> bool {
         self.operations_left == 0
             && self.dirty.is_empty()
@@ -212,7 +212,7 @@ impl Host {
         context.effects.push(Effect::Ask(Asker { host: self.index, session, tag: self.tag_last }, request));
     }
 
-    /// It has a session.
+    /// Starts a session.
     pub fn connect(&mut self, context: &mut Context<'_>, session: SessionNumber) {
         self.session = Some(session);
         let repeats = if self.holder.is_none() { std::mem::take(&mut self.repeats) } else { Vec::new() };
@@ -251,7 +251,7 @@ impl Host {
         }
     }
 
-    /// The session is lost, with all that is on its way.
+    /// Loses the session, with all messages on their way.
     pub fn lose_session(&mut self, context: &mut Context<'_>) {
         self.session = None;
         for flight in std::mem::take(&mut self.flights).into_values() {
@@ -294,7 +294,7 @@ impl Host {
         self.drain(context);
     }
 
-    /// Does what the holder wants, in its order.
+    /// Carries out the holder's outputs, in order.
     fn drain(&mut self, context: &mut Context<'_>) {
         while let Some(output) = self.holder.as_mut().and_then(Holder::poll_output) {
             match output {
@@ -327,7 +327,7 @@ impl Host {
         self.copies.retain(|block, _| !blocks(range).contains(block));
     }
 
-    /// Whether what it gives its applications counts.
+    /// Whether the results that its applications get count.
     fn is_honest(&self, context: &Context<'_>) -> bool {
         context.plan.liar != Some(self.index)
     }
@@ -341,7 +341,7 @@ impl Host {
         if context.plan.has(Fault::LockLeavesBeforeWrite) {
             return self.clean(context, |at| is_under(at, resource));
         }
-        // It can only be dirty when it could not be reclaimed.
+        // It can only be dirty if it could not be reclaimed.
         let lost: Vec<u64> = self.dirty.keys().copied().filter(|block| is_under(*block, resource)).collect();
         for block in lost {
             let mode = lock_of(block, true).1;
@@ -371,7 +371,7 @@ impl Host {
         context.effects.push(Effect::After(Duration::from_millis(10), Event::Register(self.index)));
     }
 
-    /// A worker does its next thing.
+    /// Lets a worker do its next operation.
     pub fn work(&mut self, context: &mut Context<'_>, worker: usize) {
         if !matches!(self.workers[worker], Worker::Idle) {
             return;
@@ -505,7 +505,7 @@ impl Host {
     fn granted(&mut self, context: &mut Context<'_>, request: RequestId) {
         match self.waiting(request) {
             Some((worker, action, tries)) => self.attempt(context, worker, action, tries),
-            // What was reclaimed.
+            // Dirty data of reclaimed locks.
             None => self.clean(context, |_| true),
         }
     }
@@ -560,7 +560,7 @@ impl Host {
         self.rest(context, worker);
     }
 
-    /// Writes what is dirty and under a lock that is held.
+    /// Writes dirty data under locks that are held.
     fn clean(&mut self, context: &mut Context<'_>, which: impl Fn(u64) -> bool) {
         let Some(by) = self.client(context.now).filter(|_| self.session.is_some()) else { return };
         let dirty: Vec<u64> = self.dirty.keys().copied().filter(|block| which(*block)).collect();
@@ -586,7 +586,7 @@ impl Host {
         holder.end_fetch(fetch, generation) || (context.plan.has(Fault::StaleDataKept) && generation.is_some())
     }
 
-    /// An answer has come.
+    /// Handles an answer.
     pub fn handle(&mut self, context: &mut Context<'_>, tag: Tag, answer: Answer) {
         if let Answer::Mail(client, number, message) = answer {
             return self.take_mail(context, (client, number), message);
@@ -623,7 +623,7 @@ impl Host {
         if self.taken.0 != Some(client) {
             self.taken = (Some(client), 0);
         }
-        // What was sent again comes again.
+        // Messages that were sent again arrive again.
         if number > self.taken.1 {
             self.taken.1 = number;
             if let Some(holder) = &mut self.holder {
@@ -690,7 +690,7 @@ impl Host {
         }
     }
 
-    /// What was dirty is durable.
+    /// Notes that a dirty block is durable.
     fn durable(&mut self, context: &mut Context<'_>, block: u64) {
         let Some(dirty) = self.dirty.remove(&block) else { return };
         dirty.operations.into_iter().for_each(|id| context.history.written(id));

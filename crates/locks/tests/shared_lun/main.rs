@@ -1,9 +1,11 @@
-//! Clients with caches, stock initiators and a target over links that are cut and delayed, in virtual time: hosts
-//! freeze for longer than their lease, their clocks run apart, the target is killed at any of its writes. Whatever
-//! happens, the unit is one disk to all of them: each block's history has an order that fits what everybody was told
-//! (`history`); nobody believes to hold what another holds; and everybody comes to his end.
+//! Clients with caches, stock initiators and a target over links that are cut and delayed, in
+//! virtual time: hosts freeze for longer than their lease, their clocks run apart, the target is
+//! killed at any of its writes. In all cases the unit is one disk to all of them: each block's
+//! history has an order that fits every answer (`history`); no host believes to hold what another
+//! holds; and every host finishes.
 //!
-//! The same with one thing done wrong at a time: the history, or a lock, shows it within a few seeds.
+//! The same with one deliberate fault at a time: the history, or a lock, shows it within a few
+//! seeds.
 
 mod history;
 mod host;
@@ -16,7 +18,7 @@ use base::random::Random;
 use plan::{Fault, Plan};
 use world::{Sums, World};
 
-/// Within so many seeds every fault shows.
+/// Every fault shows within this many seeds.
 const FAULT_SEEDS: u64 = 2000;
 
 fn plan_of(seed: u64) -> Plan {
@@ -95,7 +97,7 @@ fn a_client_that_lies_harms_only_itself() {
     }
 }
 
-/// The seeds that it takes until a fault shows, and as what.
+/// The number of seeds until a fault shows, and the error.
 fn found(fault: Fault, seeds: u64) -> Option<(u64, String)> {
     let wrong = |seed| run(seed, Plan { fault: Some(fault), ..plan_of(seed) }).err();
     (0..seeds).find_map(|seed| wrong(seed).map(|wrong| (seed + 1, wrong)))

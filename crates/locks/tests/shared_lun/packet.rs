@@ -1,4 +1,4 @@
-//! What goes between hosts and the target.
+//! The messages between hosts and the target.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use locks::message::{FromClient, Reply, ToClient};
 use crate::history::{OperationId, Value};
 use crate::world::Event;
 
-/// A session of a host, counted over all.
+/// A session of a host, numbered over all hosts.
 pub type SessionNumber = u64;
 
-/// Names a command to its host.
+/// A command's name at its host.
 pub type Tag = u64;
 
-/// Whom an answer is for.
+/// The receiver of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     pub host: usize,
@@ -36,14 +36,14 @@ pub struct Write {
 
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// With the key by which a host is known that asks again.
+    /// With the key that identifies a host which asks again.
     Register {
         previous: Option<ClientId>,
         key: u64,
     },
-    /// With the number of the last message taken.
+    /// With the number of the last message handled.
     Control(FromClient, u64),
-    /// Without registering it when it is read under a lock.
+    /// Not registered when it is read under a lock.
     Read {
         by: Option<ClientId>,
         range: BlockRange,
@@ -62,7 +62,7 @@ pub enum Answer {
     Mail(ClientId, u64, ToClient),
 }
 
-/// What somebody wants done by the world.
+/// A request to the world.
 #[derive(Clone, Debug)]
 pub enum Effect {
     Ask(Asker, Request),

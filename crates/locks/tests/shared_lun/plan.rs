@@ -1,4 +1,4 @@
-//! Everything about a world that its seed decides, and the faults that can be put into it.
+//! The decisions of a seed about a world, and the faults that can be put into it.
 
 use std::time::Duration;
 
@@ -8,17 +8,19 @@ use locks::limits::Limits;
 use locks::resource::GroupSize;
 use locks::settings::Settings;
 
-/// Blocks of the unit: some are shared by registrations, some under metadata locks, some under locks of block groups.
+/// Blocks of the unit: some are shared by registrations, some are under metadata locks, some under
+/// locks of block groups.
 pub const BLOCKS: u64 = 16;
-/// Blocks that anybody reads and writes.
+/// Blocks that any host reads and writes.
 pub const OPEN_BLOCKS: u64 = 6;
-/// The first block that is locked in a group. Those before, from [`OPEN_BLOCKS`] on, are locked each by itself.
+/// The first block that is locked in a group. Those before, from [`OPEN_BLOCKS`] on, are locked one
+/// by one.
 pub const GROUPED_FROM: u64 = 8;
 const GROUP_BLOCKS: u64 = 4;
 
 pub const LEASE: Duration = Duration::from_millis(900);
 
-/// One thing done wrong, by a client, by the target around its lock manager, or by what it keeps.
+/// A deliberate fault of a client, of the target around its lock manager, or of its durable state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     PurgeAnsweredFirst,
@@ -74,14 +76,14 @@ impl Fault {
     ];
 }
 
-/// What goes wrong in the world, and when.
+/// A disturbance of the world; the plan also says when it happens.
 #[derive(Clone, Copy, Debug)]
 pub enum Disturbance {
     /// The session of a host is lost.
     Cut(usize),
-    /// A host stands still, and what it has sent waits with it, or not.
+    /// A host freezes; its sent messages freeze with it, or not.
     Freeze { host: usize, time: Duration, holds_sent: bool },
-    /// The target ends, perhaps with what its disk held volatile.
+    /// The target ends, perhaps with a loss of its disk's volatile data.
     Kill { is_power_loss: bool },
 }
 
@@ -90,28 +92,30 @@ pub struct Plan {
     pub clients: usize,
     pub stock: usize,
     pub workers: usize,
-    /// Of each worker.
+    /// Operations of each worker.
     pub operations: u32,
     pub connections: usize,
     pub delay_max: Duration,
     pub disk_time_max: Duration,
     pub think_time_max: Duration,
-    /// How many of the writes under locks are durable at once. The others are flushed.
+    /// The share of writes under locks that are made durable at once. The others are flushed later.
     pub durable_share: f64,
-    /// How many of the answers to a registration are lost with their session.
+    /// The share of answers to a registration that are lost with their session.
     pub registrations_cut: f64,
-    /// How many of the flushes their host does not live to see: it freezes for longer than its lease.
+    /// The share of flushes whose host does not live to see them: it freezes for longer than its
+    /// lease.
     pub unflushed_freezes: f64,
-    /// How long a lost session and a killed target are away.
+    /// The longest absence of a lost session and a killed target.
     pub away_max: Duration,
     pub settings: Settings,
     pub untaken_max: usize,
     /// Whether clients keep what they wrote.
     pub keeps_written: bool,
     pub disturbances: Vec<(Instant, Disturbance)>,
-    /// The message with which its session is lost, counted over all.
+    /// The message with which its session is lost, by its number over all messages.
     pub cut_at: Option<u64>,
-    /// The write of the target, to its store or to its disk, at which it ends, counted over all; half of them land.
+    /// The write of the target, to its store or to its disk, at which it ends, by its number over
+    /// all; half of them land.
     pub kill_at: Option<u64>,
     /// A client that says that it dropped copies, and keeps them.
     pub liar: Option<usize>,
@@ -140,7 +144,7 @@ impl Plan {
         // About as long as the work takes.
         let span = (delay_max + think_time_max) * operations / workers as u32;
         let disturbances = (0..random.below(16)).map(|_| draw_disturbance(random, clients + stock, span)).collect();
-        // Others flush seldom, then.
+        // The others seldom flush then.
         let dies_unflushed = random.chance(0.2);
         let registers_twice = random.chance(0.3);
         let away_max = if registers_twice { LEASE * 9 / 10 } else { ms(random, [50, 700, 2500]) };
@@ -168,7 +172,7 @@ impl Plan {
         }
     }
 
-    /// A short one in which nothing goes wrong by itself.
+    /// A short plan without random disturbances.
     pub fn short(random: &mut Random) -> Self {
         let full = Self::draw(random);
         let limits = Limits::default();

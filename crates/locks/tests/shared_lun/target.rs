@@ -1,4 +1,5 @@
-//! The target: a lock manager in one of its lives, what is under way at its disk, and what it keeps for the next life.
+//! The target: a lock manager in one of its lives, its disk's requests under way, and the state
+//! kept for the next life.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Disk {
     }
 }
 
-/// What of sharing is durable.
+/// The durable state of sharing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     boot_epoch: u32,
@@ -59,7 +60,7 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// As it stands at the next start.
+    /// The state for the next start.
     pub fn next_start(self, plan: &Plan) -> Self {
         let boot_epoch = if plan.has(Fault::StartsNotCounted) { 1 } else { self.boot_epoch + 1 };
         let is_reclaimable = self.has_lease && self.reclaimable_from > 0;
@@ -83,7 +84,7 @@ enum Save {
     NoLease,
 }
 
-/// How a client is known that asks to be registered again: its host, its life, and what it was before.
+/// Identifies a client that registers again: its host, its life, and the life before.
 type Key = (usize, u64, Option<ClientId>);
 
 struct Member {
@@ -129,7 +130,7 @@ impl Target {
         }
     }
 
-    /// Something a host asks.
+    /// Handles a request of a host.
     pub fn handle(&mut self, context: &mut Context<'_>, disk: &mut Disk, asker: Asker, request: Request) {
         match request {
             Request::Register { previous, key } => self.register(context, asker, (asker.host, key, previous)),
@@ -226,7 +227,7 @@ impl Target {
         }
     }
 
-    /// The disk has done what a command asked.
+    /// Handles the end of a command at the disk.
     pub fn land(&mut self, context: &mut Context<'_>, disk: &mut Disk, id: CommandId) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let Command::Write(write) = pending.command else { return };
@@ -235,14 +236,14 @@ impl Target {
         end_write(context, &write);
         let ended = self.manager.end_change(context.now, id, context.plan.keeps_written);
         if ended.is_err() {
-            // By a fault it came past the gate.
+            // A fault let it bypass the gate.
             self.leave_gate(context, id);
         }
         context.effects.push(Effect::Answer(pending.asker, Answer::Written(Ok(ended.unwrap_or_default()))));
         self.drain(context, disk);
     }
 
-    /// No command of a client that is fenced has an effect from now on.
+    /// Ends a fence: no command of the client has an effect from now on.
     pub fn end_fence(&mut self, context: &mut Context<'_>, disk: &mut Disk, client: ClientId) {
         let is_its = |pending: &Pending| pending.by == Some(client) && pending.is_under_way;
         let ids: Vec<CommandId> =
@@ -256,7 +257,7 @@ impl Target {
                 }
             }
         }
-        // Whoever has the lock next must not see what a loss of power takes away.
+        // The next holder of the lock must not see data that a loss of power would take away.
         if !context.plan.has(Fault::FenceWithoutFlush) {
             disk.flush();
         }
@@ -264,7 +265,7 @@ impl Target {
         self.drain(context, disk);
     }
 
-    /// A command that has done nothing is at the gate no more. It may have passed at this very moment.
+    /// Removes a command without effect from the gate. It may have passed at this very moment.
     fn leave_gate(&mut self, context: &Context<'_>, id: CommandId) {
         if self.manager.end_change(context.now, id, false).is_err() {
             let _ = self.manager.cancel_command(context.now, id);
@@ -317,18 +318,19 @@ impl Target {
         Ok(Registration { client, lease: self.manager.settings().lease, boot_epoch, is_in_grace })
     }
 
-    /// A host has a new session.
+    /// Notes that a host has a new session.
     pub fn join(&mut self, context: &mut Context<'_>, disk: &mut Disk, host: usize) {
         let clients: Vec<ClientId> =
             self.members.iter().filter(|(_, member)| member.key.0 == host).map(|(client, _)| *client).collect();
         for client in clients {
-            // Answers may be lost with the old one.
+            // Answers may be lost with the old session.
             let _ = self.manager.resend(context.now, client);
         }
         self.drain(context, disk);
     }
 
-    /// A host has lost its session. What waits for it is given up, what is under way ends.
+    /// Notes that a host has lost its session. Its waiting commands are cancelled, those under way
+    /// end.
     pub fn lose_session(&mut self, context: &mut Context<'_>, disk: &mut Disk, host: usize) {
         self.members.values_mut().filter(|member| member.key.0 == host).for_each(|member| member.outbox.rewind());
         let waits = |pending: &Pending| pending.asker.host == host && !pending.is_under_way;
@@ -348,7 +350,7 @@ impl Target {
         self.drain(context, disk);
     }
 
-    /// Does what the manager wants, and sends what it says.
+    /// Carries out the manager's outputs, and sends its messages.
     fn drain(&mut self, context: &mut Context<'_>, disk: &mut Disk) {
         while let Some(output) = self.manager.poll_output() {
             match output {
@@ -404,12 +406,12 @@ impl Target {
         context.effects.push(Effect::After(Duration::from_millis(1 + context.random.below(20)), Event::Saved));
     }
 
-    /// What is being made durable now.
+    /// The state that is being made durable.
     pub fn being_saved(&self) -> Option<Saved> {
         self.saving.map(|(_, saved)| saved)
     }
 
-    /// It is durable.
+    /// Notes that it is durable.
     pub fn finish_save(&mut self, context: &mut Context<'_>, disk: &mut Disk) {
         let Some((save, saved)) = self.saving.take() else { return };
         self.saved = saved;
@@ -420,7 +422,7 @@ impl Target {
                 }
             }
             Save::GraceEnd(_) => {
-                // What clients wrote before the start and could not reclaim.
+                // Data that clients wrote before the start, and whose locks they could not reclaim.
                 if !context.plan.has(Fault::FenceWithoutFlush) {
                     disk.flush();
                 }
@@ -431,7 +433,7 @@ impl Target {
         self.drain(context, disk);
     }
 
-    /// The target ends. Of what is under way some lands.
+    /// Ends the target. Some of the requests under way land.
     pub fn end(self, context: &mut Context<'_>, disk: &mut Disk) {
         for pending in self.pending.into_values() {
             if let Command::Write(write) = &pending.command {
@@ -443,7 +445,7 @@ impl Target {
         }
     }
 
-    /// When it wants to be called.
+    /// Its next deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.manager.next_deadline()
     }

@@ -15,9 +15,9 @@ use crate::packet::{Answer, Asker, Effect, Request, SessionNumber};
 use crate::plan::{Disturbance, OPEN_BLOCKS, Plan};
 use crate::target::{Disk, Saved, Target};
 
-/// Within this all is done, or somebody waits for ever.
+/// All work is done within this time; otherwise some host waits for ever.
 const TIME_MAX: Duration = Duration::from_secs(600);
-/// Events of a run at most: more are a circle.
+/// Most events of a run: more mean an endless loop.
 const EVENTS_MAX: u64 = 2_000_000;
 
 #[derive(Clone, Debug)]
@@ -29,12 +29,12 @@ pub enum Event {
     LatePurge(usize, BlockRange),
     HostTimer(usize),
     Connect(usize),
-    // The following are of the target's life that they were begun in.
+    // The following events belong to the life of the target in which they were created.
     TargetTimer,
     Land(CommandId),
     FenceEnds(ClientId),
     Saved,
-    /// What the target needs for its next life is durable.
+    /// The state that the target needs for its next life is durable.
     Start(Saved),
     Disturbance(Disturbance),
 }
@@ -44,7 +44,7 @@ impl Event {
         matches!(self, Self::TargetTimer | Self::Land(_) | Self::FenceEnds(_) | Self::Saved)
     }
 
-    /// The host that does something.
+    /// The host that acts in an event.
     fn host(&self) -> Option<usize> {
         match self {
             Self::ToHost(asker, _) => Some(asker.host),
@@ -58,7 +58,7 @@ impl Event {
     }
 }
 
-/// What there was in a run.
+/// Counts of what happened in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     pub answered: usize,
@@ -80,16 +80,17 @@ pub struct World {
     hosts: Vec<Host>,
     sessions: Vec<Option<SessionNumber>>,
     frozen_until: Vec<Instant>,
-    /// Of a frozen host: what it has sent waits with it.
+    /// For each frozen host, whether its sent messages are frozen, too.
     holds_sent: Vec<bool>,
-    /// When the last message of a link arrives: host, to the target or from it, connection.
+    /// When the last message of a link arrives; by host, direction (to the target or from it) and
+    /// connection.
     arrivals: BTreeMap<(usize, bool, u64), Instant>,
     host_timers: Vec<Option<Instant>>,
     target_timer: Option<Instant>,
     target: Option<Target>,
     disk: Disk,
     saved: Saved,
-    /// Whether somebody has set the target to start.
+    /// Whether a start of the target is scheduled.
     is_starting: bool,
     sums: Sums,
     wrong: Option<String>,
@@ -151,7 +152,7 @@ impl World {
     /// Runs until all is done.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of what is wrong.
     pub fn run(mut self) -> Result<Sums, String> {
         for _ in 0..EVENTS_MAX {
             let Some(((at, _), (life, event))) = self.events.pop_first() else { break };
@@ -172,7 +173,7 @@ impl World {
                 return Ok(self.sums());
             }
         }
-        // What was read is worse than that nothing goes on.
+        // A wrong read is worse than a standstill, so it is checked first.
         self.history.check()?;
         let states: Vec<String> = self.hosts.iter().filter(|host| !host.is_at_rest()).map(Host::state).collect();
         let manager = self.target.as_ref().map(|target| &target.manager);
@@ -193,7 +194,7 @@ impl World {
         if let Some(host) = event.host()
             && self.frozen_until[host] > self.now
         {
-            // What arrives keeps its order; what it does by itself comes before or after.
+            // Messages keep their order; a host's own actions come before or after them.
             let jitter = if matches!(event, Event::ToHost(..)) { 500 } else { self.random.below(1000) };
             return self.put(self.frozen_until[host] + Duration::from_nanos(jitter), event);
         }
@@ -268,8 +269,8 @@ impl World {
         }
     }
 
-    /// Sends a message over one of a session's connections, each of which keeps the order, and all of which take their
-    /// time. What tells of locks has one connection, in each direction.
+    /// Sends a message over one of a session's connections, each of which keeps the order and has
+    /// delays. Messages about locks use one connection, in each direction.
     fn send(&mut self, (asker, is_to_target, is_ordered): (Asker, bool, bool), event: Event) {
         if self.sessions[asker.host] != Some(asker.session) {
             return self.lose(event);
@@ -289,7 +290,7 @@ impl World {
         }
     }
 
-    /// A message never arrives.
+    /// Handles a message that never arrives.
     fn lose(&mut self, event: Event) {
         if let Event::ToTarget(_, Request::Write(write)) = event {
             write.operations.iter().for_each(|id| self.history.end_command(*id));
@@ -308,7 +309,7 @@ impl World {
         self.with_target(|target, context, disk| target.handle(context, disk, asker, request));
     }
 
-    /// A session is lost, with all that is on its way.
+    /// Cuts a session, with all messages on their way.
     fn cut(&mut self, host: usize) {
         if self.sessions[host].take().is_none() {
             return;
@@ -379,7 +380,7 @@ impl World {
         self.start_target(away);
     }
 
-    /// The target makes durable that it starts, and starts.
+    /// Makes the target's start durable, and starts it.
     fn start_target(&mut self, away: Duration) {
         if !self.is_starting {
             self.is_starting = true;
@@ -416,12 +417,12 @@ impl World {
         self.plan.kill_at == Some(self.sums.target_writes)
     }
 
-    /// Every other write at which the target ends is there afterwards.
+    /// Whether a write at which the target ends is on the disk afterwards; every other one is.
     fn lands_when_killed(&mut self) -> bool {
         self.random.chance(0.5)
     }
 
-    /// Whether the target outlives a write to its disk. If not, the write may land all the same.
+    /// Whether the target survives a write to its disk. If not, the write may land all the same.
     fn survives_write(&mut self) -> bool {
         self.sums.target_writes += 1;
         let dies = self.is_killed_here();
@@ -464,7 +465,7 @@ impl World {
         }
     }
 
-    /// No two hosts believe that they hold what conflicts.
+    /// Checks that no two hosts believe that they hold conflicting locks.
     fn check_locks(&mut self) {
         let believed: Vec<_> = self.hosts.iter().map(|host| host.believed(self.now)).collect();
         for (index, ours) in believed.iter().enumerate() {
@@ -481,7 +482,7 @@ impl World {
         }
     }
 
-    /// Nobody changes what another holds.
+    /// Checks that a host does not change what another holds.
     fn check_landed(&mut self, host: usize, range: BlockRange) {
         for block in (range.first()..range.end()).filter(|block| *block >= OPEN_BLOCKS) {
             let (resource, mode, _) = lock_of(block, true);

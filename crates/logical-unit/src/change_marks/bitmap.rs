@@ -1,6 +1,7 @@
-//! Which ranges of a unit have changed, one bit each. Tested without a lock by every command that changes the medium.
+//! The changed ranges of a unit, one bit each. Every command that changes the medium tests it
+//! without a lock.
 //!
-//! The last bit stands for everything from there on: a unit that grew past what the bitmap was made for loses
+//! The last bit stands for all ranges from there on: a unit that grew beyond the bitmap loses
 //! precision, not changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +12,10 @@ use crate::limits::{CHANGE_RANGES_MAX, MARK_PART_WORDS, MARK_PARTS};
 
 const WORDS: usize = CHANGE_RANGES_MAX / 64;
 
-/// A part of a bitmap, as it is made durable: one page with its header.
+/// A part of a bitmap, the unit in which it is made durable: one page with its header.
 pub type PartWords = [u64; MARK_PART_WORDS];
 
-/// A span of ranges: first, and the one behind the last.
+/// A span of ranges, from `first` up to, not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) first: usize,
@@ -28,13 +29,13 @@ impl Span {
         Self { first: self.first / group * group, end: self.end.next_multiple_of(group).min(CHANGE_RANGES_MAX) }
     }
 
-    /// The parts it lies in.
+    /// The parts that the span touches.
     pub(super) fn parts(self) -> std::ops::Range<usize> {
         let part = MARK_PART_WORDS * 64;
         self.first / part..self.end.div_ceil(part)
     }
 
-    /// The words it lies in, each with the bits that are of it.
+    /// The words that the span touches, each with a mask of its bits.
     fn words(self) -> impl Iterator<Item = (usize, u64)> {
         (self.first / 64..self.end.div_ceil(64)).map(move |word| {
             let (low, high) = (self.first.max(word * 64) - word * 64, self.end.min(word * 64 + 64) - word * 64);
@@ -57,21 +58,21 @@ impl Bitmap {
         self.0.iter().for_each(|word| word.store(value, Ordering::Release));
     }
 
-    /// What was durable; words that are not there have changed.
+    /// Loads durable words; ranges without one count as changed.
     pub(super) fn load(&self, words: &[u64]) {
         for (index, word) in self.0.iter().enumerate() {
             word.store(words.get(index).copied().unwrap_or(u64::MAX), Ordering::Release);
         }
     }
 
-    /// Takes over what is set in another, and leaves that empty.
+    /// Moves all bits of `other` into this bitmap.
     pub(super) fn take_over(&self, other: &Self) {
         for (word, from) in self.0.iter().zip(&other.0) {
             word.fetch_or(from.swap(0, Ordering::AcqRel), Ordering::AcqRel);
         }
     }
 
-    /// What is set in this or in another.
+    /// The union of this bitmap and another.
     pub(super) fn with(&self, other: &Self) -> Self {
         let pairs = self.0.iter().zip(&other.0);
         let word = |(a, b): (&AtomicU64, &AtomicU64)| (a.load(Ordering::Acquire) | b.load(Ordering::Acquire)).into();
@@ -92,7 +93,7 @@ impl Bitmap {
         span.words().all(|(word, bits)| self.0[word].load(Ordering::Acquire) & bits == bits)
     }
 
-    /// Part `part`, with the bits of `spans` set beside those that are.
+    /// Part `part`, with the bits of `spans` set in addition.
     pub(super) fn part_with(&self, part: usize, spans: &[Span]) -> Box<PartWords> {
         debug_assert!(part < MARK_PARTS);
         let base = part * MARK_PART_WORDS;
@@ -108,8 +109,8 @@ impl Bitmap {
         words
     }
 
-    /// At most `runs_max` runs of changed ranges from `first` on, in a unit of `range_count`; and whether there are
-    /// more.
+    /// At most `runs_max` runs of changed ranges from `first` on, in a unit of `range_count`
+    /// ranges; and whether there are more.
     pub(super) fn runs(&self, first: u64, range_count: u64, runs_max: usize) -> (Vec<Run>, bool) {
         let covered = range_count.min(CHANGE_RANGES_MAX as u64) as usize;
         let mut runs: Vec<Run> = Vec::new();
@@ -119,7 +120,7 @@ impl Bitmap {
                 return (runs, true);
             }
             let end = self.next(start, covered, false).unwrap_or(covered);
-            // The last bit stands for all that lies behind it.
+            // The last bit stands for all ranges from there on.
             let end_told = if end == CHANGE_RANGES_MAX { range_count } else { end as u64 };
             let end_told = end_told.min(u64::from(u32::MAX));
             runs.push(Run { first: start as u32, count: (end_told - start as u64) as u32 });
@@ -128,7 +129,7 @@ impl Bitmap {
         (runs, false)
     }
 
-    /// The first range from `at` on that is changed or not, before `end`.
+    /// The next range from `at` on, before `end`, whose bit equals `is_changed`.
     fn next(&self, at: usize, end: usize, is_changed: bool) -> Option<usize> {
         let mut at = at;
         while at < end {
@@ -157,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// The slow, obvious twin is a set of numbers.
+        /// The slow model is a set of numbers.
         #[test]
         fn bits_are_the_set_of_what_was_set(
             spans in proptest::collection::vec(span(), 0..8),

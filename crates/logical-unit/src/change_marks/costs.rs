@@ -1,12 +1,12 @@
-//! What marks cost others, by whose they are: the time in which something is made durable or forgotten for them, while
-//! others wait.
+//! The cost of marks for other hosts, by account: the time in which something is saved or cleared
+//! for a mark while other commands wait.
 //!
-//! Who asks for a mark to be taken or cleared may do so while what this has cost is less than a share of the time, and
-//! is told to come later else. CLEAR costs more than itself: what others change after it is recorded anew, and that is
-//! on its account as well. TAKE has an account of its own, since a host that comes back needs it before it can go on,
-//! whatever others wrote meanwhile.
+//! TAKE and CLEAR are carried out while the account has cost less than a share of the elapsed time,
+//! and end with BUSY otherwise. CLEAR also costs what follows from it: changes by others are
+//! recorded anew, on its account. TAKE has an account of its own, since a host that comes back
+//! needs it before it can go on, however much others wrote meanwhile.
 //!
-//! Those who may only read the unit have one account together: their names may be made up.
+//! All read-only nexuses share one account: their names may be made up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +18,14 @@ use crate::change_marks::SavedMark;
 use crate::failure::Failure;
 use crate::limits::{MARK_COST_CREDIT, MARK_COST_DEBT_MAX, MARK_COST_PART, MARK_COSTS_MAX};
 
-/// What something is done for.
+/// The operation that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Purpose {
     Take,
     Clear,
 }
 
-/// On whose account it is: an initiator name, or who may only read.
+/// The account that is charged: an initiator name, or all read-only nexuses together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Account {
     purpose: Purpose,
@@ -42,10 +42,11 @@ impl Account {
     }
 }
 
-/// The accounts of one unit. Without a clock, nothing has a cost.
+/// The accounts of one unit. Without a clock nothing is charged.
 pub(super) struct Costs {
     clock: Option<Arc<dyn Clock>>,
-    /// When each will have been paid by the passing of time. What is paid already is not kept for long.
+    /// The time at which each account's cost will have been paid off. Paid accounts are removed
+    /// soon.
     paid_at: Mutex<BTreeMap<Account, Instant>>,
 }
 
@@ -54,10 +55,10 @@ impl Costs {
         Self { clock, paid_at: Mutex::default() }
     }
 
-    /// Whether something may be done on this account now.
+    /// Whether an operation on this account may start now.
     ///
     /// # Errors
-    /// BUSY, until enough of it has been paid.
+    /// BUSY, until enough of its cost is paid off.
     pub(super) fn check(&self, account: &Account) -> Result<(), Failure> {
         let Some(clock) = &self.clock else { return Ok(()) };
         let paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner).get(account).copied();
@@ -65,7 +66,7 @@ impl Costs {
         if is_owed { Err(Failure::Status(Status::Busy)) } else { Ok(()) }
     }
 
-    /// What is done from now until the guard is dropped is on these accounts.
+    /// Charges these accounts from now until the guard is dropped.
     pub(super) fn open(&self, accounts: BTreeSet<Account>) -> OpenCost<'_> {
         OpenCost { costs: self, accounts, since: self.clock.as_ref().map(|clock| clock.now()) }
     }
@@ -85,7 +86,7 @@ impl Costs {
     }
 }
 
-/// Something that is being done. It counts however it ends.
+/// The guard of an operation that is being charged, however it ends.
 pub(crate) struct OpenCost<'a> {
     costs: &'a Costs,
     accounts: BTreeSet<Account>,

@@ -1,24 +1,26 @@
-//! Change marks: what others have changed since the holder of a mark let go of the unit
-//! (`docs/protocol/change-marks.md`).
+//! Change marks: the ranges that other hosts have changed since the holder of a mark last used the
+//! unit (`docs/protocol/change-marks.md`).
 //!
-//! Every command that changes the medium passes [`LogicalUnit::record_change`] for exactly the range it
-//! changes, **while it has that range alone**, and executes when the recording is durable. CLEAR has the whole unit
-//! alone for a moment, in which no command stands between its recording and its execution, and sets apart what is
-//! recorded by then. Commands go on, and record anew what they change; what was set apart is forgotten when a flush of
-//! the unit has ended that came after that moment. So what is forgotten lies before everything that is read afterwards.
+//! Every command that changes the medium calls [`LogicalUnit::record_change`] for exactly its
+//! range, **while it holds that range exclusively**, and executes when the record is durable. CLEAR
+//! holds the whole unit exclusively for a moment, in which no command is between its recording and
+//! its execution, and sets apart what is recorded by then. After that commands go on, and record
+//! anew what they change. What was set apart is deleted when a flush of the unit that was sent
+//! after that moment has ended. So everything deleted comes before all that is read afterwards.
 //!
-//! What a command finds, from the cheapest:
+//! The cost for a command, the cheapest case first:
 //!
 //! | | costs |
 //! |---|---|
-//! | there is no mark, or whoever is there holds all of them | one load |
+//! | there is no mark, or every nexus holds all of them | one load |
 //! | the range is recorded already | a test of bits |
 //! | it is not | one durable write, shared with all that wait for one |
 //!
-//! What marks cost others has a bound ([`costs`]): TAKE and CLEAR end with BUSY beyond it.
+//! The cost of marks for other hosts is limited ([`costs`]): TAKE and CLEAR end with BUSY beyond
+//! the limit.
 //!
-//! A command counts as its nexus stood when it came ([`Held`]): what a nexus sent while it held a mark is the holder's,
-//! even if the nexus is gone when it executes.
+//! For a command the marks count that its nexus held at arrival ([`Held`]): what a nexus sent while
+//! it held a mark is the holder's own change, even if the nexus is gone when it executes.
 
 mod bitmap;
 mod costs;
@@ -44,33 +46,34 @@ use costs::{Account, Costs, OpenCost, Purpose};
 pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, Saving};
 use table::{Entry, Place, Table};
 
-/// What turns are taken at: all there is.
+/// The range of the turn locks: one range stands for all.
 pub(crate) const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
-/// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and so many that the ranges fit in a mark.
+/// Bytes of a range in a unit of `size_bytes`: at least 1 MiB, and large enough that all ranges fit
+/// in a mark.
 pub fn range_bytes_for(size_bytes: u64) -> u32 {
     let fitting = size_bytes.div_ceil(CHANGE_RANGES_MAX as u64).max(1).next_power_of_two();
-    // Past two pebibytes the last range is all that is left.
+    // Beyond two pebibytes the last range stands for the rest.
     fitting.clamp(u64::from(scsi::change_mark::RANGE_BYTES_MIN), 1 << 31) as u32
 }
 
-/// Which marks a nexus held when its command came.
+/// The marks that a nexus held when its command arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     slots: u16,
     generation: u16,
 }
 
-/// What commands have to know, in one word.
+/// The summary of all marks that commands need, packed in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     /// Slots with a mark.
     occupied: u16,
-    /// Of these, those that somebody who is there does not hold.
+    /// Slots whose mark at least one present nexus does not hold.
     concerned: u16,
-    /// Slots that somebody holds.
+    /// Slots whose mark at least one nexus holds.
     held: u16,
-    /// Counts changes of what a slot means.
+    /// Counts changes of the mark in any slot.
     generation: u16,
 }
 
@@ -88,8 +91,8 @@ impl Standing {
     }
 }
 
-/// Something that waits to be recorded, as long as its command waits. What stayed behind would be recorded in a later
-/// mark, which knows nothing of it.
+/// A recording that waits to be saved; it is withdrawn when its command ends. Left behind, it would
+/// be recorded in a later mark that it does not concern.
 struct Waiting<'a> {
     marks: &'a ChangeMarks,
     number: u64,
@@ -117,24 +120,24 @@ pub(crate) struct ChangeMarks {
     range_bytes: u32,
     /// A [`Standing`]; changes only under `table`.
     standing: AtomicU64,
-    /// Bits change only under `table`. One that is set here is set in the store: it is set after that is durable, and
-    /// gone before the store is asked to empty it. What a CLEAR has set apart is set in the store as well
-    /// ([`Entry::forgetting`](table::Entry)).
+    /// The bits change only under `table`. A bit that is set here is also set in the store: it is
+    /// set here after it is durable, and cleared here before the store is asked to clear it. Bits
+    /// that a CLEAR has set apart are still set in the store ([`Entry::forgetting`](table::Entry)).
     bitmaps: [OnceLock<Bitmap>; CHANGE_MARKS_MAX],
     table: Mutex<Table>,
-    /// Held by one CLEAR after another, in the order in which they came.
+    /// The turn of CLEARs, in the order in which they arrived.
     pub(crate) clearing: RangeLock,
-    /// Held while something is made durable: one at a time, in the order in which they came.
+    /// The turn of saves, one at a time, in the order in which they were requested.
     saving: RangeLock,
-    /// What waits to be recorded, by the order in which it came: whoever saves next saves all of it.
+    /// Recordings that wait, by arrival: each save takes all of them.
     waiting: Mutex<BTreeMap<u64, Vec<(u16, Span)>>>,
     waiting_next: AtomicU64,
     costs: Costs,
 }
 
 impl ChangeMarks {
-    /// Those that were saved, of a unit whose ranges have `range_bytes`. Where there is a clock, what they cost others
-    /// has a bound.
+    /// Restores the saved marks of a unit whose ranges have `range_bytes`. With a clock, their cost
+    /// for others is limited.
     pub(crate) fn restored(
         store: Arc<dyn ChangeStore>,
         saved: &SavedMarks,
@@ -178,8 +181,8 @@ impl ChangeMarks {
         self.bitmaps[slot].get_or_init(Bitmap::new)
     }
 
-    /// A part of the bits of a mark as it has to be in the store: with those of `spans`, and what a CLEAR has set
-    /// apart.
+    /// A part of a mark's bits as the store must have it: with those of `spans`, and those that a
+    /// CLEAR has set apart.
     fn part_in_store(&self, (slot, entry): (usize, &Entry), part: usize, spans: &[Span]) -> Box<PartWords> {
         let mut words = self.bitmap(slot).part_with(part, spans);
         if let Some(forgetting) = &entry.forgetting {
@@ -202,27 +205,27 @@ impl ChangeMarks {
         Standing::unpack(self.standing.load(Ordering::Acquire))
     }
 
-    /// A new nexus, or one that comes again: it holds nothing.
+    /// Adds a nexus; one that exists comes back and holds nothing.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         let mut table = self.table();
         table.add(nexus);
         self.note_standing(&table);
     }
 
-    /// A nexus is gone, and what it held.
+    /// Removes a nexus and what it held.
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         let mut table = self.table();
         table.remove(nexus);
         self.note_standing(&table);
     }
 
-    /// Which marks a nexus holds that is there.
+    /// The marks that a present nexus holds.
     pub(crate) fn held_by(&self, nexus: &NexusId) -> Held {
         let standing = self.standing();
         let slots = if standing.concerned == 0 {
             standing.occupied
         } else if standing.concerned & standing.held == 0 {
-            // Nobody holds any of those that are not held by all.
+            // Marks that some nexus does not hold are held by none: no table lookup is needed.
             standing.occupied & !standing.concerned
         } else {
             self.table().held_by(nexus)
@@ -235,10 +238,10 @@ impl ChangeMarks {
         Held { slots: table.held_by(nexus), generation: table.generation }
     }
 
-    /// The marks a change has to be recorded in.
+    /// The slots of the marks in which a change must be recorded.
     fn needed(&self, held: Held) -> u16 {
         let standing = self.standing();
-        // A slot that means another mark by now is not held by who held the one before.
+        // A slot that has another mark by now is not held by the nexus that held the former one.
         if held.generation == standing.generation { standing.occupied & !held.slots } else { standing.occupied }
     }
 
@@ -253,13 +256,14 @@ impl ChangeMarks {
         slots == 0 || each(slots).all(|slot| self.bitmap(slot).has(span))
     }
 
-    /// Whether nothing has to be recorded before this range is changed. The caller has the range alone.
+    /// Whether this range needs no recording before it is changed. The caller holds the range
+    /// exclusively.
     pub(crate) fn is_recorded(&self, held: Held, range: ByteRange) -> bool {
         let needed = self.needed(held);
         needed == 0 || range.is_empty() || self.is_recorded_in(needed, self.span(range))
     }
 
-    /// Records that these ranges change, durably; those of the last command of the line are made durable with it.
+    /// Records durably that these ranges change, together with all recordings that wait.
     pub(crate) async fn record(&self, held: Held, ranges: &[ByteRange]) -> Result<(), String> {
         let needed = self.needed(held);
         let spans: Vec<Span> = ranges.iter().filter(|range| !range.is_empty()).map(|&range| self.span(range)).collect();
@@ -270,7 +274,7 @@ impl ChangeMarks {
         let own: Vec<(u16, Span)> = spans.iter().map(|&span| (needed, span)).collect();
         let _waiting = Waiting::new(self, own.clone());
         let _saving = self.saving.exclusive(TURN).await;
-        // Whoever had the lock before took what waited then.
+        // The save before this one may have included it.
         if is_there() {
             return Ok(());
         }
@@ -279,8 +283,8 @@ impl ChangeMarks {
         self.save_changes(&taken).await
     }
 
-    /// Makes bits durable, then lets them be seen. Where there is no room for them, a mark says that everything has
-    /// changed, which takes none. The caller holds `saving`.
+    /// Makes bits durable, then sets them in memory. If the store has no room for them, the mark is
+    /// saved as "everything has changed", which takes no room. The caller holds `saving`.
     async fn save_changes(&self, changes: &[(u16, Span)]) -> Result<(), String> {
         let mut updates = Vec::new();
         let mut covered: Vec<(usize, Vec<Span>)> = Vec::new();
@@ -319,8 +323,8 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// A mark whose bits cannot be kept says durably that every range has changed. The caller holds `saving`; `why` is
-    /// what its bits ended with.
+    /// Saves that every range has changed, for a mark whose bits cannot be saved. The caller holds
+    /// `saving`; `why` is the error that the bits ended with.
     async fn save_everything(&self, slot: usize, why: &str) -> Result<(), String> {
         let Some(mark) = self.table().get(slot).map(|entry| entry.mark.clone()) else { return Ok(()) };
         let everything = SavedMark { sequence: mark.sequence + 1, is_everything: true, ..mark };
@@ -335,12 +339,12 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// What VPD page C0h tells.
+    /// The contents of VPD page C0h.
     pub(crate) fn support(&self) -> Support {
         Support { marks_max: CHANGE_MARKS_MAX as u16, range_bytes: self.range_bytes }
     }
 
-    /// REPORT MARKS: those of the initiator of this nexus.
+    /// REPORT MARKS: the marks of this nexus's initiator.
     pub(crate) fn report_marks(&self, nexus: &NexusId) -> Vec<Mark> {
         let table = self.table();
         let (here, elsewhere) = (table.held_by(nexus), table.held_by_others(nexus));
@@ -356,7 +360,7 @@ impl ChangeMarks {
         .collect()
     }
 
-    /// REPORT CHANGES of a mark of the initiator of this nexus, in a unit of `size_bytes`.
+    /// REPORT CHANGES of a mark of this nexus's initiator, in a unit of `size_bytes`.
     pub(crate) fn report_changes(
         &self,
         nexus: &NexusId,
@@ -375,12 +379,12 @@ impl ChangeMarks {
         Some(Changes { id, token, sequence, range_count, has_more, runs })
     }
 
-    /// TAKE, by a nexus that may write the unit, or only read it.
+    /// TAKE, by a nexus that may write the unit, or that may only read it.
     pub(crate) async fn take(&self, nexus: &NexusId, parameters: &Parameters, is_reader: bool) -> Result<(), Failure> {
         let initiator = nexus.initiator_name();
         let account = Account::new(Purpose::Take, initiator, is_reader);
-        // Before the line, so that nobody stands in it behind many of them; and behind it, where those before have cost
-        // something.
+        // Checked before the turn, so that no nexus waits there behind many; and after it, with the
+        // cost of those before.
         self.costs.check(&account)?;
         let _saving = self.saving.exclusive(TURN).await;
         self.costs.check(&account)?;
@@ -434,21 +438,21 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// The slot of the mark that a CLEAR means, and the mark.
+    /// The mark that a CLEAR names, and its slot.
     fn clearable(&self, table: &Table, nexus: &NexusId, parameters: &Parameters) -> Result<(usize, SavedMark), Sense> {
         let slot = self.held_slot(table, nexus, &parameters.id)?.ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
         let mark = table.get(slot).map(|entry| entry.mark.clone()).ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
         Ok((slot, mark))
     }
 
-    /// Whether a CLEAR means a mark as it is.
+    /// Whether a CLEAR names the present content of a mark.
     fn check_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
         let (_, mark) = self.clearable(&self.table(), nexus, parameters)?;
         let is_as_told = mark.sequence == parameters.sequence;
         if is_as_told { Ok(()) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24)) }
     }
 
-    /// Whether a CLEAR may begin, which disturbs nobody. What it costs counts from now on.
+    /// Whether a CLEAR may begin, checked without disturbing others. Its cost counts from now on.
     pub(crate) fn open_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<OpenCost<'_>, Failure> {
         self.check_clear(nexus, parameters)?;
         let (_, mark) = self.clearable(&self.table(), nexus, parameters)?;
@@ -457,19 +461,20 @@ impl ChangeMarks {
         Ok(self.costs.open(BTreeSet::from([account])))
     }
 
-    /// The first half of CLEAR: sets apart what is recorded. The caller has the whole unit alone.
+    /// The first half of CLEAR: sets the recorded bits apart. The caller holds the whole unit
+    /// exclusively.
     pub(crate) fn begin_clear(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Sense> {
         self.check_clear(nexus, parameters)?;
         let mut table = self.table();
         let (slot, _) = self.clearable(&table, nexus, parameters)?;
         if let Some(entry) = table.get_mut(slot) {
-            // One that came to nothing may have left something there.
+            // An earlier CLEAR that failed may have left bits there.
             entry.forgetting.get_or_insert_with(Bitmap::new).take_over(self.bitmap(slot));
         }
         Ok(())
     }
 
-    /// The second half: forgets what was set apart, of which all that was executed is on the medium.
+    /// The second half: deletes what was set apart. All changes executed before are on the medium.
     pub(crate) async fn finish_clear(
         &self,
         nexus: &NexusId,
@@ -487,8 +492,8 @@ impl ChangeMarks {
             words: self.bitmap(slot).part_with(part, &[]),
         };
         let updates = parts.map(part).collect();
-        // Here before there: a change that comes after this has failed halfway is recorded anew, whatever the store
-        // kept.
+        // Memory before the store: if this fails halfway, later changes are recorded anew, whatever
+        // the store kept.
         {
             let mut table = self.table();
             if let Some(entry) = table.get_mut(slot) {
@@ -498,7 +503,7 @@ impl ChangeMarks {
         }
         let cleared = SavedMark { sequence: mark.sequence + 1, is_everything: false, ..mark };
         if let Err(error) = self.save_cleared(slot, updates, cleared).await {
-            // Where this fails as well, whatever changes has to be recorded.
+            // If this fails as well, every later change is recorded anew.
             let _ = self.save_everything(slot, &error).await;
             return Err(cannot_save(&error));
         }
@@ -508,13 +513,13 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// The parts first: a mark that says it is not everything has no part that is older than itself.
+    /// Parts are saved first: a mark that is not "everything" then has no part older than itself.
     async fn save_cleared(&self, slot: usize, parts: Vec<MarkUpdate>, mark: SavedMark) -> Result<(), String> {
         self.store.save(parts).await?;
         self.store.save(vec![MarkUpdate::Mark { slot: slot as u16, mark: Some(mark) }]).await
     }
 
-    /// FORGET; of a mark that is not there, nothing.
+    /// FORGET; nothing for a mark that does not exist.
     pub(crate) async fn forget(&self, nexus: &NexusId, parameters: &Parameters) -> Result<(), Failure> {
         let _saving = self.saving.exclusive(TURN).await;
         let Some(slot) = self.held_slot(&self.table(), nexus, &parameters.id)? else { return Ok(()) };
@@ -528,14 +533,14 @@ impl ChangeMarks {
         Ok(())
     }
 
-    /// The slot of a mark, which this nexus must hold; `None` where it is not there.
+    /// The slot of a mark, which this nexus must hold; `None` where it does not exist.
     fn held_slot(&self, table: &Table, nexus: &NexusId, id: &[u8; 16]) -> Result<Option<usize>, Sense> {
         let Some(slot) = table.find(id, nexus.initiator_name()) else { return Ok(None) };
         if table.held_by(nexus) & 1 << slot == 0 { Err(Sense::COMMAND_SEQUENCE_ERROR) } else { Ok(Some(slot)) }
     }
 }
 
-/// The slots in a mask: as many steps as there are, since every write asks.
+/// The slots in a mask; takes one step for each set bit, since every write needs it.
 fn each(mut slots: u16) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let slot = slots.checked_ilog2()? as usize;

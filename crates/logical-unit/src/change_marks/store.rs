@@ -1,18 +1,18 @@
-//! Where marks are kept over power loss.
+//! The store of change marks, which outlives a power loss.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
 
 use super::PartWords;
 
-/// A mark as it is kept, but for its bits.
+/// A mark as it is stored, without its bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedMark {
     /// Drawn by the initiator.
     pub id: [u8; 16],
     /// Drawn by the initiator at each TAKE.
     pub token: u64,
-    /// What it was at the last TAKE or CLEAR.
+    /// The content's number at the last TAKE or CLEAR.
     pub sequence: u64,
     /// The iSCSI name of the initiator that made it.
     pub initiator: String,
@@ -20,25 +20,26 @@ pub struct SavedMark {
     pub order: u64,
     /// Every range has changed, whatever the bits say.
     pub is_everything: bool,
-    /// Nobody took it yet who may write the unit.
+    /// No nexus that may write the unit has taken it yet.
     pub is_of_reader: bool,
 }
 
-/// What a store had kept: slot, mark, and the words of its bitmap. Words behind the last one count as changed.
+/// What a store has kept: slot, mark, and the words of its bitmap. Words beyond the last one count
+/// as changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedMarks {
     /// Each slot once.
     pub marks: Vec<(u16, SavedMark, Vec<u64>)>,
 }
 
-/// Something to keep.
+/// One change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarkUpdate {
-    /// The mark in a slot; none is forgotten.
+    /// Sets the mark of a slot; `None` deletes it.
     Mark {
         /// Below [`CHANGE_MARKS_MAX`](crate::limits::CHANGE_MARKS_MAX).
         slot: u16,
-        /// What is there from now on.
+        /// The slot's new mark.
         mark: Option<SavedMark>,
     },
     /// A part of the bitmap of the mark in a slot.
@@ -54,17 +55,18 @@ pub enum MarkUpdate {
     },
 }
 
-/// Something on its way to be durable; an error is a sentence.
+/// The future of a save; its error is a sentence.
 pub type Saving = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Where change marks are kept over power loss.
+/// Keeps change marks over power loss.
 pub trait ChangeStore: Send + Sync {
-    /// Makes all of them durable, in any order; commands wait for it. Until it has ended well, each may have been kept
-    /// or not. It is not called again before it has ended, unless the future was dropped.
+    /// Makes all of them durable, in any order; commands wait for it. Until it has ended well, each
+    /// may be stored or not. It is not called again before it has ended, unless the future was
+    /// dropped.
     fn save(&self, updates: Vec<MarkUpdate>) -> Saving;
 }
 
-/// Keeps nothing: for units that are other ones after a restart.
+/// A store that keeps nothing: for units that get a new identity after a restart.
 #[derive(Debug, Default)]
 pub struct MemoryChanges;
 

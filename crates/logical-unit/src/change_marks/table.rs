@@ -1,4 +1,4 @@
-//! The marks of a unit and who holds them, as a value: no lock, no store, no bitmap.
+//! The marks of a unit and their holders, as a value: without lock, store or bitmap.
 
 use std::cmp::Reverse;
 
@@ -7,21 +7,22 @@ use crate::change_marks::bitmap::Bitmap;
 use crate::limits::{CHANGE_MARKS_MAX, CHANGE_MARKS_OF_READERS, CHANGE_MARKS_PER_NAME, CHANGE_MARKS_PER_READER};
 use crate::nexus::NexusId;
 
-/// Added to the sequence of every mark that is read back from its store. Only some of its values are made durable, so
-/// what counted on unseen before a crash is never counted again: it was far less than this.
+/// Added to the sequence of every mark that is restored. Only some values are made durable; the
+/// values counted after the last durable one, before a crash, were far fewer than this and are not
+/// used twice.
 const SEQUENCE_STEP: u64 = 1 << 32;
 
 /// A mark in its slot.
 pub(super) struct Entry {
     pub(super) mark: SavedMark,
-    /// What a CLEAR has begun to forget. It is told, and stays in the store, until it has ended; who changes such a
-    /// range records it anew.
+    /// Bits that a CLEAR is deleting. They are still reported, and stay in the store, until it has
+    /// ended. A change of such a range is recorded anew.
     pub(super) forgetting: Option<Bitmap>,
-    /// Durable recordings since it was last empty, in this process.
+    /// Durable recordings since the mark was last empty, in this process.
     recordings: u32,
 }
 
-/// Recordings after which one covers twice as much.
+/// Recordings after which each covers twice as much.
 const RECORDINGS_PER_STEP: u32 = 64;
 
 impl Entry {
@@ -39,8 +40,8 @@ impl Entry {
         self.mark.sequence += 1;
     }
 
-    /// What was forgotten is gone here. Whether they are in the store, and whether that still says that everything has
-    /// changed, is not certain yet.
+    /// Notes that the mark is empty in memory. Whether the store still has bits, or the note that
+    /// everything has changed, is not certain yet.
     pub(super) fn note_emptied(&mut self) {
         self.recordings = 0;
         self.mark.sequence += 1;
@@ -54,17 +55,17 @@ impl Entry {
 
 const CHANGE_RANGES_LOG: u32 = crate::limits::CHANGE_RANGES_MAX.trailing_zeros();
 
-/// A nexus that is there.
+/// A nexus that exists.
 #[derive(Clone, Debug)]
 struct Present {
     nexus: NexusId,
-    /// Another one each time it comes.
+    /// Differs each time the nexus is added.
     incarnation: u64,
     /// The slots of the marks it holds.
     held: u16,
 }
 
-/// Where a TAKE goes.
+/// The slot that a TAKE uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Known(usize),
@@ -77,14 +78,15 @@ pub(super) struct Table {
     slots: [Option<Entry>; CHANGE_MARKS_MAX],
     present: Vec<Present>,
     incarnation_next: u64,
-    /// Counts TAKEs and ends of holding: who has the smallest was held longest ago.
+    /// The next number in the order of holding, given at each TAKE and end of holding: the smallest
+    /// was held longest ago.
     order_next: u64,
-    /// Counts changes of what a slot means.
+    /// Counts changes of the mark in any slot.
     pub(super) generation: u16,
 }
 
 impl Table {
-    /// A mark that was durable.
+    /// Restores a durable mark.
     pub(super) fn restore(&mut self, slot: usize, mut mark: SavedMark) {
         mark.sequence = mark.sequence.saturating_add(SEQUENCE_STEP);
         self.order_next = self.order_next.max(mark.order.saturating_add(1));
@@ -108,8 +110,9 @@ impl Table {
         self.slots().find(|(_, entry)| entry.mark.id == *id && entry.mark.initiator == initiator).map(|(slot, _)| slot)
     }
 
-    /// Where a mark of `initiator` goes: its slot, a free one, or that of a mark that nobody holds. A name with its
-    /// share gives up its own; who may only read takes nothing from who may write. `None` where there is no such place.
+    /// The slot for a mark of `initiator`: its own, a free one, or that of a mark that no nexus
+    /// holds. A name that has its full share replaces one of its own; a read-only nexus replaces no
+    /// mark of a writer. `None` where there is no such slot.
     pub(super) fn place(&self, id: &[u8; 16], initiator: &str, is_reader: bool) -> Option<Place> {
         if let Some(slot) = self.find(id, initiator) {
             return Some(Place::Known(slot));
@@ -130,8 +133,8 @@ impl Table {
         self.slots().filter(|(_, entry)| entry.mark.initiator == initiator).count()
     }
 
-    /// The place of a mark that may give way and that nobody holds: those of readers first, then of the name with most,
-    /// then the one that was held longest ago.
+    /// The slot of a mark that may be replaced and that no nexus holds: marks of read-only nexuses
+    /// first, then those of the name with most marks, then the one that was held longest ago.
     fn evicted(&self, may_give_way: impl Fn(&Entry) -> bool) -> Option<Place> {
         let held = self.held_by_anyone();
         let candidates = self.slots().filter(|(slot, entry)| held & 1 << slot == 0 && may_give_way(entry));
@@ -140,27 +143,27 @@ impl Table {
         candidates.min_by_key(|(_, entry)| key(entry)).map(|(slot, _)| Place::New(slot))
     }
 
-    /// The next place in the order of holding.
+    /// The next number in the order of holding.
     pub(super) fn next_order(&mut self) -> u64 {
         self.order_next += 1;
         self.order_next
     }
 
-    /// Puts a mark in a slot; nobody holds it.
+    /// Puts a mark, which no nexus holds, in a slot.
     pub(super) fn put(&mut self, slot: usize, mark: Option<SavedMark>) {
         self.slots[slot] = mark.map(Entry::new);
         self.generation = self.generation.wrapping_add(1);
         self.present.iter_mut().for_each(|present| present.held &= !(1 << slot));
     }
 
-    /// A nexus comes; one that is already there comes again and holds nothing.
+    /// Adds a nexus; one that exists comes back and holds nothing.
     pub(super) fn add(&mut self, nexus: &NexusId) {
         self.remove(nexus);
         self.incarnation_next += 1;
         self.present.push(Present { nexus: nexus.clone(), incarnation: self.incarnation_next, held: 0 });
     }
 
-    /// A nexus goes, and holds nothing any more.
+    /// Removes a nexus, which then holds nothing.
     pub(super) fn remove(&mut self, nexus: &NexusId) {
         let Some(index) = self.present.iter().position(|present| present.nexus == *nexus) else { return };
         let gone = self.present.swap_remove(index);
@@ -180,12 +183,12 @@ impl Table {
         self.present.iter().find(|present| present.nexus == *nexus)
     }
 
-    /// Which coming of a nexus this is.
+    /// The incarnation of a nexus.
     pub(super) fn incarnation(&self, nexus: &NexusId) -> Option<u64> {
         self.find_present(nexus).map(|present| present.incarnation)
     }
 
-    /// The nexus holds a mark from now on, if it is still the one that asked.
+    /// Notes that the nexus holds a mark, if its incarnation is still the one that asked.
     pub(super) fn hold(&mut self, nexus: &NexusId, incarnation: u64, slot: usize) {
         let asked = |present: &&mut Present| present.nexus == *nexus && present.incarnation == incarnation;
         if let Some(present) = self.present.iter_mut().find(asked) {
@@ -193,7 +196,7 @@ impl Table {
         }
     }
 
-    /// The slots of the marks a nexus holds.
+    /// The slots of the marks that a nexus holds.
     pub(super) fn held_by(&self, nexus: &NexusId) -> u16 {
         self.find_present(nexus).map_or(0, |present| present.held)
     }
@@ -210,7 +213,7 @@ impl Table {
         self.slots().fold(0, |occupied, (slot, _)| occupied | 1 << slot)
     }
 
-    /// The marks that somebody who is there does not hold. With nobody there: all.
+    /// The marks that at least one present nexus does not hold; all marks if there is no nexus.
     pub(super) fn concerned(&self) -> u16 {
         let held_by_all = self.present.iter().fold(u16::MAX, |held, present| held & present.held);
         if self.present.is_empty() { self.occupied() } else { self.occupied() & !held_by_all }

@@ -1,4 +1,4 @@
-//! The marks against a slow, obvious model: sets of ranges, kept by name and identifier.
+//! The marks against a slow model: sets of ranges, by name and identifier.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 const RANGES: u64 = 80_000;
 const SIZE: u64 = RANGES * MIB;
 
-/// The stores of these tests wait for nothing.
+/// The result of a future that does not wait: the stores of these tests are ready at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     future.now_or_never().expect("nothing is waited for")
 }
@@ -26,13 +26,13 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 /// Slot, mark and part.
 type PartKey = (u16, [u8; 16], u16);
 
-/// Keeps what it is given, fails when told to.
+/// A store that keeps what it gets, and fails when the test says so.
 #[derive(Default)]
 struct Kept {
     marks: Mutex<BTreeMap<u16, SavedMark>>,
     parts: Mutex<BTreeMap<PartKey, Box<PartWords>>>,
     is_failing: std::sync::atomic::AtomicBool,
-    /// The next save with a mark in it keeps what it is given, or nothing of the mark, and fails all the same.
+    /// The next save with a mark in it keeps all or nothing of the mark, and fails in any case.
     fails_at_mark: std::sync::atomic::AtomicBool,
     /// A save with a mark in it never ends.
     stops_at_mark: std::sync::atomic::AtomicBool,
@@ -118,7 +118,7 @@ fn find(marks: &ChangeMarks, nexus: &NexusId, id: u8) -> Option<Mark> {
     marks.report_marks(nexus).into_iter().find(|mark| mark.id == [id; 16])
 }
 
-/// What a mark tells, asked for in small parts.
+/// The changes that a mark reports, read in small parts.
 fn changed(marks: &ChangeMarks, nexus: &NexusId, id: u8) -> Option<Vec<(u64, u64)>> {
     let slot = find(marks, nexus, id)?.slot;
     let mut all = Vec::new();
@@ -171,7 +171,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A mark, as one would write it down.
+/// A mark in the model.
 #[derive(Default)]
 struct Model {
     is_everything: bool,
@@ -262,7 +262,7 @@ proptest! {
     }
 }
 
-/// A CLEAR says which content it means, so no two contents may have the same number, over crashes as well.
+/// A CLEAR names a content by its number: no number is used for two contents, also over crashes.
 #[test]
 fn a_sequence_is_never_counted_twice() {
     let kept = Arc::<Kept>::default();
@@ -281,7 +281,7 @@ fn a_sequence_is_never_counted_twice() {
             write(&marks, &other, first, 1).unwrap();
             assert!(seen.insert(sequence()));
         }
-        // The process ends here; what it counted on for the recordings was never made durable.
+        // The process ends here; the numbers used since the last durable one are lost.
     }
 }
 
@@ -325,8 +325,9 @@ fn a_change_that_cannot_be_recorded_is_not_seen_as_recorded() {
     assert_eq!(changed(&marks, &own, 1), Some(vec![(4, 1)]));
 }
 
-/// A command of a nexus that held the mark is the holder's own, however late it executes; one of a nexus that did not
-/// is recorded, even when everybody who is there by then holds the mark.
+/// A command of a nexus that held the mark at its arrival is the holder's own change, however late
+/// it executes. That of a nexus that did not hold it is recorded, even when every nexus holds the
+/// mark by then.
 #[test]
 fn a_command_counts_as_its_nexus_stood_when_it_came() {
     let kept = Arc::<Kept>::default();
@@ -358,7 +359,7 @@ fn ranges_fit_in_a_mark_whatever_the_size() {
     assert_eq!(range_bytes_for(u64::MAX), 1 << 31);
 }
 
-/// A mark of "own", cleared, and "other", who holds none.
+/// A mark that "own" has cleared, and "other", which holds no mark.
 fn cleared_mark(kept: &Arc<Kept>) -> (ChangeMarks, NexusId, NexusId) {
     let marks = marks_over(kept);
     let (own, other) = (nexus(0), nexus(2));
@@ -374,7 +375,7 @@ fn clear(marks: &ChangeMarks, own: &NexusId) -> Result<(), Failure> {
     now(marks.clear(own, &of(1, 1, sequence), SIZE))
 }
 
-/// A part that was not there when the unit was smaller finds no room.
+/// The grown unit needs a part of the bitmap for which the store has no room.
 #[test]
 fn a_mark_whose_bits_have_no_room_says_that_everything_has_changed_and_writes_go_on() {
     let kept = Arc::<Kept>::default();
@@ -406,7 +407,8 @@ fn a_clear_that_is_dropped_halfway_does_not_leave_changes_recorded_in_memory_alo
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(4, 1)]));
 }
 
-/// CLEAR has emptied the parts on the disk, and then fails: what memory says is recorded is not durable any more.
+/// CLEAR has emptied the parts in the store and then fails: bits that are set in memory are not
+/// durable any more.
 #[test]
 fn a_clear_that_fails_halfway_does_not_leave_changes_recorded_in_memory_alone() {
     let kept = Arc::<Kept>::default();
@@ -418,11 +420,12 @@ fn a_clear_that_fails_halfway_does_not_leave_changes_recorded_in_memory_alone() 
     let sequence = || find(&marks, &own, 1).unwrap().sequence;
     now(marks.clear(&own, &of(1, 1, sequence()), SIZE)).unwrap();
     write(&marks, &other, 4, 1).unwrap();
-    // The next attach is told, and heeds it; its CLEAR meets a disk that fails once, between parts and mark.
+    // The next attach reads the changes and clears them; the store fails once, between parts and
+    // mark.
     kept.fails_at_mark.store(true, Ordering::Relaxed);
     assert!(now(marks.clear(&own, &of(1, 1, sequence()), SIZE)).is_err());
     marks.remove_nexus(&own);
-    // The holder is away. Others write there again, and are acknowledged.
+    // The holder is away. Another host writes there again, and its writes are acknowledged.
     write(&marks, &other, 4, 1).unwrap();
     // The target starts again.
     let marks = marks_over(&kept);
@@ -434,7 +437,7 @@ fn a_clear_that_fails_halfway_does_not_leave_changes_recorded_in_memory_alone() 
     );
 }
 
-/// Whoever saves takes all that waits, and may fail with it.
+/// A save takes all waiting recordings, and may fail.
 #[test]
 fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     let kept = Arc::<Kept>::default();
@@ -459,8 +462,8 @@ fn a_recording_that_another_took_along_and_failed_with_is_made_again() {
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(9, 1)]));
 }
 
-/// Its command was aborted, or somebody else has recorded the same range meanwhile: the next change is recorded alone,
-/// in whatever mark there is then.
+/// Its command was aborted, or another has recorded the same range meanwhile: the next change is
+/// recorded alone, in whichever marks exist then.
 #[test]
 fn what_waited_to_be_recorded_and_does_not_any_more_is_in_no_later_mark() {
     let kept = Arc::<Kept>::default();
@@ -477,7 +480,8 @@ fn what_waited_to_be_recorded_and_does_not_any_more_is_in_no_later_mark() {
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(9, 1)]));
 }
 
-/// What a nexus held when its command came may be another's mark by the time that it executes.
+/// The slot of a mark that a nexus held when its command arrived may have another mark when the
+/// command executes.
 #[test]
 fn a_command_is_recorded_in_a_mark_that_took_the_slot_of_one_that_its_nexus_held() {
     let kept = Arc::<Kept>::default();
@@ -495,7 +499,7 @@ fn a_command_is_recorded_in_a_mark_that_took_the_slot_of_one_that_its_nexus_held
     assert_eq!(changed(&marks, &other, 2), Some(vec![(5, 1)]));
 }
 
-/// While the unit is flushed, nothing is forgotten yet, and what is changed again stays recorded.
+/// While the unit is flushed, nothing is deleted yet, and what is changed again stays recorded.
 #[test]
 fn what_is_changed_while_a_mark_is_cleared_stays_recorded() {
     let kept = Arc::<Kept>::default();
@@ -518,7 +522,7 @@ fn what_is_changed_while_a_mark_is_cleared_stays_recorded() {
     both(&[(4, 2), (9, 1)]);
     now(marks.finish_clear(&own, &parameters, SIZE)).unwrap();
     both(&[(5, 1), (9, 1)]);
-    // One that comes to nothing after it has begun, and the next one.
+    // A CLEAR that fails after it has begun, and the next one.
     begin();
     both(&[(5, 1), (9, 1)]);
     let parameters = begin();
@@ -526,7 +530,7 @@ fn what_is_changed_while_a_mark_is_cleared_stays_recorded() {
     both(&[]);
 }
 
-/// Saves nothing before a test lets it.
+/// A store that saves nothing before the test allows it.
 struct GatedStore(Arc<AsyncMutex<()>>);
 
 impl ChangeStore for GatedStore {
@@ -539,7 +543,8 @@ impl ChangeStore for GatedStore {
     }
 }
 
-/// What others change between the two is to be recorded: the one that is there now was not told that it holds anything.
+/// Changes by others between the two must be recorded: the nexus's new incarnation was never
+/// granted the mark.
 #[test]
 fn a_nexus_that_came_again_while_its_take_was_saved_does_not_hold_the_mark() {
     let gate = Arc::<AsyncMutex<()>>::default();
@@ -559,8 +564,9 @@ fn a_nexus_that_came_again_while_its_take_was_saved_does_not_hold_the_mark() {
     assert!(find(&marks, &own, 1).is_some_and(|mark| mark.is_held_here));
 }
 
-/// A mark that was forgotten and is taken again begins anew, though parts of its first life are still in the store: a
-/// session that comes back takes a mark by its old name, whatever became of it meanwhile.
+/// A mark that was forgotten and is taken again starts anew, though parts of its first life are
+/// still in the store. A session that comes back takes a mark by its old name, whatever happened to
+/// it meanwhile.
 #[test]
 fn a_mark_that_is_taken_anew_does_not_take_over_the_parts_of_its_first_life() {
     let kept = Arc::<Kept>::default();
@@ -572,7 +578,8 @@ fn a_mark_that_is_taken_anew_does_not_take_over_the_parts_of_its_first_life() {
     assert_eq!(changed(&marks_over(&kept), &own, 1), Some(vec![(0, RANGES)]));
 }
 
-/// A flood of TAKEs saves one thing after another: a write that waits to be recorded has its turn between them.
+/// During a flood of TAKEs, each with a save, a write that waits to be recorded gets its turn
+/// between them.
 #[test]
 fn who_comes_later_does_not_overtake_who_waits_for_something_to_be_saved() {
     let (marks, own, other) = cleared_mark(&Arc::default());
@@ -589,8 +596,8 @@ fn who_comes_later_does_not_overtake_who_waits_for_something_to_be_saved() {
     now(taking).unwrap();
 }
 
-/// What a store saved in a minute of one save after another by `flood`, and of as many changes by another name; between
-/// two, a millisecond passes.
+/// The counts of saves in a minute: of one `flood` after another, and of as many changes by another
+/// name; a millisecond passes between two.
 fn saves_in_a_minute(mut flood: impl FnMut(&ChangeMarks, &NexusId)) -> (usize, usize) {
     let clock = VirtualClock::new();
     let kept = Arc::new(Kept { clock: Some(clock.clone()), ..Kept::default() });
@@ -632,7 +639,8 @@ fn who_takes_a_mark_again_and_again_costs_others_a_tenth_of_their_time() {
     assert!(taken > 2000 && busy > taken, "{taken} taken, {busy} busy");
 }
 
-/// A host that comes back takes its mark before anything else, whatever others wrote and somebody cleared meanwhile.
+/// A host that comes back takes its mark first, however much others wrote and however often it was
+/// cleared meanwhile.
 #[test]
 fn who_has_to_wait_to_clear_a_mark_need_not_wait_to_take_it() {
     let kept = Arc::new(Kept { clock: Some(VirtualClock::new()), ..Kept::default() });

@@ -8,14 +8,15 @@ use crate::command::Outcome;
 use crate::execution::Execution;
 use crate::sharing::Direction;
 
-/// Flushes everything, whatever range was asked for: a flush has no range. With IMMED the answer does not wait for it.
+/// Flushes everything, whatever the range: a flush has no range. With IMMED the answer does not
+/// wait for it.
 pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
     let geometry = task.unit.geometry();
     if let Err(sense) = task.unit.range_of(&geometry, range.blocks) {
         return refuse(sense);
     }
     if range.is_immediate {
-        // Dropping it detaches: the flush goes on.
+        // Dropping the completion detaches: the flush goes on.
         drop(task.unit.device().submit(Request::flush()));
         return nothing();
     }
@@ -23,9 +24,9 @@ pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
     task.run(async move { flush.await.map(|()| Buffer::empty()) })
 }
 
-/// Reads nothing ahead: GOOD says that not all of it is in the cache; CONDITION MET would say that it is. To a client
-/// of a shared unit it is a read without
-/// data: what it has of these blocks is registered when this is answered, also with IMMED (`docs/protocol/sharing.md`).
+/// Reads nothing ahead: GOOD reports that not all of it is in the cache; CONDITION MET would claim
+/// that it is. For a client of a shared unit it is a read without data: the client's copies of
+/// these blocks are registered when this is answered, also with IMMED (`docs/protocol/sharing.md`).
 pub(super) fn prefetch(task: Task<'_>, range: CacheRange) -> Execution {
     let geometry = task.unit.geometry();
     let named = match task.unit.range_of(&geometry, range.blocks) {

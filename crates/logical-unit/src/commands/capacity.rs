@@ -24,7 +24,7 @@ pub(super) fn read_capacity_16(unit: &LogicalUnit, allocation_length: u32) -> Re
     Ok(cut(&capacity(unit)?.emit_16(), allocation_length))
 }
 
-/// A device without blocks has no last block: to SCSI that is a medium that is not there.
+/// A device without blocks has no last block; SCSI reports that as a medium that is not present.
 fn capacity(unit: &LogicalUnit) -> Result<Capacity, Sense> {
     unit.check_medium()?;
     let geometry = unit.geometry();
@@ -48,7 +48,7 @@ fn physical_exponent(unit: &LogicalUnit, geometry: &Geometry) -> u8 {
     ratio.ilog2().min(15) as u8
 }
 
-/// Nothing below tells of defects: both lists are empty.
+/// No layer below reports defects: both lists are empty.
 pub(super) fn read_defect_data(unit: &LogicalUnit, asked: &ReadDefectData) -> Result<Buffer, Failure> {
     unit.check_medium()?;
     Ok(cut(&scsi::defect_list::emit_empty(asked), asked.allocation_length))
@@ -68,8 +68,8 @@ pub(super) fn lba_status(task: Task<'_>, lba: u64, allocation_length: u32) -> Ex
     task.run_long(|ticket| async move {
         let mut runs = runs(&unit, range, &geometry).await?;
         if unit.access.sharing().is_some() {
-            // What a host keeps to itself of these blocks comes to the unit before anybody is told of them. Blocks that
-            // are not told of now are waited for when they are asked for.
+            // Dirty data that a host keeps of these blocks is written to the unit before they are
+            // reported. Blocks that are left out now are waited for when they are asked for.
             let end = runs.last().map_or(lba, |last| last.lba + u64::from(last.block_count));
             let told = range_in(&geometry, lba, end - lba)?;
             let _entry = unit.access.enter(&nexus, told, Direction::Look).take(Some(&ticket)).await?;
@@ -79,7 +79,7 @@ pub(super) fn lba_status(task: Task<'_>, lba: u64, allocation_length: u32) -> Ex
     })
 }
 
-/// What the device says of a range, as far as one answer tells.
+/// The extents that the device reports for a range, as many as one answer holds.
 async fn runs(unit: &LogicalUnit, range: ByteRange, geometry: &Geometry) -> Result<Vec<Descriptor>, Failure> {
     let lba = range.offset / u64::from(geometry.logical_block_bytes);
     let response = unit.device().submit(Request::extents(range.offset, range.length)).await;
@@ -87,8 +87,8 @@ async fn runs(unit: &LogicalUnit, range: ByteRange, geometry: &Geometry) -> Resu
     Ok(descriptors(&response.extents, geometry))
 }
 
-/// Extents as runs of blocks. Extents are whole blocks by contract; a run longer than 32 bits is told
-/// as far as they reach, and the initiator asks again from there.
+/// Extents as runs of blocks. Extents are whole blocks by contract. A run longer than 32 bits is
+/// reported in part, and the initiator asks again from there.
 fn descriptors(extents: &[Extent], geometry: &Geometry) -> Vec<Descriptor> {
     let block_bytes = u64::from(geometry.logical_block_bytes);
     let mut runs: Vec<Descriptor> = Vec::new();

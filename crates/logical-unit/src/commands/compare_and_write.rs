@@ -1,6 +1,6 @@
-//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it has its range alone from the read to the end of the write. Where
-//! others reach the blocks without this unit, who sees all of them does it
-//! ([`CompareAndWrite`](crate::CompareAndWrite)).
+//! COMPARE AND WRITE (SBC-3 5.2): atomic, because it holds its range exclusively from the read to
+//! the end of the write. Where other paths lead to the blocks without this unit, the layer below
+//! does it ([`CompareAndWrite`](crate::CompareAndWrite)).
 
 use std::sync::Arc;
 
@@ -39,14 +39,14 @@ pub(super) fn compare_and_write(mut task: Task<'_>, lba: u64, block_count: u8, i
     })
 }
 
-/// What became of it below.
+/// The result of the layer below.
 enum Below {
     Done,
-    /// It is for the unit to do, with this data-out.
+    /// The layer below cannot do it: the unit does it, with this data-out.
     Not(Buffer),
 }
 
-/// A unit with change marks has none below: they are of what comes through the unit.
+/// A unit with change marks is set up without a layer below, whose changes would not be recorded.
 async fn below(unit: &LogicalUnit, offset: u64, data_out: Buffer) -> Result<Below, Failure> {
     let Some(who) = &unit.options.compares_below else { return Ok(Below::Not(data_out)) };
     match who.compare_and_write(offset, Buffer::copy_of(&data_out)).await {
@@ -60,8 +60,8 @@ async fn below(unit: &LogicalUnit, offset: u64, data_out: Buffer) -> Result<Belo
     }
 }
 
-/// The range, and data-out of exactly twice its length: here more is as wrong as less, for the halves would not be
-/// where they seem.
+/// The range, and data-out of exactly twice its length: more is as wrong as less, since the halves
+/// would be misplaced.
 fn parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(block::ByteRange, Buffer), Failure> {
     let geometry = task.unit.geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;

@@ -1,10 +1,11 @@
 //! EXTENDED COPY(LID1) and RECEIVE COPY RESULTS (SPC-4 6.3, 6.20 to 6.22): blocks go from one logical unit of this
 //! target to the same or another one without leaving it.
 //!
-//! The list is checked first, whole; then segment after segment is copied, piece by piece: the source's range is shared
-//! while it is read, the destination's is held alone while it is written. So a copy does not deadlock with another one
-//! in the other direction, and other commands may run between two pieces. Reservations and write protection of each
-//! unit count as for READ and WRITE by the same nexus.
+//! The whole list is checked first; then segment after segment is copied, piece by piece: the
+//! source's range is held shared while it is read, the destination's exclusively while it is
+//! written, never both. So a copy does not deadlock with one in the other direction, and other
+//! commands may run between two pieces. Reservations and write protection of each unit count as for
+//! READ and WRITE by the same nexus.
 
 use std::sync::Arc;
 
@@ -86,22 +87,22 @@ fn parse(task: &mut Task<'_>, parameter_list_length: u32) -> Result<CopyList, Fa
 #[derive(Clone)]
 struct Party {
     unit: Arc<LogicalUnit>,
-    /// When the copy came.
+    /// The count of sanitizes begun when the copy arrived.
     sanitizes_begun: SanitizesBegun,
 }
 
 impl Party {
-    /// Whether it is not sanitized now and was not since the copy came.
+    /// Whether no sanitize runs now, and none has begun since the copy arrived.
     fn check(&self) -> Result<(), Sense> {
         self.unit.sanitize.check()?;
         self.unit.sanitize.check_none_since(self.sanitizes_begun)
     }
 }
 
-/// The logical units that the list names, as far as there are such here.
+/// The logical units of this target that the list names; `None` for one that is not here.
 fn parties(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Option<Party>> {
     let mut known = vec![Arc::clone(own)];
-    // What a nexus does not see it cannot copy from or to, either.
+    // A nexus cannot copy from or to a unit that it does not see.
     known.extend(own.maps.seen_by(nexus));
     let named: Vec<_> = known.iter().map(|unit| (identity::designators_of(unit), unit)).collect();
     let find = |name: &scsi::vpd::Designator| {
@@ -113,7 +114,7 @@ fn parties(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Opti
 
 /// A copy under way.
 struct Copy {
-    /// Where the command came to.
+    /// The unit that received the command.
     unit: Arc<LogicalUnit>,
     nexus: NexusId,
     admission: Admission,
@@ -127,13 +128,13 @@ impl Copy {
         party.ok_or(Sense::UNREACHABLE_COPY_TARGET)
     }
 
-    /// Whether it may go on with blocks of these two.
+    /// Whether the copy may go on with blocks of these two units.
     fn check(&self, source: &Party, destination: &Party) -> Result<(), Failure> {
         self.admission.check(&self.unit, &self.ticket)?;
         source.check().and_then(|()| destination.check()).map_err(|_| Sense::COPY_ABORTED.into())
     }
 
-    /// Copies one segment, and gives the bytes written.
+    /// Copies one segment. Returns the bytes written.
     async fn segment(&self, segment: &Segment) -> Result<u64, Failure> {
         let (source_party, destination_party) = (self.party(segment.source)?, self.party(segment.destination)?);
         let (source, destination) = (&source_party.unit, &destination_party.unit);
@@ -166,7 +167,8 @@ impl Copy {
         let mut tasks_begun = source.tasks.begun();
         let mut done = 0;
         while done < bytes {
-            // Where the device takes its time others are seen by their tasks. Beside them all copies have one piece.
+            // While a slow device works, other commands show by their tasks. Beside them all copies
+            // together have one piece.
             let begun = source.tasks.begun();
             let is_beside_others = std::mem::replace(&mut tasks_begun, begun) != begun;
             let (length, pool) = if is_beside_others {
@@ -174,7 +176,7 @@ impl Copy {
             } else {
                 (pieces.next(bytes - done), &source.options.copy_buffers)
             };
-            // Before it has blocks: who has a buffer may wait for these.
+            // Before it has a range: the holder of a buffer may wait for this one's range.
             let buffer = pool.acquire(length as usize).await;
             let piece = ByteRange { offset: read.offset + done, length };
             let buffer = {

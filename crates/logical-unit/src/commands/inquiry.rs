@@ -15,10 +15,10 @@ use crate::limits::{
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
-/// What emits a page.
+/// The function that emits a page.
 type Emit = fn(&LogicalUnit, &Geometry, &NexusId) -> Vec<u8>;
 
-/// The VPD pages there are, ascending by their codes.
+/// The supported VPD pages, ascending by their codes.
 const PAGES: &[(u8, Emit)] = &[
     (page::SUPPORTED_PAGES, supported_pages),
     (page::UNIT_SERIAL_NUMBER, unit_serial_number),
@@ -52,7 +52,7 @@ pub(super) fn inquiry(
     Ok(cut(&bytes, u32::from(allocation_length)))
 }
 
-/// Whether a page of ours is there; of others nothing is said here.
+/// Whether a page of our own exists; only for such pages.
 fn has_own_page(unit: &LogicalUnit, code: u8) -> bool {
     match code {
         page::CHANGE_MARKS => unit.change_marks.is_some(),
@@ -76,7 +76,7 @@ fn standard(unit: &LogicalUnit) -> StandardInquiry {
     }
 }
 
-/// Standard data of a LUN where nothing is.
+/// Standard INQUIRY data of a LUN without a unit.
 pub(crate) fn absent() -> [u8; StandardInquiry::BYTES] {
     StandardInquiry {
         peripheral: Peripheral::Absent,
@@ -142,7 +142,7 @@ fn block_limits(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8>
     .emit()
 }
 
-/// Ours, in whole transfers of those the device likes.
+/// Our own optimum, in whole multiples of what the device prefers.
 fn transfer_bytes_optimal(hints: &Hints) -> u32 {
     match hints.io_bytes_optimal {
         0 => TRANSFER_BYTES_OPTIMAL,
@@ -151,7 +151,7 @@ fn transfer_bytes_optimal(hints: &Hints) -> u32 {
 }
 
 fn block_device_characteristics(unit: &LogicalUnit, geometry: &Geometry, _: &NexusId) -> Vec<u8> {
-    // 7200 revolutions is what makes schedulers take it for a disk that turns; no such speed was measured.
+    // Schedulers take 7200 revolutions for a rotating disk; the speed was not measured.
     let rotation_rate = if unit.options.is_rotational || geometry.hints.is_rotational { 7200 } else { 1 };
     BlockDeviceCharacteristics { rotation_rate, reads_after_block_erase: unit.is_thin(geometry) }.emit()
 }
@@ -168,12 +168,12 @@ fn logical_block_provisioning(unit: &LogicalUnit, geometry: &Geometry, _: &Nexus
     .emit()
 }
 
-/// Empty where there are none: the page is not there then.
+/// Empty without change marks: the page does not exist then.
 fn change_marks(unit: &LogicalUnit, _: &Geometry, _: &NexusId) -> Vec<u8> {
     unit.change_marks.as_ref().map_or_else(Vec::new, |marks| marks.support().emit())
 }
 
-/// A waiting unit attention is told as data with GOOD, and has been told by that (SPC-4 6.39.1).
+/// A pending unit attention is returned as data with GOOD, and counts as reported (SPC-4 6.39.1).
 pub(super) fn request_sense(
     unit: &LogicalUnit,
     nexus: &NexusId,

@@ -1,4 +1,4 @@
-//! LOG SENSE (SPC-4 6.8): nothing is counted that a page could tell, so there are two.
+//! LOG SENSE (SPC-4 6.8): there are no counters to report, so there are two pages.
 
 use block::Buffer;
 use scsi::Sense;
@@ -8,10 +8,10 @@ use scsi::log::{self, page};
 use crate::data_in::cut;
 use crate::failure::Failure;
 
-/// What emits a page.
+/// The function that emits a page.
 type Emit = fn() -> Vec<u8>;
 
-/// The pages there are, ascending by their codes.
+/// The supported pages, ascending by their codes.
 const PAGES: &[(u8, Emit)] =
     &[(page::SUPPORTED_PAGES, supported_pages), (page::INFORMATIONAL_EXCEPTIONS, log::emit_informational_exceptions)];
 

@@ -1,9 +1,9 @@
-//! Whether there is a medium: TEST UNIT READY, START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.47, SBC-3 5.13,
-//! 5.25).
+//! Presence of the medium: TEST UNIT READY, START STOP UNIT, PREVENT ALLOW MEDIUM REMOVAL (SPC-4
+//! 6.47, SBC-3 5.13, 5.25).
 //!
-//! Only a removable unit can be ejected and loaded, and none while an I_T nexus prevents it. START and STOP without
-//! LOEJ, and power conditions, do nothing to a device in user space but a flush before a stop: it has no motor, and
-//! stays ready.
+//! Only a removable unit can be ejected and loaded, and not while an I_T nexus prevents it. START
+//! and STOP without LOEJ, and power conditions, only flush before a stop: a device in user space
+//! has no motor, and stays ready.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -34,7 +34,7 @@ use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 use task::Task;
 
-/// Starts a command that nothing stands in the way of.
+/// Starts a command that has been admitted.
 pub(crate) fn start(
     unit: &Arc<LogicalUnit>,
     nexus: &NexusId,
@@ -75,13 +75,13 @@ pub(crate) fn start(
     }
 }
 
-/// Whether a command waits for nothing: neither for older tasks, nor for room in the task set, nor for a sanitize. What
-/// a client of a shared unit says may be what others wait for.
+/// Whether a command waits for nothing: not for older tasks, room in the task set, or a sanitize.
+/// Other hosts may wait for what a client of a shared unit sends.
 pub(crate) fn waits_for_nothing(cdb: &Cdb) -> bool {
     matches!(cdb, Cdb::SharingIn { .. } | Cdb::SharingOut { .. })
 }
 
-/// Commands that need no device: they are over when this returns.
+/// Commands that need no device; they complete before this returns.
 fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
     let Task { unit, nexus, .. } = task;
     match cdb {
@@ -128,7 +128,7 @@ fn control(task: &Task<'_>, cdb: Cdb) -> Result<Buffer, Failure> {
         Cdb::SharingIn { service_action, first, allocation_length } => {
             sharing::report(unit, service_action, first, allocation_length)
         }
-        // REPORT LUNS never comes here: the LUN map answers it. The others are not control commands.
+        // The LUN map answers REPORT LUNS; the others are no control commands.
         Cdb::ReportLuns { .. }
         | Cdb::Read(_)
         | Cdb::Write(_)

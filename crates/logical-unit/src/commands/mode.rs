@@ -4,11 +4,12 @@
 //! |---|---|---|
 //! | SWP | always | refuses what would change the medium |
 //! | D_SENSE | always | sense data in descriptor format |
-//! | WCE | on a device with a volatile cache | cleared, what was written is flushed, and every write is carried out with force unit access |
+//! | WCE | on a device with a volatile cache | cleared: the cache is flushed, and every write has force unit access |
 //!
-//! All I_T nexuses share them, nothing is saved, and a reset brings the defaults back. MODE SELECT accepts a list that
-//! says what is so, but for these bits; when it changes one, the other nexuses are told (2Ah/01h). A list that clears
-//! WCE changes nothing when the flush fails.
+//! All I_T nexuses share them, nothing is saved, and a reset restores the defaults. MODE SELECT
+//! accepts a list that equals the present values but for these bits. When it changes one, it is
+//! reported to the other nexuses (2Ah/01h). A list that clears WCE changes nothing when the flush
+//! fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use crate::failure::{self, DeviceAccess, Failure};
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
-/// Whose values of a page.
+/// Which values of a page: current, changeable, default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Values {
     Current,
@@ -33,10 +34,10 @@ enum Values {
     Default,
 }
 
-/// What emits a page.
+/// The function that emits a page.
 type Emit = fn(&LogicalUnit, &Geometry, Values) -> Vec<u8>;
 
-/// The pages there are, ascending by their codes.
+/// The supported pages, ascending by their codes.
 const PAGES: &[(u8, Emit)] = &[
     (page::READ_WRITE_ERROR_RECOVERY, |_, _, values| fixed(mode::READ_WRITE_ERROR_RECOVERY, values)),
     (page::CACHING, caching),
@@ -44,7 +45,7 @@ const PAGES: &[(u8, Emit)] = &[
     (page::INFORMATIONAL_EXCEPTIONS, |_, _, values| fixed(mode::INFORMATIONAL_EXCEPTIONS, values)),
 ];
 
-/// A page of which nothing can be changed.
+/// A page without changeable fields.
 fn fixed<const N: usize>(mut page: [u8; N], values: Values) -> Vec<u8> {
     if values == Values::Changeable {
         page.iter_mut().skip(2).for_each(|byte| *byte = 0);
@@ -61,7 +62,7 @@ fn caching(unit: &LogicalUnit, geometry: &Geometry, values: Values) -> Vec<u8> {
     Caching { is_write_cache_enabled, is_read_cache_disabled: false }.emit().to_vec()
 }
 
-/// Simple tasks run in any order; what other nexuses aborted ends with TASK ABORTED.
+/// Simple tasks run in any order; a task that another nexus aborted ends with TASK ABORTED.
 fn control(unit: &LogicalUnit, _: &Geometry, values: Values) -> Vec<u8> {
     let is_set = |current: bool| match values {
         Values::Current => current,
@@ -110,8 +111,8 @@ pub(super) fn sense(unit: &LogicalUnit, nexus: &NexusId, sense: ModeSense) -> Re
     Ok(cut(&mode::emit(sense.form, &header, &pages), u32::from(sense.allocation_length)))
 }
 
-/// The pages one after the other. There are no subpages but zero: FFh asks for all of them, anything else for one that
-/// is not there.
+/// The pages, one after the other. Zero is the only subpage: FFh asks for all of them, any other
+/// for one that does not exist.
 fn pages_asked(unit: &LogicalUnit, geometry: &Geometry, sense: &ModeSense) -> Result<Vec<u8>, Sense> {
     if !matches!(sense.subpage, 0 | page::ALL_SUBPAGES) {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_byte(3));
@@ -130,8 +131,8 @@ fn pages_asked(unit: &LogicalUnit, geometry: &Geometry, sense: &ModeSense) -> Re
     if bytes.is_empty() { Err(Sense::INVALID_FIELD_IN_CDB.at_byte(2)) } else { Ok(bytes) }
 }
 
-/// What the cache held is durable before anybody is told that there is none, and nothing is being written while it is
-/// switched off.
+/// With WCE cleared, cached data is durable before any nexus learns that there is no cache, and no
+/// write is under way at the switch.
 pub(super) fn select(task: Task<'_>, select: ModeSelect) -> Execution {
     let pages = match check_list(task.unit, &select, &task.command.data_out) {
         Ok(pages) => pages,
@@ -143,7 +144,8 @@ pub(super) fn select(task: Task<'_>, select: ModeSelect) -> Execution {
     }
     let (unit, nexus, pages) = (Arc::clone(task.unit), task.nexus.clone(), pages.to_vec());
     task.run_alone(ByteRange { offset: 0, length: u64::MAX }, |_| async move {
-        // Not as a flush of this nexus: whoever is owed a failed one is still to be told by its own.
+        // Not counted as a flush of this nexus: a failed flush that is due to it is still reported
+        // by its own flush.
         let flushed = unit.device().submit(Request::flush()).await.result;
         flushed.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         apply(&unit, &nexus, &pages);
@@ -168,7 +170,7 @@ fn check_list<'a>(unit: &LogicalUnit, select: &ModeSelect, data_out: &'a [u8]) -
     let (header, pages) = parse_list(select.form, list)?;
     let geometry = unit.geometry();
     check_descriptor(&geometry, header.block_descriptor)?;
-    // All of the list is looked at before the first bit is changed.
+    // The whole list is checked before the first bit is changed.
     for page in mode::pages(pages) {
         check_page(unit, &geometry, &page.map_err(|_| Sense::PARAMETER_LIST_LENGTH_ERROR)?)?;
     }
@@ -184,7 +186,7 @@ fn switches_cache_off(unit: &LogicalUnit, pages: &[u8]) -> bool {
     is_enabled && mode::pages(pages).flatten().any(clears)
 }
 
-/// Changes what checked pages change, and tells the others if that is anything.
+/// Applies checked pages, and reports a change to the other nexuses.
 fn apply(unit: &LogicalUnit, nexus: &NexusId, pages: &[u8]) {
     let geometry = unit.geometry();
     let changes = mode::pages(pages).flatten().filter(|page| change(unit, &geometry, page)).count();
@@ -194,8 +196,8 @@ fn apply(unit: &LogicalUnit, nexus: &NexusId, pages: &[u8]) {
     }
 }
 
-/// Whether a page says what is so, but for the bits that can be changed. PS, bit 7 of byte 0, is reserved here; the
-/// page code was matched already.
+/// Whether a page equals the present values but for the changeable bits. PS, bit 7 of byte 0, is
+/// reserved here; the page code was matched already.
 fn check_page(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) -> Result<(), Sense> {
     let known = PAGES.iter().find(|(code, _)| *code == page.code && page.subpage == 0);
     let (_, emit) = known.ok_or(Sense::INVALID_FIELD_IN_PARAMETER_LIST)?;
@@ -206,7 +208,7 @@ fn check_page(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) ->
     if is_so { Ok(()) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST) }
 }
 
-/// Changes what a checked page changes, and says whether it did.
+/// Applies a checked page. Returns whether that changed anything.
 fn change(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) -> bool {
     let set = |flag: &AtomicBool, value: bool| flag.swap(value, Ordering::AcqRel) != value;
     match page.code {
@@ -220,12 +222,14 @@ fn change(unit: &LogicalUnit, geometry: &Geometry, page: &mode::Page<'_>) -> boo
     }
 }
 
-/// The mode data length is reserved in MODE SELECT (SPC-4 6.13): it is not looked at, all of the list counts.
+/// The mode data length is reserved in MODE SELECT (SPC-4 6.13): it is ignored, and the whole list
+/// counts.
 fn parse_list(form: CdbForm, list: &[u8]) -> Result<(Header, &[u8]), Sense> {
     mode::parse_list(form, list).map_err(|_| Sense::PARAMETER_LIST_LENGTH_ERROR)
 }
 
-/// A block descriptor may only say what is so; a block count of zero or all ones says nothing (SBC-3 6.5.2.2).
+/// A block descriptor may only repeat the present values; a block count of zero or all ones is
+/// ignored (SBC-3 6.5.2.2).
 fn check_descriptor(geometry: &Geometry, descriptor: Option<BlockDescriptor>) -> Result<(), Sense> {
     let Some(descriptor) = descriptor else { return Ok(()) };
     let block_count = geometry.size_bytes / u64::from(geometry.logical_block_bytes);

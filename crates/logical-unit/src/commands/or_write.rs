@@ -1,5 +1,5 @@
-//! ORWRITE(16) (SBC-3 5.6): atomic towards other commands, because it has its range alone from the read to the end of
-//! the write.
+//! ORWRITE(16) (SBC-3 5.6): atomic towards other commands, because it holds its range exclusively
+//! from the read to the end of the write.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) fn or_write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     task.run_alone(range, |_| async move {
         unit.record_change(held, range).await?;
         let mut blocks = read_range(&unit, range, lba).await?;
-        // Of data-out that came short, the rest counts as zeroes: those bytes stay as they are.
+        // Missing data-out counts as zeroes: those bytes stay as they are.
         blocks.iter_mut().zip(data_out.iter()).for_each(|(byte, mask)| *byte |= mask);
         write_range(&unit, range.offset, blocks, is_fua, lba).await.map(|()| Buffer::empty())
     })

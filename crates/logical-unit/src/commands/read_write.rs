@@ -1,16 +1,17 @@
 //! READ and WRITE in all their lengths (SBC-3 5.9 to 5.12, 5.32 to 5.35).
 //!
-//! A read shares its range, a write has it alone, so that what overlaps runs in the order it came. Where range and
-//! buffer are free the command is one device request and no allocation; else it waits in a task, its place in the
-//! range's line taken at once.
+//! A read holds its range shared, a write exclusively, so that overlapping commands run in order of
+//! arrival. Where range and buffer are free the command is one device request and no allocation;
+//! else it waits as a task, with its place in the queue of the range taken at once.
 //!
-//! A transport that was announced less data-out than the CDB asks for brings less, and tells the initiator by the
-//! residual. What came is written, to the byte; blocks of which nothing came stay as they are.
+//! If the initiator announced less data-out than the CDB asks for, the transport brings that much,
+//! and reports the residual. What came is written, to the byte; blocks without data stay as they
+//! are.
 //!
-//! A device that answers on the spot copies on the thread of whoever asks. So a long read goes piece by piece, and
-//! others have their turn between two pieces; a device that takes its time is asked for larger ones. So does a long
-//! write, once one of them was copied so; its pieces are copies of parts of its data. Where a device takes its time, a
-//! write is one request.
+//! A device that answers at once copies on the submitting thread. So a long read goes piece by
+//! piece, and other tasks run between two pieces; a slower device gets larger requests. A long
+//! write goes piece by piece as well, after one of them was copied at once; its pieces are copies
+//! of parts of its data. On a slower device a write is one request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,8 +67,8 @@ fn read_later(task: &Task<'_>, range: ByteRange, lba: u64) -> Execution {
     })
 }
 
-/// A read of which the initiator wants only the beginning: no more is read, so that few bytes do not keep a large
-/// buffer. The rest only counts for the residual.
+/// A read of which the initiator wants only the beginning: no more is read, so that few bytes do
+/// not hold a large buffer. The rest only counts for the residual.
 fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64) -> Execution {
     let wanted = u64::from(task.command.data_in_bytes_max);
     let length = wanted.next_multiple_of(u64::from(geometry.logical_block_bytes)).min(range.length);
@@ -80,8 +81,8 @@ fn read_in_part(task: &Task<'_>, range: ByteRange, geometry: &Geometry, lba: u64
     })
 }
 
-/// Reads a range that the caller holds, for the command itself: no initiator gets the buffer. `lba` is its first block,
-/// for sense data.
+/// Reads a range that the caller holds, for use by the command itself: the buffer goes to no
+/// initiator. `lba` is its first block, for sense data.
 pub(super) async fn read_range(unit: &LogicalUnit, range: ByteRange, lba: u64) -> Result<Buffer, Failure> {
     read_into(unit, &unit.options.work_buffers, range, lba).await
 }
@@ -195,7 +196,7 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     if range.length > WHOLE_TRANSFER_BYTES_MAX || !task.unit.is_change_recorded(task.admission.held, range) {
         return write_recorded(&task, guard, range, buffer, is_fua, lba);
     }
-    // Asked while it has its range: the cache is switched off by who has all of them.
+    // Read while the range is held: the command that switches the cache off holds all ranges.
     let is_fua = is_fua || task.unit.mode.is_write_through();
     let mut completion = task.unit.device().submit(Request::write(range.offset, buffer, is_fua));
     match completion.try_take() {
@@ -208,7 +209,8 @@ pub(super) fn write(mut task: Task<'_>, transfer: Transfer) -> Execution {
     }
 }
 
-/// Writes in more steps than one: what is long, and once the change is recorded, which takes a durable write.
+/// Writes in several steps: long data, or a change that must be recorded first, which takes a
+/// durable write.
 fn write_recorded(
     task: &Task<'_>,
     guard: RangeGuard,
@@ -234,7 +236,8 @@ fn write_later(task: &Task<'_>, range: ByteRange, buffer: Buffer, is_fua: bool, 
     })
 }
 
-/// What came of a write's data, made whole blocks with what the medium holds behind it. The caller holds the range.
+/// A write's data, filled up to whole blocks with what the medium holds. The caller holds the
+/// range.
 pub(super) async fn fill_last_block(
     unit: &LogicalUnit,
     offset: u64,
@@ -251,8 +254,9 @@ pub(super) async fn fill_last_block(
     let last = ByteRange { offset: offset + whole_bytes as u64, length: block_bytes as u64 };
     let behind = read_range(unit, last, last_lba).await?;
     let (came_bytes, filled_bytes) = (came.len(), whole_bytes + block_bytes);
-    // Buffers are whole pages, so that nearly every one has room for the block. Another one counts for nobody, and is
-    // not of the pool of reads: who holds a buffer of it and waits for another may wait for ever.
+    // Buffers are whole pages, so nearly every one has room for the block. A new one is outside the
+    // pool of reads: a command that held one of its buffers and waited for another might wait for
+    // ever.
     if came.room() < filled_bytes {
         let mut other = Buffer::zeroed(filled_bytes);
         other[..came_bytes].copy_from_slice(&came);
@@ -263,8 +267,8 @@ pub(super) async fn fill_last_block(
     Ok(came)
 }
 
-/// What every command that writes blocks checks first: the range, the medium's protection. The data-out may fall short
-/// of the range.
+/// Checks what every command that writes blocks checks first: range and write protection. The
+/// data-out may be shorter than the range.
 pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRange, Buffer), Failure> {
     let geometry = task.unit.geometry();
     let range = task.unit.transfer_range_of(&geometry, blocks)?;
@@ -272,7 +276,8 @@ pub(super) fn write_parts(task: &mut Task<'_>, blocks: Blocks) -> Result<(ByteRa
     Ok((range, task.take_data_out_up_to(range.length)))
 }
 
-/// The byte where two runs differ, for the INFORMATION field of a miscompare; `before` of them went well.
+/// Finds the first byte that differs, for the INFORMATION field of a miscompare; `before` bytes
+/// were equal before these.
 pub(super) fn compare(expected: &[u8], found: &[u8], before: u64) -> Result<(), Sense> {
     if expected == found {
         return Ok(());

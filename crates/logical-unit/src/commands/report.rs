@@ -1,4 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS (SPC-4 6.35, 6.36), from the table itself.
+//! REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS (SPC-4 6.35, 6.36), made from the
+//! command table.
 
 use block::Buffer;
 use scsi::Sense;
@@ -13,7 +14,7 @@ use crate::identity;
 use crate::nexus::NexusId;
 use crate::unit::LogicalUnit;
 
-/// What is asked for.
+/// The fields of the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) reporting_options: u8,
@@ -21,9 +22,9 @@ pub(super) struct Asked {
     pub(super) service_action: u16,
 }
 
-/// Whether this logical unit runs the command of a row: all of them, but UNMAP and SANITIZE BLOCK ERASE only where
-/// blocks can be unmapped, WRITE ATOMIC only where the device says how much is atomic, and change marks where they are
-/// kept.
+/// Whether this logical unit supports the command of a row: all but UNMAP and SANITIZE BLOCK ERASE
+/// without thin provisioning, WRITE ATOMIC without an atomic size of the device, and change mark
+/// commands without a store.
 fn is_supported(unit: &LogicalUnit, row: &Row) -> bool {
     let geometry = unit.geometry();
     match (row.operation_code, row.service_action) {
@@ -34,7 +35,7 @@ fn is_supported(unit: &LogicalUnit, row: &Row) -> bool {
     }
 }
 
-/// One group: the ports of the portal group this nexus goes through.
+/// One group: the ports of the target port group of this nexus.
 pub(super) fn target_port_groups(nexus: &NexusId, is_extended: bool, allocation_length: u32) -> Buffer {
     let access = AccessState::ActiveOptimized;
     let group = Group { number: identity::port_group(nexus), access, ports: vec![identity::RELATIVE_PORT] };

@@ -19,7 +19,7 @@ pub(super) fn reserve_6(unit: &LogicalUnit, nexus: &NexusId) -> Result<Buffer, F
     unit.reservations.reserve_6(nexus).map(|()| Buffer::empty())
 }
 
-/// A release by who does not hold it is no error and has no effect (SPC-2 7.16).
+/// A release by a nexus that is not the holder is no error and has no effect (SPC-2 7.16).
 pub(super) fn release_6(unit: &LogicalUnit, nexus: &NexusId) -> Result<Buffer, Failure> {
     unit.reservations.release_of(nexus);
     Ok(Buffer::empty())
@@ -39,7 +39,8 @@ pub(super) fn persistent_in(unit: &LogicalUnit, service_action: u8, allocation_l
     Ok(cut(&bytes, u32::from(allocation_length)))
 }
 
-/// Checks the list (SPC-4 6.16.3), makes the request, and tells the nexuses that it took something from.
+/// Checks the list (SPC-4 6.16.3), makes the request, and establishes the unit attentions that
+/// follow for other nexuses.
 pub(super) fn persistent_out(task: Task<'_>, action: (u8, u8, u8), parameter_list_length: u32) -> Execution {
     let request = match request_of(&task, action, parameter_list_length) {
         Ok(request) => request,
@@ -79,7 +80,8 @@ fn basic_request(
     let is_registering = matches!(service_action, action_out::REGISTER | action_out::REGISTER_AND_IGNORE);
     let invalid = Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(20);
     let is_naming = parameters.has_initiator_ports;
-    // A port of one group knows nothing of the others: ALL_TG_PT is not supported (ATP_C is clear).
+    // A port of one group does not know the ports of others: ALL_TG_PT is not supported (ATP_C is
+    // clear).
     if parameters.is_for_all_target_ports || (is_naming && service_action != action_out::REGISTER) {
         return Err(invalid.into());
     }

@@ -1,4 +1,5 @@
-//! SANITIZE (SBC-3 4.11, 5.20): everything is overwritten or erased, and nothing else runs meanwhile.
+//! SANITIZE (SBC-3 4.11, 5.20): all blocks are overwritten or erased, and no other command runs
+//! meanwhile.
 //!
 //! ```text
 //!          SANITIZE                       done
@@ -7,10 +8,11 @@
 //!    │ a SANITIZE that    ▼
 //!    └── succeeds, ◄── failed        (EXIT FAILURE MODE only if AUSE was set)
 //! ```
-//! Once it has begun, nothing stops it: not an abort, a reset, or the loss of its nexus. While it goes on, every
-//! command that is not exempt is answered that a sanitize is in progress, with how far it is. So are those that came
-//! before it and still wait, for older tasks, a range or their next piece ([`Admission`](crate::admission::Admission));
-//! what the device has taken from them already ends first, and is wiped.
+//! Once it has begun, nothing stops it: not an abort, a reset, or the loss of its nexus. Until it
+//! ends, every command that is not exempt is refused with SANITIZE IN PROGRESS and the progress. So
+//! are commands that came before and still wait, for older tasks, a range or their next piece
+//! ([`Admission`](crate::admission::Admission)). Requests that the device already has end first,
+//! and are wiped.
 
 use std::sync::Arc;
 
@@ -29,7 +31,7 @@ use crate::nexus::NexusId;
 use crate::sharing::Direction;
 use crate::unit::LogicalUnit;
 
-/// What is to be done with every block.
+/// The way to wipe the blocks.
 enum Method {
     Overwrite(Overwrite),
     Erase,
@@ -48,7 +50,7 @@ pub(super) fn sanitize(mut task: Task<'_>, sanitize: cdb::Sanitize) -> Execution
     if let Err(sense) = unit.sanitize.begin(sanitize.is_unrestricted_exit) {
         return refuse(sense);
     }
-    // Polled by whoever waits for it and by the unit's workers: it goes on when nobody waits any more.
+    // Polled by the command and by the unit's workers: it goes on when the command is dropped.
     let work = carry_out(Arc::clone(&unit), task.nexus.clone(), method, task.admission.held).boxed().shared();
     let going_on = work.clone();
     unit.workers().spawn(async move {
@@ -70,7 +72,7 @@ pub(super) fn sanitize(mut task: Task<'_>, sanitize: cdb::Sanitize) -> Execution
     Execution::task(steps, ticket, unit.workers())
 }
 
-/// What is checked before anything is wiped; `None` for EXIT FAILURE MODE.
+/// The method, checked before any block is wiped; `None` for EXIT FAILURE MODE.
 fn method(task: &mut Task<'_>, sanitize: &cdb::Sanitize) -> Result<Option<Method>, Failure> {
     let geometry = task.unit.geometry();
     let length = usize::from(sanitize.parameter_list_length);
@@ -88,7 +90,8 @@ fn method(task: &mut Task<'_>, sanitize: &cdb::Sanitize) -> Result<Option<Method
     task.unit.check_medium()?;
     task.unit.check_writable(&geometry)?;
     if sanitize.service_action == action::BLOCK_ERASE {
-        // Offered where LBPME is set; there an erased block reads as zeroes or as nothing in particular.
+        // Offered where LBPME is set; an erased block there reads as zeroes or has undefined
+        // content.
         let is_offered = task.unit.is_thin(&geometry);
         return if is_offered { Ok(Some(Method::Erase)) } else { Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into()) };
     }
@@ -97,7 +100,7 @@ fn method(task: &mut Task<'_>, sanitize: &cdb::Sanitize) -> Result<Option<Method
     Ok(Some(Method::Overwrite(overwrite)))
 }
 
-/// Wipes, makes it durable, and says how it went.
+/// Wipes the blocks, makes that durable, and records the result.
 async fn carry_out(unit: Arc<LogicalUnit>, nexus: NexusId, method: Method, held: Held) -> Result<(), Failure> {
     let shortest = unit.options.clock.as_ref().map(|clock| clock.sleep(SANITIZE_DURATION_MIN));
     let mut result = wipe(&unit, &nexus, &method, held).await;
@@ -114,7 +117,7 @@ async fn carry_out(unit: Arc<LogicalUnit>, nexus: NexusId, method: Method, held:
 
 async fn wipe(unit: &LogicalUnit, nexus: &NexusId, method: &Method, held: Held) -> Result<(), Failure> {
     let geometry = unit.geometry();
-    // What is under way on the medium ends first.
+    // Requests under way on the medium end first.
     let all = ByteRange { offset: 0, length: geometry.size_bytes };
     let _all = unit.access.enter(nexus, all, Direction::Change).take(None).await?;
     unit.record_change(held, ByteRange { offset: 0, length: u64::MAX }).await?;
@@ -128,8 +131,8 @@ async fn erase(unit: &LogicalUnit, geometry: &Geometry) -> Result<(), Failure> {
     let mut done = 0;
     while done < geometry.size_bytes {
         let length = SANITIZE_ERASE_BYTES.min(geometry.size_bytes - done);
-        // Zeroes, which a device that can give space back gives back; a discard alone promises nothing where LBPRZ is
-        // clear.
+        // Zeroes, for which a thin device frees the space; a discard alone promises nothing where
+        // LBPRZ is clear.
         let response = unit.device().submit(Request::write_zeroes(done, length, false, true)).await;
         response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
         done += length;

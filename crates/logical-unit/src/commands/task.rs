@@ -1,4 +1,4 @@
-//! A command on its way, and how it is carried out.
+//! A command under way, and the ways to carry it out.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sharing::Direction;
 use crate::task_set::Ticket;
 use crate::unit::LogicalUnit;
 
-/// A command on its way, with whom it is for and from.
+/// A command under way, with its unit and its nexus.
 pub(crate) struct Task<'a> {
     pub(crate) unit: &'a Arc<LogicalUnit>,
     pub(crate) nexus: &'a NexusId,
@@ -30,8 +30,8 @@ impl Task<'_> {
         self.run_to(async move { Outcome::from(steps.await) })
     }
 
-    /// As [`run`](Self::run), for what takes many steps: between two of them it asks its ticket whether anybody still
-    /// wants the rest.
+    /// Like [`run`](Self::run), for many steps: between two steps it checks its ticket for an
+    /// abort.
     pub(super) fn run_long<Steps>(&self, steps: impl FnOnce(Arc<Ticket>) -> Steps) -> Execution
     where
         Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
@@ -41,8 +41,9 @@ impl Task<'_> {
         Execution::task(async move { Outcome::from(steps.await) }, ticket, self.unit.workers())
     }
 
-    /// Carries out a command that changes a range, once it has that alone. Its place in the range's line is taken at
-    /// once; if it was aborted or a sanitize began while it waited, nothing of it is carried out.
+    /// Carries out a command that changes a range, once it holds that exclusively. Its place in the
+    /// queue of the range is taken at once. If it was aborted or a sanitize began while it waited,
+    /// nothing of it is carried out.
     pub(super) fn run_alone<Steps>(&self, range: ByteRange, steps: impl FnOnce(Arc<Ticket>) -> Steps) -> Execution
     where
         Steps: Future<Output = Result<Buffer, Failure>> + Send + 'static,
@@ -59,14 +60,14 @@ impl Task<'_> {
         })
     }
 
-    /// As [`run`](Self::run), with an outcome of its own making.
+    /// Like [`run`](Self::run), with steps that make the outcome themselves.
     fn run_to(&self, steps: impl Future<Output = Outcome> + Send + 'static) -> Execution {
         let ticket = self.unit.enter(self.nexus, &self.command);
         Execution::task(steps, Arc::new(ticket), self.unit.workers())
     }
 
-    /// Carries out a command that reads a range, once nobody changes that. Its place in the range's line is taken at
-    /// once.
+    /// Carries out a command that reads a range, once it holds that shared. Its place in the queue
+    /// of the range is taken at once.
     pub(super) fn run_beside(
         &self,
         range: ByteRange,
@@ -85,7 +86,7 @@ impl Task<'_> {
         Execution::task(steps, ticket, self.unit.workers())
     }
 
-    /// The data-out, exactly as long as the CDB asks; what is beyond is cut, less is refused.
+    /// The data-out, exactly as long as the CDB asks: more is cut, less is refused.
     pub(super) fn take_data_out(&mut self, bytes: u64) -> Result<Buffer, Failure> {
         let data_out = self.take_data_out_up_to(bytes);
         if data_out.len() as u64 == bytes {
@@ -104,7 +105,7 @@ impl Task<'_> {
     }
 }
 
-/// Lets others have their turn, which a device that answers at once would not.
+/// Yields to other tasks, which a device that answers at once would not do.
 pub(super) async fn give_way() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -117,19 +118,20 @@ pub(super) async fn give_way() {
     .await;
 }
 
-/// Between two pieces of a long command: lets others have their turn, and ends a command that was aborted meanwhile.
+/// Between two pieces of a long command: yields to other tasks, and ends the command if it was
+/// aborted meanwhile.
 pub(super) async fn between_pieces(ticket: &Ticket) -> Result<(), Failure> {
     give_way().await;
-    // What the initiator is told, if anything, is the abort's to say.
+    // The status that is sent, if any, depends on the kind of abort.
     if ticket.abort().is_some() { Err(Failure::Status(Status::TaskAborted)) } else { Ok(()) }
 }
 
-/// A command that ends here.
+/// A command that is refused.
 pub(super) fn refuse(failure: impl Into<Failure>) -> Execution {
     Execution::ready(Outcome::from(Err(failure.into())))
 }
 
-/// A command with nothing to do.
+/// A command without effect.
 pub(super) fn nothing() -> Execution {
     Execution::ready(Outcome::good(Buffer::empty()))
 }

@@ -21,7 +21,8 @@ pub(super) fn unmap(mut task: Task<'_>, is_anchor: bool, parameter_list_length: 
     let (unit, nexus, admission) = (Arc::clone(task.unit), task.nexus.clone(), task.admission);
     let held = admission.held;
     task.run_long(|ticket| async move {
-        // All with one durable write; below it is already there, unless the mark was cleared between two ranges.
+        // One durable write records all; recording each range below then costs nothing, unless the
+        // mark was cleared between.
         unit.record_changes(held, &ranges).await?;
         for (number, range) in ranges.into_iter().enumerate() {
             if number > 0 && number.is_multiple_of(UNMAP_PIECE_RANGES) {

@@ -50,8 +50,8 @@ pub(super) fn verify(mut task: Task<'_>, verification: Verification) -> Executio
     })
 }
 
-/// Holds what the medium has against what is expected, piece by piece: where the device answers on the spot, others
-/// have their turn between two of them. The caller holds the range.
+/// Compares the medium with the expected content, piece by piece: on a device that answers at once,
+/// other tasks run between two pieces. The caller holds the range.
 async fn check(
     unit: &LogicalUnit,
     range: ByteRange,
@@ -100,10 +100,11 @@ pub(super) fn write_and_verify(mut task: Task<'_>, verification: Verification) -
         let written = ByteRange { length: buffer.len() as u64, ..range };
         let expected = match verification.byte_check {
             0 => Buffer::empty(),
-            // Not of the pool of reads: who holds a buffer of it and waits for another may wait for ever.
+            // Outside the pool of reads: a command that held one of its buffers and waited for
+            // another might wait for ever.
             _ => Buffer::copy_of(&buffer),
         };
-        // What is verified is what is on the medium, so it has to be there first.
+        // The medium is verified, so the data has to be there first.
         write_range(&unit, range.offset, buffer, true, lba).await?;
         let found = read_range(&unit, written, lba).await?;
         if verification.byte_check == 1 {

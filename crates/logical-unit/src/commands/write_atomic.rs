@@ -1,9 +1,10 @@
-//! WRITE ATOMIC(16) (SBC-4 5.48): a write that lands whole or not at all.
+//! WRITE ATOMIC(16) (SBC-4 5.48): a write that is stored whole or not at all.
 //!
-//! Towards other commands every write is atomic, for it has its range alone. Towards a loss of power it is what the
-//! device promises ([`LogicalUnitOptions::atomic_bytes_max`](crate::LogicalUnitOptions)); where it promises nothing,
-//! the command is not there, and VPD B0h says so. Alignment and granularity are the transfer granularity. ATOMIC
-//! BOUNDARY is not supported.
+//! Towards other commands every write is atomic, since it holds its range exclusively. At a loss of
+//! power it is what the device promises
+//! ([`LogicalUnitOptions::atomic_bytes_max`](crate::LogicalUnitOptions)); without a promise the
+//! command is not supported, as VPD B0h reports. Alignment and granularity are the transfer
+//! granularity. ATOMIC BOUNDARY is not supported.
 
 use std::sync::Arc;
 
@@ -17,12 +18,12 @@ use crate::execution::Execution;
 use crate::failure::Failure;
 use crate::unit::LogicalUnit;
 
-/// What an atomic write may be like, in blocks.
+/// The limits of an atomic write, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtomicLimits {
     /// Most blocks; zero where there are no atomic writes.
     pub(crate) blocks_max: u32,
-    /// What LBA and count must be multiples of.
+    /// LBA and count must be multiples of this many blocks.
     pub(crate) granularity_blocks: u32,
 }
 
@@ -56,7 +57,7 @@ pub(super) fn write_atomic(mut task: Task<'_>, write: WriteAtomic) -> Execution 
     })
 }
 
-/// Data-out that falls short is refused: part of an atomic write is none.
+/// Data-out that is too short is refused: part of an atomic write may not be written.
 fn parts(task: &mut Task<'_>, blocks: Blocks, boundary: u16) -> Result<(block::ByteRange, Buffer), Failure> {
     let geometry = task.unit.geometry();
     let limits = task.unit.atomic_limits(&geometry);

@@ -1,9 +1,10 @@
 //! WRITE SAME (SBC-3 5.39, 5.40).
 //!
-//! Zeroes go to the device as one `write_zeroes`, which may give space back when UNMAP is set. Any other block is
-//! written piece by piece, each with its own blocks alone: who reads or writes a few of them waits for one piece, and
-//! not for all that others repeat there. What repeats blocks in the same range does so one after the other. With UNMAP
-//! set the medium reads afterwards exactly as if it were clear, so a block that is not zero is simply written.
+//! Zeroes go to the device as one `write_zeroes`, which may free space when UNMAP is set. Any other
+//! block is written piece by piece, each piece with its own range held exclusively: a command that
+//! reads or writes a few of these blocks waits for one piece, not for the whole. Two WRITE SAMEs of
+//! one range run one after the other. With UNMAP set the medium reads afterwards exactly as if it
+//! were clear, so a block that is not zero is simply written.
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ pub(super) fn write_same(mut task: Task<'_>, same: WriteSame) -> Execution {
     }
 }
 
-/// The range, and the block; none (NDOB) stands for zeroes.
+/// The range and the block; `None` (NDOB) means zeroes.
 fn parts(task: &mut Task<'_>, same: &WriteSame) -> Result<(ByteRange, Buffer), Failure> {
     let geometry = task.unit.geometry();
     task.unit.check_medium()?;
@@ -48,7 +49,7 @@ fn parts(task: &mut Task<'_>, same: &WriteSame) -> Result<(ByteRange, Buffer), F
     check_flags(task.unit, &geometry, same)?;
     let count = u64::from(same.blocks.count);
     let range = range_in(&geometry, same.blocks.lba, count)?;
-    // WSNZ is set: zero blocks would mean all to the end, without bound.
+    // WSNZ is set: zero blocks would mean all blocks to the end, without limit.
     if count == 0 || count > WRITE_SAME_BLOCKS_MAX {
         return Err(Sense::INVALID_FIELD_IN_CDB.into());
     }
@@ -59,7 +60,7 @@ fn parts(task: &mut Task<'_>, same: &WriteSame) -> Result<(ByteRange, Buffer), F
     Ok((range, task.take_data_out(expected as u64)?))
 }
 
-/// ANCHOR is not supported; UNMAP is where thin provisioning is.
+/// ANCHOR is not supported; UNMAP requires thin provisioning.
 fn check_flags(unit: &LogicalUnit, geometry: &Geometry, same: &WriteSame) -> Result<(), Sense> {
     if same.is_anchor {
         return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4));
@@ -83,14 +84,14 @@ fn zero(task: &Task<'_>, range: ByteRange, same: &WriteSame) -> Execution {
     })
 }
 
-/// One block that is written again and again.
+/// One block that is written repeatedly.
 struct Repetition {
     unit: Arc<LogicalUnit>,
     nexus: NexusId,
     admission: Admission,
     range: ByteRange,
     block: Buffer,
-    /// Of the first block.
+    /// The LBA of the first block.
     lba: u64,
 }
 
@@ -120,7 +121,7 @@ impl Repetition {
         let _entry = unit.access.enter(&self.nexus, piece, Direction::Change).take(Some(ticket)).await?;
         admission.check(unit, ticket)?;
         unit.record_change(admission.held, piece).await?;
-        // Not before it has the blocks: who has them may wait for a buffer.
+        // Not before it holds the range: the holder of the range may wait for a buffer.
         let mut buffer = unit.options.work_buffers.acquire(piece.length as usize).await;
         buffer.chunks_exact_mut(self.block.len()).for_each(|place| place.copy_from_slice(&self.block));
         pieces.wait_for(write_range(unit, piece.offset, buffer, admission.writes_through, lba)).await

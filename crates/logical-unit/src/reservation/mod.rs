@@ -6,8 +6,9 @@
 //! | registration | one I_T nexus each, with a key | REGISTER with key zero, CLEAR, PREEMPT, power |
 //! | persistent reservation | one registrant, or all | RELEASE, CLEAR, PREEMPT, the registration, power |
 //!
-//! Registrations outlive their nexus and resets; with APTPL, where there is a [`ReservationStore`], this process as
-//! well. While neither kind of reservation is there, a command costs one relaxed load.
+//! Registrations outlive their nexus and resets; with APTPL, where there is a [`ReservationStore`],
+//! this process as well. While there is no reservation of either kind, a command costs one relaxed
+//! load.
 
 mod persistent;
 
@@ -24,7 +25,7 @@ use crate::failure::Failure;
 use crate::nexus::NexusId;
 pub(crate) use persistent::{Effect, Persistent, Request};
 
-/// What of persistent reservations outlives power loss.
+/// The part of the persistent reservations that outlives a power loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedReservations {
     /// Name of each registered I_T nexus and its key, in the order of registration.
@@ -33,10 +34,11 @@ pub struct SavedReservations {
     pub reservation: Option<(ReservationType, String)>,
 }
 
-/// Where reservations are kept over power loss (APTPL, SPC-4 5.12.5).
+/// Keeps reservations over power loss (APTPL, SPC-4 5.12.5).
 pub trait ReservationStore: Send + Sync {
-    /// Makes them durable, and does not hold up the thread that asks. When it fails, what was saved before is still
-    /// there. It is not called again before it has ended, unless the future was dropped.
+    /// Makes them durable, without blocking the calling thread. When it fails, the state saved
+    /// before is still there. It is not called again before it has ended, unless the future was
+    /// dropped.
     fn save(&self, reservations: SavedReservations) -> Saving;
 }
 
@@ -46,14 +48,14 @@ pub trait ReservationStore: Send + Sync {
 #[derive(Default)]
 pub(crate) struct Reservations {
     store: Option<Arc<dyn ReservationStore>>,
-    /// Held by one request after another, in the order in which they came, while it is made durable.
+    /// The turn of requests, in the order in which they came; held while one is made durable.
     turns: RangeLock,
-    /// Whether there is one of either kind; changes only under `state`.
+    /// Whether there is a reservation of either kind; changes only under `state`.
     is_restricted: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What requests of persistent reservations take their turns at: all there is.
+/// The range of the turn lock: one range stands for all.
 const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
 #[derive(Default)]
@@ -66,7 +68,7 @@ struct State {
 const CONFLICT: Failure = Failure::Status(Status::ReservationConflict);
 
 impl Reservations {
-    /// Those that were saved, and where to save what becomes of them.
+    /// Restores saved reservations, with the store for later changes.
     pub(crate) fn restored(saved: &SavedReservations, store: Option<Arc<dyn ReservationStore>>) -> Self {
         let state = State { holder_6: None, persistent: Persistent::restored(saved) };
         let reservations = Self { store, ..Self::default() };
@@ -102,7 +104,7 @@ impl Reservations {
 
     /// RESERVE(6); by its holder again, no change (SPC-2 7.21). Not beside registrations (SPC-4 5.12.3, CRH clear).
     pub(crate) fn reserve_6(&self, nexus: &NexusId) -> Result<(), Failure> {
-        // A registration that is on its way to be durable may be there in a moment.
+        // A registration that is being saved may exist in a moment.
         let _turn = self.turns.try_exclusive(TURN).ok_or(Failure::Status(Status::Busy))?;
         let mut state = self.lock();
         if state.persistent.has_registrations() || state.holder_6.as_ref().is_some_and(|holder| holder != nexus) {
@@ -129,10 +131,11 @@ impl Reservations {
         self.note_restriction(&state);
     }
 
-    /// PERSISTENT RESERVE OUT: what it changes counts from when it is durable. Its turn is that of its first poll.
+    /// PERSISTENT RESERVE OUT: a change takes effect when it is durable. The first poll takes the
+    /// turn.
     pub(crate) async fn request(&self, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
         let _turn = self.turns.exclusive(TURN).await;
-        // Nobody else changes it before the turn ends.
+        // No other request changes it before the turn ends.
         let mut changed = self.view();
         let saved_before = changed.saved();
         let effects = changed.request(nexus, request)?;
@@ -150,7 +153,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// What PERSISTENT RESERVE IN tells.
+    /// The state for PERSISTENT RESERVE IN.
     pub(crate) fn view(&self) -> Persistent {
         self.lock().persistent.clone()
     }

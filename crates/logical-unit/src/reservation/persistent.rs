@@ -1,5 +1,5 @@
-//! Registrations and the persistent reservation (SPC-4 5.12), as a value: a request either changes it and says what
-//! else happens, or fails and changes nothing.
+//! Registrations and the persistent reservation (SPC-4 5.12), as a value: a request either changes
+//! it and returns the effects on other nexuses, or fails and changes nothing.
 
 use scsi::cdb::ReservedAccess;
 use scsi::persistent_reservation::{FullStatus, ReservationData, ReservationType};
@@ -10,7 +10,7 @@ use crate::limits::REGISTRATIONS_MAX;
 use crate::nexus::NexusId;
 use crate::reservation::SavedReservations;
 
-/// PERSISTENT RESERVE OUT, taken apart.
+/// A parsed PERSISTENT RESERVE OUT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Register, change or (with `new` zero) end a registration. `key` is `None` for REGISTER AND IGNORE EXISTING KEY.
@@ -28,12 +28,12 @@ pub(crate) enum Request {
     Preempt { key: u64, victim: u64, kind: ReservationType, is_aborting: bool },
 }
 
-/// What follows from a request for others.
+/// An effect of a request on another nexus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// A unit attention for a nexus.
     Tell(NexusId, Sense),
-    /// Its tasks are aborted.
+    /// The tasks of this nexus are aborted.
     AbortTasksOf(NexusId),
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Effect {
 pub(crate) struct Persistent {
     /// PRGENERATION: counts changes of registrations, wrapping.
     pub(crate) generation: u32,
-    /// In the order they came.
+    /// In the order of registration.
     registrations: Vec<Registration>,
     reservation: Option<Reservation>,
     /// APTPL was set by the last request that could: all of this outlives power loss.
@@ -58,7 +58,8 @@ struct Registration {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reservation {
     kind: ReservationType,
-    /// Who holds it; of the all-registrants types everybody does, and this is who took it.
+    /// The holder; for the all-registrants types, where every registrant holds it, the nexus that
+    /// took it.
     holder: NexusId,
 }
 
@@ -73,7 +74,7 @@ impl Persistent {
         !self.registrations.is_empty()
     }
 
-    /// Whether the reservation lets `nexus` do this.
+    /// Whether the reservation allows `nexus` this access.
     pub(super) fn allows(&self, nexus: &NexusId, access: ReservedAccess) -> bool {
         let Some(reservation) = &self.reservation else { return true };
         let kind = reservation.kind;
@@ -137,7 +138,7 @@ impl Persistent {
         if key.is_some_and(|key| key != current.unwrap_or(0)) {
             return Err(CONFLICT);
         }
-        // Naming others is for who is not registered yet, and for those who are not either (SPC-4 5.12.7.3).
+        // Only an unregistered nexus may name others, and only unregistered ones (SPC-4 5.12.7.3).
         if !others.is_empty() && (current.is_some() || others.iter().any(|other| self.key_of(other).is_some())) {
             return Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24).into());
         }
@@ -195,7 +196,7 @@ impl Persistent {
         Ok(Vec::new())
     }
 
-    /// What has to outlive power loss: all of it with APTPL, else nothing.
+    /// The state that must outlive a power loss: all of it with APTPL, else nothing.
     pub(super) fn saved(&self) -> SavedReservations {
         if !self.is_persistent {
             return SavedReservations::default();
@@ -207,7 +208,7 @@ impl Persistent {
         }
     }
 
-    /// As it was before power was lost. A holder that is not registered holds nothing.
+    /// Restores the state before the power loss. A holder that is not registered holds nothing.
     pub(super) fn restored(saved: &SavedReservations) -> Self {
         let of = |(nexus, key): &(String, u64)| Registration { nexus: NexusId::new(nexus), key: *key };
         let registrations: Vec<Registration> = saved.registrations.iter().take(REGISTRATIONS_MAX).map(of).collect();
@@ -222,8 +223,8 @@ impl Persistent {
         }
     }
 
-    /// Ends one registration, and the reservation that hung on it; registrants of the types for registrants are told
-    /// (SPC-4 5.12.11.3).
+    /// Ends one registration, and its reservation; for the registrants-only types the other
+    /// registrants get a unit attention (SPC-4 5.12.11.3).
     fn unregister(&mut self, nexus: &NexusId) -> Vec<Effect> {
         self.registrations.retain(|registration| registration.nexus != *nexus);
         let Some(reservation) = &self.reservation else { return Vec::new() };
@@ -255,7 +256,7 @@ impl Persistent {
         Ok(Vec::new())
     }
 
-    /// SPC-4 5.12.11.2: by who does not hold it, no error and no effect.
+    /// SPC-4 5.12.11.2: by a nexus that is not the holder, no error and no effect.
     fn release(&mut self, nexus: &NexusId, key: u64, kind: ReservationType) -> Result<Vec<Effect>, Failure> {
         self.check_key(nexus, key)?;
         if !self.is_holder(nexus) {
@@ -307,7 +308,8 @@ impl Persistent {
         if !is_taken_over && !self.registrations.iter().any(is_victim) {
             return Err(CONFLICT);
         }
-        // Who takes the reservation over keeps its own registration, even when it named its own key.
+        // The nexus that takes the reservation over keeps its own registration, even when it named
+        // its own key.
         let spares_own = |registration: &Registration| is_taken_over && registration.nexus == *nexus;
         let (ended, kept) = std::mem::take(&mut self.registrations)
             .into_iter()
@@ -319,8 +321,9 @@ impl Persistent {
         Ok(effects)
     }
 
-    /// The reservation after registrations ended: taken by `nexus`, or over with its last registrant, or as it was.
-    /// When it is taken with another type, the registrants that are left are told that the old one is gone.
+    /// The reservation after registrations ended: taken by `nexus`, or ended with its last
+    /// registrant, or unchanged. If it is taken with another type, the remaining registrants get a
+    /// unit attention that the old one is gone.
     fn take_over(&mut self, nexus: &NexusId, kind: ReservationType, is_taken_over: bool) -> Vec<Effect> {
         if is_taken_over {
             let previous = self.reservation.replace(Reservation { kind, holder: nexus.clone() });
@@ -339,14 +342,14 @@ impl Persistent {
         self.registrations.iter().map(|registration| registration.key).collect()
     }
 
-    /// The reservation as READ RESERVATION tells it: with key zero where all registrants hold it.
+    /// The reservation for READ RESERVATION: with key zero where all registrants hold it.
     pub(crate) fn reservation(&self) -> Option<ReservationData> {
         let reservation = self.reservation.as_ref()?;
         let key = if reservation.kind.is_all_registrants() { 0 } else { self.key_of(&reservation.holder).unwrap_or(0) };
         Some(ReservationData { key, kind: reservation.kind })
     }
 
-    /// All registrations as READ FULL STATUS tells them. The relative target port is 1: there is only one.
+    /// All registrations for READ FULL STATUS. The relative target port is 1: there is only one.
     pub(crate) fn full_status(&self) -> Vec<FullStatus> {
         let of = |registration: &Registration| FullStatus {
             key: registration.key,
@@ -358,7 +361,8 @@ impl Persistent {
     }
 }
 
-/// Who lost its registration is told, and its tasks are aborted where that was asked.
+/// The effects on nexuses that lost their registration: a unit attention, and the abort of their
+/// tasks where requested.
 fn of_ended(nexus: &NexusId, ended: Vec<Registration>, is_aborting: bool) -> Vec<Effect> {
     let mut effects = Vec::new();
     for registration in ended {

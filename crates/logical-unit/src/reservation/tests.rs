@@ -27,7 +27,7 @@ fn transfer() -> Transfer {
     Transfer { blocks: Blocks::new(0, 1), is_dpo: false, is_fua: false }
 }
 
-/// A request that waits for nothing.
+/// Carries out a request whose future does not wait.
 fn ask(reservations: &Reservations, nexus: &NexusId, request: Request) -> Result<Vec<Effect>, Failure> {
     reservations.request(nexus, request).now_or_never().expect("nothing is waited for")
 }
@@ -48,7 +48,7 @@ fn allowed(reservations: &Reservations, name: &str) -> (bool, bool) {
     (may(Cdb::Read(transfer())), may(Cdb::Write(transfer())))
 }
 
-/// SPC-4 table 34: (read, write) of the holder, of a registrant, of anybody else.
+/// SPC-4 table 34: (read, write) of the holder, of a registrant, of any other nexus.
 #[test]
 fn each_type_allows_what_the_table_says() {
     for (kind, registrant, other) in [
@@ -176,7 +176,7 @@ fn a_full_table_of_registrations_refuses() {
     assert_eq!(ask(&reservations, &nexus("more"), register(Some(0), 1)), Err(full));
 }
 
-/// A nexus that is registered already, or takes the place of the one that moves, needs no more room.
+/// A nexus that is registered already, or replaces the one that moves, needs no more room.
 #[test]
 fn a_registration_is_moved_into_a_full_table_only_where_it_takes_no_more_room() {
     let reservations = reserved(Kind::WriteExclusive);
@@ -241,7 +241,7 @@ fn others_are_registered_together_or_not_at_all() {
     assert_eq!(reservations.view().keys().len(), 3);
 }
 
-/// Keeps what it is given, until it is told to fail.
+/// A store that keeps what it gets, until the test lets it fail.
 #[derive(Default)]
 struct Shelf {
     saved: Mutex<SavedReservations>,
@@ -283,7 +283,7 @@ fn with_aptpl_they_outlive_the_process() {
     assert_eq!(restart().view().keys(), [], "without APTPL it is over");
 }
 
-/// Each save ends when a test has said how.
+/// A store whose saves end when the test decides how.
 #[derive(Default)]
 struct SlowShelf {
     begun: AtomicUsize,
@@ -298,7 +298,7 @@ impl ReservationStore for SlowShelf {
     }
 }
 
-/// A save takes as long as the disk does, and whoever serves other units meanwhile has but this thread.
+/// A save takes as long as the disk, and the calling thread serves other units meanwhile.
 #[test]
 fn requests_wait_for_what_is_saved_one_after_another_and_hold_nobody_up() {
     let shelf = Arc::new(SlowShelf::default());

@@ -1,11 +1,11 @@
-//! What sharing does by itself: deadlines that pass, fences that are carried out, and what has to be durable before it
-//! goes on.
+//! The background work of sharing: deadlines, fences, and saving the state that must be durable.
 //!
-//! A fence is carried out by taking all ranges once: whatever had one before has ended then, and whatever gets one
-//! later looks whether its client lives. So it does not matter through which unit a command came, or whether it came
-//! before its client registered. Then the device is flushed: a client that died between its write and its flush leaves
-//! nothing behind that who has the lock next could read, and a loss of power could take away. The same after a start,
-//! before others are granted what clients of before did not reclaim.
+//! A fence takes all ranges once: every command that held one before has ended then, and every
+//! command that gets one later checks that its client lives. So it does not matter through which
+//! unit a command came, or whether it came before its client registered. Then the device is
+//! flushed: the next holder of a lock could read what a client wrote and did not flush before it
+//! died, and a loss of power must not take that away. The same happens after a start, before locks
+//! are granted that former clients did not reclaim.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::site::Sharing;
 use super::store::SavedSharing;
 use crate::limits::SAVING_RETRY_INTERVAL;
 
-/// What the driver has to do now.
+/// The pending work of the driver.
 #[derive(Default)]
 struct Work {
     to_fence: Vec<ClientId>,
@@ -78,8 +78,8 @@ impl Sharing {
         .await;
     }
 
-    /// Nothing that clients of before held can be reclaimed after the next start. Until that is durable nothing else is
-    /// granted.
+    /// Makes durable that no lock of former clients can be reclaimed after the next start. Until
+    /// then no other lock is granted.
     async fn keep_grace_end(&self, epoch: BootEpoch) {
         let _turn = self.turns.exclusive(TURN).await;
         let saved = self.with(|state, _| SavedSharing { reclaimable_from: epoch.0, ..state.saved });
@@ -92,8 +92,8 @@ impl Sharing {
         });
     }
 
-    /// Nobody can hold anything: the next start need not wait for anybody. Who registers meanwhile has to make its
-    /// lease durable after this.
+    /// Makes durable that no client can hold a lock: the next start need not wait for any. A client
+    /// that registers meanwhile has to make its lease durable after this.
     async fn forget_lease(&self) {
         let _turn = self.turns.exclusive(TURN).await;
         let saved = self.with(|state, _| {
@@ -104,12 +104,12 @@ impl Sharing {
             })
         });
         if let Some(saved) = saved {
-            // Should it fail, the next start waits in vain, and that is all.
+            // If this fails, the next start waits in vain, which does no harm.
             self.save(saved).await;
         }
     }
 
-    /// Whether it is durable.
+    /// Saves the state. Returns whether it is durable.
     async fn save(&self, saved: SavedSharing) -> bool {
         let Some(store) = &self.store else { return true };
         match store.save(saved).await {
@@ -122,7 +122,8 @@ impl Sharing {
     }
 }
 
-/// What is lost with a flush that fails is told to those who wrote, as always: nobody waits for it here.
+/// Flushes the device. A loss is reported to the nexuses that wrote, as for any flush; no command
+/// waits for this one.
 async fn flush(device: &SharedDevice) {
     if let Err(error) = device.submit(Request::flush()).await.result {
         tracing::error!(%error, "what clients wrote that are gone cannot be made durable");

@@ -1,22 +1,23 @@
-//! Sharing of a logical unit among several hosts (`docs/protocol/sharing.md`): who its clients are, what they hold, and
-//! the gate for blocks.
+//! Sharing of a logical unit among several hosts (`docs/protocol/sharing.md`): its clients, their
+//! locks, and the gate for blocks.
 //!
-//! The decisions are those of [`locks::manager`]; here are the commands that ask for them, the messages that tell of
-//! them, the time that ends leases, and what has to end before a client's life is over.
+//! [`locks::manager`] decides. This module holds the commands that ask it, the messages that carry
+//! its decisions, the clock that ends leases, and the commands that must end before a client's life
+//! is over.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`settings`] | [`SharingOptions`]: times, and where what outlives a start is kept |
+//! | [`settings`] | [`SharingOptions`]: times, and the store for what outlives a start |
 //! | [`store`] | [`SharingStore`], [`SavedSharing`] |
-//! | [`proof`] | what shows after a start whose a life before was |
-//! | `wire` | what is said on the wire, as the lock manager has it, and back |
+//! | [`proof`] | the code by which a client proves after a start that an earlier life was its own |
+//! | `wire` | converts between the lock manager's types and the wire's |
 //! | `state` | the lock manager, the clients' paths and messages, commands at the gate |
-//! | `site` | [`Sharing`]: the state behind its lock, and whether anybody shares at all |
+//! | `site` | [`Sharing`]: the state behind its lock, and whether the unit is shared at all |
 //! | `passage` | a command's way through the gate |
 //! | `orders` | SHARING OUT |
 //! | `reporting` | SHARING IN |
-//! | `driver` | deadlines, fences, and what has to be durable |
-//! | `watch` | whether the target itself was not run for a while |
+//! | `driver` | deadlines, fences, and saving the durable state |
+//! | `watch` | notices that the target itself was not run for a while |
 
 mod driver;
 mod orders;

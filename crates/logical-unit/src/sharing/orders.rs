@@ -1,4 +1,4 @@
-//! SHARING OUT: what a client asks, decided at once. What comes of it is told by messages.
+//! SHARING OUT: a client's request, decided at once. Messages report what follows later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::change_marks::cannot_save;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 
-/// What saves take their turns at: all there is.
+/// The range of the turn lock for saves: one range stands for all.
 pub(super) const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
 
-/// Who registers.
+/// The sender of a REGISTER.
 struct Registrant<'a> {
     nexus: &'a NexusId,
     key: [u8; 16],
     registers_reads: bool,
 }
 
-/// A registration on its way: what is durable of leases stays until it is over.
+/// A registration under way: the durable lease is not forgotten until it is over.
 pub(crate) struct Registering(Arc<Sharing>);
 
 impl Registering {
@@ -41,16 +41,16 @@ impl Registering {
         Self(Arc::clone(sharing))
     }
 
-    /// Whether the lease that is about to be given has to be made durable first.
+    /// Whether the lease that is about to be granted must be made durable first.
     pub(crate) fn has_lease_to_keep(&self) -> bool {
         let lease_ms = self.0.lease_ms;
         self.0.with(|state, _| state.saved.longest_lease_ms.is_none_or(|kept| kept < lease_ms))
     }
 
-    /// Makes durable that this lease is given.
+    /// Makes durable that this lease is granted.
     ///
     /// # Errors
-    /// What the initiator is told when it cannot be.
+    /// The failure for the initiator if it cannot be saved.
     pub(crate) async fn keep_lease(&self) -> Result<(), Failure> {
         let sharing = &self.0;
         let _turn = sharing.turns.exclusive(TURN).await;
@@ -70,7 +70,7 @@ impl Drop for Registering {
 }
 
 impl Sharing {
-    /// Whether it has to be durable first that a client may have writes that only it has.
+    /// Whether a client may get dirty data that only it has, which must be made durable first.
     pub(crate) fn has_delays_to_keep(&self, parameters: &Parameters) -> bool {
         let Parameters::Lock { locks, .. } = parameters else { return false };
         let is_alone = |lock: &Lock| {
@@ -82,7 +82,7 @@ impl Sharing {
     /// Makes that durable.
     ///
     /// # Errors
-    /// What the initiator is told when it cannot be.
+    /// The failure for the initiator if it cannot be saved.
     pub(crate) async fn keep_delays(&self) -> Result<(), Failure> {
         let _turn = self.turns.exclusive(TURN).await;
         let saved = self.with(|state, _| SavedSharing { may_lack_writes: true, ..state.saved });
@@ -93,10 +93,10 @@ impl Sharing {
         Ok(())
     }
 
-    /// Does what a client asks.
+    /// Carries out the request of a client.
     ///
     /// # Errors
-    /// The sense data that says why nothing was done.
+    /// The sense data with the reason why nothing was done.
     pub(crate) fn order(
         self: &Arc<Self>,
         nexus: &NexusId,
@@ -123,7 +123,7 @@ impl Sharing {
 }
 
 impl State {
-    /// A client that lives and has this nexus.
+    /// Finds a client that lives and owns this nexus.
     fn known(&mut self, now: Instant, nexus: &NexusId, client: u64) -> Result<ClientId, Failure> {
         let client = ClientId::from_bits(client);
         self.manager.check_life(now, client).map_err(|error| failure(&error, 0))?;
@@ -133,7 +133,7 @@ impl State {
         Ok(client)
     }
 
-    /// Makes a client, or another path to one.
+    /// Creates a client, or adds a path to one.
     fn register(
         &mut self,
         now: Instant,
@@ -144,7 +144,7 @@ impl State {
         let same = self.members.iter().find(|(_, member)| member.key == registrant.key).map(|(client, _)| *client);
         let client = match same {
             Some(client) if joined == 0 || joined == client.bits() => {
-                // It counts its lease from when it sent this.
+                // The client counts its lease from when it sent this.
                 self.manager.renew(now, client).map_err(|error| failure(&error, 0))?;
                 client
             }
@@ -167,15 +167,16 @@ impl State {
         Ok(())
     }
 
-    /// A life before the start that is shown to be the registrant's own. Everybody can read the ids of all.
+    /// Checks the proof that a life before the start was the registrant's own. Ids alone are no
+    /// proof: a report lists them all.
     fn proven(&self, LifeBefore { client, proof }: LifeBefore) -> Result<ClientId, Failure> {
         let client = ClientId::from_bits(client);
         let is_its = self.saved.secret.is_some_and(|secret| secret.proves(client, &proof));
         if is_its { Ok(client) } else { Err(Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(32).into()) }
     }
 
-    /// A nexus is a client's from now on. Another client that it was has one path less; one that has none any more has
-    /// given itself up.
+    /// Gives a nexus to a client. Another client that owned it loses this path; a client that loses
+    /// its last path so has given itself up.
     fn bind(&mut self, now: Instant, client: ClientId, registrant: &Registrant<'_>) {
         let Registrant { nexus, key, registers_reads } = *registrant;
         self.given_up.remove(nexus);
@@ -183,7 +184,7 @@ impl State {
         if let Some((other, member)) = other.and_then(|other| Some((other, self.members.get_mut(&other)?))) {
             member.paths.retain(|path| path != nexus);
             if member.paths.is_empty() {
-                // It was fenced meanwhile, or is now.
+                // It was fenced already, or is now.
                 let _ = self.manager.fence(now, other);
             }
         }
@@ -195,15 +196,15 @@ impl State {
         }
     }
 
-    /// A client has no nexus but this one. What it sent by others and nobody has seen yet would land behind what it
-    /// reads now.
+    /// Takes all nexuses but this one from a client. A command that it sent by others and that has
+    /// not arrived yet would be carried out after what it reads now.
     fn give_up_others(&mut self, client: ClientId, nexus: &NexusId) {
         let Some(member) = self.members.get_mut(&client) else { return };
         let others: Vec<NexusId> = member.paths.extract_if(.., |path| path != nexus).collect();
         if others.is_empty() {
             return;
         }
-        // What it was told there may not have come.
+        // Messages that were sent there may not have arrived.
         member.outbox.rewind();
         for other in others {
             self.listeners.remove(&other);
@@ -249,7 +250,7 @@ impl State {
             Parameters::Cancel { request } => {
                 self.manager.cancel(now, client, RequestId(*request)).map_err(|error| failure(&error, 0))
             }
-            // Both are answered before it is asked whose they are.
+            // Both are answered before their client is looked up.
             Parameters::Register { .. } | Parameters::Fence { .. } => Ok(()),
         }
     }
@@ -260,7 +261,8 @@ impl State {
         }
     }
 
-    /// A client that leaves uses nothing any more; its nexuses are stock initiators'.
+    /// Ends a client that leaves: it uses nothing any more, and its nexuses count as those of stock
+    /// initiators.
     fn leave(&mut self, now: Instant, client: ClientId) -> Result<(), Failure> {
         self.manager.leave(now, client).map_err(|error| failure(&error, 0))?;
         self.bound.retain(|_, bound| *bound != client);
@@ -280,7 +282,7 @@ impl State {
             (true, true) => self.manager.reclaim(now, client, RequestId(request), &batch).map(Some),
             (true, false) => Err(LockError::ReclaimOfTransaction),
             (false, _) => self.manager.lock_by_message(now, owner, RequestId(request), &batch).map(|is_waiting| {
-                // Granted, it was told so; that stands before this.
+                // If it was granted, that message precedes this one.
                 if is_waiting { None } else { Some(Vec::new()) }
             }),
         };

@@ -1,4 +1,5 @@
-//! A command's way through the gate: it arrives, waits for its turn, and ends what it began when it is dropped.
+//! A command's passage through the gate: it arrives, waits for its turn, and reports its end to the
+//! gate when dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,18 +16,18 @@ use super::wire;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 
-/// What a command does with blocks.
+/// The use that a command makes of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// It gives them to its initiator, who may keep them.
+    /// It returns them to its initiator, which may keep a copy.
     Read,
-    /// It looks at them itself.
+    /// It reads them for itself.
     Look,
     /// It changes them.
     Change,
 }
 
-/// A command at the gate, and past it. Dropped, it has never come, or has ended.
+/// A command at the gate, or past it. Dropping it withdraws the command, or reports its end.
 pub(crate) struct Passage {
     sharing: Arc<Sharing>,
     command: CommandId,
@@ -34,15 +35,15 @@ pub(crate) struct Passage {
     at: At,
 }
 
-/// Where a command was at once when it came. Most pass: whoever decides about locks meanwhile holds them up once, and
-/// not again each time they look.
+/// The state of a command right after it arrived. Most pass at once: these take the lock of the
+/// sharing state once, and not again at each poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// It waits at the gate.
     Gate,
-    /// It changes blocks, and the gate has to hear of its end.
+    /// It changes blocks; its end must be reported to the gate.
     Change,
-    /// It reads, and the gate knows nothing of it any more.
+    /// It reads, and has left the gate.
     Read,
 }
 
@@ -50,7 +51,7 @@ impl Sharing {
     /// A command of a nexus arrives at the gate; its place among others is taken at once.
     ///
     /// # Errors
-    /// What its initiator is told when its client does not live any more, or the gate is full.
+    /// The sense data for a client that has ended, or for a full gate.
     pub(crate) fn arrive(
         self: &Arc<Self>,
         nexus: &NexusId,
@@ -92,15 +93,16 @@ impl Passage {
     /// Waits until the command may pass.
     ///
     /// # Errors
-    /// What its initiator is told when it must not.
+    /// The reason why it must not.
     pub(crate) fn turn(&self) -> Turn<'_> {
         Turn(self)
     }
 
-    /// Whether the client of the command still lives. Asked by whoever has the range: a fence waits for all ranges.
+    /// Whether the client of the command still lives. Checked with the range held: a fence waits
+    /// for all ranges.
     ///
     /// # Errors
-    /// What its initiator is told when it does not.
+    /// The sense data for a client that has ended.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Some(client) = self.client else { return Ok(()) };
         let life = self.sharing.with(|state, now| state.manager.check_life(now, client));
@@ -137,7 +139,8 @@ impl Drop for Passage {
         }
         self.sharing.with(|state, now| {
             state.arrived.remove(&self.command);
-            // Whichever of both it still is at the gate: a change under way, something that waits, or nothing any more.
+            // At the gate it is still one of these: a change under way, a command that waits, or
+            // nothing.
             if state.manager.end_change(now, self.command, false).is_err() {
                 let _ = state.manager.cancel_command(now, self.command);
             }
@@ -158,7 +161,7 @@ mod tests {
         Sharing::new(&SharingOptions::default(), &geometry, Arc::new(VirtualClock::default()))
     }
 
-    /// Whoever looks there waits for everybody who decides about locks.
+    /// Polling the gate would wait for the lock of the sharing state.
     #[test]
     fn a_read_that_passes_at_once_has_nothing_to_do_at_the_gate_any_more() {
         let sharing = sharing();

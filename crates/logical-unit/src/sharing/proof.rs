@@ -1,8 +1,9 @@
-//! What shows after a start whose a life before was.
+//! The proof that a life of a client before a start of the target was its own.
 //!
-//! Whoever claims back what a life held gets it, and ids of lives are no secret: a report lists them. So each client is
-//! given the authentication code of its id under a secret of the unit, and shows that. The unit keeps the secret and
-//! nothing of any client. The code is HMAC-SHA-256 (RFC 2104), of `ring`, which also compares in constant time.
+//! A client that claims what a life held gets it, and ids of lives are no secret: a report lists
+//! them. So each client is given the authentication code of its id under a secret of the unit, and
+//! shows that code. The unit keeps the secret and no data of any client. The code is HMAC-SHA-256
+//! (RFC 2104), of `ring`, which also compares in constant time.
 
 use std::fmt;
 
@@ -10,7 +11,7 @@ use locks::identity::ClientId;
 use ring::hmac;
 use scsi::sharing::{NO_PROOF, Proof};
 
-/// Bytes of the secret: what HMAC-SHA-256 can make use of.
+/// Bytes of the secret: as many as HMAC-SHA-256 can use.
 pub const SECRET_BYTES: usize = 32;
 
 /// The secret of a unit, drawn at random once. It outlives starts of the target, and never leaves it.
@@ -18,12 +19,12 @@ pub const SECRET_BYTES: usize = 32;
 pub struct LifeSecret([u8; SECRET_BYTES]);
 
 impl LifeSecret {
-    /// One that was drawn.
+    /// A secret from the random bytes that were drawn.
     pub fn from_bytes(bytes: [u8; SECRET_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// As it is kept.
+    /// The bytes for the store.
     pub fn bytes(&self) -> [u8; SECRET_BYTES] {
         self.0
     }
@@ -32,20 +33,20 @@ impl LifeSecret {
         hmac::Key::new(hmac::HMAC_SHA256, &self.0)
     }
 
-    /// What a client is given.
+    /// The code that a client is given.
     pub(super) fn proof_of(&self, client: ClientId) -> Proof {
         let code = hmac::sign(&self.key(), &client.bits().to_be_bytes());
-        // It is as long as that.
+        // The code has this length.
         code.as_ref().try_into().unwrap_or(NO_PROOF)
     }
 
-    /// Whether that is what this client was given.
+    /// Whether this is the code that the client was given.
     pub(super) fn proves(&self, client: ClientId, proof: &Proof) -> bool {
         hmac::verify(&self.key(), &client.bits().to_be_bytes(), proof).is_ok()
     }
 }
 
-/// Not in any log.
+/// Keeps the secret out of logs.
 impl fmt::Debug for LifeSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LifeSecret(..)")

@@ -1,4 +1,5 @@
-//! SHARING IN, REPORT: who shares the unit, what they hold and wait for. For people.
+//! SHARING IN, REPORT: the clients of the unit, the locks they hold and wait for. For
+//! administrators.
 
 use base::clock::Instant;
 use locks::identity::GrantNumber;
@@ -10,7 +11,7 @@ use super::wire::{self, milliseconds};
 use crate::limits::SHARING_REPORT_RECORDS_MAX;
 
 impl Sharing {
-    /// The lines from `first` on, as many as there is room for.
+    /// The records from `first` on, at most `records_max`.
     pub(crate) fn report(&self, first: u64, records_max: usize) -> Report {
         let count = records_max.min(SHARING_REPORT_RECORDS_MAX);
         self.with(|state, now| {
@@ -53,7 +54,7 @@ impl State {
             deadline_left_ms: milliseconds(callback.deadline.since(now)),
         });
         let fenced = manager.clients().fenced().map(|client| ReportRecord::Fenced { client: client.bits() });
-        // Also of those that are fenced, as long as their sessions are there.
+        // Fenced clients are named, too, while their sessions exist.
         let names = self.bound.iter();
         let names = names.flat_map(|(nexus, client)| ReportRecord::name_lines(client.bits(), nexus.initiator_port()));
         clients.chain(grants).chain(waiting).chain(callbacks).chain(fenced).chain(names)

@@ -1,4 +1,4 @@
-//! How a logical unit is shared.
+//! The configuration of sharing for a logical unit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use locks::settings::Profile;
 
 use crate::sharing::store::{SavedSharing, SharingStore};
 
-/// Times of sharing, and where what outlives a start is kept.
+/// The times of sharing, and the store for what outlives a start.
 #[derive(Clone)]
 pub struct SharingOptions {
-    /// What is done with grants and commands.
+    /// The profile, which decides what grants and commands mean.
     pub profile: Profile,
-    /// How long grants of a silent client stand.
+    /// How long the grants of a silent client last.
     pub lease: Duration,
-    /// How long a client has to answer a callback that it does not defer.
+    /// Time for the answer to a callback that the client does not defer.
     pub callback_time: Duration,
-    /// How long a callback can be deferred at most.
+    /// Longest time by which a callback can be deferred.
     pub callback_time_max: Duration,
-    /// How long a lock is held before it is called back.
+    /// Shortest time for which a lock is held before it is called back.
     pub hold_time_min: Duration,
-    /// Messages that a client may leave untaken.
+    /// Messages that a client may leave unacknowledged.
     pub untaken_max: usize,
-    /// Where it is kept; none for a unit that ends with the process.
+    /// The store for the durable state; `None` for a unit that ends with the process.
     pub store: Option<Arc<dyn SharingStore>>,
-    /// How it stands at this start.
+    /// The durable state at this start.
     pub saved: SavedSharing,
 }
 

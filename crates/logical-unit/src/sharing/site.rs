@@ -1,4 +1,4 @@
-//! The sharing of one logical unit: its state behind a lock, and whether anybody shares it at all.
+//! The sharing of one logical unit: its state behind a lock, and whether the unit is in shared use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ pub(crate) struct Sharing {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) store: Option<Arc<dyn SharingStore>>,
     pub(super) driver: AtomicWaker,
-    /// Held by one save after the other.
+    /// The turn of saves.
     pub(super) turns: RangeLock,
     pub(super) block_bytes: u64,
     support: Support,
@@ -80,13 +80,13 @@ impl Sharing {
         })
     }
 
-    /// Whether commands have to pass the gate. Asked by whoever has its range: who shares the unit and reads blocks had
-    /// them before, or will.
+    /// Whether commands have to pass the gate. Called with the range held: a host that shares the
+    /// unit and reads these blocks had them before, or gets them later.
     pub(crate) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Does something with the state, and what follows from it.
+    /// Changes the state, settles it, and wakes the waiting tasks.
     pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, Instant) -> R) -> R {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -107,15 +107,15 @@ impl Sharing {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what a nexus sends may have an effect.
+    /// Whether commands of a nexus may have an effect.
     ///
     /// # Errors
-    /// What it is told when its client does not live any more.
+    /// The sense data for a nexus whose client has ended.
     pub(crate) fn check_life(&self, nexus: &NexusId) -> Result<(), Failure> {
         self.with(|state, now| state.client_of(now, nexus).map(|_| ()))
     }
 
-    /// Whether a nexus is a client's, be that alive or fenced.
+    /// Whether a nexus belongs to a client, alive or fenced.
     pub(crate) fn has_client(&self, nexus: &NexusId) -> bool {
         self.is_used() && self.with(|state, _| state.bound.contains_key(nexus))
     }
@@ -125,14 +125,15 @@ impl Sharing {
         self.support
     }
 
-    /// A nexus is gone.
+    /// Removes a nexus.
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         if self.is_used() {
             self.with(|state, _| state.lose_path(nexus));
         }
     }
 
-    /// The next message for a nexus; `waker` is woken when there is one later, if a client has this nexus.
+    /// Takes the next message for a nexus; `waker` is woken when there is one later, if the nexus
+    /// belongs to a client.
     pub(crate) fn poll_message(&self, nexus: &NexusId, waker: &Waker) -> Option<Addressed> {
         if !self.is_used() {
             return None;
@@ -140,7 +141,7 @@ impl Sharing {
         self.with(|state, now| state.poll_message(now, nexus, waker))
     }
 
-    /// A connection of a nexus is lost, perhaps with messages on their way.
+    /// Sends messages again: a connection of a nexus is lost, perhaps with messages on their way.
     pub(crate) fn rewind_messages(&self, nexus: &NexusId) {
         if self.is_used() {
             self.with(|state, _| state.rewind_messages(nexus));

@@ -1,5 +1,5 @@
-//! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Whoever changes it
-//! settles it before he lets it go.
+//! The lock manager of a unit, its clients' paths and messages, and the commands at its gate. Every
+//! change is settled before the lock is released.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
@@ -18,13 +18,13 @@ use super::wire;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 
-/// A client that lives, as far as its messages are concerned.
+/// A living client: its key, paths and messages.
 pub(super) struct Member {
-    /// Drawn by the initiator: who knows it is the same client.
+    /// Drawn by the initiator: a session that shows it belongs to the same client.
     pub(super) key: [u8; 16],
-    /// What it reads it may keep.
+    /// Whether it may keep copies of what it reads.
     pub(super) registers_reads: bool,
-    /// The nexuses it has. Messages go to the first.
+    /// Its nexuses. Messages go to the first.
     pub(super) paths: Vec<NexusId>,
     pub(super) outbox: Outbox<MessageBody>,
 }
@@ -33,47 +33,48 @@ pub(super) struct Member {
 pub(super) struct Arrived {
     pub(super) client: Option<ClientId>,
     pub(super) waker: Option<Waker>,
-    /// Whether it may pass; none while it waits.
+    /// Whether it may pass; `None` while it waits.
     pub(super) verdict: Option<Result<(), Failure>>,
 }
 
 /// A message to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addressed {
-    /// To whom.
+    /// The client's id.
     pub client: u64,
-    /// Counts the messages to that client.
+    /// Its number among the messages to that client.
     pub number: u64,
-    /// What.
+    /// The message.
     pub body: MessageBody,
 }
 
-/// Guarded by the lock in [`Sharing`](super::site::Sharing).
+/// The state of sharing. Guarded by the lock in [`Sharing`](super::site::Sharing).
 pub(super) struct State {
     pub(super) manager: LockManager,
     pub(super) members: BTreeMap<ClientId, Member>,
-    /// Whose a nexus is. It stays so when the client is fenced: what it sends is refused.
+    /// The client of each nexus. A fenced client keeps its nexuses: their commands are refused.
     pub(super) bound: BTreeMap<NexusId, ClientId>,
-    /// Nexuses that their client has given up and that are still there: what comes by them is refused.
+    /// Nexuses that their client has given up and that still exist: their commands are refused.
     pub(super) given_up: BTreeSet<NexusId>,
-    /// Who is woken when there is a message.
+    /// Wakers of the nexuses that wait for a message.
     pub(super) listeners: BTreeMap<NexusId, Waker>,
     pub(super) arrived: BTreeMap<CommandId, Arrived>,
     pub(super) command_next: u64,
-    /// Clients whose commands are to be ended.
+    /// Clients whose fence the driver has to carry out.
     pub(super) to_fence: Vec<ClientId>,
-    /// Keys of clients that were fenced last: who registers with one has not heard of it, and is no new client.
+    /// Keys of clients that were fenced last: a registration with one comes from a fenced client,
+    /// and makes no new one.
     pub(super) fenced_keys: VecDeque<[u8; 16]>,
-    /// The end of the time after a start is to be made durable.
+    /// The epoch whose end of grace has to be made durable.
     pub(super) grace_end: Option<BootEpoch>,
     pub(super) saved: SavedSharing,
-    /// Registrations on their way: the longest lease is not forgotten meanwhile.
+    /// Count of registrations under way: the longest lease is not forgotten meanwhile.
     pub(super) registering: usize,
     pub(super) untaken_max: usize,
-    /// When the driver looks again by itself.
+    /// The deadline at which the driver wakes by itself.
     pub(super) armed: Option<Instant>,
     pub(super) watch: Watch,
-    /// To be woken once the lock is given back.
+    /// Wakers to call after the lock is released.
     wakes: Vec<Waker>,
 }
 
@@ -99,7 +100,7 @@ impl State {
         }
     }
 
-    /// Time has come to `now`. What passed while the target was not run counts against nobody.
+    /// Notes the time. A pause in which the target was not run extends all deadlines.
     pub(super) fn note_time(&mut self, now: Instant) {
         let pause = self.watch.note(now);
         if let Some(pause) = pause.filter(|_| self.manager.next_deadline().is_some()) {
@@ -108,7 +109,7 @@ impl State {
         }
     }
 
-    /// Does what the manager wants done. Gives who is to be woken.
+    /// Carries out the outputs of the manager. Returns the wakers to call.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<Waker> {
         while let Some(output) = self.manager.poll_output() {
             match output {
@@ -131,14 +132,15 @@ impl State {
         std::mem::take(&mut self.wakes)
     }
 
-    /// Takes over what the manager says to a client, in its order.
+    /// Takes the manager's messages to a client, in order.
     pub(super) fn collect_mail(&mut self, now: Instant, client: ClientId) {
         while let Some(told) = self.manager.poll_message(client) {
             self.post(now, client, wire::message(told));
         }
     }
 
-    /// Puts a message behind those that the manager said before. A client that takes none is fenced.
+    /// Appends a message to a client's outbox. A client that leaves too many unacknowledged is
+    /// fenced.
     pub(super) fn post(&mut self, now: Instant, client: ClientId, body: MessageBody) {
         let Some(member) = self.members.get_mut(&client) else { return };
         if !member.outbox.push(body, self.untaken_max) {
@@ -148,7 +150,7 @@ impl State {
         self.wakes.extend(listener);
     }
 
-    /// A command that waits may pass, or must not.
+    /// Decides whether a waiting command may pass.
     fn decide(&mut self, command: CommandId, verdict: Result<(), Failure>) {
         if let Some(arrived) = self.arrived.get_mut(&command).filter(|arrived| arrived.verdict.is_none()) {
             arrived.verdict = Some(verdict);
@@ -156,7 +158,7 @@ impl State {
         }
     }
 
-    /// Nothing that waits of a client goes on. What is under way ends; the driver waits for it.
+    /// Refuses the waiting commands of a client. Those under way end; the driver waits for them.
     fn begin_fence(&mut self, now: Instant, client: ClientId, reason: FenceReason) {
         if let Some(member) = self.members.remove(&client)
             && reason != FenceReason::Left
@@ -168,14 +170,16 @@ impl State {
         let waiting: Vec<CommandId> =
             self.arrived.iter().filter(|(_, arrived)| waits(arrived)).map(|(command, _)| *command).collect();
         for command in waiting {
-            // What the gate has let pass at this very moment is refused when it has its range.
+            // A command that the gate lets pass at this very moment is refused once it holds its
+            // range.
             let _ = self.manager.cancel_command(now, command);
             self.decide(command, Err(Sense::SHARING_FENCED.into()));
         }
         self.to_fence.push(client);
     }
 
-    /// Whether a command has anything to ask here: somebody shares the unit, or may have before it started.
+    /// Whether commands have to pass the gate: the unit is shared, or may have been before the
+    /// start.
     pub(super) fn is_used(&self) -> bool {
         self.manager.is_in_grace()
             || !self.bound.is_empty()
@@ -194,7 +198,7 @@ impl State {
         !self.to_fence.is_empty() || self.grace_end.is_some() || self.is_lease_forgotten()
     }
 
-    /// Whether the longest lease is kept though nobody can hold anything.
+    /// Whether the saved longest lease is to be deleted, since no client can hold a lock.
     pub(super) fn is_lease_forgotten(&self) -> bool {
         self.saved.longest_lease_ms.is_some()
             && self.registering == 0
@@ -202,7 +206,7 @@ impl State {
             && self.manager.clients().all().next().is_none()
     }
 
-    /// The client of a nexus, if it lives and has not given the nexus up.
+    /// The client of a nexus, if it lives and still owns the nexus.
     pub(super) fn client_of(&mut self, now: Instant, nexus: &NexusId) -> Result<Option<ClientId>, Failure> {
         if self.given_up.contains(nexus) {
             return Err(Sense::SHARING_UNKNOWN_CLIENT.into());
@@ -212,7 +216,7 @@ impl State {
         Ok(Some(client))
     }
 
-    /// A nexus is gone: messages go another way, beginning with the first that was not taken.
+    /// Removes a nexus: messages go to another one, beginning with the first unacknowledged one.
     pub(super) fn lose_path(&mut self, nexus: &NexusId) {
         self.listeners.remove(nexus);
         self.given_up.remove(nexus);
@@ -238,7 +242,7 @@ impl State {
         None
     }
 
-    /// What was sent to a nexus and not taken may be lost with a connection, and is sent again.
+    /// Sends unacknowledged messages to a nexus again: they may be lost with a connection.
     pub(super) fn rewind_messages(&mut self, nexus: &NexusId) {
         let is_its = |member: &&mut Member| member.paths.first() == Some(nexus);
         self.members.values_mut().filter(is_its).for_each(|member| member.outbox.rewind());

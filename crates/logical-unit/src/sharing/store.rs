@@ -1,4 +1,4 @@
-//! What of sharing outlives a start of the target.
+//! The state of sharing that outlives a start of the target.
 
 use std::time::Duration;
 
@@ -8,23 +8,24 @@ use locks::settings::Start;
 use super::proof::LifeSecret;
 use crate::change_marks::Saving;
 
-/// What is kept beside the reservations: nothing for a single grant.
+/// The durable state, kept beside the reservations. Grants are not part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedSharing {
-    /// The last start; zero before the first.
+    /// The epoch of the last start; zero before the first.
     pub boot_epoch: u32,
     /// The earliest start whose clients may still reclaim what they held.
     pub reclaimable_from: u32,
-    /// The longest lease that was given; none when no client can hold anything.
+    /// The longest lease that was granted; `None` when no client can hold a lock.
     pub longest_lease_ms: Option<u32>,
-    /// Whether a client may have held ranges of the unit alone, with writes that only it has.
+    /// Whether a client may have held ranges of the unit alone, and dirty data that only it has.
     pub may_lack_writes: bool,
-    /// What clients of before show themselves by; none where no client can claim anything back after the next start.
+    /// The secret of the clients' proofs; `None` where no client can reclaim anything after the
+    /// next start.
     pub secret: Option<LifeSecret>,
 }
 
 impl SavedSharing {
-    /// As it stands at the next start, which has to be durable before anybody registers.
+    /// The state of the next start; it must be durable before any client registers.
     #[must_use]
     pub fn next_start(self) -> Self {
         let boot_epoch = self.boot_epoch.saturating_add(1);
@@ -42,9 +43,9 @@ impl SavedSharing {
     }
 }
 
-/// Where that is kept.
+/// The store for that state.
 pub trait SharingStore: Send + Sync {
-    /// Makes it durable, and does not hold up the thread that asks. When it fails, what was saved before is still
-    /// there. It is not called again before it has ended, unless the future was dropped.
+    /// Makes it durable, without blocking the calling thread. When it fails, the state saved before
+    /// is still there. It is not called again before it has ended, unless the future was dropped.
     fn save(&self, sharing: SavedSharing) -> Saving;
 }

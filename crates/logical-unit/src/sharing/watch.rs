@@ -1,14 +1,14 @@
 //! Notices that the target itself was not run for a while: its process was stopped, or its machine stood still.
 //!
-//! Renewals and answers of clients wait in its sockets then, and by the clock all are late. So while anything has a
-//! deadline somebody looks at the clock in intervals that are short beside a lease; where nobody has looked for two of
-//! them, the time since is a pause.
+//! Renewals and answers of clients wait in its sockets then, and by the clock all are late. So
+//! while there is a deadline, the driver looks at the clock in intervals that are short beside a
+//! lease. If two intervals passed without a look, the time since the last look counts as a pause.
 
 use std::time::Duration;
 
 use base::clock::Instant;
 
-/// When somebody looked at the clock last.
+/// The time of the last look at the clock.
 pub(super) struct Watch {
     seen: Instant,
     interval: Duration,
@@ -19,12 +19,12 @@ impl Watch {
         Self { seen: now, interval }
     }
 
-    /// When to look at the clock again at the latest.
+    /// When the next look at the clock is due.
     pub(super) fn look_by(&self, now: Instant) -> Instant {
         now + self.interval
     }
 
-    /// Somebody looks at the clock. Gives the pause that is over with this, if there was one.
+    /// Notes a look at the clock. Returns the length of the pause that it ends, if there was one.
     pub(super) fn note(&mut self, now: Instant) -> Option<Duration> {
         let time = now.since(self.seen);
         self.seen = self.seen.max(now);

@@ -1,4 +1,4 @@
-//! What is said on the wire, as the lock manager has it, and back.
+//! Converts between the lock manager's types and the wire's.
 
 use locks::blocks::BlockRange;
 use locks::callbacks::Callbacks;
@@ -69,7 +69,7 @@ pub(super) fn answer(of: wire::CallbackAnswer) -> CallbackAnswer {
     }
 }
 
-/// A message of the lock manager. Deadlines are filled in when it is sent.
+/// The wire form of a lock manager's message. Deadlines are filled in when it is sent.
 pub(super) fn message(told: ToClient) -> MessageBody {
     let transaction_of = |transaction: u64| u32::try_from(transaction).unwrap_or(u32::MAX);
     match told {
@@ -95,7 +95,7 @@ pub(super) fn message(told: ToClient) -> MessageBody {
     }
 }
 
-/// The same with the time that is left for the answer.
+/// The message with the time that is left for its answer.
 pub(super) fn with_deadline(
     mut body: MessageBody,
     (client, callbacks): (ClientId, &Callbacks),
@@ -114,13 +114,13 @@ pub(super) fn milliseconds(duration: std::time::Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Blocks of `block_bytes` that bytes lie in; none for no bytes.
+/// The blocks of `block_bytes` that contain these bytes; `None` for no bytes.
 pub(super) fn blocks(range: block::ByteRange, block_bytes: u64) -> Option<BlockRange> {
     let end = range.offset.saturating_add(range.length).div_ceil(block_bytes);
     BlockRange::between(range.offset / block_bytes, end).filter(|_| !range.is_empty())
 }
 
-/// Why a request for locks is refused by a message; none where it is told by sense data.
+/// The message that refuses a request for locks; `None` where sense data reports the refusal.
 pub(super) fn refused(request: u64, error: &LockError, batch: &[Wanted]) -> Option<MessageBody> {
     use LockError as E;
     let (reason, at) = match *error {
@@ -157,7 +157,7 @@ pub(super) fn refused(request: u64, error: &LockError, batch: &[Wanted]) -> Opti
     Some(MessageBody::Refused { request, reason, index: u16::try_from(index).unwrap_or(u16::MAX) })
 }
 
-/// Why anything else is refused: by sense data that points at `byte` where the parameter list is the reason.
+/// The sense data of any other refusal; it points at `byte` where the parameter list is the reason.
 pub(super) fn failure(error: &LockError, byte: u16) -> Failure {
     match error {
         LockError::Fenced(_) | LockError::LeaseOver(_) => Sense::SHARING_FENCED.into(),

@@ -1,4 +1,4 @@
-//! A command of every row of the table that changes the medium, and the rows that do not.
+//! A command for every row of the table that changes the medium, and the rows that do not.
 
 use scsi::Cdb;
 use scsi::cdb::{Blocks, Sanitize, Verification, WriteAtomic, WriteSame};
@@ -12,7 +12,8 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const BLOCKS_PER_MIB: u64 = MIB / BLOCK_BYTES as u64;
 pub(crate) const SIZE: u64 = 64 * MIB;
 
-/// A command of every kind that changes the medium, and the range it changes; `None` for a row that does not.
+/// A command for this row, and the range that it changes; `None` for a row that does not change the
+/// medium.
 pub(crate) fn changing(code: (u8, Option<u8>), other: &Target) -> Option<(Cdb, Vec<u8>, Run)> {
     let lba = 5 * BLOCKS_PER_MIB;
     let block = vec![0x5a; BLOCK_BYTES];
@@ -79,7 +80,7 @@ pub(crate) fn changing(code: (u8, Option<u8>), other: &Target) -> Option<(Cdb, V
     }
 }
 
-/// What the unit is called in a copy.
+/// The unit's name in a copy list.
 pub(crate) fn name(target: &Target) -> u64 {
     let page = target.data(Cdb::Inquiry { is_vpd: true, page: 0x83, allocation_length: 4096 });
     match scsi::vpd::parse_device_identification(&page).unwrap().first() {
@@ -88,8 +89,8 @@ pub(crate) fn name(target: &Target) -> u64 {
     }
 }
 
-/// Rows that never change the medium, whatever their fields say. A new row has to be put here or made a command of
-/// above.
+/// Rows that never change the medium, whatever their fields contain. A new row must be listed here
+/// or get a command above.
 pub(crate) const NOT_CHANGING: &[(u8, Option<u8>)] = &[
     (0x00, None),
     (0x03, None),

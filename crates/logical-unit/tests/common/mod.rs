@@ -1,4 +1,4 @@
-//! A target with one RAM disk, and an initiator that talks to it without a transport.
+//! A target with one RAM disk, and an initiator that uses it without a transport.
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
@@ -46,7 +46,7 @@ impl Target {
         target
     }
 
-    /// The same target, seen by another initiator that has taken its unit attentions.
+    /// The same target for another initiator, whose unit attentions are taken already.
     pub(crate) fn other(&self, name: &str) -> Self {
         let other = Self { map: self.map.clone(), nexus: NexusId::new(name) };
         other.map.add_nexus(&other.nexus);
@@ -69,7 +69,7 @@ impl Target {
         self.run_bytes(&cdb.emit(), data_out)
     }
 
-    /// The data-in of a command that must end in GOOD.
+    /// Returns the data-in of a command that must end with GOOD.
     pub(crate) fn data(&self, cdb: Cdb) -> Vec<u8> {
         let outcome = self.run(cdb, &[]);
         assert_eq!((outcome.status, outcome.sense), (Status::Good, None), "{cdb:?}");
@@ -85,7 +85,7 @@ impl Target {
         self.run(cdb, &[]).sense
     }
 
-    /// A command that must end in this condition, wherever it points.
+    /// Checks that a command ends with this condition, whatever its field pointer.
     pub(crate) fn refuses(&self, cdb: Cdb, data_out: &[u8], expected: Sense) {
         let outcome = self.run(cdb, data_out);
         assert_eq!(outcome.status, Status::CheckCondition, "{cdb:?}");
@@ -106,7 +106,7 @@ pub(crate) fn transfer(blocks: Blocks) -> Transfer {
     Transfer { blocks, is_dpo: false, is_fua: false }
 }
 
-/// A device whose requests wait until a test lets them go, in the order they came.
+/// A device whose requests wait until the test releases them, in order.
 pub(crate) struct GatedDevice {
     below: Arc<MemoryDevice>,
     waiting: Mutex<Vec<(Request, SlotSender)>>,
@@ -121,7 +121,7 @@ impl GatedDevice {
         self.waiting.lock().unwrap().len()
     }
 
-    /// Bytes of each request that waits.
+    /// The bytes of each waiting request.
     pub(crate) fn waiting_bytes(&self) -> Vec<u64> {
         self.waiting
             .lock()
@@ -131,7 +131,7 @@ impl GatedDevice {
             .collect()
     }
 
-    /// Lets the oldest request go.
+    /// Releases the oldest request.
     pub(crate) fn release(&self) {
         let (request, sender) = self.waiting.lock().unwrap().remove(0);
         let response = self.below.submit(request).try_take().expect("memory answers at once");

@@ -1,4 +1,4 @@
-//! A unit that several hosts share, with its commands and messages. Time stands still but where a test turns the clock.
+//! A shared unit, its commands and messages. Time stands still unless the test advances the clock.
 
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -22,7 +22,7 @@ pub(crate) fn options() -> SharingOptions {
     SharingOptions { lease: LEASE, callback_time: Duration::from_secs(4), ..SharingOptions::default() }
 }
 
-/// A command on its way; its outcome once it has one.
+/// A command under way; its outcome once it has ended.
 #[derive(Clone, Default)]
 pub(crate) struct Started(Arc<Mutex<Option<Outcome>>>);
 
@@ -35,7 +35,7 @@ impl Started {
         self.0.lock().unwrap().take().expect("it is over")
     }
 
-    /// It ended with GOOD.
+    /// Checks that it ended with GOOD.
     pub(crate) fn good(&self) {
         let outcome = self.outcome();
         assert_eq!((outcome.status, outcome.sense), (Status::Good, None));
@@ -46,7 +46,7 @@ impl Started {
     }
 }
 
-/// A unit with everything that runs beside it.
+/// A unit with its background tasks.
 pub(crate) struct World {
     pub(crate) executor: Executor,
     pub(crate) luns: LunMap,
@@ -62,7 +62,7 @@ impl World {
         Self::with_marks(device, sharing, None)
     }
 
-    /// One that has change marks, too, which are kept in `change_store`.
+    /// A world whose unit has change marks, too, kept in `change_store`.
     pub(crate) fn with_marks(
         device: SharedDevice,
         sharing: SharingOptions,
@@ -83,7 +83,7 @@ impl World {
         Self { executor, luns, tag: 0 }
     }
 
-    /// Another initiator that has taken its unit attention.
+    /// Another initiator, whose unit attention is taken already.
     pub(crate) fn nexus(&mut self, name: &str) -> NexusId {
         let nexus = NexusId::new(&format!("{name},i,0x1,target,t,0x1"));
         self.luns.add_nexus(&nexus);
@@ -95,7 +95,7 @@ impl World {
         self.executor.run_until_stalled();
     }
 
-    /// Time passes. The target is run all the while.
+    /// Advances the time in small steps, while the target runs.
     pub(crate) fn advance(&mut self, duration: Duration) {
         let end = self.executor.clock().now() + duration;
         while self.executor.clock().now() < end {
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// The life of a new host, as it can name it after a start.
+    /// Registers a new host. Returns its life in the form in which it is claimed after a start.
     pub(crate) fn life(&mut self, name: &str, key: u8) -> LifeBefore {
         let nexus = self.nexus(name);
         self.ordered(&nexus, 0, &register(key));
@@ -177,14 +177,14 @@ impl World {
         }
     }
 
-    /// A host that keeps what it reads.
+    /// Registers a host that keeps copies of what it reads.
     pub(crate) fn client(&mut self, name: &str, key: u8) -> (NexusId, u64) {
         let nexus = self.nexus(name);
         let client = self.register(&nexus, key);
         (nexus, client)
     }
 
-    /// The number of the only message, which asks for copies.
+    /// Takes the only message, which must be a purge. Returns its number.
     pub(crate) fn purge(&mut self, nexus: &NexusId) -> u64 {
         match self.messages(nexus)[..] {
             [(_, MessageBody::Purge { callback, .. })] => callback,
@@ -201,7 +201,7 @@ impl World {
         self.ordered(nexus, *client, &Parameters::Renew { taken: 0 });
     }
 
-    /// Without the names of clients.
+    /// The report without the names of clients.
     pub(crate) fn report(&mut self, nexus: &NexusId) -> Vec<ReportRecord> {
         let mut records = self.report_with_names(nexus);
         records.retain(|record| !matches!(record, ReportRecord::Name { .. }));

@@ -1,6 +1,6 @@
-//! Which bytes of a read have been answered: every one exactly once ("`NBD_CMD_READ`": content chunks never overlap
-//! and, without an error, cover everything). Chunks usually come in ascending order and touch, so one growing run is
-//! all there is to keep.
+//! The answered bytes of a read. Every byte is answered exactly once ("`NBD_CMD_READ`": content
+//! chunks never overlap and, without an error, cover everything). Chunks usually come in ascending
+//! order and touch, so one growing run is enough.
 
 use crate::limits::READ_CHUNKS_MAX;
 
@@ -10,7 +10,7 @@ pub(super) struct Coverage {
     covered: u32,
     /// The run that grows.
     run: (u32, u32),
-    /// Runs that ended because the next chunk was elsewhere.
+    /// Runs that ended because the next chunk did not touch them.
     others: Vec<(u32, u32)>,
 }
 

@@ -117,7 +117,8 @@ impl<T> Client<T> {
         });
     }
 
-    /// Sends an option and waits, in `phase`, for its replies. `emit_data` gets the export's name.
+    /// Sends an option, and enters `phase` to wait for its replies. `emit_data` gets the export's
+    /// name.
     fn ask(&mut self, phase: Phase, option: u32, emit_data: impl FnOnce(&str, &mut Vec<u8>)) {
         self.phase = phase;
         let name = &self.options.export_name;

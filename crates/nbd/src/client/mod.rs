@@ -1,17 +1,19 @@
-//! One connection, seen from whoever uses the export.
+//! The client's end of one connection.
 //!
 //! ```text
 //! Greeting ─▶ [STRUCTURED_REPLY ─▶ SET_META_CONTEXT ─▶] GO ─▶ Transmission ─▶ Closed
 //! ```
 //!
-//! What it keeps true:
+//! Invariants:
 //! - Every accepted request completes once: by [`Event::Completed`], or, when the connection is lost, by
 //!   [`Client::abandon`].
-//! - The answer to a read goes into the request's own buffer, of which only what came along with its header is copied,
-//!   and completes it only when every byte was covered exactly once.
-//! - A server that contradicts itself ends the connection with [`Event::Failed`]; nothing it says panics.
+//! - The data of a read is received into the request's own buffer; only the part that arrived along
+//!   with its header is copied. A read succeeds only when every byte was covered exactly once.
+//! - A server that contradicts itself ends the connection with [`Event::Failed`]; no message of it
+//!   makes the client panic.
 //!
-//! A token of the owner's choice travels with each request, so that the owner needs no table of its own.
+//! A token chosen by the owner travels with each request, so that the owner needs no table of its
+//! own.
 
 mod coverage;
 mod handshake;
@@ -44,43 +46,43 @@ impl Default for ClientOptions {
     }
 }
 
-/// What negotiation came to.
+/// The result of negotiation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
     /// Bytes.
     pub size_bytes: u64,
-    /// What the export can do.
+    /// The abilities of the export.
     pub abilities: Abilities,
     /// Size constraints; the document's defaults where the server announced none.
     pub block_size: BlockSize,
-    /// The export's own name, where the server told it.
+    /// The export's own name, where the server sent it.
     pub name: String,
-    /// For people, where the server told it.
+    /// A description for people, where the server sent it.
     pub description: String,
     /// Whether structured replies are used.
     pub is_structured: bool,
-    /// Whether block status can be asked for.
+    /// Whether block status requests are allowed.
     pub has_block_status: bool,
 }
 
-/// Something the owner has to act on.
+/// Reports of the client to its owner.
 #[derive(Debug)]
 pub enum Event<T> {
     /// Requests may be submitted.
     Connected(ExportInfo),
-    /// A request is over.
+    /// A request was answered.
     Completed(Completed<T>),
     /// The server broke the protocol or refused the connection: close, then call [`Client::abandon`]. No other event
     /// comes.
     Failed(ProtocolError),
 }
 
-/// A request that is over.
+/// A request that was answered, and its answer.
 #[derive(Debug)]
 pub struct Completed<T> {
     /// The owner's token.
     pub token: T,
-    /// Whether it was carried out.
+    /// The server's error, if it sent one.
     pub result: Result<(), Failure>,
     /// The buffer of a read, filled if that succeeded; empty otherwise.
     pub buffer: Buffer,
@@ -99,7 +101,7 @@ pub struct Abandoned<T> {
     pub was_sent: bool,
 }
 
-/// What can be asked of the server. Ranges are bytes.
+/// A request to the server. Ranges are bytes.
 #[derive(Debug)]
 pub enum Command {
     /// Fills the buffer.
@@ -113,7 +115,7 @@ pub enum Command {
     Write {
         /// First byte.
         offset: u64,
-        /// What to write.
+        /// The data to write.
         buffer: Buffer,
         /// Complete when durable.
         fua: bool,
@@ -149,7 +151,7 @@ pub enum Command {
         /// Fail unless it is faster than writing.
         only_if_fast: bool,
     },
-    /// Asks what is allocated.
+    /// Asks which ranges are allocated.
     BlockStatus {
         /// First byte.
         offset: u64,
@@ -187,7 +189,7 @@ enum Phase {
     Closed,
 }
 
-/// What the next received bytes are.
+/// The meaning of the next received bytes.
 #[derive(Clone, Copy, Debug)]
 enum Intake {
     Messages,
@@ -219,7 +221,7 @@ struct Slot<T> {
     stream_position: u64,
 }
 
-/// What became of one step over the received bytes.
+/// The result of one step over the received bytes.
 enum Step<T> {
     Again,
     Starved,
@@ -253,7 +255,8 @@ impl<T> Client<T> {
         }
     }
 
-    /// Where to receive the next bytes. Empty when `poll_event` must be called or the connection closed first.
+    /// The space for the next received bytes. Empty when `poll_event` must be called or the
+    /// connection closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match self.intake {
             _ if self.phase == Phase::Closed => &mut [],
@@ -341,7 +344,8 @@ impl<T> Client<T> {
         Ok(())
     }
 
-    /// Says goodbye (`NBD_CMD_DISC`): send what is queued, then close. The server answers what is outstanding first.
+    /// Queues `NBD_CMD_DISC`. The owner sends the queue, then closes; the server answers the
+    /// outstanding requests first.
     pub fn disconnect(&mut self) {
         if self.phase == Phase::Transmission {
             let goodbye = WireRequest { command: command::DISC, flags: 0, offset: 0, length: 0 };
@@ -349,7 +353,7 @@ impl<T> Client<T> {
         }
     }
 
-    /// Gives up the connection: every request that is outstanding, in no particular order.
+    /// Gives up the connection. Returns every outstanding request, in no particular order.
     pub fn abandon(&mut self) -> Vec<Abandoned<T>> {
         self.phase = Phase::Closed;
         self.intake = Intake::Messages;
@@ -365,7 +369,7 @@ impl<T> Client<T> {
             .collect()
     }
 
-    /// What is to be sent.
+    /// The queue of bytes to be sent.
     pub fn transmit(&mut self) -> &mut TransmitQueue {
         &mut self.transmit
     }

@@ -1,4 +1,4 @@
-//! The client's replies: simple ones, and chunks of structured ones in whatever order they come.
+//! The client's replies: simple ones, and chunks of structured ones in any order.
 
 use zerocopy::byteorder::big_endian::U32;
 

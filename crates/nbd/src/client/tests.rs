@@ -99,7 +99,7 @@ impl Disk {
     }
 }
 
-/// Passes bytes to and fro until nobody has more to say.
+/// Passes bytes to and fro until neither side sends more.
 fn exchange(client: &mut Client<u32>, disk: &mut Disk, cut: usize) -> Vec<Event<u32>> {
     let mut events = Vec::new();
     loop {
@@ -292,7 +292,7 @@ proptest! {
         feed(&mut client, &bytes, cut);
     }
 
-    /// A server's own words with one byte changed reach every state.
+    /// The messages of a real server with one byte changed: they reach every state.
     #[test]
     fn damaged_replies_never_panic(at in any::<prop::sample::Index>(), value in any::<u8>(), cut in 1usize..300) {
         let (mut client, mut disk) = connected(true);

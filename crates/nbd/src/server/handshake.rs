@@ -1,7 +1,7 @@
-//! The server's option haggling ("Fixed newstyle negotiation", "Option types").
+//! The server's side of negotiation ("Fixed newstyle negotiation", "Option types").
 //!
-//! Options are answered at once, one after the other, from the staging area; whatever is wrong with one is an error
-//! reply where the document has one, and otherwise ends the connection.
+//! Options are answered at once, one after the other, from the staging area. A faulty option gets
+//! an error reply where the document has one, and otherwise ends the connection.
 
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
@@ -96,8 +96,9 @@ impl Server {
         Ok(Step::Again)
     }
 
-    /// `NBD_OPT_STARTTLS`: a client waits for the answer, so whatever came behind the option was put there by somebody
-    /// else; and what was agreed on in the clear may have been, too.
+    /// `NBD_OPT_STARTTLS`. The client waits for the answer, so bytes that came behind the option
+    /// are an attacker's, and end the connection. What was negotiated in the clear may be an
+    /// attacker's too, and is forgotten.
     fn handle_starttls(&mut self) -> Result<Step, ProtocolError> {
         let refusal = match self.tls {
             TlsPolicy::Off => Some(reply::ERR_POLICY),
@@ -141,8 +142,8 @@ impl Server {
         self.reply_option(option::LIST, reply::ACK);
     }
 
-    /// `NBD_OPT_INFO` and `NBD_OPT_GO`: the export's facts, unasked except for names; after a successful `GO`,
-    /// transmission.
+    /// `NBD_OPT_INFO` and `NBD_OPT_GO`: the export's facts, whether requested or not, names only if
+    /// requested; after a successful `GO`, transmission.
     fn handle_info(&mut self, option: u32, data: &[u8]) -> Step {
         let Some(request) = GoRequest::parse(data) else {
             self.reply_option(option, reply::ERR_INVALID);

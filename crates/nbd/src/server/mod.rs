@@ -1,4 +1,4 @@
-//! One connection, seen from the export.
+//! The server's end of one connection.
 //!
 //! ```text
 //! ClientFlags ── flags ──▶ Options ── GO, EXPORT_NAME ──▶ Transmission ── DISC ──▶ Closed
@@ -7,18 +7,19 @@
 //!                          Securing
 //! ```
 //!
-//! What it keeps true:
-//! - Every request is answered exactly once: by itself when it breaks a rule of the export (range, flags, read-only),
-//!   else by whoever gets its [`Ticket`].
-//! - Commands that reach the owner are inside the export. They may be less than whole blocks, from clients that do not
-//!   know the smallest block size ("Size constraints" lets a server refuse them; ours does not).
-//! - Messages are taken one at a time, by `poll_event`; an owner that has enough in flight stops polling, and the peer
-//!   waits.
-//! - The payload of a write goes into a buffer the owner provides, of which only what came along with its header is
-//!   copied.
-//! - Nothing that was said before TLS counts after it, and nothing that came in the clear is taken for what came
-//!   secured.
-//! - A read that turned out all zeroes is sent as a hole where the client understands holes.
+//! Invariants:
+//! - Every request is answered exactly once: by the server itself when it breaks a rule of the
+//!   export (range, flags, read-only), otherwise by the owner of its [`Ticket`].
+//! - Commands that reach the owner are inside the export. They may be less than whole blocks, from
+//!   clients that do not know the smallest block size ("Size constraints" lets a server refuse
+//!   them; this one does not).
+//! - Messages are taken one at a time, by `poll_event`. An owner that has enough requests in flight
+//!   stops polling, and the client waits.
+//! - The payload of a write is received into a buffer that the owner provides; only the part that
+//!   arrived along with its header is copied.
+//! - Nothing negotiated before TLS counts after it, and no byte received in the clear is taken for
+//!   one received under TLS.
+//! - Data of a read that is all zeroes is sent as a hole where the client understands holes.
 
 mod handshake;
 mod request;
@@ -39,34 +40,34 @@ use crate::wire::transmission::{
     STRUCTURED_REPLY_MAGIC, SimpleReplyRaw, StatusChunkRaw, StatusExtent, chunk, command_flag,
 };
 
-/// What is served.
+/// The export that is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Its name; clients that give none get it too. At most [`STRING_BYTES_MAX`](crate::limits::STRING_BYTES_MAX).
     pub name: String,
-    /// For people, perhaps empty.
+    /// A description for people, perhaps empty.
     pub description: String,
     /// Bytes, a multiple of `block_size.min`.
     pub size_bytes: u64,
     /// Size constraints.
     pub block_size: BlockSize,
-    /// What it can do. `can_dont_fragment` is set by the server itself.
+    /// The abilities of the export. `can_dont_fragment` is set by the server itself.
     pub abilities: Abilities,
 }
 
-/// Whether clients may, or must, have TLS (`SELECTIVETLS`, `FORCEDTLS`).
+/// The policy on TLS (`SELECTIVETLS`, `FORCEDTLS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsPolicy {
-    /// There is none.
+    /// TLS is refused.
     #[default]
     Off,
-    /// Whoever asks gets it.
+    /// A client may ask for TLS.
     Allowed,
-    /// Nothing is said to who has not got it.
+    /// A client without TLS cannot reach the export.
     Required,
 }
 
-/// Something the owner has to act on.
+/// Reports of the server to its owner.
 #[derive(Debug)]
 pub enum Event {
     /// The client may begin with TLS: send what is to be sent, secure the stream, then call [`Server::secured`]. Until
@@ -84,9 +85,11 @@ pub enum Event {
     },
     /// A request to carry out and to answer.
     Request(Ticket, Command),
-    /// An option, or a request that is refused, was answered on the spot. There is nothing to do; but it was work.
+    /// The server itself answered an option, or refused a request. The owner has nothing to do, but
+    /// may count it as work.
     Answered,
-    /// The client is done: answer what is outstanding, send it, close. No other event comes.
+    /// The client disconnects: answer the outstanding requests, send the answers, close. No other
+    /// event comes.
     Disconnected,
     /// The client broke the protocol: close. No other event comes.
     Failed(ProtocolError),
@@ -171,8 +174,8 @@ pub enum Reply {
     Done,
     /// Read: exactly the bytes asked for.
     Data(Buffer),
-    /// Block status: adjacent extents from the request's offset. What reaches past the request is cut; none at all
-    /// means that nothing is known about it.
+    /// Block status: adjacent extents from the request's offset. The server cuts what reaches past
+    /// the request; an empty list means that the state is not known.
     Status(Vec<StatusExtent>),
     /// Failed.
     Failed(Failure),
@@ -187,11 +190,11 @@ pub struct Server {
     transmit: TransmitQueue,
     negotiated: Negotiated,
     tls: TlsPolicy,
-    /// Whether what comes is under TLS.
+    /// Whether the stream is secured by TLS.
     is_secured: bool,
     is_shutting_down: bool,
     outstanding: usize,
-    /// Something was answered that the caller has not been told of.
+    /// Whether an answer of the server itself has not been reported by [`Event::Answered`] yet.
     has_answered: bool,
 }
 
@@ -204,11 +207,11 @@ enum Phase {
     Closed,
 }
 
-/// What the next received bytes are.
+/// The meaning of the next received bytes.
 enum Intake {
     /// Messages.
     Messages,
-    /// Data nobody wants, after which `then` is sent.
+    /// Data to be discarded, after which `then` is sent.
     Skip { remaining: u64, then: AfterSkip },
     /// The payload of a write that has no buffer yet.
     Unbuffered { ticket: Ticket },
@@ -221,7 +224,7 @@ enum AfterSkip {
     FailRequest { ticket: Ticket, code: ErrorCode },
 }
 
-/// What option haggling came to.
+/// The result of negotiation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Negotiated {
     is_fixed_newstyle: bool,
@@ -230,7 +233,7 @@ struct Negotiated {
     has_block_status: bool,
 }
 
-/// What became of one step over the received bytes.
+/// The result of one step over the received bytes.
 enum Step {
     Again,
     Starved,
@@ -265,17 +268,18 @@ impl Server {
         }
     }
 
-    /// A connection whose client knows the export by other means, and sends requests at once: the kernel's.
+    /// A connection whose client knows the export by other means, and sends requests at once: the
+    /// kernel's client.
     pub fn transmitting(export: Arc<Export>) -> Self {
         Self { phase: Phase::Transmission, transmit: TransmitQueue::default(), ..Self::new(export) }
     }
 
-    /// The export has another size, which the client is told by other means.
+    /// Sets the size of the export. The client learns of it by other means.
     pub fn resize(&mut self, size_bytes: u64) {
         Arc::make_mut(&mut self.export).size_bytes = size_bytes;
     }
 
-    /// The same, with TLS as `policy` says.
+    /// This connection, with `policy` for TLS.
     pub fn with_tls(self, policy: TlsPolicy) -> Self {
         Self { tls: policy, ..self }
     }
@@ -290,8 +294,8 @@ impl Server {
         self.phase = Phase::Options;
     }
 
-    /// Where to receive the next bytes. Empty when `poll_event` must be called, a buffer provided, or the connection
-    /// closed first.
+    /// The space for the next received bytes. Empty when `poll_event` must be called, a buffer
+    /// provided, or the connection closed first.
     pub fn receive_space(&mut self) -> &mut [u8] {
         match &mut self.intake {
             _ if matches!(self.phase, Phase::Closed | Phase::Securing) => &mut [],
@@ -340,7 +344,7 @@ impl Server {
         }
     }
 
-    /// The buffer for the write that [`Event::BufferNeeded`] told of.
+    /// Provides the buffer that [`Event::BufferNeeded`] asked for.
     ///
     /// # Panics
     /// When no write waits, or when the buffer has another length.
@@ -362,12 +366,12 @@ impl Server {
         self.answer(ticket, reply);
     }
 
-    /// From now on options and requests are refused: the server goes away.
+    /// From now on options and requests are refused, because the server is going away.
     pub fn begin_shutdown(&mut self) {
         self.is_shutting_down = true;
     }
 
-    /// What is to be sent.
+    /// The queue of bytes to be sent.
     pub fn transmit(&mut self) -> &mut TransmitQueue {
         &mut self.transmit
     }
@@ -415,7 +419,7 @@ impl Server {
         }
     }
 
-    /// Answers a request that the caller does not hear of.
+    /// Refuses a request without handing it to the owner.
     fn refuse(&mut self, ticket: Ticket, code: ErrorCode) {
         self.has_answered = true;
         self.answer(ticket, Reply::Failed(code.into()));
@@ -515,7 +519,8 @@ fn only_chunk(ticket: &Ticket, kind: u16, length: u32) -> ChunkRaw {
     }
 }
 
-/// Whether every byte is zero. Data usually shows in the first bytes; only zeroes are looked at to the end.
+/// Whether every byte is zero. In other data a byte that is not zero usually comes early, so the
+/// scan is short.
 fn is_zero(bytes: &[u8]) -> bool {
     let mut pieces = bytes.chunks_exact(64);
     pieces.all(|piece| piece.iter().fold(0, |sum, byte| sum | byte) == 0)

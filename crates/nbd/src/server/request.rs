@@ -1,4 +1,5 @@
-//! The server's requests: which are carried out, and how the others are refused ("Request types", "Error values").
+//! The server's requests: the checks, and the error of each that fails ("Request types", "Error
+//! values").
 
 use super::{AfterSkip, Command, Event, Intake, Phase, Server, Step, Ticket};
 use crate::error::{ErrorCode, ProtocolError};
@@ -7,7 +8,7 @@ use crate::wire::transmission::command::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ,
 use crate::wire::transmission::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
 use crate::wire::transmission::{Abilities, REQUEST_MAGIC, RequestRaw};
 
-/// What holds for one command, whatever its range.
+/// The rules of one command, except for its range.
 struct Rule {
     command: u16,
     /// Flags it may carry. FUA is taken with every command, as the document asks.
@@ -101,7 +102,8 @@ impl Server {
         Ok(self.give_out(ticket, command))
     }
 
-    /// The payload of a write comes whether the write is allowed or not.
+    /// The payload of a write follows whether the write is allowed or not: it is received, or
+    /// skipped.
     fn begin_payload(&mut self, ticket: Ticket, verdict: Result<(), ErrorCode>) -> Step {
         match verdict {
             Ok(()) => {

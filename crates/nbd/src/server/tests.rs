@@ -1,4 +1,4 @@
-//! The server by bytes: what a client sends, what it gets.
+//! The server by bytes: the messages of a client, and the replies.
 
 use super::*;
 use crate::limits::{OPTION_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -464,8 +464,8 @@ fn where_tls_is_allowed_both_are_served_and_it_begins_once() {
     assert_eq!(reply_types(&mut server), [option_reply::ERR_POLICY]);
 }
 
-/// What somebody on the way puts before or behind the STARTTLS of an honest client must not be taken for the client's
-/// own.
+/// Bytes that an attacker on the path puts before or behind the STARTTLS of an honest client must
+/// not be taken for the client's own.
 #[test]
 fn what_came_in_the_clear_does_not_count_under_tls() {
     let mut server = with_tls(TlsPolicy::Allowed);

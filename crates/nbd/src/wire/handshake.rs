@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::{Cursor, bounded, emit_string, text};
 use crate::limits::BLOCK_BYTES_MIN_MAX;
 
-/// `NBDMAGIC`, the first thing a server says.
+/// `NBDMAGIC`, the first bytes of a server.
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, in the greeting of a newstyle server and before each option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -82,7 +82,7 @@ pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 pub mod option {
     /// Chooses the export and ends the negotiation without a way to report errors.
     pub const EXPORT_NAME: u32 = 1;
-    /// Ends the session.
+    /// Ends the connection.
     pub const ABORT: u32 = 2;
     /// Asks for the names of the exports.
     pub const LIST: u32 = 3;
@@ -143,7 +143,7 @@ pub mod reply {
     pub const ERR_UNKNOWN: u32 = ERROR_BIT + 6;
     /// The server is going away.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT + 7;
-    /// The option is longer than the server looks at.
+    /// The option is longer than the server accepts.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT + 9;
 }
 
@@ -202,7 +202,7 @@ impl<'a> MetaContextRequest<'a> {
         let mut cursor = Cursor(data);
         let name = cursor.string()?;
         let count = cursor.u32()?;
-        // The count is the peer's word; the data runs out long before a wrong one does harm.
+        // The count is chosen by the peer. A wrong one does no harm: the data runs out first.
         let queries = (0..count).map(|_| cursor.string()).collect::<Option<Vec<_>>>()?;
         cursor.0.is_empty().then_some(Self { name, queries })
     }
@@ -218,7 +218,7 @@ impl<'a> MetaContextRequest<'a> {
 /// Data of [`reply::META_CONTEXT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaContextReply<'a> {
-    /// What block status replies call the context; zero when listing.
+    /// The id of the context in block status replies; zero when listing.
     pub id: u32,
     /// The context.
     pub name: &'a str,
@@ -295,10 +295,10 @@ pub struct BlockSize {
 }
 
 impl BlockSize {
-    /// What holds where nothing was announced.
+    /// The constraints of an export that announced none ("Size constraints").
     pub const DEFAULT: Self = Self { min: 1, preferred: 4096, payload_max: 32 << 20 };
 
-    /// Whether the numbers keep the document's rules.
+    /// Whether the numbers follow the document's rules.
     pub fn is_valid(&self) -> bool {
         self.min.is_power_of_two()
             && self.min <= BLOCK_BYTES_MIN_MAX
@@ -309,7 +309,7 @@ impl BlockSize {
 }
 
 impl<'a> Info<'a> {
-    /// The fact in `data`, or `None` when its length or content is not what its type says.
+    /// The fact in `data`, or `None` when its length or content does not fit its type.
     pub fn parse(data: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor(data);
         let parsed = match cursor.u16()? {
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What `emit` appends to bytes that are there already.
+    /// The bytes that `emit` appends to a vector that is not empty.
     fn emitted(emit: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut out = vec![0xa5; 7];
         emit(&mut out);

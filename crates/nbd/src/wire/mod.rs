@@ -1,8 +1,8 @@
 //! The messages of the protocol, byte for byte. All numbers are big-endian.
 //!
-//! Fixed headers are `repr(C)` structs, read and written as they lie; what has a variable length has a small meaningful
-//! type with `parse` and `emit`. Section names in quotation marks are those of the NBD document (`doc/proto.md` of the
-//! NBD project).
+//! Fixed headers are `repr(C)` structs, read and written without conversion; a message of variable
+//! length has a small type with `parse` and `emit`. Section names in quotation marks are those of
+//! the NBD document (`doc/proto.md` of the NBD project).
 
 pub mod handshake;
 pub mod transmission;

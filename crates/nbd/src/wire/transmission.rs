@@ -150,7 +150,7 @@ pub mod command_flag {
 
 /// Chunk types ("Structured reply types").
 pub mod chunk {
-    /// Nothing more to say.
+    /// No payload: the reply is over.
     pub const NONE: u16 = 0;
     /// Offset and data.
     pub const OFFSET_DATA: u16 = 1;
@@ -174,7 +174,7 @@ pub mod state {
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// What an export can do, as its transmission flags say ("Transmission flags").
+/// The abilities of an export, from its transmission flags ("Transmission flags").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// Writes are refused.
@@ -219,7 +219,7 @@ impl Abilities {
             | bit(self.can_fast_zero, 11)
     }
 
-    /// What transmission flags say; nothing where `NBD_FLAG_HAS_FLAGS` is clear.
+    /// The abilities in transmission flags; none where `NBD_FLAG_HAS_FLAGS` is clear.
     pub fn from_flags(flags: u16) -> Self {
         let has = |bit: u16| flags & HAS_FLAGS != 0 && flags & (1 << bit) != 0;
         Self {
@@ -255,7 +255,8 @@ impl StatusExtent {
         DescriptorRaw { length: U32::new(self.length_bytes), flags: U32::new(flags) }
     }
 
-    /// What a descriptor says, or `None` when it covers nothing. Unknown flags are ignored, as the document asks.
+    /// The extent of a descriptor, or `None` when it is empty. Unknown flags are ignored, as the
+    /// document asks.
     pub fn from_raw(raw: &DescriptorRaw) -> Option<Self> {
         let flags = raw.flags.get();
         let length_bytes = raw.length.get();
@@ -267,15 +268,15 @@ impl StatusExtent {
 /// Payload of an error chunk: the failure, and where it was for [`chunk::ERROR_OFFSET`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorChunk {
-    /// What failed.
+    /// The error.
     pub failure: Failure,
     /// First byte that failed, from the start of the export.
     pub offset: Option<u64>,
 }
 
 impl ErrorChunk {
-    /// The chunk of type `kind` in `payload`, or `None` when lengths and payload disagree or the error is zero. Of a
-    /// type that is not known only the common beginning is read.
+    /// Parses a chunk of type `kind`, or `None` when lengths and payload disagree or the error is
+    /// zero. Of an unknown type only the common beginning is read.
     pub fn parse(kind: u16, payload: &[u8]) -> Option<Self> {
         let mut cursor = Cursor(payload);
         let code = ErrorCode::from_wire(cursor.u32()?)?;

@@ -1,28 +1,29 @@
-//! What a command is to those who carry and count commands without carrying them out.
+//! The class of a command: what layers need to know that carry or count commands without executing
+//! them.
 //!
-//! One exhaustive match: a command that is added says here what it changes and what it asks for, or does not compile.
+//! One exhaustive match: a command added without its class does not compile.
 
 use super::{Blocks, Cdb, Verification};
 
-/// What a command moves, for counting.
+/// The direction of a command's blocks, for counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// Blocks to the initiator.
     Read,
     /// Blocks from the initiator.
     Write,
-    /// Neither.
+    /// No blocks.
     Other,
 }
 
-/// What a command may change that others see.
+/// The effect of a command on other initiators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing.
     Nothing,
     /// Blocks of the medium of the unit it is sent to.
     Medium,
-    /// What others may do with the unit: reservations, mode pages, whether it is ready.
+    /// The access of others to the unit: reservations, mode pages, whether it is ready.
     Unit,
 }
 
@@ -33,7 +34,8 @@ pub enum DataOut {
     Blocks(u64),
     /// A parameter list of so many bytes.
     Parameters(u32),
-    /// So many logical blocks; any other length is refused by the device server itself, which must see all that came.
+    /// So many logical blocks. Any other length is refused by the device server itself, which must
+    /// see all data that came.
     ExactBlocks(u64),
 }
 
@@ -55,7 +57,7 @@ impl DataOut {
     }
 }
 
-/// What a command is to a reservation of another nexus (SPC-4 table 34, SBC-3 table 13).
+/// The access of a command under a reservation of another nexus (SPC-4 table 34, SBC-3 table 13).
 ///
 /// | access | write exclusive | exclusive access |
 /// |---|---|---|
@@ -66,26 +68,27 @@ impl DataOut {
 /// The holder may do everything; so may every registrant of the types for registrants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservedAccess {
-    /// Allowed whoever holds what; PERSISTENT RESERVE OUT has rules of its own.
+    /// Allowed whatever reservation another initiator holds; PERSISTENT RESERVE OUT has rules of
+    /// its own.
     Always,
-    /// Looks at the medium or its parameters.
+    /// Reads the medium or its parameters.
     Read,
     /// Changes the medium or its parameters.
     Write,
 }
 
-/// What a command is to those who carry and count it without carrying it out.
+/// The class of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// What it moves.
+    /// The direction of its blocks.
     pub traffic: Traffic,
     /// Of a write, the blocks that become its data-out, or are made of it.
     pub written: Option<Blocks>,
-    /// What it may change.
+    /// Its effect on other initiators.
     pub change: Change,
-    /// What it asks for.
+    /// The data-out it needs.
     pub data_out: DataOut,
-    /// What it is where another nexus has reserved the unit.
+    /// Its access where another nexus has reserved the unit.
     pub access: ReservedAccess,
 }
 
@@ -97,7 +100,7 @@ impl Class {
         data_out: DataOut::NONE,
         access: ReservedAccess::Always,
     };
-    /// Looks at the medium or its parameters.
+    /// Reads the medium or its parameters.
     const LOOK: Self = Self { access: ReservedAccess::Read, ..Self::OTHER };
     const READ: Self = Self { traffic: Traffic::Read, ..Self::LOOK };
 
@@ -120,7 +123,7 @@ impl Class {
 }
 
 impl Cdb {
-    /// What it is to those who do not carry it out.
+    /// The class of this command.
     pub fn class(&self) -> Class {
         match self {
             Self::Read(_) => Class::READ,
@@ -145,12 +148,13 @@ impl Cdb {
                 Class { access: ReservedAccess::Always, ..Class::of_unit(data_out) }
             }
             Self::Reserve6 => Class { access: ReservedAccess::Always, ..Class::of_unit(DataOut::NONE) },
-            // Starting a unit and loading its medium take nothing from anybody.
+            // Starting a unit and loading its medium take nothing from another initiator.
             Self::StartStopUnit(start_stop) if start_stop.is_start && start_stop.power_condition == 0 => Class::OTHER,
             Self::StartStopUnit(_) => Class::of_unit(DataOut::NONE),
             Self::PreventAllowMediumRemoval { prevent: 0 } => Class::OTHER,
             Self::PreventAllowMediumRemoval { .. } => Class::of_unit(DataOut::NONE),
-            // The destination of a copy, which may be another unit, is looked at when it is carried out.
+            // The destination of a copy, which may be another unit, is checked when the copy is
+            // executed.
             Self::ExtendedCopy { parameter_list_length } => {
                 let data_out = DataOut::Parameters(*parameter_list_length);
                 Class { data_out, access: ReservedAccess::Write, ..Class::OTHER }
@@ -160,7 +164,7 @@ impl Cdb {
                 Class { data_out: DataOut::Parameters(*parameter_list_length), ..Class::OTHER }
             }
             Self::GetLbaStatus { .. } | Self::Prefetch(_) | Self::ModeSense(_) | Self::ReadDefectData(_) => Class::LOOK,
-            // RELEASE(6) gives back only what its own nexus has.
+            // RELEASE(6) releases only the reservation of its own nexus.
             Self::Release6
             | Self::TestUnitReady
             | Self::RequestSense { .. }
@@ -180,7 +184,7 @@ impl Cdb {
     }
 }
 
-/// What a VERIFY compares with the medium (SBC-3 table 111).
+/// The data-out that a VERIFY compares with the medium (SBC-3 table 111).
 fn compared(verification: &Verification) -> DataOut {
     match verification.byte_check {
         1 => DataOut::Blocks(u64::from(verification.blocks.count)),

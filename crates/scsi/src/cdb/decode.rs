@@ -9,7 +9,7 @@ impl Cdb {
     /// The command in `bytes`, which may be longer than the CDB: iSCSI pads to 16.
     ///
     /// # Errors
-    /// What is wrong with it; [`CdbError::sense`] is the answer.
+    /// The defect of the CDB; [`CdbError::sense`] is the answer.
     pub fn parse(bytes: &[u8]) -> Result<Self, CdbError> {
         let operation_code = u8_at(bytes, 0).ok_or(CdbError::TooShort)?;
         let service_action = u8_at(bytes, 1).unwrap_or(0) & 0x1f;

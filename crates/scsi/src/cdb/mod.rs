@@ -286,13 +286,13 @@ pub enum Cdb {
         service_action: u8,
         parameter_list_length: u32,
     },
-    /// Forebay's own: who shares the unit, from the line `first` on.
+    /// Forebay's own: the clients that share the unit and their locks, from the line `first` on.
     SharingIn {
         service_action: u8,
         first: u64,
         allocation_length: u32,
     },
-    /// Forebay's own: what a client of a shared unit asks.
+    /// Forebay's own: a request of a client of a shared unit.
     SharingOut {
         service_action: u8,
         client: u64,
@@ -305,10 +305,10 @@ pub enum Cdb {
     },
 }
 
-/// Why bytes are not one of our commands.
+/// The reasons why bytes are not one of our commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdbError {
-    /// No such command here.
+    /// The operation code is of no command here.
     #[error("operation code {0:02x}h is not supported")]
     UnknownOperationCode(u8),
     /// The command is known, this service action of it is not.
@@ -333,7 +333,7 @@ pub enum CdbError {
 }
 
 impl CdbError {
-    /// What a device server answers (SPC-4 4.3.1 and annex E).
+    /// The answer of a device server (SPC-4 4.3.1 and annex E).
     pub const fn sense(self) -> Sense {
         match self {
             Self::UnknownOperationCode(_) => Sense::INVALID_OPERATION_CODE.at_byte(0),

@@ -257,7 +257,7 @@ pub const ROWS: &[Row] = &[
     row_of_action((0xc4, 0x0b), "SHARING OUT, CANCEL", 16, [0xff; 12], parse::sharing_out),
 ];
 
-/// Slot and first range say nothing there.
+/// Slot and first range have no meaning for it.
 const REPORT_MARKS: [u8; 9] = [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff];
 const CHANGE_MARK_OUT: [u8; 9] = [0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff];
 

@@ -15,7 +15,7 @@ fn transfer(form: CdbForm, lba: u64, count: u32, is_dpo: bool, is_fua: bool) -> 
 /// A command and its bytes.
 type Golden = (Cdb, &'static str);
 
-/// Emitted it is these bytes, and they are parsed as it.
+/// Checks that each command is emitted as its bytes, and parsed from them.
 fn hold(golden: &[Golden]) {
     for (cdb, expected) in golden {
         assert_eq!(hex(cdb), *expected, "{cdb:?}");
@@ -242,7 +242,8 @@ fn short_and_unknown_cdbs_are_refused() {
 }
 
 proptest! {
-    /// Whatever is accepted is emitted as it came, but for the fields that are accepted without effect.
+    /// A CDB that is accepted is emitted as it came, but for the fields that are accepted without
+    /// effect.
     #[test]
     fn what_is_parsed_is_emitted(row in 0..table::ROWS.len(), noise in any::<[u8; 16]>()) {
         let row = &table::ROWS[row];

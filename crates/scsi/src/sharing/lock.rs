@@ -1,4 +1,4 @@
-//! What can be locked, and how, in 24 bytes.
+//! The lock descriptor of 24 bytes: a resource, a mode, and the number of a grant.
 //!
 //! | byte | holds |
 //! |---|---|
@@ -21,7 +21,7 @@ const KIND_FILE: u8 = 1;
 const KIND_GROUP: u8 = 2;
 const MODE_NONE: u8 = 0xff;
 
-/// What can be locked.
+/// A resource that can be locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// A physical block of metadata.
@@ -32,7 +32,7 @@ pub enum Resource {
     Group(u64, u64),
 }
 
-/// How it is locked. The names are the paper's.
+/// The mode of a lock. The names are the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -62,16 +62,16 @@ const MODES: [Mode; 6] = [
 /// A lock in a parameter list, a message or a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
-    /// What.
+    /// The locked resource.
     pub resource: Resource,
-    /// How; none where it is to be given back.
+    /// The mode of the lock; `None` where it is to be given back.
     pub mode: Option<Mode>,
-    /// Which grant of it is meant, at most [`GRANT_MAX`]; zero where none is.
+    /// The number of the grant that is meant, at most [`GRANT_MAX`]; zero where none is.
     pub grant: u64,
 }
 
 impl Lock {
-    /// Puts its bytes behind others.
+    /// Appends its bytes.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let (kind, first, group) = match self.resource {
             Resource::Metadata(block) => (KIND_METADATA, block, 0),

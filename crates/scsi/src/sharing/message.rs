@@ -1,5 +1,5 @@
-//! Messages to a client: what stands behind SenseLength in the data segment of an Asynchronous Message with AsyncEvent
-//! 248, AsyncVCode 1.
+//! Messages to a client: the event data, behind SenseLength in the data segment of an Asynchronous
+//! Message with AsyncEvent 248, AsyncVCode 1.
 
 use super::lock::{LOCK_BYTES, Lock};
 use super::reader::{Reader, WrongByte};
@@ -10,7 +10,7 @@ pub const ASYNC_EVENT: u8 = 248;
 /// AsyncVCode of a message.
 pub const ASYNC_VCODE: u8 = 1;
 
-/// Bytes of what every message begins with.
+/// Bytes of the header of every message.
 pub const HEADER_BYTES: usize = 32;
 
 /// Bytes of the longest message with so many locks: those that a client must be able to take in one data segment.
@@ -18,24 +18,24 @@ pub const fn message_bytes_max(locks_max: usize) -> usize {
     HEADER_BYTES + 16 + locks_max * LOCK_BYTES
 }
 
-/// Bytes of what a client shows the target after a start: HMAC-SHA-256 has as many (RFC 2104).
+/// Bytes of a [`Proof`]: HMAC-SHA-256 has as many (RFC 2104).
 pub const PROOF_BYTES: usize = 32;
 
-/// What shows that a life was a client's own.
+/// The proof that a life before the target's start was the client's own.
 pub type Proof = [u8; PROOF_BYTES];
 
-/// Shows nothing.
+/// The absence of a proof.
 pub const NO_PROOF: Proof = [0; PROOF_BYTES];
 
-/// Why locks were refused.
+/// The reason why locks were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
-    /// It was chosen to end a deadlock. Its transaction must end.
+    /// The request was chosen to end a deadlock. Its transaction must end.
     Deadlock = 1,
-    /// Another client has reclaimed what conflicts.
+    /// Another client has reclaimed a conflicting lock.
     ReclaimConflict = 2,
-    /// What that client of before held can no longer be reclaimed.
+    /// The locks of the client's life before can no longer be reclaimed.
     NotReclaimable = 3,
     /// The time for reclaims is over.
     GraceOver = 4,
@@ -47,9 +47,9 @@ pub enum Reason {
     IntentionOnLeaf = 7,
     /// The file comes before its block groups.
     LeafBeforeRoot = 8,
-    /// The file is locked in a mode that does not allow it.
+    /// The file is locked in a mode too weak for this lock of a block group.
     RootTooWeak = 9,
-    /// The lock on the file is one on each of its block groups.
+    /// The lock on the file implies a lock on each of its block groups.
     Implied = 10,
     /// There is no such transaction.
     NoTransaction = 11,
@@ -78,19 +78,19 @@ const REASONS: [Reason; 14] = [
     Reason::ReclaimOfTransaction,
 ];
 
-/// What a message says.
+/// The content of a message, by its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageBody {
-    /// It is a client now; the header says which.
+    /// The receiver is a client now; the header has its number.
     Registered {
-        /// How long it may be silent.
+        /// The time for which the client may be silent.
         lease_ms: u32,
-        /// For so long only reclaims are granted.
+        /// The time for which only reclaims are granted.
         grace_ms: u32,
         /// The key it registered with.
         key: [u8; 16],
-        /// To be shown to the target after its next start: this life was the client's. [`NO_PROOF`] from a target that
-        /// takes none then.
+        /// The proof, for the target after its next start, that this life was the client's.
+        /// [`NO_PROOF`] from a target that accepts none then.
         proof: Proof,
     },
     /// All locks of a request are held.
@@ -99,44 +99,45 @@ pub enum MessageBody {
         request: u64,
         /// The transaction that holds them; zero for the client itself.
         transaction: u32,
-        /// With the modes they are held in, which can be more than was asked for, and the numbers of their grants.
+        /// The locks, with the modes they are held in, which can be more than was requested, and
+        /// the numbers of their grants.
         locks: Vec<Lock>,
     },
-    /// They are not yet.
+    /// The locks of a request are not held yet.
     Queued {
         /// The request.
         request: u64,
     },
-    /// They will not be.
+    /// The locks of a request will not be granted.
     Refused {
         /// The request.
         request: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// Which lock of it is the reason; zero where none is.
+        /// The index of the lock that is the reason; zero where none is.
         index: u16,
     },
-    /// A lock is to be given up, down to the mode named.
+    /// The client is to give up a lock, down to the mode named.
     CallBack {
-        /// Named in the answer.
+        /// The number of the callback, for the answer.
         callback: u64,
-        /// What, what may be kept of it, and which grant is meant.
+        /// The lock, with the mode that the client may keep and the number of its grant.
         lock: Lock,
-        /// The client is fenced after that.
+        /// The time after which the client is fenced.
         deadline_ms: u32,
     },
-    /// Every copy of these blocks is to be dropped.
+    /// The client is to drop every copy of these blocks.
     Purge {
-        /// Named in the answer.
+        /// The number of the callback, for the answer.
         callback: u64,
-        /// The first of them.
+        /// The first block.
         first_block: u64,
-        /// How many.
+        /// The count of blocks.
         block_count: u64,
-        /// The client is fenced after that.
+        /// The time after which the client is fenced.
         deadline_ms: u32,
     },
-    /// Nobody has a file open any more.
+    /// No client has the file open any more.
     LastClose {
         /// The file.
         file: u64,
@@ -145,7 +146,7 @@ pub enum MessageBody {
     Begun {
         /// Its number.
         transaction: u32,
-        /// To be named when it is tried again.
+        /// The birth of the transaction, to be sent along when it is tried again.
         birth: u64,
     },
 }
@@ -155,11 +156,11 @@ pub enum MessageBody {
 pub struct Message {
     /// LUN field of the logical unit.
     pub lun: u64,
-    /// To whom.
+    /// The number of the client.
     pub client: u64,
-    /// Counts the messages to that client, from 1.
+    /// The number of the message: it counts those to that client, from 1.
     pub number: u64,
-    /// What.
+    /// The content.
     pub body: MessageBody,
 }
 
@@ -172,10 +173,10 @@ impl Message {
         out
     }
 
-    /// From what a target sent.
+    /// Parses the event data of a target.
     ///
     /// # Errors
-    /// The byte at which it cannot be understood.
+    /// The byte at which it is not valid.
     pub fn parse(event_data: &[u8]) -> Result<Self, WrongByte> {
         let mut reader = Reader::new(event_data);
         let (lun, client, number) = (reader.u64()?, reader.u64()?, reader.u64()?);

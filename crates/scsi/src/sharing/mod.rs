@@ -5,10 +5,10 @@
 //! |---|---|
 //! | `actions` | the service actions of both commands |
 //! | [`support`] | VPD page C1h |
-//! | [`lock`] | what can be locked and how, as both directions have it |
-//! | [`parameters`] | what a client asks: the parameter lists of SHARING OUT |
-//! | [`message`] | what the target says: the event data of an Asynchronous Message |
-//! | [`report`] | who is there, and what they hold: the data of SHARING IN |
+//! | [`lock`] | the lock descriptor, as both directions have it |
+//! | [`parameters`] | the requests of a client: the parameter lists of SHARING OUT |
+//! | [`message`] | the messages of the target: the event data of an Asynchronous Message |
+//! | [`report`] | the clients and their locks: the data of SHARING IN |
 //! | `reader` | fields in foreign bytes, one after the other |
 
 mod actions;

@@ -1,12 +1,12 @@
-//! Parameter lists of SHARING OUT: what a client asks.
+//! The requests of a client: parameter lists of SHARING OUT.
 
 use super::actions::action_out;
 use super::lock::{LOCK_BYTES, Lock};
 use super::message::{NO_PROOF, PROOF_BYTES, Proof};
 use super::reader::{Reader, WrongByte};
 
-/// Longest parameter list that is read: that of a LOCK with so many locks as its count can say is not; page C1h says
-/// how many are taken.
+/// Longest parameter list that is read. The count of locks in a LOCK can ask for more; page C1h
+/// announces how many are accepted.
 pub const LIST_BYTES_MAX: usize = 16 + 1024 * LOCK_BYTES;
 
 const REGISTERS_READS: u8 = 0x01;
@@ -14,113 +14,113 @@ const IS_RECLAIM: u8 = 0x01;
 const OPEN_READ: u8 = 0x01;
 const OPEN_WRITE: u8 = 0x02;
 
-/// What a client answers to a callback.
+/// The answer of a client to a callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CallbackAnswer {
     /// The lock is given up down to the mode that was named, or the copies are dropped.
     Done = 0,
-    /// It is in use: the client asks for more time.
+    /// The resource is in use: the client requests more time.
     InUse = 1,
-    /// It is in use, and the client is getting on.
+    /// The resource is in use, and its use makes progress.
     GettingOn = 2,
 }
 
-/// A life before the target's start, and what shows whose it was.
+/// A life of a client before the target's start, and the proof that it was the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LifeBefore {
-    /// The client; not zero.
+    /// The number of the client then; not zero.
     pub client: u64,
-    /// As the target gave it to that client.
+    /// The proof that the target gave to that client.
     pub proof: Proof,
 }
 
-/// What a client asks.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameters {
-    /// To be a client, or another path to one.
+    /// Registers a client, or another path to one.
     Register {
         /// Drawn by the initiator: paths with one key are one client.
         key: [u8; 16],
-        /// What it reads it may keep a copy of.
+        /// Whether the client may keep copies of the blocks it reads.
         registers_reads: bool,
-        /// The client it was before the target started again.
+        /// The client's life before the target started again.
         before: Option<LifeBefore>,
     },
-    /// To live on.
+    /// Renews the lease.
     Renew {
-        /// The last message it has taken.
+        /// The number of the last message that the client has taken.
         taken: u64,
     },
-    /// To be gone.
+    /// Ends the client's life.
     Leave,
-    /// To hold locks.
+    /// Requests locks.
     Lock {
-        /// Its number for this request.
+        /// The client's number for this request.
         request: u64,
-        /// Zero, or the transaction that is to hold them.
+        /// The transaction that is to hold them; zero for the client itself.
         transaction: u32,
-        /// They were held before the target started again.
+        /// Whether the client held them before the target started again.
         is_reclaim: bool,
-        /// Files before their block groups.
+        /// The locks, files before their block groups.
         locks: Vec<Lock>,
     },
-    /// To hold locks no more, or in a weaker mode.
+    /// Gives up locks, or lowers them to a weaker mode.
     Unlock {
-        /// Zero: those of a transaction end with it.
+        /// Zero: the locks of a transaction are given up when it ends.
         transaction: u32,
-        /// With the numbers of the grants that are meant, block groups before their files.
+        /// The locks with the numbers of their grants, block groups before their files.
         locks: Vec<Lock>,
     },
-    /// To be heard on a callback.
+    /// Answers a callback.
     Acknowledge {
-        /// The last message it has taken.
+        /// The number of the last message that the client has taken.
         taken: u64,
         /// The number of the callback.
         callback: u64,
-        /// The answer to it.
+        /// The answer to the callback.
         answer: CallbackAnswer,
     },
-    /// To begin a transaction.
+    /// Begins a transaction.
     Begin {
         /// Its number.
         transaction: u32,
         /// Zero, or the birth of its first try.
         birth: u64,
     },
-    /// To end a transaction.
+    /// Ends a transaction.
     End {
         /// Its number.
         transaction: u32,
     },
-    /// To have a file open.
+    /// Opens a file.
     Open {
         /// The file.
         file: u64,
-        /// Whether it is written, too.
+        /// Whether the file is opened for writing, too.
         is_write: bool,
     },
-    /// To have it open no more.
+    /// Closes a file.
     Close {
         /// The file.
         file: u64,
-        /// As it was opened.
+        /// As the file was opened.
         is_write: bool,
     },
-    /// To end another client's life.
+    /// Fences another client: ends its life.
     Fence {
-        /// Whose.
+        /// The number of that client.
         client: u64,
     },
-    /// To wait for locks no more.
+    /// Cancels a request for locks.
     Cancel {
-        /// The request for them.
+        /// The number of that request.
         request: u64,
     },
 }
 
 impl Parameters {
-    /// The service action that has such a list.
+    /// The service action of this list.
     pub fn action(&self) -> u8 {
         match self {
             Self::Register { .. } => action_out::REGISTER,
@@ -172,10 +172,11 @@ impl Parameters {
         }
     }
 
-    /// From what a client sent with a service action. A list is exactly as long as what it says.
+    /// Parses the list of a service action. A list is exactly as long as its fields and counts
+    /// require.
     ///
     /// # Errors
-    /// The byte at which it cannot be understood. A service action that is none has no list.
+    /// The byte at which it is not valid. An unknown service action has no list.
     pub fn parse(action: u8, list: &[u8]) -> Result<Self, WrongByte> {
         let mut reader = Reader::new(list);
         let parameters = Self::parse_body(action, &mut reader)?;
@@ -233,7 +234,7 @@ impl Parameters {
     }
 }
 
-/// Where the lock `index` of a LOCK or UNLOCK begins in its parameter list.
+/// The byte of the parameter list at which lock `index` of a LOCK or UNLOCK begins.
 pub fn byte_of_lock(action: u8, index: usize) -> u16 {
     let header = if action == action_out::LOCK { 16 } else { 8 };
     u16::try_from(header + index * LOCK_BYTES).unwrap_or(u16::MAX)
@@ -245,7 +246,8 @@ fn emit_locks(mut out: Vec<u8>, locks: &[Lock]) -> Vec<u8> {
     out
 }
 
-/// A count, and so many locks. What is asked for has a mode and no grant yet; what is given back is of a grant.
+/// A count, and so many locks. A requested lock has a mode and no grant yet; one that is given back
+/// has a grant.
 fn parse_locks(reader: &mut Reader<'_>, is_asked: bool) -> Result<Vec<Lock>, WrongByte> {
     let count = reader.u16()?;
     reader.items(usize::from(count), LOCK_BYTES, |reader| {
@@ -261,7 +263,7 @@ fn parse_locks(reader: &mut Reader<'_>, is_asked: bool) -> Result<Vec<Lock>, Wro
     })
 }
 
-/// Who names no life shows nothing.
+/// The life before; without one, number and proof are zero.
 fn parse_before(reader: &mut Reader<'_>) -> Result<Option<LifeBefore>, WrongByte> {
     match reader.u64()? {
         0 => reader.zeroes::<PROOF_BYTES>().map(|()| None),

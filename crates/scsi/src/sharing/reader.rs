@@ -1,11 +1,12 @@
-//! Fields in foreign bytes, one after the other: each is there and in range, or the byte is known at which it is not.
+//! A reader of fields in foreign bytes: each field is read whole and in range, or the byte is
+//! returned at which it is not.
 
-/// The byte of a parameter list or message at which it cannot be understood.
+/// The byte of a parameter list or message at which it is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {0} is not what it must be")]
 pub struct WrongByte(pub u16);
 
-/// Where in the bytes the next field begins.
+/// The bytes, and the offset of the next field.
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -16,7 +17,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// An error at a byte; beyond the end of what a pointer can say, at the last that it can.
+    /// An error at byte `at`; the last byte that a field pointer can name if that is beyond it.
     pub(super) fn wrong(at: usize) -> WrongByte {
         WrongByte(u16::try_from(at).unwrap_or(u16::MAX))
     }
@@ -62,7 +63,8 @@ impl<'a> Reader<'a> {
         field.iter().position(|&byte| byte != 0).map_or(Ok(()), |index| Err(Self::wrong(at + index)))
     }
 
-    /// As many items as a count of its own says. No more room is taken than bytes are there for.
+    /// As many items as `count`; an error, before the first is parsed, where too few bytes are
+    /// left.
     pub(super) fn items<T>(
         &mut self,
         count: usize,
@@ -76,7 +78,7 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| item(self)).collect()
     }
 
-    /// Nothing may follow.
+    /// Checks that no byte follows.
     pub(super) fn end(self) -> Result<(), WrongByte> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(Self::wrong(self.at)) }
     }

@@ -1,16 +1,16 @@
-//! The data of SHARING IN, REPORT: who is there, what they hold and wait for. For people.
+//! The data of SHARING IN, REPORT: the clients, the locks they hold and wait for. For operators.
 
 use super::lock::{LOCK_BYTES, Lock};
 use super::reader::{Reader, WrongByte};
 
-/// Bytes of what the data begins with: length of what follows (4), zero (4), where the next report goes on (8; zero for
-/// nowhere).
+/// Bytes before the records: length of the rest (4), zero (4), the line where the next report
+/// begins (8; zero for none).
 pub const HEADER_BYTES: usize = 16;
 
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 48;
 
-/// Bytes of a name that one record has.
+/// Bytes of a name that fit in one record.
 pub const NAME_BYTES: usize = RECORD_BYTES - 16;
 
 /// One line of a report.
@@ -18,11 +18,11 @@ pub const NAME_BYTES: usize = RECORD_BYTES - 16;
 pub enum ReportRecord {
     /// A client.
     Client {
-        /// Which.
+        /// Its number.
         client: u64,
-        /// Whether its life is over, and what it holds has not passed on yet.
+        /// Whether its life is over, and its locks have not passed on yet.
         is_being_fenced: bool,
-        /// What is left of its lease.
+        /// The rest of its lease.
         lease_left_ms: u32,
         /// Ranges that it may have copies of.
         registrations: u64,
@@ -31,53 +31,53 @@ pub enum ReportRecord {
     },
     /// A lock that is held.
     Grant {
-        /// By whom.
+        /// The client that holds it.
         client: u64,
-        /// Zero, or by which transaction of it.
+        /// The transaction that holds it; zero for the client itself.
         transaction: u64,
-        /// What.
+        /// The lock.
         lock: Lock,
     },
     /// A lock that is waited for.
     Waiting {
-        /// By whom.
+        /// The client that waits.
         client: u64,
-        /// The request it is of.
+        /// The request that the lock belongs to.
         request: u64,
-        /// What.
+        /// The lock.
         lock: Lock,
     },
     /// A callback that is not answered.
     Callback {
-        /// By whom.
+        /// The client that was called back.
         client: u64,
         /// Its number.
         callback: u64,
-        /// When the client is fenced.
+        /// The time until the client is fenced.
         deadline_left_ms: u32,
     },
     /// A client that was fenced.
     Fenced {
-        /// Which.
+        /// Its number.
         client: u64,
     },
     /// A piece of the name of an initiator port by which a client came.
     Name {
-        /// Which client.
+        /// The number of the client.
         client: u64,
-        /// Whether it goes on in the next line.
+        /// Whether the name goes on in the next record.
         goes_on: bool,
-        /// Zeroes behind its end.
+        /// The piece, filled with zeroes at the end of the name.
         text: [u8; NAME_BYTES],
     },
 }
 
-/// A part of what there is to report.
+/// A part of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Lines.
+    /// The lines of this part.
     pub records: Vec<ReportRecord>,
-    /// Where the next part begins; none behind the last.
+    /// The line where the next part begins; `None` behind the last.
     pub next: Option<u64>,
 }
 
@@ -166,7 +166,7 @@ impl Report {
             begun.extend(text.iter().take_while(|byte| **byte != 0));
             if !goes_on {
                 let name = String::from_utf8_lossy(&std::mem::take(&mut begun)).into_owned();
-                // It is for a terminal.
+                // Control characters are replaced, because the name is shown on a terminal.
                 names.push((*client, name.replace(|letter: char| letter.is_control(), "?")));
             }
         }
@@ -182,10 +182,10 @@ impl Report {
         out
     }
 
-    /// From what a target sent.
+    /// Parses REPORT data of a target.
     ///
     /// # Errors
-    /// The byte at which it cannot be understood.
+    /// The byte at which it is not valid.
     pub fn parse(data: &[u8]) -> Result<Self, WrongByte> {
         let mut reader = Reader::new(data);
         let length = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! VPD page C1h: that a unit can be shared, and by which times and bounds.
+//! VPD page C1h: announces that a unit can be shared, with its times and limits.
 
 use std::mem::{offset_of, size_of};
 
@@ -34,32 +34,32 @@ const _: () = assert!(offset_of!(SupportRaw, flags) == 36);
 /// In `flags`: PRE-FETCH of a client registers copies.
 const PREFETCH_REGISTERS: u8 = 0x01;
 
-/// In `flags`: whatever others ask of a range waits for the client that holds it alone.
+/// In `flags`: [`Support::withholds`].
 const WITHHOLDS: u8 = 0x02;
 
-/// What a unit says of its sharing.
+/// The abilities and limits that a unit announces on page C1h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
-    /// Whether it keeps to the paper in all: exclusive grants are not cached.
+    /// Whether the unit follows the paper in everything: exclusive grants are not cached.
     pub is_paper_profile: bool,
     /// Locks of one LOCK at most.
     pub locks_max: u16,
-    /// How long a client may be silent.
+    /// The time for which a client may be silent.
     pub lease_ms: u32,
-    /// How long it has to answer a callback that it does not defer.
+    /// The time for the answer to a callback that is not deferred.
     pub callback_ms: u32,
-    /// How long a callback can be deferred at most.
+    /// The longest time for which a callback can be deferred.
     pub callback_ms_max: u32,
-    /// A grant is not called back before this time.
+    /// The time before which a grant is not called back.
     pub hold_ms_min: u32,
     /// Bytes of a registered block: a power of two, at least the logical block.
     pub block_bytes: u32,
     /// Messages that a client may leave untaken.
     pub untaken_max: u32,
-    /// Whether PRE-FETCH of a client registers copies, without moving data: those that it has from before.
+    /// Whether PRE-FETCH of a client registers copies that it already has, without moving data.
     pub prefetch_registers: bool,
-    /// Whether a range of the unit that a client holds alone is called back for whatever others ask of it, also for
-    /// reads of those who know of no locks: the client may delay its writes.
+    /// Whether a range of the unit that a client holds alone is called back before any other access
+    /// to it, reads of initiators without locks included: the client may delay its writes.
     pub withholds: bool,
 }
 
@@ -85,10 +85,11 @@ impl Support {
         vpd::whole(page::SHARING, raw.as_bytes())
     }
 
-    /// From a target's page. `None` where the page is another vendor's, or of a version that is not known here.
+    /// Parses a target's page. `None` where the page is another vendor's, or of a version that is
+    /// not known here.
     ///
     /// # Errors
-    /// [`Malformed`] when it is not that page, is short, or names what cannot be.
+    /// [`Malformed`] when it is another page, is short, or has an impossible value.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
         let malformed = Malformed("vital product data");
         let body = vpd::body(page::SHARING, bytes)?;

@@ -152,7 +152,7 @@ fn a_count_of_what_is_not_there_takes_no_room() {
 #[test]
 fn what_is_reserved_is_refused_at_its_byte() {
     let cases = [
-        // Who names no life before has nothing to show.
+        // A client without a life before has no proof.
         (Parameters::Register { key: [0; 16], registers_reads: false, before: None }, vec![16, 17, 23, 32, 63]),
         (Parameters::Acknowledge { taken: 0, callback: 0, answer: CallbackAnswer::Done }, vec![16, 17, 23]),
         (Parameters::Begin { transaction: 0, birth: 0 }, vec![4, 7]),
@@ -180,7 +180,8 @@ fn what_is_reserved_is_refused_at_its_byte() {
     assert_eq!(Parameters::parse(action_out::UNLOCK, &list), Err(WrongByte(24)), "only groups have a group");
 }
 
-/// Whatever comes, parsing ends, and what was understood is what those bytes say.
+/// Parsing of damaged lists and messages never panics, and an accepted one is parsed the same
+/// again.
 #[test]
 fn bytes_at_random_are_understood_one_way_or_refused() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -281,7 +282,7 @@ fn the_page_is_these_bytes_and_nobody_elses() {
     assert_eq!(with(12, 2), Ok(None), "another version");
     assert!(with(13, 2).is_err() && with(34, 3).is_err() && with(15, 0).is_err());
     assert!(Support::parse(&page[..47]).is_err());
-    // A target from before the bit, and one that knows more of them.
+    // A target from before the bit, and one with further bits.
     assert_eq!(with(40, 0), Ok(Some(Support { prefetch_registers: false, withholds: false, ..support })));
     assert_eq!(with(40, 0xff), Ok(Some(support)));
 }

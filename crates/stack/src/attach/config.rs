@@ -1,4 +1,4 @@
-//! What to attach, and how: what settings say of the whole.
+//! The configuration of an attachment, and the settings of the whole.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,23 +20,24 @@ use crate::remotes::{Arrangement, RemotesConfig, number_sessions};
 use crate::settings::Settings;
 use crate::stack::StackConfig;
 
-/// How long I/O waits for a target that is away, where nobody says it: as long as open-iscsi's, enough for a reboot.
+/// How long I/O waits for a target that is away, by default: as long as with open-iscsi, enough for
+/// a reboot.
 const REPLACEMENT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 
-/// What to attach, and how.
+/// The configuration of an attachment.
 pub struct AttachConfig {
     /// The stack that is offered.
     pub stack: StackConfig,
     /// The fronts.
     pub fronts: Vec<FrontConfig>,
-    /// Whether it is to be ready before the target is there.
+    /// Whether it starts before its target can be reached.
     pub waits_for_target: bool,
-    /// Where to serve metrics; loopback only.
+    /// The address to serve metrics on; loopback only.
     pub metrics: Option<SocketAddr>,
 }
 
 impl AttachConfig {
-    /// The LUNs at `urls` with all that `settings` say.
+    /// The LUNs at `urls` with all `settings`.
     ///
     /// # Errors
     /// `Usage` for a setting that is wrong, or settings that exclude each other.
@@ -108,7 +109,7 @@ fn check_shared(remotes: &RemotesConfig, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The fronts; those for which no place is said are at `usual`.
+/// The fronts; those without a place are at `usual`.
 fn fronts(settings: &Settings, options: &FrontOptions, usual: &dyn Fn(&str) -> PathBuf) -> Result<Vec<FrontConfig>> {
     let parse = |text: String| {
         let refused = |why| Error::new(Failure::Usage, format!("{} {text}: {why}", settings.name_of("front")));

@@ -1,4 +1,4 @@
-//! An attachment while it serves: what goes on side by side, and who asks it for something.
+//! An attachment while it serves: its concurrent work, and the control requests to it.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ impl Attachment {
     /// Serves until it is detached, or until `signal`: then it stops at once and keeps dirty data.
     ///
     /// # Errors
-    /// When no front is left, or dirty data could not be brought to safety.
+    /// When no front is left, or dirty data could not be made safe.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
         let Self { stack, fronts, control, metrics } = self;
         let inside = Rc::new(Inside { stack, fronts });
@@ -28,7 +28,7 @@ impl Attachment {
             let is_stopping = *stack.stopping().borrow();
             match is_stopping {
                 true => served,
-                // Without a front applications cannot reach it.
+                // Without a front no application can reach it.
                 false => stack.end_at_once().await.and(served),
             }
         };

@@ -1,4 +1,5 @@
-//! An attach while others write to the LUN: between what their target told of and the moment that its mark is cleared.
+//! An attach while other hosts write to the LUN: between the report of their changes and the
+//! clearing of the mark.
 
 use std::future::{pending, ready};
 use std::net::SocketAddr;
@@ -31,10 +32,11 @@ use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;
 
-/// Which operations are meant.
+/// Selects operations.
 type Meant = fn(&Operation) -> bool;
 
-/// A LUN with a volatile cache. When it is told to, it stops at its next operation of a kind until it may go on.
+/// A LUN with a volatile cache. On the test's order it stops at its next operation of a kind, until
+/// the test lets it go on.
 struct Gate {
     inner: SharedDevice,
     workers: Workers,
@@ -58,7 +60,7 @@ impl Gate {
         gate
     }
 
-    /// Stops at the next of these.
+    /// Stops at the next of these operations.
     fn stop_at(&self, is_meant: Meant) {
         *self.stops_at.lock().unwrap() = Some(is_meant);
     }
@@ -113,7 +115,7 @@ fn remotes(address: SocketAddr, initiator: &str) -> RemotesConfig {
     RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single }
 }
 
-/// With a cache in `directory` that is cleaned as soon as so much of it is dirty.
+/// With a cache in `directory` that is cleaned as soon as this share of it is dirty.
 fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent) -> AttachConfig {
     let cache = CacheConfig {
         path: directory.join("disk.cache"),
@@ -155,8 +157,9 @@ fn filled(byte: u8) -> Buffer {
     Buffer::copy_of(&[byte; 4096])
 }
 
-/// What is dirty in the cache was compared with what others had written until their target was asked. What they write
-/// after that is newer, and the cache sends nothing before it knows of it.
+/// Dirty data in the cache was compared with what other hosts had written before the target was
+/// asked. Later writes of others are newer, and the cache must send nothing before it knows of
+/// them.
 #[tokio::test]
 async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_opened() {
     let gate = Gate::new();
@@ -173,7 +176,7 @@ async fn dirty_data_does_not_go_over_what_others_write_while_the_cache_is_being_
     let mark = || -> MarkRecord { caches.list().unwrap()[0].luns[0].mark.clone().unwrap() };
     let mark_before = mark();
     let others = remotes(address, "other").connect(&system_clock().unwrap()).await.unwrap();
-    // An opening in write-back flushes the LUN.
+    // Opening in write-back flushes the LUN.
     gate.stop_at(is_flush);
     let attaching = Attachment::start(config(address, directory.path(), Percent::new(0)), &paths, pending());
     let meanwhile = async {
@@ -192,7 +195,8 @@ fn open_paths(directory: &std::path::Path) -> Paths {
     Paths::new(directory.join("run"), directory.join("state")).unwrap()
 }
 
-/// Something below may still have it in its hands, and write in it when this host knows one token only.
+/// A layer below may still hold a request, and write to the cache when this host knows only one
+/// token.
 #[tokio::test]
 async fn a_cache_that_was_not_closed_in_time_is_not_noted_as_closed() {
     let gate = Gate::new();
@@ -213,8 +217,8 @@ async fn a_cache_that_was_not_closed_in_time_is_not_noted_as_closed() {
     cleaning.abort();
 }
 
-/// Requests go to the other cache already, whatever the list says; and whatever it says, the next start takes that
-/// cache.
+/// Requests go to the new cache already, even if the list of caches cannot be written; and the next
+/// start takes that cache.
 #[tokio::test]
 async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
     let address = serve(Gate::new(), Arc::new(MemoryChanges));
@@ -230,7 +234,7 @@ async fn a_cache_that_was_changed_is_used_also_where_the_list_cannot_say_so() {
         while caches.list().unwrap()[0].uuid.is_some() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // What is in the way of the next note.
+        // Makes the next note fail.
         let mut records = std::fs::read_dir(paths.caches()).unwrap().map(|entry| entry.unwrap().path());
         let record = records.find(|path| path.extension().is_some_and(|found| found == "json")).unwrap();
         let in_the_way = record.with_extension("json.new");
@@ -286,7 +290,7 @@ async fn a_cache_and_a_log_that_would_lie_over_each_other_are_refused_as_that() 
     apart.run(ready(())).await.unwrap();
 }
 
-/// What is in `directory` besides the directories of this host's state.
+/// The files in `directory`, without the directories of this host's state.
 fn files_in(directory: &std::path::Path) -> Vec<String> {
     let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut files: Vec<String> = names.filter(|name| !["run", "state"].contains(&name.as_str())).collect();
@@ -294,7 +298,7 @@ fn files_in(directory: &std::path::Path) -> Vec<String> {
     files
 }
 
-/// Nothing is dirty, nothing is locked, and nothing listens.
+/// Checks that nothing is dirty, nothing is locked, and nothing listens.
 async fn check_that_nothing_was_begun(address: SocketAddr, directory: &std::path::Path, paths: &Paths) {
     assert!(Registry::open(paths).unwrap().entries().unwrap().is_empty());
     assert!(!files_in(directory).contains(&"disk.nbd".to_owned()), "{:?}", files_in(directory));
@@ -315,7 +319,7 @@ async fn a_start_ends_at_a_signal_while_the_target_does_not_answer_the_login() {
     check_that_nothing_was_begun(address, directory.path(), &paths).await;
 }
 
-/// Where the lines of a new cache begin is read from the LUN.
+/// The alignment of a new cache's lines is read from the LUN.
 #[tokio::test]
 async fn a_start_that_is_ended_while_a_cache_is_made_leaves_no_part_of_it() {
     let gate = Gate::new();

@@ -1,13 +1,15 @@
-//! CLEAR, when a store is open that its LUN was assessed for; and again where others change the LUN meanwhile.
+//! CLEAR after a store was opened for its LUN; repeated while other hosts change the LUN.
 //!
-//! Others may be what is left of a program that was killed: its last writes are on their way through the target when
-//! the next attachment begins. A CLEAR that is refused because of them, and left at that, would have them told to the
-//! next attach as if they had come after what is written here from now on, and be refused there as a conflict that is
-//! none. So what is new is invalidated, as what was told before the open was, and CLEAR tried again.
+//! The "other host" may be a program of this one that was killed: its last writes are on their way
+//! through the target when the next attachment begins. They make a CLEAR fail. Without another
+//! attempt they would be reported to the next attach as if they came after what is written from now
+//! on, and be refused there as a false conflict. So new changes are invalidated, like those
+//! reported before the opening, and CLEAR is tried again.
 //!
-//! No application has written anything through the store by then: what is dirty in it is older than what others have
-//! just written, which is a true conflict. A mark that cannot tell, as it was new or lost, says here what it said
-//! before the open, and what that meant for dirty data was decided there.
+//! No application has written through the store by then: its dirty data is older than what others
+//! have just written, which is a true conflict. A mark without a usable report, because it is new
+//! or lost, reports here what it reported before the opening; what that meant for dirty data was
+//! decided there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,24 +25,24 @@ use super::report::{everything, report_of};
 use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
 use crate::remotes::MemberLun;
 
-/// Of each attempt to clear a mark, the pause after it if others had changed the LUN meanwhile.
+/// The pauses between attempts to clear a mark while other hosts change the LUN.
 pub(crate) fn clear_pauses() -> impl Iterator<Item = Duration> {
     (0..CLEAR_TRIES_MAX).map(|attempt| CLEAR_PAUSE_MIN * 2_u32.pow(attempt))
 }
 
-/// A store that is open.
+/// An open store.
 pub(crate) trait Invalidate {
-    /// Others changed these bytes: clean copies go, durably, and dirty data in them is refused unless it
-    /// `is_overwritten`.
+    /// Notes that others changed these bytes: clean copies are dropped, durably. Dirty data there
+    /// is an error, unless it `is_overwritten`.
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Whether it has anything that the LUN lacks.
+    /// Whether it has data that the LUN lacks.
     fn has_dirty(&self) -> bool;
 
-    /// Whether it may come to have.
+    /// Whether it may get such data.
     fn delays_writes(&self) -> bool;
 
-    /// At most so many ranges that have all that is clean here, of a LUN that several hosts share.
+    /// At most this many ranges that contain all clean lines, for a LUN that several hosts share.
     fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange>;
 }
 
@@ -75,38 +77,39 @@ impl Invalidate for WriteLog {
         true
     }
 
-    /// A log delays writes: nobody shares a LUN with one.
+    /// A log delays writes, and is not used on a shared LUN.
     fn clean_ranges(&self, _: usize) -> Vec<ByteRange> {
         Vec::new()
     }
 }
 
-/// A mark that is held.
+/// A held mark.
 pub(super) struct Taken {
     pub(super) member: MemberLun,
-    /// What was reported by each path to its LUN, in order.
+    /// The sequence that each path to its LUN reported, in order.
     pub(super) sequences: Vec<u64>,
     pub(super) id: [u8; 16],
     pub(super) token: u64,
 }
 
-/// Clears marks for one store.
+/// Clears the marks of one store.
 pub(super) struct Clearing<'a> {
     pub(super) store: &'a dyn Invalidate,
     pub(super) is_overwritten: bool,
-    /// What was invalidated that was not known before, in the whole device.
+    /// Ranges of the whole device that were invalidated here for the first time.
     pub(super) invalidated: Vec<ByteRange>,
 }
 
 impl Clearing<'_> {
-    /// Whether the mark is empty now, by all paths. One that is not is told to the next attach.
+    /// Clears a mark. Returns whether it is empty now, on all paths; otherwise the next attach gets
+    /// its report.
     ///
     /// # Errors
-    /// The store's: what others changed while it was opened conflicts with what is dirty in it, or it failed.
+    /// The store's: a change by others during the opening where it is dirty, or a failure.
     pub(super) async fn clear(&mut self, taken: &Taken) -> Result<bool, Error> {
         let mut is_cleared = true;
         for (number, (lun, &sequence)) in taken.member.luns.iter().zip(&taken.sequences).enumerate() {
-            // The target of an earlier path may be this one's, too.
+            // An earlier path may lead to the same target.
             let is_empty = number > 0 && report_of(lun, taken.id).await.is_ok_and(|report| report.ranges.is_empty());
             is_cleared &= is_empty || self.clear_by(lun, taken, sequence).await?;
         }
@@ -148,7 +151,7 @@ impl Clearing<'_> {
         member: &MemberLun,
         ranges: &[ByteRange],
     ) -> Result<(), Error> {
-        // The layers above have copies as well, and a store that was opened before this one.
+        // The layers above have copies as well, and so has a store that was opened before this one.
         lun.invalidate(ranges);
         let changed: Vec<ByteRange> = ranges.iter().filter_map(|&range| member.in_whole(range)).collect();
         self.store.invalidate(&changed, self.is_overwritten).await?;

@@ -1,11 +1,11 @@
-//! What a store has from before of a LUN that several hosts share is registered, when the store is open that it was
-//! assessed for.
+//! Registers a store's lines of a LUN that several hosts share, after the store was opened.
 //!
-//! The report that the store was opened with is older than the registrations. So there is another behind them: a change
-//! of blocks is executed, and recorded before that, before a registration of these blocks is answered, or else waits
-//! for this host. What the second report has goes, too. Nobody reads before that.
+//! The report with which the store was opened is older than the registrations. So a second report
+//! is read after them: a change of blocks is recorded and executed before a registration of these
+//! blocks is answered, or else waits for this host. The changes of the second report are dropped,
+//! too. No application reads before that.
 //!
-//! Where anything goes wrong the store begins cold: whether a change is told nobody knows then.
+//! After any failure the store starts cold: it is not known then whether all changes are reported.
 
 use block::{ByteRange, Error};
 use futures_util::future::try_join_all;
@@ -16,10 +16,11 @@ use super::report::{everything, report_of};
 use crate::limits::{REGISTERED_AT_ONCE, REGISTERED_RANGES_MAX};
 
 impl Clearing<'_> {
-    /// Whether what is clean in the store counts now: all of it is registered, and was not changed until then.
+    /// Registers a store's clean lines. Returns whether they may be used: all are registered, and
+    /// unchanged until then.
     ///
     /// # Errors
-    /// The store's: what others changed while it was opened conflicts with what is dirty in it, or it failed.
+    /// The store's: a change by others during the opening where it is dirty, or a failure.
     pub(super) async fn register(&mut self, taken: &Taken) -> Result<bool, Error> {
         for lun in &taken.member.luns {
             let kept = self.store.clean_ranges(REGISTERED_RANGES_MAX);
@@ -35,7 +36,7 @@ impl Clearing<'_> {
                         %error,
                         "what is cached of the shared LUN is not registered there, and does not count"
                     );
-                    // What is dirty must not go over what others may have written.
+                    // Dirty data must not overwrite what others may have written.
                     self.store.invalidate(&everything(), self.is_overwritten).await?;
                     return Ok(false);
                 }
@@ -46,11 +47,11 @@ impl Clearing<'_> {
 }
 
 impl Clearing<'_> {
-    /// Whether others have written where something is dirty is looked at once more, now that this host holds that
-    /// alone.
+    /// Checks once more whether others have written where data is dirty, now that this host holds
+    /// these ranges alone.
     ///
     /// # Errors
-    /// The store's, where they have; the target's, which does not tell.
+    /// The store's, where they have; the target's, if it does not answer.
     pub(super) async fn look_again(&mut self, taken: &Taken) -> Result<(), Error> {
         for lun in &taken.member.luns {
             let report = report_of(lun, taken.id).await?;

@@ -1,4 +1,4 @@
-//! What a mark says about the changes of others.
+//! The report of a mark: the changes by others.
 
 use block::ByteRange;
 use initiator::{ChangeReport, RemoteLun};
@@ -8,7 +8,7 @@ pub(crate) fn everything() -> Vec<ByteRange> {
     vec![ByteRange { offset: 0, length: u64::MAX }]
 }
 
-/// What the mark `id` says, which is held.
+/// Reads the report of the held mark `id`.
 pub(crate) async fn report_of(lun: &RemoteLun, id: [u8; 16]) -> std::result::Result<ChangeReport, block::Error> {
     let marks = lun.marks().await?;
     let lost = || block::Error::new(block::ErrorKind::NotFound, "the target forgot a mark as soon as it was made");

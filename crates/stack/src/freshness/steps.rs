@@ -1,5 +1,6 @@
-//! The steps of an attach and of its end, against a target that looks on: what this host remembers at the moment that
-//! something becomes durable there is what it would have after a crash.
+//! The steps of an attach and of its end, against a target that observes them: what this host has
+//! noted at the moment at which something becomes durable there is what it would have after a
+//! crash.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,20 +27,20 @@ use crate::time::system_clock;
 
 const MIB: u64 = 1 << 20;
 
-/// Looks at each mark before it becomes durable, beside the one that is, and says what is wrong.
+/// Checks each mark before it becomes durable, against the durable one. Returns what is wrong.
 type Look = Box<dyn FnMut(Option<&SavedMark>, &SavedMark) -> Option<String> + Send>;
 
-/// The target's memory of its marks.
+/// The target's store of its marks, with the check.
 #[derive(Clone, Default)]
 struct Watched(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    /// What is durable.
+    /// The durable mark.
     mark: Option<SavedMark>,
     look: Option<Look>,
     look_count: usize,
-    /// The looks are on the target's thread, whose panics no test sees.
+    /// The check runs on the target's thread, whose panics no test sees.
     wrong: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ impl Watched {
         self.seen().look = Some(Box::new(look));
     }
 
-    /// At least one look was taken, and all was as it should be.
+    /// Asserts that the check ran at least once, and found nothing wrong.
     fn check(&self) {
         let seen = self.seen();
         assert!(seen.look_count > 0);
@@ -83,16 +84,17 @@ fn serve(store: Watched) -> SocketAddr {
     test_target::serve(Arc::new(MemoryDevice::new(16 * MIB, identity)), Arc::new(store))
 }
 
-/// A store that is open, while others write to its LUN.
+/// An open store, while others write to its LUN.
 #[derive(Default)]
 struct Opened {
-    /// What it was told.
+    /// The ranges that it was given as changed.
     invalidated: Mutex<Vec<ByteRange>>,
-    /// Who writes, and where next: one write each time that it is told something, until there is none left.
+    /// Another host that writes, and its next offsets: one write for each call of `invalidate`,
+    /// until none are left.
     others: Option<(SharedDevice, Mutex<Vec<u64>>)>,
-    /// Whether what others change is dirty here.
+    /// Whether it is dirty where others change data.
     is_dirty: bool,
-    /// What it keeps.
+    /// Its clean lines.
     clean_ranges: Vec<ByteRange>,
 }
 
@@ -137,7 +139,7 @@ impl Invalidate for Opened {
     }
 }
 
-/// Where a use of a store ends for the host, as if it had crashed there.
+/// The point of a store's use at which the host ends, as if it had crashed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     /// Before the list knows that it is open.
@@ -197,8 +199,8 @@ impl Host {
         assess(remotes, &self.caches, store, &self.place, Promise::default()).await
     }
 
-    /// The store of this host, made if it is not there, is opened, used for `meanwhile`, and closed, or as much of that
-    /// as comes before `stop`.
+    /// Opens the store of this host, which is made if there is none, uses it for `meanwhile`, and
+    /// closes it; only the steps before `stop`.
     async fn use_once(&self, store: Store, stop: Stop, meanwhile: impl FnOnce()) -> Result<()> {
         let remotes = self.connect("own").await;
         let assessed = self.try_assess(&remotes, store).await?;
@@ -256,7 +258,7 @@ impl Host {
         Ok(assessed.commit(&self.caches, record, (store, false)).await?.1)
     }
 
-    /// An attach and its end: the mark is there, cleared, and remembered.
+    /// An attach and its end: the mark exists, cleared, and is noted.
     async fn attach_once(&self) {
         let remotes = self.connect("own").await;
         let assessed = self.assess(&remotes).await;
@@ -273,7 +275,7 @@ fn remembered(caches: &Caches, place: &Place) -> Option<MarkRecord> {
     caches.find(place).unwrap().and_then(|record| record.luns.into_iter().find_map(|lun| lun.mark))
 }
 
-/// A crash at any moment leaves a mark there that the host knows.
+/// A crash at any moment leaves a mark at the target that the host has noted.
 fn expect_known_at_every_step(store: &Watched, host: &Host) {
     let (caches, place) = (host.caches.clone(), host.place.clone());
     store.look_by(move |before, after| {
@@ -294,7 +296,8 @@ async fn a_mark_is_known_here_by_the_token_that_it_has_there_at_every_step_of_an
     let remotes = host.connect("own").await;
     let assessed = host.assess(&remotes).await;
     store.check();
-    // An attach that ends here has the new token, and no older copy of the target's marks is taken for it.
+    // After an attach that ends here the mark has the new token, and an older copy of the target's
+    // marks is recognised.
     let (mark, there) = (host.mark(), store.seen().mark.clone().unwrap());
     assert!(mark.candidate().is_none() && mark.is(&there.id, there.token));
     assert!(!mark.is(&there.id, before.newest()));
@@ -309,7 +312,7 @@ async fn a_mark_is_known_here_by_the_token_that_it_has_there_at_every_step_of_an
     );
 }
 
-/// The answer to a TAKE was lost: the mark has the token that was on its way, and nobody knows.
+/// The answer to a TAKE was lost: the mark has the new token, and the host does not know that.
 #[tokio::test]
 async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     let store = Watched::default();
@@ -327,8 +330,8 @@ async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     assert!(host.mark().candidate().is_none());
 }
 
-/// From the CLEAR on the mark tells of changes, so from then on the host must expect it to: a crash behind it leaves a
-/// store that is in use.
+/// From the CLEAR on the mark reports changes, so from then on the host must rely on it: a crash
+/// after it leaves a store that is in use.
 #[tokio::test]
 async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     let store = Watched::default();
@@ -347,9 +350,9 @@ async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
     assert_eq!(host.mark().stage(), MarkStage::Cleared);
 }
 
-/// What is left of a program that was killed arrives at the target after the report, so that the CLEAR is refused, and
-/// the next one as well. Left at that, the next attach took it for changes after this one, and refused what was written
-/// in this one.
+/// The last writes of a program that was killed arrive at the target after the report, so that the
+/// CLEAR is refused, and the next one as well. Without another attempt the next attach would take
+/// them for changes after this one, and refuse what was written in this one.
 #[tokio::test]
 async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the_next() {
     let store = Watched::default();
@@ -378,7 +381,8 @@ async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the
     assert_eq!(host.assess(&remotes).await.changed(), []);
 }
 
-/// Nothing was written through the store yet: what is dirty in it is older than what others have just written.
+/// No application has written through the store yet: its dirty data is older than what others have
+/// just written.
 #[tokio::test]
 async fn what_others_change_during_an_attach_where_something_is_dirty_refuses_it_and_is_told_to_the_next() {
     let store = Watched::default();
@@ -395,7 +399,8 @@ async fn what_others_change_during_an_attach_where_something_is_dirty_refuses_it
     assert_eq!(host.assess(&remotes).await.changed(), [ByteRange { offset: 3 * MIB, length: MIB }]);
 }
 
-/// Its clean lines were clean once, and so were its dirty ones dirty: the mark at the target is that of the newer one.
+/// Its lines were clean and dirty at an earlier time: the mark at the target belongs to the newer
+/// copy.
 #[tokio::test]
 async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itself_is_not() {
     for store in [Store::Cache, Store::Log] {
@@ -429,15 +434,15 @@ async fn an_older_copy_of_a_store_in_its_own_place_is_refused_and_the_store_itse
         host.use_once(store, Stop::Never, || ())
             .await
             .expect("a crash leaves the list behind the store, never before it");
-        // Whoever knows nothing of it takes what there is.
+        // Without a record any copy is taken.
         host.caches.forget(&host.place).unwrap();
         put_back(&ended);
         host.use_once(store, Stop::Never, || ()).await.expect("nothing is known of it");
     }
 }
 
-/// Both lives began as one file. The one that was used more often is no later state of the other: what it says is dirty
-/// was never this host's.
+/// Both copies began as one file. The one that was used more often is not a later state of the
+/// other: its dirty data never belonged to this host.
 #[tokio::test]
 async fn a_copy_that_was_used_elsewhere_more_often_is_not_taken_for_the_store_that_this_host_used_last() {
     for store in [Store::Cache, Store::Log] {
@@ -459,7 +464,7 @@ async fn a_copy_that_was_used_elsewhere_more_often_is_not_taken_for_the_store_th
     }
 }
 
-/// The list knows a token before the store has it, and forgets one only when the store has another.
+/// The list has a token before the store has it, and drops one only when the store has another.
 #[tokio::test]
 async fn a_crash_at_any_step_of_an_opening_and_a_close_leaves_a_store_that_this_host_knows() {
     let steps = [
@@ -475,14 +480,15 @@ async fn a_crash_at_any_step_of_an_opening_and_a_close_leaves_a_store_that_this_
         for (stop, is_one_copy_older) in steps {
             host.use_once(store, Stop::Never, || ()).await.unwrap();
             let before = std::fs::read(path).unwrap();
-            // Nothing but the list was told, twice.
+            // Only the list was changed, twice.
             host.caches.note_opening(&host.place, draw_tokens()).unwrap();
             host.caches.note_opening(&host.place, draw_tokens()).unwrap();
             let mut earlier = before.clone();
             let in_use = || earlier = std::fs::read(path).unwrap();
             host.use_once(store, stop, in_use).await.expect("the one that it had before is known");
             if is_one_copy_older {
-                // The power failed between the last copy of the superblock, which is written first here, and the first.
+                // The power failed between the last copy of the superblock, which is written first
+                // here, and the first.
                 let mut bytes = std::fs::read(path).unwrap();
                 bytes[..4096].copy_from_slice(&earlier[..4096]);
                 std::fs::write(path, bytes).unwrap();
@@ -497,7 +503,7 @@ async fn a_crash_at_any_step_of_an_opening_and_a_close_leaves_a_store_that_this_
     }
 }
 
-/// The other one says who the store is, and which copy of it.
+/// The other superblock holds the store's identity, and which copy it is.
 #[tokio::test]
 async fn another_copy_of_a_store_is_refused_also_where_its_first_superblock_is_damaged() {
     let host = Host::new(serve(Watched::default()));
@@ -516,7 +522,7 @@ async fn another_copy_of_a_store_is_refused_also_where_its_first_superblock_is_d
     host.use_once(Store::Cache, Stop::Never, || ()).await.expect("the last one counts");
 }
 
-/// The target has nothing to do with it.
+/// The target is not involved.
 #[tokio::test]
 async fn a_host_that_lost_its_state_directory_says_that_it_does_not_know_the_store() {
     for store in [Store::Cache, Store::Log] {
@@ -539,7 +545,7 @@ fn serve_shared() -> SocketAddr {
     test_target::serve_shared(lun, Arc::new(Watched::default()), system_clock().unwrap())
 }
 
-/// What it was asked to drop.
+/// The ranges that it was asked to drop.
 #[derive(Default)]
 struct Asked(Mutex<Vec<ByteRange>>);
 
@@ -556,8 +562,8 @@ impl Host {
         assess(remotes, &self.caches, Store::Cache, &self.place, promise).await.unwrap()
     }
 
-    /// An attach of a LUN that hosts share, and its end, or as much of that as comes before `stop`. The store keeps
-    /// all.
+    /// Attaches a LUN that hosts share, and detaches; only the steps before `stop`. The store keeps
+    /// all lines.
     async fn share_once(&self, stop: Stop) {
         let remotes = self.connect_as("own", true).await;
         let assessed = self.assess_shared(&remotes).await;
@@ -577,8 +583,8 @@ fn keeping_all() -> Opened {
     Opened { clean_ranges: vec![ByteRange { offset: 0, length: 16 * MIB }], ..Opened::default() }
 }
 
-/// One comes when the store is being opened, and one when it is open: the second report has the one, and this host is
-/// asked about the other.
+/// One change comes when the store is being opened, and one when it is open: the second report
+/// contains the former, and this host is called back for the latter.
 #[tokio::test]
 async fn a_change_between_the_report_and_the_registration_of_what_a_store_keeps_is_not_lost() {
     let host = Host::new(serve_shared());
@@ -602,7 +608,7 @@ async fn a_change_between_the_report_and_the_registration_of_what_a_store_keeps_
     assert_eq!(*asked.0.lock().unwrap(), [ByteRange { offset: 5 * MIB, length: 4096 }]);
 }
 
-/// What it was asked for it dropped in memory, and its disk knows nothing of that.
+/// The copies that it was asked for were dropped in memory, but not on its disk.
 #[tokio::test]
 async fn a_store_of_a_shared_lun_that_did_not_come_to_an_orderly_end_counts_for_nothing() {
     let host = Host::new(serve_shared());
@@ -618,7 +624,7 @@ async fn a_store_of_a_shared_lun_that_did_not_come_to_an_orderly_end_counts_for_
     }
 }
 
-/// Others use it at the same time: that they do not was promised of another time.
+/// Others use it at the same time: the promise was about another time.
 #[tokio::test]
 async fn a_promise_of_before_does_not_count_while_the_lun_is_shared_nor_afterwards() {
     let host = Host::new(serve_shared());

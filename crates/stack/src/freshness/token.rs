@@ -1,4 +1,4 @@
-//! What a mark is told by from those of other stores that have its id, and a store from copies of it.
+//! Tokens distinguish a mark from others with its id, and a store from copies of it.
 
 use store::Tokens;
 use uuid::Uuid;
@@ -8,7 +8,7 @@ pub(crate) fn draw_token() -> u64 {
     Uuid::new_v4().as_u64_pair().0 ^ Uuid::new_v4().as_u64_pair().1
 }
 
-/// What a store is to be known by after it is opened, and after it is closed.
+/// The tokens of a store: for its opening, and for its close.
 pub fn draw_tokens() -> Tokens {
     Tokens { in_use: draw_token(), closed: draw_token() }
 }

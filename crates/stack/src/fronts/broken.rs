@@ -1,4 +1,4 @@
-//! A front that ends at once, for tests of what goes on without it.
+//! A front that ends at once, for tests of a stack whose front fails.
 
 use std::io;
 
@@ -19,7 +19,7 @@ static KIND: FrontKind = FrontKind {
 
 struct Broken;
 
-/// One.
+/// Makes such a front.
 pub(crate) fn broken() -> Box<dyn Front> {
     Box::new(Broken)
 }

@@ -1,4 +1,4 @@
-//! A file: what `losetup` takes, and most programs that take a disk image. It is mounted by FUSE.
+//! A file, mounted by FUSE: for `losetup`, and for most programs that take a disk image.
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -27,7 +27,7 @@ const METRICS: &[Plain<Value<FrontCounters>>] = &[
 struct FuseFront {
     options: FuseOptions,
     path: String,
-    /// Until it is opened.
+    /// `None` before it is opened.
     mountpoint: Cell<Option<Mountpoint>>,
     file: OnceCell<FuseFile>,
 }
@@ -85,7 +85,7 @@ impl Front for FuseFront {
     }
 
     fn clients(&self) -> Clients {
-        // A file's size is asked for each time, so that no client knows an old one.
+        // Clients read a file's size each time, so none has an outdated one.
         Clients { open: self.counted().open, outdated: 0 }
     }
 

@@ -1,8 +1,8 @@
-//! The iSCSI gateway: a target whose one logical unit is the device, for initiators that have no cache and no log of
-//! their own.
+//! The iSCSI gateway: a target whose one logical unit is the device, for initiators without a cache
+//! and a log of their own.
 //!
-//! What initiators ask of the unit itself (INQUIRY, MODE SENSE, REPORT LUNS, reservations) is answered here; reads,
-//! writes and flushes are the device's.
+//! Commands about the unit itself (INQUIRY, MODE SENSE, REPORT LUNS, reservations) are answered
+//! here; reads, writes and flushes go to the device.
 
 use std::cell::OnceCell;
 use std::io;
@@ -46,12 +46,12 @@ const METRICS: &[Plain<Value<FrontCounters>>] = &[
 struct IscsiFront {
     options: FrontOptions,
     address: SocketAddr,
-    /// Until it is served.
+    /// `None` once it is served.
     listener: Mutex<Option<TcpListener>>,
     gateway: OnceCell<Gateway>,
 }
 
-/// An address and a port; a port alone is one of the loopback.
+/// Parses an address and a port; a port alone is one of the loopback.
 fn place(text: &str) -> std::result::Result<String, String> {
     address(text).map(|address| address.to_string())
 }
@@ -64,7 +64,7 @@ fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     })
 }
 
-/// It is of use to other machines, so it is only there where it is asked for.
+/// It is for other machines, so it is only used where it is asked for.
 fn usual(_: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
     Err("it has no usual port".to_owned())
 }
@@ -129,7 +129,7 @@ impl Front for IscsiFront {
     }
 
     fn clients(&self) -> Clients {
-        // Who does not know the size it has is told by a unit attention.
+        // A unit attention reports a new size to each initiator.
         let open = self.gateway.get().map_or(0, |gateway| gateway.counted().sessions.len());
         Clients { open: open as u64, outdated: 0 }
     }

@@ -1,5 +1,5 @@
-//! A disk of the kernel's own NBD client, `nbd:/dev/nbdN`. One that a process left there that was killed goes on with
-//! the next one of the same attachment.
+//! A disk of the kernel's own NBD client, `nbd:/dev/nbdN`. A disk that a killed process left is
+//! taken over by the next process of the same attachment.
 
 use std::cell::{Cell, OnceCell};
 use std::io;
@@ -20,32 +20,32 @@ struct KernelNbdFront {
     path: String,
     is_read_only: bool,
     server: OnceCell<NbdServer>,
-    /// From when it is opened until it is served.
+    /// Set from when it is opened until it is served.
     disk: Cell<Option<KernelDisk>>,
 }
 
-/// A disk that nobody uses; or why there is none.
+/// A free disk; or why there is none.
 pub(super) fn usual(_: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
     check_kernel_nbd().map_err(|error| error.to_string())?;
     let disk = free_disk().ok_or("all of the kernel's NBD disks are in use")?;
     Ok(disk.display().to_string())
 }
 
-/// Whether a place is one of these.
+/// Whether a place is an NBD disk of the kernel.
 pub(super) fn is_place(text: &str) -> bool {
     text.starts_with("/dev/")
 }
 
-/// A place as it is kept.
+/// The place in the form that is kept.
 ///
 /// # Errors
-/// What is another device.
+/// When it is another device.
 pub(super) fn place(text: &str) -> std::result::Result<String, String> {
     front::kernel::index_of(Path::new(text)).map_err(|error| error.to_string())?;
     Ok(text.to_owned())
 }
 
-/// There is nothing to listen on: the kernel is told when the device is there.
+/// Makes the front. There is nothing to listen on: the kernel gets the device when it is open.
 ///
 /// # Errors
 /// A kernel without an NBD client.

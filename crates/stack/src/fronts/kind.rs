@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::metrics::plain::{Plain, Value};
 use crate::status::fronts::FrontCounters;
 
-/// The usual place of a kind of fronts, of those in the run-time directory, which are named by their kind; or why there
-/// is none.
+/// Finds the usual place of a kind: the argument gives the place in the run-time directory for a
+/// name. Or returns why there is none.
 pub type UsualPlace = fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String>;
 
 /// A kind of fronts.
@@ -23,20 +23,19 @@ pub type UsualPlace = fn(&dyn Fn(&str) -> PathBuf) -> std::result::Result<String
 pub struct FrontKind {
     /// The word before the colon in `--as`, and the name of its counters in the status.
     pub name: &'static str,
-    /// The places it takes, as `--as` does.
+    /// The places it takes, in the form of `--as`.
     pub places: &'static str,
-    /// A place as it is kept: other commands find it from other directories.
+    /// Makes a place absolute: other commands use it from other directories.
     pub place: fn(&str) -> std::result::Result<String, String>,
-    /// The place that is usual for it, of those in the run-time directory, which are named by their kind; or why it is
-    /// never chosen, or cannot be had here.
+    /// Finds its usual place; or returns why it is never chosen, or is not available here.
     pub usual: UsualPlace,
-    /// Listens there. Who comes waits until it is served.
+    /// Listens there. Clients wait until it is served.
     pub listen: fn(&FrontConfig) -> Result<Box<dyn Front>>,
-    /// Families of its counters.
+    /// Metric families of its counters.
     pub metrics: &'static [Plain<Value<FrontCounters>>],
 }
 
-/// One front as asked for.
+/// One front, as configured.
 #[derive(Clone, Debug)]
 pub struct FrontConfig {
     /// The kind.
@@ -47,14 +46,15 @@ pub struct FrontConfig {
     pub options: FrontOptions,
 }
 
-/// What is served, and how.
+/// A device to serve, and how.
 #[derive(Clone)]
 pub struct Served {
     /// The device.
     pub device: SharedDevice,
-    /// Whoever changes less than a block reads and writes the rest of it, too: here all fronts of a device take turns.
+    /// The lock for changes of less than a block, which read and write the rest of it, too; shared
+    /// by all fronts of a device.
     pub turns: RangeLock,
-    /// Who compares and writes, where others reach the blocks without this host.
+    /// The layer that compares and writes, where other hosts reach the blocks as well.
     pub compares_below: Option<Arc<dyn CompareAndWrite>>,
 }
 
@@ -63,11 +63,11 @@ pub struct Served {
 pub struct Clients {
     /// Connected now.
     pub open: u64,
-    /// Of these, who know another size of the device than it has.
+    /// Of these, clients that have an outdated size of the device.
     pub outdated: u64,
 }
 
-/// A front that listens, and perhaps serves. Dropped, it leaves nothing at its place.
+/// A front that listens, and perhaps serves. Dropping it removes its place.
 pub trait Front {
     /// Its kind.
     fn kind(&self) -> &'static FrontKind;
@@ -75,32 +75,32 @@ pub trait Front {
     /// Where it listens, in the form of `--as` without the kind.
     fn place(&self) -> String;
 
-    /// Where applications reach it, as they take it.
+    /// Its address, in the form that applications take.
     fn address(&self) -> String {
         self.place()
     }
 
-    /// Hangs up on the next application that comes before it is served. Never ends where nobody can.
+    /// Disconnects the next application that comes before it is served. Never ends for a front
+    /// where none can come.
     fn turn_away(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(std::future::pending())
     }
 
-    /// Shows the device to applications where only that makes the place known to them. Who comes waits until it is
-    /// served.
+    /// Shows the device where applications find it only by that. Clients wait until it is served.
     ///
     /// # Errors
-    /// When that fails: then the front is of no use.
+    /// When that fails: the front is of no use then.
     fn open(&self, _: &Served) -> io::Result<()> {
         Ok(())
     }
 
-    /// Serves until `stop`; then nobody is let in any more, and it ends when every request that was begun is answered.
-    /// It is opened before, and served once.
+    /// Serves until `stop`; after that it accepts no more clients, and ends when every request that
+    /// was begun is answered. It is opened before, and served once.
     fn serve<'a>(&'a self, served: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>>;
 
     /// The applications that use it.
     fn clients(&self) -> Clients;
 
-    /// Adds what it counted to what others of its kind did.
+    /// Adds its counters to those of its kind.
     fn count(&self, sum: &mut FrontCounters);
 }

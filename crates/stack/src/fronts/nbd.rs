@@ -1,5 +1,5 @@
-//! The NBD server: what qemu, libnbd, fio and the kernel's nbd take. It listens on a socket file or on an address: on
-//! others than the loopback's only for clients that prove by TLS who they are.
+//! The NBD server: for qemu, libnbd, fio and the kernel's NBD client. It listens on a socket file
+//! or on an address: beyond the loopback only for clients that authenticate by TLS.
 
 use std::cell::OnceCell;
 use std::io;
@@ -37,7 +37,7 @@ const METRICS: &[Plain<Value<FrontCounters>>] = &[
 struct NbdFront {
     options: NbdOptions,
     address: ListenAddress,
-    /// Until it is served.
+    /// `None` once it is served.
     listener: Mutex<Option<Listener>>,
     server: OnceCell<NbdServer>,
 }
@@ -56,7 +56,7 @@ fn place(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// A socket can be had everywhere.
+/// A socket is available everywhere.
 pub(super) fn usual(place: &dyn Fn(&str) -> PathBuf) -> std::result::Result<String, String> {
     Ok(format!("unix:{}", place("nbd").display()))
 }
@@ -70,7 +70,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
         .parse()
         .map_err(|error: front::address::ParseAddressError| Error::new(Failure::Usage, error.to_string()))?;
     let context = |error: &io::Error| match error.kind() {
-        // Something that is no socket, and stays what it is.
+        // A file that is no socket, and is left alone.
         io::ErrorKind::AlreadyExists => Error::new(Failure::Usage, format!("cannot listen on {address}: {error}")),
         _ => Error::io(format!("cannot listen on {address}"), error),
     };
@@ -88,7 +88,7 @@ fn listen(config: &FrontConfig) -> Result<Box<dyn Front>> {
     Ok(Box::new(NbdFront { options, address, listener: Mutex::new(Some(listener)), server: OnceCell::new() }))
 }
 
-/// NBD has no authentication of its own: addresses of other machines need TLS.
+/// NBD has no authentication of its own: addresses that other machines reach need TLS.
 fn check_remote(address: SocketAddr, options: &FrontOptions) -> Result<()> {
     let refused = |advice: &str| {
         let message = format!("{address} can be reached from other machines: {advice}");
@@ -120,7 +120,7 @@ impl Front for NbdFront {
 
     fn address(&self) -> String {
         let uri = self.address.uri("");
-        // What libnbd takes for TLS from the first word on.
+        // The URL scheme of libnbd for TLS from the beginning.
         let is_secure = self.options.tls.as_ref().is_some_and(Tls::is_required);
         if is_secure { uri.replacen("nbd:", "nbds:", 1) } else { uri }
     }

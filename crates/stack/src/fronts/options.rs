@@ -1,4 +1,4 @@
-//! What settings say of fronts, whatever kind they are.
+//! The settings of fronts of all kinds.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,41 +12,41 @@ use crate::paths::Paths;
 use crate::settings::Settings;
 use crate::socket_names::{group_of, mode_of};
 
-/// What settings say of fronts.
+/// The settings of fronts.
 #[derive(Clone, Debug, Default)]
 pub struct FrontOptions {
     /// The name of the attachment.
     pub name: String,
-    /// Who may connect, where it is a socket file.
+    /// Mode and group of a socket file.
     pub access: SocketAccess,
     /// Whether it refuses writes.
     pub is_read_only: bool,
-    /// Whether addresses that other machines reach are meant.
+    /// Whether the user allows addresses that other machines reach.
     pub allows_remote: bool,
     /// TLS of NBD fronts at addresses.
     pub tls: Option<Tls>,
-    /// What an iSCSI front says it is.
+    /// Identity and accounts of iSCSI fronts.
     pub gateway: GatewayOptions,
 }
 
-/// What an iSCSI front says it is, and to whom.
+/// Identity and accounts of an iSCSI front.
 #[derive(Clone, Debug, Default)]
 pub struct GatewayOptions {
     /// Its target name.
     pub iqn: String,
-    /// Where its serial number and its reservations are kept.
+    /// The folder of its serial number and its reservations.
     pub folder: PathBuf,
-    /// The accounts of which an initiator must prove one; without any, nobody has to prove anything.
+    /// The accounts of which an initiator must prove one; without any, every initiator may log in.
     pub accounts: Vec<Credentials>,
-    /// Who it is to initiators that want proof.
+    /// The credentials by which it proves itself to initiators that ask for that.
     pub own: Option<Credentials>,
 }
 
 impl FrontOptions {
-    /// Those of the attachment `name`.
+    /// The options of the attachment `name`.
     ///
     /// # Errors
-    /// A mode, a group, a name, a certificate or a secret that is none.
+    /// An invalid mode, group, name, certificate or secret.
     pub fn of(settings: &Settings, name: &str, paths: &Paths) -> Result<Self> {
         Ok(Self {
             name: name.to_owned(),
@@ -87,7 +87,8 @@ fn tls(settings: &Settings) -> Result<Option<Tls>> {
     })
 }
 
-/// A user and the secret in a file; the environment has the secrets that this host proves itself with to others.
+/// A user and the secret in a file; the secrets in the environment are those by which this host
+/// proves itself to others.
 fn account(settings: &Settings, [user, file]: [&str; 2]) -> Result<Option<Credentials>> {
     match (settings.text(user), settings.path(file)) {
         (None, None) => Ok(None),
@@ -100,7 +101,7 @@ fn account(settings: &Settings, [user, file]: [&str; 2]) -> Result<Option<Creden
     }
 }
 
-/// The name that was given, or one of this host and the attachment: the same at every start.
+/// The given name, or one of this host and the attachment: the same at every start.
 fn gateway_iqn(settings: &Settings, name: &str) -> Result<String> {
     let host = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let iqn = settings.text("iscsi.name").unwrap_or_else(|| iqn_of(&host(), name));
@@ -112,7 +113,7 @@ fn gateway_iqn(settings: &Settings, name: &str) -> Result<String> {
     Err(Error::new(Failure::Usage, message))
 }
 
-/// In characters that an iSCSI name can have.
+/// The name in characters that an iSCSI name can have.
 fn iqn_of(host: &str, name: &str) -> String {
     let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-');
     let clean = |text: &str| -> String {

@@ -1,7 +1,8 @@
-//! The metric families, and where in the status each has its value.
+//! The metric families, and the field of the status that each one shows.
 //!
-//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for what only grows. Families of plain
-//! values are a table; those of logical units, sessions and refused logins have labels.
+//! Names follow the conventions of Prometheus: a prefix, base units, `_total` for counters.
+//! Families of plain values are a table; those of logical units, sessions and refused logins have
+//! labels.
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ use crate::status::attachment::AttachmentStatus;
 use crate::status::remote::RemoteStatus;
 use crate::status::target::TargetStatus;
 
-/// An attachment with all that its stores say.
+/// An attachment with the full status of its stores.
 type Attachment = AttachmentStatus<cache::Status, writelog::Status>;
 
 /// Families of a target.
@@ -46,7 +47,8 @@ pub const TARGET: &[Plain<Value<TargetStatus>>] = &[
     ),
 ];
 
-/// Families of an attachment. Others are those of its session, its stores and its fronts, as far as it has them.
+/// Families of an attachment. Further ones are those of its session, its stores and its fronts,
+/// where it has them.
 pub const ATTACHMENT: &[Plain<Value<Attachment>>] =
     &[gauge("forebay_attachment_size_bytes", |it| it.size_bytes, "Size of the logical unit.")];
 
@@ -179,7 +181,7 @@ pub const LOG: &[Plain<Value<writelog::Status>>] = &[
     counter("forebay_log_mixed_reads", |it| Some(it.reads.mixed), "Reads answered by the logical unit in part."),
 ];
 
-/// Families with labels: name, labels, what they say. For the documentation and its test.
+/// Families with labels: name, labels, description. For the documentation and its test.
 pub const LABELLED: &[(&str, &str, &str)] = &[
     ("forebay_target_logins_refused_total", "status", "Logins refused, by status class and detail in hexadecimal."),
     ("forebay_target_session_commands_under_way", "session, initiator, target", "Commands at the logical units."),
@@ -195,7 +197,7 @@ pub const LABELLED: &[(&str, &str, &str)] = &[
 /// The metrics of a process whose status is `status`.
 ///
 /// # Errors
-/// Never for a status: text is written into memory.
+/// None for a status: the text is written into memory.
 pub fn render(status: ProcessStatus) -> crate::Result<String> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(StatusCollector(status)));
@@ -223,7 +225,7 @@ impl Collector for StatusCollector {
                 return latencies(&mut encoder, target);
             }
             ProcessStatus::Attachment(status) => status,
-            // It has none.
+            // A mount has no metrics.
             ProcessStatus::Mount(_) => return Ok(()),
         };
         plain(&mut encoder, ATTACHMENT, |value| value(status))?;
@@ -275,7 +277,7 @@ fn labelled<'s>(
     encoder.encode_descriptor(name.strip_suffix("_total").unwrap_or(name), help, None, kind)
 }
 
-/// As a label has it, escaped as OpenMetrics wants it (1.0, "escaped-string"): names are what peers say they are.
+/// A label's value, escaped for OpenMetrics (1.0, "escaped-string"): peers choose some names.
 fn text(said: &str) -> String {
     said.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -316,12 +318,12 @@ fn count_of(family: &mut MetricEncoder, labels: &Labels, count: u64) -> fmt::Res
     family.encode_family(labels)?.encode_counter::<NoLabelSet, _, f64>(&count, None)
 }
 
-/// Labels of what a logical unit says.
+/// Labels of a logical unit's metric.
 fn lun_labels(lun: &LunStatus, name: &'static str, value: &str) -> Labels {
     vec![("target", text(&lun.target_name)), ("lun", lun.lun.to_string()), (name, value.to_owned())]
 }
 
-/// An operation, and a number of it.
+/// An operation, and a counter of it.
 type OfOperation = (&'static str, fn(&LunStatus) -> u64);
 
 fn counts(encoder: &mut DescriptorEncoder, status: &TargetStatus) -> fmt::Result {
@@ -376,8 +378,8 @@ fn pdu_sizes(encoder: &mut DescriptorEncoder, remote: Option<&RemoteStatus>) -> 
     Ok(())
 }
 
-/// The status counts what is not above each bound; the encoder wants what is between two. `within` are bounds in the
-/// metric's unit, each with what is not above it.
+/// Converts a histogram: the status counts values up to each bound, the encoder wants those between
+/// two bounds. `within` holds bounds in the metric's unit, each with the count up to it.
 fn histogram(
     family: &mut MetricEncoder,
     labels: &Labels,
@@ -415,7 +417,7 @@ mod tests {
         prometheus_parse::Scrape::parse(lines).expect("it is in the format").samples
     }
 
-    /// An attachment of which nothing else is known.
+    /// An attachment with only these fields.
     fn attachment(remote: serde_json::Value, log: Option<writelog::Status>) -> ProcessStatus {
         let said: ShownAttachment = serde_json::from_value(json!({ "remote": remote })).expect("it is a status");
         ProcessStatus::Attachment(Box::new(AttachmentStatus {
@@ -561,7 +563,7 @@ mod tests {
         );
     }
 
-    /// `docs/reference/metrics.md` lists them all.
+    /// `docs/reference/metrics.md` lists all families.
     #[test]
     fn every_family_is_documented() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");

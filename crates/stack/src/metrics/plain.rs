@@ -1,28 +1,28 @@
-//! Families of metrics that are one value of the status each.
+//! Families of metrics that show one value of the status each.
 
-/// Whether a value goes up and down.
+/// Whether a value only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows; `_total` is added to the name.
+    /// A value that only grows; `_total` is added to the name.
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
 }
 
-/// One family without labels, whose value is found by an `A`.
+/// One family without labels; `at` finds its value.
 #[derive(Debug)]
 pub struct Plain<A> {
     /// Its name.
     pub name: &'static str,
-    /// Whether it goes up and down.
+    /// Whether its value only grows.
     pub kind: Kind,
-    /// Where its value is.
+    /// How its value is found.
     pub at: A,
-    /// What it says.
+    /// Its description.
     pub help: &'static str,
 }
 
-/// The number in a status `S`; `None` where there is nothing to count, and then there is no family.
+/// The value in a status `S`; `None` where there is none, and the family is left out.
 pub type Value<S> = fn(&S) -> Option<u64>;
 
 /// A family that only grows.

@@ -1,5 +1,5 @@
-//! The connections of scrapers: so many at once, and none that is silent for long. One more closes the one that came
-//! first: a scrape takes a moment, and what has been there for longest does not scrape.
+//! The connections of scrapers: a limited number, and none that is silent for long. One more closes
+//! the oldest: a scrape takes a moment, so the oldest is not in one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::limits::{METRICS_CONNECTIONS_MAX, METRICS_SILENCE_MAX};
 
-/// A listener that keeps so many connections.
+/// A listener that keeps a limited number of connections.
 pub(super) struct Scrapers {
     listener: TcpListener,
-    /// The places of those that are there, who came first in front. A connection whose place is dropped ends.
+    /// The places of the connections, the oldest first. A connection whose place is dropped ends.
     places: VecDeque<oneshot::Sender<()>>,
 }
 
@@ -27,7 +27,7 @@ impl Scrapers {
         Self { listener, places: VecDeque::new() }
     }
 
-    /// A place, if need be that of the connection that came first.
+    /// Takes a place, if necessary that of the oldest connection.
     fn take_place(&mut self) -> oneshot::Receiver<()> {
         self.places.retain(|place| !place.is_closed());
         if self.places.len() >= METRICS_CONNECTIONS_MAX {
@@ -44,7 +44,7 @@ impl Listener for Scrapers {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Scraper, SocketAddr) {
-        // Logs and waits where descriptors are short.
+        // Logs and waits when descriptors run short.
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let place = Some(self.take_place());
         (Scraper { stream, silence: Box::pin(sleep(METRICS_SILENCE_MAX)), place }, address)
@@ -55,8 +55,8 @@ impl Listener for Scrapers {
     }
 }
 
-/// A connection that ends with an error when it is silent, or when it has lost its place. Only what is sent counts as
-/// news: a request that comes byte by byte has its time as a whole.
+/// A connection that ends with an error when it is silent, or when it has lost its place. Only
+/// sending counts as activity: a request that comes byte by byte has one time limit as a whole.
 pub(super) struct Scraper {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
@@ -65,7 +65,7 @@ pub(super) struct Scraper {
 }
 
 impl Scraper {
-    /// Whether it has been silent for too long, or lost its place.
+    /// Ready with an error when it has been silent for too long, or lost its place.
     fn poll_end<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if self.place.as_mut().is_some_and(|place| Pin::new(place).poll(context).is_ready()) {
             self.place = None;
@@ -76,7 +76,7 @@ impl Scraper {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Passes on what a write came to.
+    /// Passes on the result of a write, and notes the activity.
     fn poll_sent<T>(&mut self, context: &mut Context<'_>, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if sent.is_pending() {
             return self.poll_end(context);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     const SCRAPE: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
-    /// The begin of one.
+    /// The beginning of a request.
     const SILENT: &[u8] = b"GET /metrics HT";
 
     async fn silent(address: SocketAddr) -> TcpStream {
@@ -134,7 +134,7 @@ mod tests {
         stream
     }
 
-    /// Made room for another one, before its own silence would have ended it.
+    /// It was closed for another connection, before its own silence would have ended it.
     async fn assert_closed(stream: &mut TcpStream) {
         let mut byte = [0];
         let read = tokio::time::timeout(METRICS_SILENCE_MAX / 2, stream.read(&mut byte)).await;
@@ -149,7 +149,8 @@ mod tests {
         answer
     }
 
-    /// Whoever connects again and again would fill all places anew whenever those before are closed for their silence.
+    /// A host that connects again and again would fill all places whenever older connections are
+    /// closed for their silence.
     #[tokio::test]
     async fn a_scraper_does_not_wait_for_the_silence_of_others_to_end() {
         let server = MetricsServer::bind("127.0.0.1:0".parse().unwrap(), Reach::Everywhere).unwrap();

@@ -1,5 +1,5 @@
-//! The file of `attach --config`: the same settings in TOML, where a table is the part of a key before its dot, and
-//! `url` beside them.
+//! The file of `attach --config`: the same settings in TOML, where a table is the part of a key
+//! before its dot, and `url` at the top.
 //!
 //! ```toml
 //! url = "iscsi://192.0.2.7/iqn.2026-11.org.example:disks/0"
@@ -19,14 +19,14 @@ use toml::{Table, Value};
 use super::{Origin, Settings};
 use crate::error::{Error, Failure, Result};
 
-/// The key of the logical unit; it is no setting, since it says of what all others are.
+/// The key of the logical unit; it is no setting, since all others belong to it.
 const URL: &str = "url";
 
 impl Settings {
-    /// Takes what the file at `path` says, and returns the URL if it says one.
+    /// Takes the settings of the file at `path`, and returns the URL if the file has one.
     ///
     /// # Errors
-    /// When it cannot be read, is no TOML, or says something that is no setting.
+    /// When it cannot be read, is not TOML, or has an unknown setting.
     pub fn read(&mut self, path: &Path) -> Result<Option<String>> {
         let name = path.display();
         let text = fs::read_to_string(path).map_err(|error| Error::io(format!("cannot read {name}"), &error))?;

@@ -1,4 +1,4 @@
-//! What values a setting takes, and what a text that is one of them says.
+//! The types of values that a setting takes, and their parsing.
 
 use std::ffi::OsStr;
 use std::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use cache::Percent;
 
 use crate::lun_spec::parse_duration;
 
-/// What values a setting takes.
+/// The type of values that a setting takes.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// On or off; `yes` and `no`, `true` and `false` are taken as well.
@@ -19,32 +19,33 @@ pub enum Kind {
     Text(&'static str),
     /// A file, a device or a directory.
     Path,
-    /// A number, or a word for none.
+    /// A number, or a word that means none.
     Number(RangeInclusive<u64>, Option<&'static str>),
-    /// A number of bytes, or a word for none.
+    /// A number of bytes, or a word that means none.
     Size(RangeInclusive<u64>, Step, Option<&'static str>),
     /// A share in percent.
     Share,
-    /// A time, at least so long.
+    /// A time, at least this long.
     Time(Duration),
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// A text of its own grammar: the word that stands for it in the help, and what says why a text is none.
+    /// A text with a grammar of its own: the word that stands for it in the help, and a check that
+    /// returns the error.
     Checked(&'static str, fn(&str) -> Result<(), String>),
 }
 
-/// Which sizes of a range there are.
+/// The sizes of a range that are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// All of them.
     Any,
-    /// Multiples of so many bytes.
+    /// Multiples of this many bytes.
     Multiple(u64),
     /// Powers of two.
     PowerOfTwo,
 }
 
-/// What a text says.
+/// A parsed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Of a switch.
@@ -61,7 +62,7 @@ pub enum Value {
     Share(Percent),
     /// Of a time.
     Time(Duration),
-    /// A word of a choice, or the one for none.
+    /// A word of a choice, or the one that means none.
     Word(&'static str),
 }
 
@@ -73,7 +74,7 @@ impl Kind {
     /// Any time.
     pub const TIME: Self = Self::Time(Duration::ZERO);
 
-    /// What stands for a value in the help.
+    /// The placeholder of a value in the help.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Switch => "on|off",
@@ -87,7 +88,7 @@ impl Kind {
         }
     }
 
-    /// The values in words; empty where there is nothing to say beyond [`Kind::word`].
+    /// The values in words; empty where [`Kind::word`] is enough.
     pub fn values(&self) -> String {
         let or = |words: String, none: &Option<&str>| match none {
             Some(none) => format!("{words}, or {none}"),
@@ -112,10 +113,10 @@ impl Kind {
         }
     }
 
-    /// What `text` says.
+    /// Parses `text`.
     ///
     /// # Errors
-    /// Why it is no value, to stand behind the name and the text.
+    /// Why it is no value, as the end of a sentence after the name and the text.
     pub fn parse(&self, text: &OsStr) -> Result<Value, String> {
         if let Self::Path = self {
             return if text.is_empty() { Err("it is a path".into()) } else { Ok(Value::Path(text.into())) };
@@ -146,10 +147,10 @@ impl Kind {
     }
 }
 
-/// Whether `text` says on.
+/// Whether `text` means on.
 ///
 /// # Errors
-/// When it says neither on nor off.
+/// When it means neither on nor off.
 pub fn switch(text: &str) -> Result<bool, String> {
     match text {
         "on" | "yes" | "true" => Ok(true),

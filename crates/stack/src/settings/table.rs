@@ -1,7 +1,8 @@
-//! The settings of an attachment: the one table that the command line, its files, `forebay set`, the status, the manual
-//! page and the reference are made of.
+//! The settings of an attachment: the one table from which the command line, its files, `forebay
+//! set`, the status, the manual page and the reference are made.
 //!
-//! A row says what a person may choose and when. What becomes of it is for who reads it by its key.
+//! A row describes a choice, and when it can be made. The readers of its key decide about its
+//! effect.
 
 use std::time::Duration;
 
@@ -19,10 +20,10 @@ use crate::limits::{
 use crate::place::PLACE_UNIT_BYTES;
 use crate::socket_names::{group_of, mode_of};
 
-/// What a setting is about; the reference has a table for each.
+/// The subject of a setting; the reference has a table for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// How several logical units are one device.
+    /// How several logical units form one device.
     Arrangement,
     /// The attachment as a whole.
     Attachment,
@@ -32,9 +33,9 @@ pub enum Part {
     Cache,
     /// The write log.
     Log,
-    /// The difference from a base that stays as it is.
+    /// The difference from a base that is never written.
     Difference,
-    /// How to log in to targets, and how long they are waited for.
+    /// The login to targets, and how long to wait for them.
     Login,
 }
 
@@ -56,22 +57,22 @@ impl Part {
 pub enum Changes {
     /// At the start.
     AtStart,
-    /// When a store is made; one that is there has what it was made with.
+    /// When a store is made; an existing one keeps its options.
     AtFormat,
     /// At the start, and while it runs.
     Live,
-    /// When a cache is made, and while it runs by making another in its place.
+    /// When a cache is made, and while it runs by replacing it.
     ByReplacement,
-    /// While it runs only: it asks for something to be done.
+    /// Only while it runs: it asks for an action.
     LiveOnly,
 }
 
-/// What holds where nothing is said.
+/// The value in effect where none is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unset {
     /// This value.
     Value(&'static str),
-    /// What these words say; nothing is to be said where there are none.
+    /// The value that these words describe; empty where there is no description.
     Words(&'static str),
 }
 
@@ -82,28 +83,28 @@ pub struct Setting {
     pub key: &'static str,
     /// Its own option on the command line, without the dashes.
     pub flag: Option<&'static str>,
-    /// What this option was called before.
+    /// The former name of this option.
     pub old_flag: Option<&'static str>,
-    /// The environment variable that says it where the command line does not.
+    /// The environment variable for it, which the command line overrides.
     pub variable: Option<&'static str>,
-    /// Which values it takes.
+    /// The type of its values.
     pub kind: Kind,
-    /// What holds without it.
+    /// The value in effect without it.
     pub unset: Unset,
     /// When it may change.
     pub changes: Changes,
-    /// What it is about.
+    /// Its subject.
     pub part: Part,
-    /// Whether `attach --help` names its option. Other options are there for those who used them, until the next
-    /// release.
+    /// Whether `attach --help` lists its option. Other options are kept for existing users, until
+    /// the next release.
     pub is_basic: bool,
     /// Whether it may be given several times.
     pub is_list: bool,
-    /// Keys without one of which it makes no sense.
+    /// Keys of which it needs at least one.
     pub needs: &'static [&'static str],
-    /// What it does, in a line.
+    /// Its effect, in a line.
     pub help: &'static str,
-    /// What else there is to know.
+    /// Further details.
     pub more: &'static str,
 }
 
@@ -191,7 +192,7 @@ impl Setting {
         matches!(self.changes, Changes::Live | Changes::ByReplacement | Changes::LiveOnly)
     }
 
-    /// What holds without it, in words; empty where there is nothing to say.
+    /// The value in effect without it, in words; may be empty.
     pub fn default_in_words(&self) -> &'static str {
         match self.unset {
             Unset::Value(words) | Unset::Words(words) => words,

@@ -1,4 +1,4 @@
-//! What is needed to make another cache in place of the one there is, and what a cache of this host may not be.
+//! What is needed to replace a cache, and checks for caches of this host.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::paths::Paths;
 use crate::place::Place;
 use crate::status::{Shown, read};
 
-/// What is needed to make another cache in place of the one there is.
+/// What is needed to replace a cache while it is used.
 pub(super) struct CacheParts {
     pub(super) config: CacheConfig,
     pub(super) place: Place,
     /// Bytes it takes, when it is not a file of its own.
     fixed_bytes: Option<u64>,
     pub(super) clock: Arc<dyn Clock>,
-    /// Requests go through it to the cache of now.
+    /// Passes requests on to the present cache.
     pub(super) switch: Arc<SwitchLayer>,
-    /// Where the host's other attachments are found.
+    /// The directories in which the host's other attachments are found.
     pub(super) paths: Paths,
-    /// Held by who makes one.
+    /// Held by the one task that replaces the cache.
     pub(super) changing: tokio::sync::Mutex<()>,
 }
 
 impl CacheParts {
-    /// The parts of a cache that nobody changes yet.
+    /// The parts for a cache that is not being replaced.
     pub(super) fn new(
         config: CacheConfig,
         place: Place,
@@ -51,8 +51,8 @@ impl CacheParts {
     }
 }
 
-/// Bytes of memory that the cache of the attachment `name` may take: what the caches of others leave of its bound. One
-/// that does not answer soon does not count.
+/// Bytes of memory that the cache of the attachment `name` may take: what the caches of other
+/// attachments leave of its limit. An attachment that does not answer soon does not count.
 pub(super) async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str) -> Result<Option<u64>> {
     let Some(memory_max) = config.memory_max else { return Ok(None) };
     let mut left = memory_max;
@@ -67,13 +67,14 @@ pub(super) async fn memory_left(paths: &Paths, config: &CacheConfig, name: &str)
     Ok(Some(left))
 }
 
-/// Bytes of memory of the cache of a process that says this of itself; 0 where it has none.
+/// Bytes of memory of a process's cache, by its status; 0 where it has none.
 fn memory_of(status: &Value) -> u64 {
     let attachment = read::<Shown>(status).ok().and_then(Shown::attachment);
     attachment.and_then(|attachment| attachment.cache).map_or(0, |cache| cache.memory_bytes)
 }
 
-/// Refuses a cache under a write log that takes no writes: the log would go on acknowledging what it can send nowhere.
+/// Refuses a cache without writes below a write log: the log would go on acknowledging data that it
+/// can never destage.
 pub(super) fn check_takes_writes(mode: Mode, has_log: bool) -> Result<()> {
     if has_log && !mode.takes_writes() {
         let message =

@@ -1,5 +1,5 @@
-//! What a cache has dirty from before of a LUN that hosts share: its ranges are this host's alone again before anybody
-//! looks for the last time whether others wrote there, and before any of it is written.
+//! Old dirty data in a cache of a shared LUN: this host gets the grants of its ranges before it
+//! checks for the last time whether other hosts wrote there, and before any of it is written.
 
 use block::grants::Grants;
 use block::{ByteRange, Device, SharedDevice};
@@ -9,10 +9,10 @@ use crate::error::{Error, Failure, Result};
 use crate::limits::CLAIM_TIME_MAX;
 use crate::place::Place;
 
-/// Gets the ranges of all that is dirty.
+/// Gets the grants for all dirty ranges.
 ///
 /// # Errors
-/// `InUse` when others do not give them up, `Usage` when the target has no such ranges.
+/// `InUse` when others do not give them up, `Usage` when the target has no such grants.
 pub(super) async fn claim_dirty(cache: &Cache, lun: &SharedDevice, place: &Place) -> Result<()> {
     let (dirty, copies) = (cache.dirty_ranges(), lun.copies());
     let Some(copies) = copies.filter(|_| !dirty.is_empty()) else { return Ok(()) };
@@ -26,7 +26,7 @@ pub(super) async fn claim_dirty(cache: &Cache, lun: &SharedDevice, place: &Place
     claim(grants, &dirty, place).await
 }
 
-/// Waits until others have given up `ranges`, as long as they may take.
+/// Waits until others have given up `ranges`, up to the longest time that this may take.
 async fn claim(grants: &Grants, ranges: &[ByteRange], place: &Place) -> Result<()> {
     let all = async {
         ranges.iter().for_each(|range| grants.want(*range));

@@ -1,5 +1,5 @@
-//! COMPARE AND WRITE at the LUN itself, where nothing of it is held here: then others may write it at the same time,
-//! and only there it is atomic for all.
+//! COMPARE AND WRITE at the LUN itself, where this host keeps none of its data: other hosts may
+//! write there at the same time, and only the LUN can do it atomically for all.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use logical_unit::{CompareAndWrite, Comparing, Comparison};
 use super::Stack;
 
 impl Stack {
-    /// Who compares and writes for those above: the LUN, where the stack is one LUN by one path and nothing else. With
-    /// a cache, a log or a difference between, this host is the only one that writes it, and what is newest may be
-    /// here.
+    /// The LUN, for COMPARE AND WRITE, where the stack is one LUN by one path and nothing else.
+    /// With a cache, a log or a difference, this host is the only writer, and the newest data may
+    /// be here.
     pub(crate) fn compares_below(&self) -> Option<Arc<dyn CompareAndWrite>> {
         let is_bare = self.cache().is_none() && self.log.is_none() && self.difference.is_none();
         let lun = self.remotes.single().filter(|_| is_bare)?;

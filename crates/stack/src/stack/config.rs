@@ -1,4 +1,4 @@
-//! What a stack is made of.
+//! The configuration of a stack.
 
 use crate::cache_place::CacheConfig;
 use crate::difference_place::DifferenceConfig;
@@ -6,20 +6,20 @@ use crate::log_place::LogConfig;
 use crate::remotes::RemotesConfig;
 use crate::settings::Settings;
 
-/// What a stack is made of.
+/// The configuration of a stack.
 pub struct StackConfig {
-    /// The LUN or LUNs, and how to log in.
+    /// The LUN or LUNs, with their logins.
     pub remotes: RemotesConfig,
     /// The name of the attachment.
     pub name: String,
-    /// The cache, if there is to be one.
+    /// The cache, if any.
     pub cache: Option<CacheConfig>,
-    /// The write log, if there is to be one: over the cache, if there is one, too.
+    /// The write log, if any; it lies over the cache.
     pub log: Option<LogConfig>,
-    /// Where what is written goes, if the LUN is to stay as it is; not beside a log.
+    /// The difference for all writes, if the LUN must not change; not together with a log.
     pub difference: Option<DifferenceConfig>,
-    /// Whether dirty data may replace what others have written there since.
+    /// Whether dirty data may overwrite later changes by others.
     pub overwrites_changes: bool,
-    /// The settings that all this was made from.
+    /// The settings from which this was made.
     pub settings: Settings,
 }

@@ -1,4 +1,4 @@
-//! What the registry comes to say of the stores of a stack before it is open.
+//! The registry's entries for the stores of a stack that is not open yet.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use writelog::WriteLog;
 use crate::error::Result;
 use crate::registry::{Entry, Registry, Store};
 
-/// The entries that were not there before. Dropped before it is served, they are struck again: the LUN is not to be
-/// refused without a store that has nothing it lacks.
+/// The entries that were added. If the stack is dropped before it is served, they are removed
+/// again: the LUN must not be refused without a store that holds nothing it lacks.
 pub(super) struct EarlyEntries {
     registry: Registry,
     new: Vec<Entry>,
-    /// With what leads to it.
+    /// The cache, with the layer above it.
     cache: Option<(Arc<Cache>, Arc<SwitchLayer>)>,
     log: Option<Arc<WriteLog>>,
 }
@@ -32,7 +32,8 @@ impl EarlyEntries {
         self.log = Some(Arc::clone(log));
     }
 
-    /// Names those of `entries` that are of `store`, if it may hold what is below lacks, and strikes them if not.
+    /// Adds those of `entries` that are of `store`, if it may hold data that the layer below lacks;
+    /// otherwise removes them.
     pub(super) fn update(&mut self, entries: &[Entry], store: Store, may_become_dirty: bool) -> Result<()> {
         let mut of_store = entries.iter().filter(|entry| entry.store == store);
         if !may_become_dirty && self.dirty_bytes(store) == 0 {
@@ -47,7 +48,7 @@ impl EarlyEntries {
         Ok(())
     }
 
-    /// It is served: what was named stays.
+    /// Keeps the added entries, because the stack is served.
     pub(super) fn keep(mut self) {
         self.new.clear();
     }
@@ -59,7 +60,8 @@ impl EarlyEntries {
         }
     }
 
-    /// Whether `store` may have something that is below lacks. What a log sent to a cache may be under way still.
+    /// Whether `store` may hold data that the layer below lacks. A log's writes to the cache may
+    /// still be under way.
     fn may_hold(&self, store: Store) -> bool {
         let has_got = store == Store::Cache && self.cache.as_ref().is_some_and(|(_, switch)| switch.has_written());
         has_got || self.dirty_bytes(store) > 0

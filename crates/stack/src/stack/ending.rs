@@ -1,4 +1,4 @@
-//! The end of a stack, and how what is dirty is brought to safety.
+//! The end of a stack, and what happens to dirty data.
 
 use std::future::Future;
 
@@ -17,28 +17,28 @@ use crate::registry::Store;
 use crate::remote::in_a_word;
 use crate::status::{Left, Report};
 
-/// What becomes of what is dirty when an attachment ends, and of its cache.
+/// What happens to dirty data, and to the cache, when an attachment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It is written back.
+    /// Dirty data is written back.
     Clean,
-    /// It stays, durably.
+    /// Dirty data stays in the cache, durably.
     KeepDirty,
-    /// It is written back, and the cache is removed then.
+    /// Dirty data is written back, and then the cache is removed.
     RemoveCache,
 }
 
-/// What is left dirty after the end.
+/// The dirty data that is left after the end.
 struct Closed {
     dirty_bytes: u64,
-    /// The target that dirty data waited for.
+    /// The target that was waited for.
     waited_for: Option<String>,
 }
 
 impl Stack {
-    /// Keeps dirty data. A detach that is under way, perhaps waiting for a target that is away, is cut short. Where the
-    /// file of what is dirty was removed, nothing would be kept: then all is written back first, which takes as long as
-    /// it takes.
+    /// Ends, and keeps dirty data. A detach that is under way, perhaps waiting for a target that is
+    /// away, is cut short. If the file of dirty data was removed, it cannot be kept: then all of it
+    /// is written back first, however long that takes.
     pub(crate) async fn end_at_once(&self) -> Result<()> {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
@@ -58,7 +58,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Refuses an end that loses the last copy of what is dirty, as long as it can still be written back.
+    /// Refuses an end that loses the last copy of dirty data, while that can still be written back.
     pub(crate) fn check_last_copy(&self, ending: Ending) -> Result<()> {
         let Some(place) = self.gone_with_dirty().pop_first() else { return Ok(()) };
         let name = &self.name;
@@ -95,14 +95,15 @@ impl Stack {
         };
         self.ended.send_replace(true);
         if let Err(error) = &closed {
-            // That somebody ended it at once, which is looked at below, is no failure of the process.
+            // If another caller ended it at once, which is checked below, that is no failure of the
+            // process.
             let _ = self.failed_end.set(error.clone());
         }
         closed.and_then(|closed| self.check_clean(ending, closed))
     }
 
-    /// Asks the target, for ever, whether it is still there. One that says nothing is waited for with what is dirty, as
-    /// long as it takes; once nothing is, no longer than after a signal.
+    /// Asks the target, for ever, whether it still answers. A silent target is waited for while
+    /// there is dirty data; after that no longer than after a signal.
     async fn leave_silent_target(&self) {
         loop {
             let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, self.remotes.answer()).await.is_err();
@@ -115,7 +116,8 @@ impl Stack {
         }
     }
 
-    /// For who comes while it is being detached: what is dirty may be kept now, which the first caller did not want.
+    /// Handles another detach during a detach: it may keep dirty data, which the first caller did
+    /// not want.
     async fn cut_detach_short(&self, keep_dirty: bool) -> Result<Left> {
         if !keep_dirty {
             let waits = self.waits_for().map_or_else(String::new, |target| {
@@ -128,18 +130,18 @@ impl Stack {
         Ok(self.left())
     }
 
-    /// Tells who wants it detached what it waits for, for ever.
+    /// Reports to the caller what the detach waits for, for ever.
     async fn tell_of_waiting(&self, progress: Option<&Progress>) {
         loop {
             tokio::time::sleep(WATCH_INTERVAL).await;
             if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
-                // Sending fails when the caller has hung up.
+                // Sending fails when the caller has disconnected.
                 let _ = progress.send(Report::Waits { waits_for: target, dirty_bytes: self.dirty_bytes() });
             }
         }
     }
 
-    /// Detaches, and removes the file of a cache that has nothing any more that the LUN lacks.
+    /// Detaches, and removes the file of a cache that holds no data which the LUN lacks.
     pub(crate) async fn detach_and_remove(&self, progress: Progress) -> Result<Left> {
         let is_file_of_its_own = |parts: &&CacheParts| parts.place.offset.is_none() && parts.place.path.is_file();
         let Some(parts) = self.cache_parts.as_ref().filter(is_file_of_its_own) else {
@@ -158,7 +160,8 @@ impl Stack {
         Ok(answer)
     }
 
-    /// The cache is clean and about to be removed: its mark is not needed any more, and its target is still at hand.
+    /// Removes the mark of a cache that is clean and about to be removed, while its target is still
+    /// connected.
     async fn forget_cache(&self) -> Result<()> {
         let Some(parts) = &self.cache_parts else { return Ok(()) };
         self.caches.forget(&parts.place)?;
@@ -173,7 +176,7 @@ impl Stack {
             Some(difference) => difference.flush().await,
             None => Ok(()),
         };
-        // A change of the cache that is under way ends first.
+        // A replacement of the cache that is under way ends first.
         let _changing = match &self.cache_parts {
             Some(parts) => Some(parts.changing.lock().await),
             None => None,
@@ -186,7 +189,7 @@ impl Stack {
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
         let (dirty_bytes, waited_for) = (self.dirty_bytes(), self.waits_for());
         if let Some(renewal) = renewal {
-            // What could not be closed in time may still be written in.
+            // A store that could not be closed in time may still be written.
             let are_closed = !self.is_target_left.get();
             if are_closed && cache_cleaned.is_ok() {
                 renewal.note_telling();
@@ -205,11 +208,11 @@ impl Stack {
             let words = Error::from(error.clone());
             let session = self.remotes.session();
             if session.state == in_a_word(State::Fenced) && self.dirty_bytes() > 0 {
-                // Whoever holds now what it held may have written there.
+                // The new holder of the ranges may have written there.
                 let why = session.last_error.unwrap_or_else(|| words.to_string());
                 return self.ends_dirty(Failure::WouldLoseData, &why);
             }
-            // Of a session it would say that it goes on looking, which ends here.
+            // The session's own message would say that it goes on reconnecting, which ends here.
             let why = match words.failure() {
                 Failure::Unreachable => self.remotes.session().last_error.unwrap_or_else(|| words.to_string()),
                 _ => words.to_string(),
@@ -220,8 +223,8 @@ impl Stack {
         Ok(Closed { dirty_bytes, waited_for })
     }
 
-    /// What is told who asked for this end. It left nothing dirty that it should have cleaned, unless somebody else
-    /// wanted it at once.
+    /// The result for the caller that asked for this end. Nothing is left dirty that it should have
+    /// cleaned, unless another caller ended it at once.
     fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Left> {
         let Closed { dirty_bytes, waited_for } = closed;
         if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.cut_short.borrow() {
@@ -236,14 +239,16 @@ impl Stack {
         Ok(Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent })
     }
 
-    /// It was to leave nothing dirty, and does, or could not be closed in order.
+    /// The error when dirty data is left that should have been cleaned, or a store was not closed
+    /// in order.
     fn ends_dirty(&self, failure: Failure, why: &str) -> Error {
-        // What is gone with a part of its file is damage, whatever the file system calls it.
+        // A part of a file that was cut is damage, whatever error the file system returns.
         let failure = if self.cut_with_dirty().is_empty() { failure } else { Failure::Mismatch };
         Error::new(failure, format!("\"{}\" is detached, but {} ({why})", self.name, self.what_stays_dirty()))
     }
 
-    /// What the LUN was left with; a log, and a cache in write-back, have all of which that is not certain.
+    /// Checks the state in which the LUN was left; a log, and a cache in write-back, hold all data
+    /// about which that is uncertain.
     fn check_kept(&self, kept: std::result::Result<(), block::Error>) -> Result<()> {
         let is_held_here = self.log.is_some() || self.cache().is_some_and(|cache| cache.mode().delays_writes());
         match kept {
@@ -263,7 +268,7 @@ impl Stack {
         }
     }
 
-    /// The inner result is that of bringing down what is dirty, and of closing what held it.
+    /// The inner result is that of cleaning, and of closing the log.
     async fn close_log(
         &self,
         keep_dirty: bool,
@@ -281,12 +286,12 @@ impl Stack {
             }
         }
         let is_closed = match self.within_ending_time(log.close(!is_clean)).await {
-            // The registry goes on saying of it what it says of one in use.
+            // The registry keeps its entries, as for a log in use.
             Some(Err(error)) => return Ok(cleaned.and(Err(error))),
             Some(Ok(())) => true,
             None => false,
         };
-        // A device that failed may hold what is older than the LUN, until it is closed with nothing in it.
+        // A device that failed may hold older data than the LUN, until the log is closed empty.
         let has_failed = log.status().failure.is_some();
         self.update_registry(Store::Log, has_failed && !is_closed)?;
         Ok(cleaned)
@@ -310,23 +315,23 @@ impl Stack {
             }
         }
         if let Some(Err(error)) = self.within_ending_time(cache.close(!is_clean)).await {
-            // The registry goes on saying of it what it says of one in use.
+            // The registry keeps its entries, as for a cache in use.
             return Ok(cleaned.and(Err(error)));
         }
         self.update_registry(Store::Cache, false)?;
         Ok(cleaned)
     }
 
-    /// Makes the end not wait for the target any more.
+    /// Stops the end from waiting for the target.
     fn cut_short(&self) {
         self.ending_deadline.get_or_init(|| Instant::now() + CLOSE_TIME_MAX);
         self.cut_short.send_replace(true);
     }
 
-    /// The outcome of `ending`, or `None` when it is to end at once and that takes too long: a target that is away is
-    /// not waited for. What is left undone then is what a crash leaves undone, and a cache keeps its dirty data through
-    /// that. All steps of an end have one time together; those that come after it have what a target takes that is
-    /// there.
+    /// The result of `ending`; `None` when it is to end at once and takes too long, since a target
+    /// that is away is not waited for. The rest is then as after a crash, through which a cache
+    /// keeps its dirty data. All steps of an end share one time; a step after that gets the time
+    /// that a target which answers needs.
     pub(super) async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
         let too_long = async {
             wait_until(&self.cut_short).await;
@@ -346,8 +351,9 @@ impl Stack {
         }
     }
 
-    /// Cleans on request. Who waits for that does not hold up an end at once: a target that takes no writes would do so
-    /// for ever. At the end of a detach all is clean, or stays dirty, and there is nothing to wait for any more either.
+    /// Cleans on request. The caller's cleaning does not delay an end at once, which a target that
+    /// takes no writes would delay for ever. It returns as well at the end of a detach, when all is
+    /// clean or stays dirty.
     pub(crate) async fn clean(&self, progress: Progress) -> Result<Left> {
         self.check_stays()?;
         tokio::select! {
@@ -358,7 +364,7 @@ impl Stack {
         Ok(self.left())
     }
 
-    /// What is dirty now.
+    /// The dirty data now.
     fn left(&self) -> Left {
         Left { name: Some(self.name.clone()), dirty_bytes: Some(self.dirty_bytes()), is_target_silent: None }
     }
@@ -373,7 +379,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Refuses what is for an attachment that goes on.
+    /// Refuses requests that need an attachment which goes on.
     pub(super) fn check_stays(&self) -> Result<()> {
         match *self.stopping.borrow() {
             true => Err(self.is_being_detached()),
@@ -388,7 +394,7 @@ impl Stack {
 
 fn report(progress: Option<&Progress>, clean_progress: cache::CleanProgress) {
     if let Some(progress) = progress {
-        // Sending fails when the caller has hung up; the work goes on.
+        // Sending fails when the caller has disconnected; the work goes on.
         let cache::CleanProgress { lines_done, lines_total } = clean_progress;
         let _ = progress.send(Report::Cleaned { lines_done, lines_total });
     }

@@ -1,8 +1,8 @@
 //! The beginning of a stack: its stores are opened, each over the one before.
 //!
-//! Order: lock the LUN on this host, consult the registry of dirty caches and logs, open or make the cache, then the
-//! log over it, then the difference, register what may become dirty. Whatever stops that in between, [`Opening::undo`]
-//! closes what was opened.
+//! Order: lock the LUN on this host, check the registry of dirty caches and logs, open or make the
+//! cache, then the log over it, then the difference, and note in the registry what may become
+//! dirty. If anything prevents that, [`Opening::undo`] closes what was opened.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub(super) struct Opening<'a> {
     pub(super) caches: Caches,
     cache_place: Option<Place>,
     log_place: Option<Place>,
-    /// What was opened last.
+    /// The topmost device so far.
     pub(super) device: SharedDevice,
     pub(super) cache: Option<Arc<Cache>>,
     pub(super) cache_parts: Option<CacheParts>,
@@ -60,15 +60,15 @@ pub(super) struct Opening<'a> {
     pub(super) background: JoinSet<()>,
     pub(super) destaging: Option<WorkerThread>,
     pub(super) lock: UnitLock,
-    /// Where nothing was before.
+    /// Places that were empty before.
     free_places: Vec<Place>,
 }
 
 impl<'a> Opening<'a> {
-    /// Locks the LUN, and refuses what cannot be opened or made, before anything is.
+    /// Locks the LUN, and refuses what cannot be opened or made, before any store is.
     ///
     /// # Errors
-    /// Who has the LUN, stores that should be there and are not, places that cannot be.
+    /// Another user of the LUN, missing stores that should exist, impossible places.
     pub(super) fn prepare(
         remotes: Remotes,
         mut config: StackConfig,
@@ -76,7 +76,7 @@ impl<'a> Opening<'a> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         if let (Some(_), Some(cache_config)) = (&config.difference, &mut config.cache) {
-            // The cache is of the base, which nobody writes to.
+            // The cache is of the base, to which no layer writes.
             cache_config.mode = Mode::ReadOnly;
         }
         let (identity, identities) = (remotes.identity(), remotes.identities());
@@ -122,17 +122,18 @@ impl<'a> Opening<'a> {
         })
     }
 
-    /// Opens all of it.
+    /// Opens all stores.
     ///
     /// # Errors
-    /// Whatever stands in the way.
+    /// Whatever prevents it.
     pub(super) async fn run(&mut self) -> Result<()> {
         if self.config.difference.is_none() {
             let places: Vec<&Place> = self.cache_place.iter().chain(&self.log_place).collect();
             note_writable_opening(&self.caches, &self.identities, &places)?;
             release_marks(&self.remotes, &self.caches).await;
         }
-        // Before the cache runs: what it cleans is ours only once the log's mark is held, too.
+        // Before the cache runs: its cleaning counts as this host's own only once the log's mark is
+        // held, too.
         let log_assessed = match &self.log_place {
             Some(place) => Some(assess(&self.remotes, &self.caches, Store::Log, place, Promise::default()).await?),
             None => None,
@@ -163,8 +164,8 @@ impl<'a> Opening<'a> {
         if self.config.difference.is_some() {
             check_nothing_dirty(&opened, &place)?;
         }
-        // What is dirty was compared with what others had written until they were asked. Until they are known to have
-        // written nothing since, none of it may go over theirs.
+        // Dirty data was compared with what others had written before the targets were asked. Until
+        // it is known that others wrote nothing since, none of it may overwrite their data.
         opened.hold_cleaning();
         let running = Arc::clone(&opened);
         self.background.spawn(base::background::named("cache", async move { running.run().await }));
@@ -180,7 +181,7 @@ impl<'a> Opening<'a> {
         self.background.spawn(base::background::named("cache-switch", switch.run()));
         self.early_entries.note_cache(&opened, &switch);
         if self.config.log.is_some() && config.mode.delays_writes() {
-            // A log that was left dirty destages to the cache as soon as it may.
+            // A log with old dirty data destages to the cache as soon as it can.
             self.early_entries.update(&self.entries, Store::Cache, true)?;
         }
         self.device = switch.clone();
@@ -222,26 +223,27 @@ impl<'a> Opening<'a> {
         Ok(())
     }
 
-    /// A store that was made now, of which nothing could be recorded, is none: nobody was served by it, and it would be
-    /// taken for an old one. Only while it is open: of what nobody here has locked, another process may be the owner,
-    /// who came first to the same free place. And nothing that is above it can have put data into it.
+    /// Removes a new store of which nothing could be recorded: it was never served, and would be
+    /// taken for an old one. Only while it is open: a place that this process has not locked may
+    /// belong to another one that took it first. No layer above it can have put data into it.
     fn remove_unrecorded(&self) {
         let cache_place = self.cache_place.as_ref().filter(|_| self.cache.is_some() && self.log.is_none());
         let log_place = self.log_place.as_ref().filter(|_| self.log.is_some());
         for place in cache_place.into_iter().chain(log_place).filter(|place| self.free_places.contains(place)) {
             if matches!(self.caches.find(place), Ok(None)) {
-                // Whoever attaches has an error already.
+                // The caller of attach has an error already.
                 let _ = std::fs::remove_file(&place.path);
             }
         }
     }
 
-    /// Closes what was opened, as in order: nothing of a cache is lost for what is wrong with the log over it. Once
-    /// `interrupted` is raised, a target is not waited for.
+    /// Closes what was opened, in order: a cache loses nothing when the log over it cannot be
+    /// opened. Once `interrupted` is raised, a target is not waited for.
     pub(super) async fn undo(mut self, interrupted: &Sender<bool>) {
         self.remove_unrecorded();
         close_unserved(self.log.take(), self.cache.clone()).await;
-        // Of a base others may be about to use what they took: it is told by who writes to the LUN.
+        // Other processes may be about to use the marks of a base: only a writer of the LUN removes
+        // marks.
         if self.config.difference.is_some() {
             return;
         }
@@ -256,7 +258,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Refuses to keep what nobody would ask back, of a LUN that others may change at any time.
+/// Refuses to cache a LUN that others may change at any time, where copies are not called back.
 ///
 /// # Errors
 /// `Usage`, saying what to do.
@@ -273,7 +275,8 @@ fn check_alone(config: &StackConfig, remotes: &Remotes) -> Result<()> {
     Err(Error::new(Failure::Usage, message))
 }
 
-/// Refuses what cannot be opened or made in the places of the cache and of the log, before anything is.
+/// Refuses what cannot be opened or made in the places of the cache and of the log, before any
+/// store is.
 fn check_stores(
     config: &StackConfig,
     [cache_place, log_place]: [Option<&Place>; 2],
@@ -311,8 +314,8 @@ fn check_stores(
     Ok(())
 }
 
-/// Closes what was opened for an attachment that does not come about, as in order: nothing of a cache is lost for what
-/// is wrong with the log over it.
+/// Closes what was opened for an attachment that failed, in order: a cache loses nothing when the
+/// log over it cannot be opened.
 async fn close_unserved(log: Option<Arc<WriteLog>>, cache: Option<Arc<Cache>>) {
     let close = async {
         if let Some(log) = log {
@@ -330,7 +333,7 @@ async fn close_unserved(log: Option<Arc<WriteLog>>, cache: Option<Arc<Cache>>) {
     }
 }
 
-/// Refuses a cache under a difference that would clean what it holds: the LUN is to stay as it is.
+/// Refuses a cache below a difference that would clean dirty data: the LUN must not change.
 fn check_nothing_dirty(cache: &Cache, place: &Place) -> Result<()> {
     let dirty_bytes = cache.status().dirty_bytes;
     if dirty_bytes == 0 {

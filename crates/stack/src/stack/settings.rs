@@ -1,4 +1,4 @@
-//! What can be changed of a stack while it works.
+//! The settings of a stack that can be changed while it runs.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Stack {
                 self.remotes.set_connections(connections(&settings));
             }
         }
-        // Others may have been changed meanwhile.
+        // Other settings may have been changed meanwhile.
         self.settings.borrow_mut().take(changed);
         Ok(Answer::set(key, value))
     }
@@ -55,7 +55,7 @@ impl Stack {
         Error::new(Failure::Usage, format!("\"{}\" has no {what}: attach it with --{option} PATH", self.name))
     }
 
-    /// Changes the setting `key` of the cache to what `settings` say.
+    /// Changes the setting `key` of the cache to its value in `settings`.
     async fn set_cache(&self, key: &str, settings: &Settings) -> Result<()> {
         let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
             return Err(self.has_no("cache", "cache"));
@@ -69,7 +69,8 @@ impl Stack {
         let mode: Mode = settings.chosen(key)?;
         check_takes_writes(mode, self.log.is_some())?;
         let _changing = self.start_changing(parts)?;
-        // In the registry before the first write can be dirty, and until the last one is clean.
+        // Noted in the registry before the first write can be dirty, and until the last one is
+        // clean.
         self.update_registry(Store::Cache, true)?;
         let changed = tokio::select! {
             changed = cache.set_mode(mode) => changed.map_err(Error::from),
@@ -79,8 +80,8 @@ impl Stack {
         changed
     }
 
-    /// One change at a time of the cache, and of what it promises: a mode that is set must not be that of a cache that
-    /// is being replaced, nor be another one by the time that the registry learns of it.
+    /// Locks changes of the cache and of its mode: a new mode must not be set on a cache that is
+    /// being replaced, nor differ from what the registry notes.
     fn start_changing<'a>(&self, parts: &'a CacheParts) -> Result<tokio::sync::MutexGuard<'a, ()>> {
         parts.changing.try_lock().map_err(|_| {
             let message = format!("the cache of \"{}\" is being changed already", self.name);
@@ -88,7 +89,7 @@ impl Stack {
         })
     }
 
-    /// Puts another cache in place of the one there is.
+    /// Replaces the cache.
     async fn change_cache(&self, parts: &CacheParts, change: Change) -> Result<()> {
         let _changing = self.start_changing(parts)?;
         let cache = self.cache().ok_or_else(|| Error::new(Failure::Usage, "there is no cache"))?;
@@ -108,7 +109,8 @@ impl Stack {
         let changed = tokio::select! {
             changed = &mut change => changed,
             () = self.wait_for_stop() => {
-                // What the new one has sent arrives before the old one goes on, and may send something newer.
+                // Requests that the new cache has sent must end before the old one goes on, and may
+                // send newer data.
                 let successor = self.successor.take();
                 if let Some(successor) = successor {
                     self.within_ending_time(successor.leave()).await;
@@ -118,7 +120,7 @@ impl Stack {
             }
         };
         let noted = self.caches.note_succeeded(place);
-        // Requests go to it already, whatever the list says.
+        // Requests go to the new cache already, even if the list cannot be written.
         *self.cache.borrow_mut() = Some(changed?);
         noted.map_err(|error| error.context("the cache was changed, and the list of caches does not say so"))
     }

@@ -1,4 +1,4 @@
-//! What a stack says of itself.
+//! The status of a stack.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::status::fronts::FrontsStatus;
 use crate::watch::{self, Observation};
 
 impl Stack {
-    /// For the service manager, in a line.
+    /// A line for the service manager.
     pub(crate) fn summary(&self) -> String {
         let state = self.remotes.session().state;
         match self.cache.borrow().is_some() || self.log.is_some() {
@@ -25,7 +25,7 @@ impl Stack {
         }
     }
 
-    /// The target that dirty data waits for, and how it is.
+    /// The target for which dirty data waits, and its state.
     pub(super) fn waits_for(&self) -> Option<String> {
         let Session { state, portal, .. } = self.remotes.session();
         let state = match state.as_str() {
@@ -38,7 +38,7 @@ impl Stack {
         Some(format!("{portal} ({state})"))
     }
 
-    /// What is dirty here and where, with what to do.
+    /// The dirty data that is left here, its place, and advice.
     pub(super) fn what_stays_dirty(&self) -> String {
         if let Some(place) = self.gone_with_dirty().pop_first() {
             return format!("{} bytes are lost: {place}, which held them, was removed before", self.dirty_bytes());
@@ -63,21 +63,21 @@ impl Stack {
         )
     }
 
-    /// What is looked at from time to time.
+    /// The state that is checked periodically.
     pub(crate) fn observation(&self) -> Observation {
         let Session { state, portal, .. } = self.remotes.session();
         let places = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
         Observation { state, portal, dirty_places: places.map(Entry::place).collect() }
     }
 
-    /// Everything that is wrong although the session is up. `outdated` applications know another size than the device
-    /// has.
+    /// Everything that is wrong although the session is up. `outdated` is the count of applications
+    /// that have an old size of the device.
     fn troubles(&self, outdated: u64) -> Vec<String> {
         let places: BTreeSet<Place> = self.gone(|_| true);
         let dirty_bytes = self.dirty_bytes();
         let gone = places.iter().map(|place| watch::gone(place, dirty_bytes));
         let (size, offered) = (self.remotes.device().geometry().size_bytes, self.geometry().size_bytes);
-        // The one is for who connects anew, and the other for all.
+        // The first message is for applications that connect anew, the other for all.
         let resized = match (size == offered, outdated) {
             (true, 0) => None,
             (true, count) => Some(format!(
@@ -97,7 +97,7 @@ impl Stack {
         gone.chain(resized).chain(self.failing()).chain(stuck).collect()
     }
 
-    /// What is wrong with the devices of the cache and of the log.
+    /// Errors of the devices of the cache and of the log.
     fn failing(&self) -> impl Iterator<Item = String> {
         let cache = self.cache().map(|cache| cache.status());
         let cache = cache.and_then(|cache| match (cache.failure, cache.refused_write) {
@@ -113,7 +113,7 @@ impl Stack {
         cache.into_iter().chain(log)
     }
 
-    /// Of what applications see when they connect now.
+    /// The geometry for applications that connect now.
     fn geometry(&self) -> Geometry {
         match (&self.difference, &self.log, self.cache()) {
             (Some(difference), ..) => difference.geometry(),
@@ -127,7 +127,7 @@ impl Stack {
         self.entries.iter().find(|entry| entry.store == Store::Log)
     }
 
-    /// As `forebay status` shows it, with `fronts` over it.
+    /// The status in the form of `forebay status`, with that of the `fronts`.
     pub(crate) fn status(&self, fronts: FrontsStatus) -> AttachmentStatus<cache::Status, writelog::Status> {
         let geometry = self.geometry();
         let outdated = fronts.fronts.iter().map(|front| front.clients_outdated).sum();

@@ -1,4 +1,4 @@
-//! What requests are answered with, and how far the work on them has come.
+//! Answers to requests, and progress reports.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::process::ProcessStatus;
 use super::sought::SoughtStatus;
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Answer {
-    /// How the process is.
+    /// The status of the process.
     Status(Box<ProcessStatus>),
-    /// How the process is, which waits for its target.
+    /// The status of a process that waits for its target.
     Sought(Box<SoughtStatus>),
-    /// What its end, or a cleaning, left.
+    /// The dirty data that an end, or a cleaning, left.
     Left(Left),
     /// A setting that was changed, and its value.
     Set(BTreeMap<String, String>),
@@ -24,37 +24,37 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The setting `key` has this value now.
+    /// The answer that the setting `key` has this value now.
     pub(crate) fn set(key: &str, value: &str) -> Self {
         Self::Set(BTreeMap::from([(key.to_owned(), value.to_owned())]))
     }
 
-    /// The process `name` ends, and has nothing that could be dirty.
+    /// The answer of the process `name` that it ends, and has no dirty data.
     pub(crate) fn ends(name: &str) -> Self {
         Self::Left(Left { name: Some(name.to_owned()), ..Left::default() })
     }
 }
 
-/// What an end, or a cleaning, left.
+/// The dirty data that an end, or a cleaning, left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Left {
-    /// The process.
+    /// The name of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Bytes that only this host has; `None` of what holds none.
+    /// Bytes that only this host has; `None` for a process without stores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dirty_bytes: Option<u64>,
-    /// Whether the target was left without a word, because it does not answer.
+    /// Whether the session was closed without a logout, because the target does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_target_silent: Option<bool>,
 }
 
-/// What changed with the configuration file of a target.
+/// The changes made by a reload of a target's configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
-    /// The process.
+    /// The name of the process.
     pub name: String,
     /// LUNs that are new.
     pub luns_added: usize,
@@ -70,7 +70,7 @@ pub struct Reloaded {
     pub sessions_ended: usize,
 }
 
-/// How far the work on a request has come.
+/// The progress of the work on a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Report {
@@ -78,7 +78,7 @@ pub enum Report {
     Cleaned {
         /// Lines.
         lines_done: u64,
-        /// All that were dirty when it began.
+        /// All lines that were dirty when it began.
         lines_total: u64,
     },
     /// So much of a write log is written to the LUN.
@@ -90,7 +90,7 @@ pub enum Report {
     },
     /// It cannot go on before somebody is back.
     Waits {
-        /// The target, and how it is.
+        /// The target, and its state.
         waits_for: String,
         /// Bytes that are dirty.
         dirty_bytes: u64,

@@ -11,8 +11,8 @@ use super::members::{MultipathStatus, StripeStatus};
 use super::remote::RemoteStatus;
 use super::stores::{DifferenceStatus, Freshness};
 
-/// The status of an attachment. `C` and `L` are those of its cache and its write log: all of it for who says it, a
-/// summary for who reads it.
+/// The status of an attachment. `C` and `L` are the status of its cache and its write log: complete
+/// in the process, a summary in a reader.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AttachmentStatus<C, L> {
@@ -20,22 +20,22 @@ pub struct AttachmentStatus<C, L> {
     pub name: String,
     /// Its process id.
     pub pid: u32,
-    /// Where applications reach it.
+    /// The fronts for applications.
     #[serde(flatten)]
     pub fronts: FrontsStatus,
-    /// Who the LUN is; `None` before it was found.
+    /// The identity of the LUN; `None` before it was found.
     pub lun: Option<LunName>,
-    /// Bytes that applications see; `None` before the LUN was found.
+    /// Size of the device for applications; `None` before the LUN was found.
     pub size_bytes: Option<u64>,
     /// Bytes of a logical block.
     pub logical_block_bytes: u32,
-    /// Whether nothing can be written.
+    /// Whether it refuses writes.
     pub is_read_only: bool,
     /// While it is being detached.
     pub detaching: Option<Detaching>,
-    /// What somebody should look at, in words.
+    /// Problems that need attention, in words.
     pub troubles: Vec<String>,
-    /// The session; of several the one that is worst off.
+    /// The session; of several the one in the worst state.
     pub remote: Option<RemoteStatus>,
     /// The members of a stripe.
     pub stripe: Option<StripeStatus>,
@@ -43,7 +43,7 @@ pub struct AttachmentStatus<C, L> {
     pub multipath: Option<MultipathStatus>,
     /// File or block device of the cache.
     pub cache_path: Option<PathBuf>,
-    /// Where in it the cache begins; `None` where it takes all of it.
+    /// The cache's offset there; `None` where it takes all of it.
     pub cache_offset: Option<u64>,
     /// The cache's size in bytes.
     pub cache_bytes: Option<u64>,
@@ -55,11 +55,11 @@ pub struct AttachmentStatus<C, L> {
     pub difference: Option<DifferenceStatus>,
     /// File or block device of the write log.
     pub log_path: Option<PathBuf>,
-    /// Where in it the log begins; `None` where it takes all of it.
+    /// The log's offset there; `None` where it takes all of it.
     pub log_offset: Option<u64>,
     /// The write log.
     pub log: Option<L>,
-    /// Whether what the stores hold is still what the LUN has.
+    /// Whether the content of the stores is still that of the LUN.
     pub freshness: Freshness,
     /// The settings in effect by their keys.
     pub settings: BTreeMap<String, String>,
@@ -69,6 +69,6 @@ pub struct AttachmentStatus<C, L> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Detaching {
-    /// The target that dirty data waits for, when it is away, and how it is.
+    /// The target for which dirty data waits, when it is away, and its state.
     pub waits_for: Option<String>,
 }

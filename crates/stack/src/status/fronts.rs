@@ -1,4 +1,4 @@
-//! How applications reach an attachment.
+//! The fronts of an attachment.
 
 use std::ops::AddAssign;
 
@@ -9,18 +9,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrontsStatus {
-    /// Where applications reach them, as they take it, separated by spaces.
+    /// The addresses of the fronts, in the form that applications take, separated by spaces.
     pub address: String,
-    /// Where the first one listens.
+    /// The place of the first one.
     pub front: Option<String>,
     /// Each front.
     pub fronts: Vec<FrontStatus>,
-    /// What they counted.
+    /// The counters of all kinds.
     #[serde(flatten)]
     pub counters: FrontCounters,
 }
 
-/// What the fronts of each kind counted together, under the name of the kind; `None` where there is no front of it.
+/// The counters of all fronts of each kind together, under the name of the kind; `None` where there
+/// is no such front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FrontCounters {
@@ -35,7 +36,7 @@ pub struct FrontCounters {
     pub iscsi: Option<GatewayCounters>,
 }
 
-/// What an iSCSI gateway has done so far.
+/// The counters of an iSCSI gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GatewayCounters {
@@ -83,13 +84,13 @@ pub struct CommandCounters {
 pub struct FrontStatus {
     /// Its kind.
     pub kind: String,
-    /// Where it listens, in the form of `--as` without the kind.
+    /// Its place, in the form of `--as` without the kind.
     pub place: String,
-    /// Where applications reach it.
+    /// Its address for applications.
     pub address: String,
-    /// Applications that it has.
+    /// Count of its applications.
     pub clients: u64,
-    /// Of these, who know another size than the device has.
+    /// Of these, applications that have an outdated size of the device.
     pub clients_outdated: u64,
 }
 

@@ -1,9 +1,9 @@
-//! Who a LUN is, as the status says it.
+//! The identity of a LUN in the status.
 
 use block::Identity;
 use serde::{Deserialize, Serialize};
 
-/// Who a LUN is.
+/// The identity of a LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LunName {

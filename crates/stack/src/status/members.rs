@@ -1,4 +1,4 @@
-//! Several LUNs that are one device, or several paths to one LUN.
+//! Several LUNs that form one device, or several paths to one LUN.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,13 +21,13 @@ pub struct MultipathStatus {
 pub struct PathStatus {
     /// The portal that took its last connection.
     pub portal: String,
-    /// Whether it answers.
+    /// Whether its session is up.
     pub is_online: bool,
-    /// How its port reaches the LUN.
+    /// The access state of its port.
     pub access: String,
-    /// Requests given to it.
+    /// Count of requests sent by it.
     pub requests: u64,
-    /// Changes whose outcome it does not know.
+    /// Changes with an unknown outcome.
     pub changes_in_doubt: usize,
     /// Its session.
     pub remote: RemoteStatus,
@@ -47,13 +47,13 @@ pub struct StripeStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemberStatus {
-    /// Who it is.
+    /// Its identity.
     pub lun: LunName,
     /// Its size.
     pub size_bytes: u64,
-    /// What it has beyond what the smallest allows.
+    /// Bytes beyond those that the smallest member allows to use.
     pub unused_bytes: u64,
-    /// Whether it answers.
+    /// Whether its session is up.
     pub is_online: bool,
     /// Its session.
     pub remote: RemoteStatus,

@@ -16,25 +16,25 @@ pub struct MountStatus {
     pub pid: u32,
     /// The directory.
     pub address: PathBuf,
-    /// URL or path of what is mounted; empty before that was found.
+    /// URL or path of the device; empty before that was found.
     pub source: String,
     /// Its size; `None` before it was found.
     pub size_bytes: Option<u64>,
-    /// Whether nothing is changed.
+    /// Whether it is read only.
     pub is_read_only: bool,
-    /// The session; `None` of a file.
+    /// The session; `None` for a file.
     pub remote: Option<RemoteStatus>,
-    /// What the file system does.
+    /// The counters of the file system.
     pub mount: MountCounts,
 }
 
-/// What a mounted file system does.
+/// The counters of a mounted file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MountCounts {
-    /// Requests of the kernel so far.
+    /// Requests of the kernel.
     pub requests: u64,
-    /// Inodes that it knows now.
+    /// Inodes that the kernel knows now.
     pub known_inodes: usize,
     /// Transactions that became durable.
     pub commits: u64,
@@ -42,7 +42,7 @@ pub struct MountCounts {
     pub changed_blocks: usize,
     /// Unchanged blocks in memory.
     pub cached_blocks: usize,
-    /// Reads of blocks that were there.
+    /// Reads of blocks that were cached.
     pub block_hits: u64,
     /// Reads of blocks that came from the device.
     pub block_misses: u64,

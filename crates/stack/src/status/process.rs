@@ -1,4 +1,4 @@
-//! The status of a process, whatever it is.
+//! The status of a process of any kind.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,14 @@ pub enum ProcessStatus<C = cache::Status, L = writelog::Status> {
     Target(Box<TargetStatus>),
 }
 
-/// The status of a process as who reads it needs it.
+/// The status of a process in the form for readers.
 pub type Shown = ProcessStatus<CacheSummary, LogSummary>;
 
-/// That of an attachment.
+/// The status of an attachment in the form for readers.
 pub type ShownAttachment = AttachmentStatus<CacheSummary, LogSummary>;
 
 impl Shown {
-    /// That of an attachment, if it is one.
+    /// The status of an attachment; `None` for another kind.
     pub fn attachment(self) -> Option<ShownAttachment> {
         match self {
             Self::Attachment(status) => Some(*status),
@@ -39,10 +39,10 @@ impl Shown {
     }
 }
 
-/// What a process said, as what it is.
+/// Parses the status of a process as one of this kind.
 ///
 /// # Errors
-/// `Other` when it is something else.
+/// `Other` when it is of another kind.
 pub fn read<T: DeserializeOwned>(said: &Value) -> Result<T> {
     T::deserialize(said).map_err(|error| {
         Error::new(Failure::Other, format!("the process answers with what is not understood: {error}"))

@@ -18,13 +18,13 @@ pub struct RemoteStatus {
     pub isid: Option<String>,
     /// The portal group that the target named.
     pub portal_group: Option<u16>,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
     /// Sessions so far.
     pub sessions: u64,
     /// Attempts since the last session was lost.
     pub reconnect_attempts: u32,
-    /// Milliseconds before the next.
+    /// Milliseconds until the next attempt.
     pub reconnect_wait_ms: Option<u64>,
     /// PDUs sent.
     pub pdus_sent: u64,
@@ -34,13 +34,13 @@ pub struct RemoteStatus {
     pub bytes_sent: u64,
     /// Bytes received.
     pub bytes_received: u64,
-    /// PDUs by size; `None` of a session before there was one.
+    /// PDUs by size; `None` before the first session.
     pub pdu_sizes: Option<PduSizes>,
-    /// TCP segments; `None` where the kernel does not tell.
+    /// TCP segments; `None` where the kernel does not report them.
     pub tcp_segments: Option<Segments>,
     /// SCSI commands issued.
     pub commands_sent: u64,
-    /// Of these, those that were issued again.
+    /// Of these, commands that were issued again.
     pub commands_retried: u64,
     /// Connections that were lost while their session went on.
     pub connections_recovered: u64,
@@ -54,11 +54,11 @@ pub struct RemoteStatus {
     pub in_flight: usize,
     /// Requests that are not sent yet.
     pub waiting: usize,
-    /// Copies kept of writes since the last flush.
+    /// Bytes of copies of writes since the last flush.
     pub retained_bytes: usize,
-    /// As one of several hosts.
+    /// The status as one of several hosts that share the LUN.
     pub sharing: Option<Sharing>,
-    /// The values in force, which nobody reads but people.
+    /// The negotiated values, for people only.
     #[serde(skip_deserializing)]
     pub negotiated: Option<NegotiatedStatus>,
     /// Busy polling of its connections.
@@ -81,17 +81,17 @@ pub struct PduSizes {
 pub struct Sizes {
     /// Count of all.
     pub count: u64,
-    /// By size, ascending.
+    /// Counts by size, ascending.
     pub histogram: Vec<SizeBucket>,
 }
 
-/// How many pieces are not above a size.
+/// The count of pieces up to a size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SizeBucket {
     /// The size.
     pub le_bytes: u64,
-    /// Pieces not above it.
+    /// Count of pieces up to it.
     pub count: u64,
 }
 
@@ -102,20 +102,20 @@ impl From<&SizeHistogram> for Sizes {
     }
 }
 
-/// The part of a session as one of several hosts that share the LUN.
+/// The status of a session as that of one of several hosts that share the LUN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sharing {
-    /// Its number at the target.
+    /// Its client id at the target.
     pub client: Option<String>,
     /// Whether its copies may be used.
     pub is_alive: bool,
-    /// For how long it may be silent from now on.
+    /// Milliseconds until its lease ends, unless it is renewed.
     pub lease_left_ms: u64,
     /// How often it was asked to drop copies.
     pub purges: u64,
     /// Ranges that it holds alone, of 1 MiB each.
     pub ranges_held: u64,
-    /// How often it has registered anew.
+    /// How many lives it has had.
     pub lives: u64,
 }

@@ -1,4 +1,5 @@
-//! The status of what waits for its target: as that of what it will be, as far as it is known.
+//! The status of an attachment or mount that waits for its target, in the form of its later status
+//! as far as that is known.
 
 use std::path::PathBuf;
 
@@ -6,7 +7,8 @@ use serde::Serialize;
 
 use super::fronts::FrontsStatus;
 
-/// Of what waits for its target. What is `()` is not known yet, and said to be `null`.
+/// The status of a process that waits for its target. Fields of type `()` are not known yet, and
+/// are `null`.
 #[derive(Debug, Serialize)]
 pub struct SoughtStatus {
     /// `attachment` or `mount`.
@@ -15,22 +17,22 @@ pub struct SoughtStatus {
     pub name: String,
     /// Its process.
     pub pid: u32,
-    /// Where it will be reached.
+    /// Its fronts or directory.
     #[serde(flatten)]
     pub reached: Reached,
-    /// Who the LUN is.
+    /// The identity of the LUN.
     pub lun: (),
     /// Its size.
     pub size_bytes: (),
     /// The search.
     pub remote: SoughtRemote,
-    /// There is none yet.
+    /// Its cache, which is not open yet.
     pub cache: (),
-    /// Likewise.
+    /// Its write log, which is not open yet.
     pub log: (),
 }
 
-/// Where what is sought for will be reached.
+/// Where the attachment or mount will be reached.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Reached {
@@ -43,21 +45,21 @@ pub enum Reached {
     },
 }
 
-/// A target that is not there yet, under the keys of one that is.
+/// The status of a target that was not found yet, with the keys of one that was.
 #[derive(Debug, Serialize)]
 pub struct SoughtRemote {
     /// `reconnecting` or `failing`.
     pub state: &'static str,
-    /// Where it is looked for.
+    /// The portal that is tried.
     pub portal: String,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
-    /// None.
+    /// Zero.
     pub sessions: u64,
-    /// None.
+    /// Zero.
     pub connections: u64,
     /// Attempts so far.
     pub reconnect_attempts: u32,
-    /// Milliseconds before the next; `None` before the first one failed.
+    /// Milliseconds until the next attempt; `None` before the first one failed.
     pub reconnect_wait_ms: Option<u64>,
 }

@@ -1,14 +1,14 @@
-//! What lies between the fronts and the LUN: cache, write log and difference.
+//! The stores between the fronts and the LUN: cache, write log and difference.
 
 use serde::{Deserialize, Serialize};
 
-/// What people are told of a cache: some of [`cache::Status`].
+/// The part of [`cache::Status`] that is shown to users.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CacheSummary {
     /// When writes are acknowledged.
     pub mode: String,
-    /// Bytes that the LUN does not have.
+    /// Bytes that the LUN lacks.
     pub dirty_bytes: u64,
     /// Bytes of memory that its frames take.
     pub memory_bytes: u64,
@@ -16,19 +16,19 @@ pub struct CacheSummary {
     pub reads: cache::RequestStatus,
     /// Writes.
     pub writes: cache::RequestStatus,
-    /// Totals from which a load is computed between two moments.
+    /// Totals, from which a reader computes the load between two moments.
     pub load: cache::LoadTotals,
 }
 
-/// What people are told of a write log: some of [`writelog::Status`].
+/// The part of [`writelog::Status`] that is shown to users.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct LogSummary {
     /// When writes count as acknowledged.
     pub durability: String,
-    /// Bytes that the LUN does not have.
+    /// Bytes that the LUN lacks.
     pub dirty_bytes: u64,
-    /// Share of the log that takes no records now.
+    /// Share of the log that has no room for records now.
     pub share_used: f64,
 }
 
@@ -36,17 +36,17 @@ pub struct LogSummary {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DifferenceStatus {
-    /// Of the base's content; `None` when nobody said.
+    /// The generation of the base's content; `None` when none was given.
     pub generation: Option<u64>,
     /// Bytes that are copied at once.
     pub chunk_bytes: u64,
-    /// Bytes that it can hold.
+    /// Bytes that there is room for.
     pub room_bytes: u64,
     /// Bytes that it holds.
     pub used_bytes: u64,
 }
 
-/// Whether what the stores hold is still what the LUN has. Without a store nothing is said of it.
+/// Whether the content of the stores is still that of the LUN; empty without stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Freshness {
@@ -58,15 +58,15 @@ pub struct Freshness {
     pub log: Option<StoreFreshness>,
 }
 
-/// What others did to the LUN while a store was away.
+/// What other hosts did to the LUN while a store was not open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreFreshness {
     /// `kept`, `partly` or `cold`.
     pub state: String,
-    /// Ranges that others changed.
+    /// Count of ranges that others changed.
     pub changed_ranges: usize,
-    /// Bytes in these; `None` when that is not known.
+    /// Bytes of these; `None` when that is not known.
     pub changed_by_others_bytes: Option<u64>,
     /// The reason, in words.
     pub why: String,

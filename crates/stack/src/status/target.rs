@@ -14,11 +14,11 @@ pub struct TargetStatus {
     pub pid: u32,
     /// Its portals, separated by spaces.
     pub address: String,
-    /// What it serves.
+    /// The served targets.
     pub targets: Vec<ServedTarget>,
-    /// What can be changed while it runs, by key.
+    /// Settings that can be changed while it runs, by key.
     pub settings: BTreeMap<String, String>,
-    /// Sessions, connections and logical units, and what was counted.
+    /// Sessions, connections and logical units, with their counters.
     #[serde(flatten)]
     pub server: ::target::Status,
 }

@@ -1,5 +1,5 @@
-//! A session with shared units: what a client answers before its turn, what it is told, and data that waits for other
-//! hosts.
+//! A session with shared units: a client's answers before their turn, its messages, and R2Ts that
+//! wait for other hosts.
 
 use std::task::Context;
 
@@ -15,7 +15,7 @@ use crate::held_data::HeldData;
 use crate::target::lun_number;
 
 impl Session {
-    /// Asks for the data of a command when nobody else has copies of what it changes.
+    /// Requests the data of a command when no other host has copies of the blocks that it changes.
     pub(super) fn hold_data(&mut self, wanted: &DataWanted) {
         let wait = self.units.as_ref().and_then(|units| {
             let unit = units.luns.get(lun_number(wanted.lun))?;
@@ -27,7 +27,7 @@ impl Session {
         }
     }
 
-    /// Asks for data that may come now; what nobody waits for any more leaves the gate.
+    /// Requests data that may come now; aborted commands leave the gate.
     pub(super) fn poll_held(&mut self, context: &mut Context<'_>) -> bool {
         let mut free = Vec::new();
         let protocol = &self.protocol;
@@ -43,8 +43,9 @@ impl Session {
         !free.is_empty()
     }
 
-    /// Carries out what a client of a shared unit answers although what came before it waits for room: what has the
-    /// room may wait for the answer. Those for which there is no time stay where they are.
+    /// Carries out the answers of a client of a shared unit although earlier commands wait for
+    /// room: the commands that have the room may wait for the answer. Answers for which there is no
+    /// time stay queued.
     pub(super) fn carry_out_answers(&mut self, until: Instant) -> bool {
         let mut has_moved = false;
         while self.may_share()
@@ -62,7 +63,7 @@ impl Session {
         has_moved
     }
 
-    /// Whether commands and messages of shared units were agreed on.
+    /// Whether commands and messages of shared units were negotiated.
     pub(super) fn may_share(&self) -> bool {
         self.protocol.request().may_share
     }
@@ -78,9 +79,9 @@ impl Session {
             has_moved = true;
             let lun = scsi::lun::encode(lun).map_or(0, u64::from_be_bytes);
             let message = Message { lun, client, number, body }.emit();
-            // No sense data stands before it.
+            // There is no sense data in front of it.
             let data = [&[0; 2], message.as_slice()].concat();
-            // One that finds no connection is sent again with the next.
+            // A message without a connection is sent again with the next one.
             let kind = (ASYNC_EVENT, ASYNC_VCODE);
             self.protocol.send_message(self.server.clock.now(), self.registered_on, kind, data);
         }

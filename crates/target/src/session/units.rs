@@ -1,4 +1,4 @@
-//! The logical units of a session, as its nexus reaches them.
+//! The logical units of a session, for its nexus.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not know as functions.
+    /// The functions of RFC 7144 that concern the nexus as a whole, which logical units do not
+    /// implement.
     pub(super) fn manage_nexus(&self, function: TaskManagementFunction, lun: u64) -> Option<TaskManagementOutcome> {
         match function {
             TaskManagementFunction::NexusReset => {

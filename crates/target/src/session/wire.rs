@@ -22,24 +22,25 @@ pub(super) struct Wire {
     pub(super) link: LinkId,
     pub(super) stream: Box<dyn Transport>,
     pub(super) addresses: Addresses,
-    /// Of a connection that joined.
+    /// The control of a connection that joined.
     pub(super) control: Option<Control>,
     pub(super) entered: Entered,
     pub(super) bytes_received: u64,
     pub(super) bytes_sent: u64,
-    /// What is queued is not taken: when some of it was last, and `bytes_sent` then.
+    /// While the peer takes nothing of the queued data: when it last did, and `bytes_sent` then.
     pub(super) unread: Option<(Instant, u64)>,
     pub(super) ended: Option<oneshot::Sender<CloseReason>>,
-    /// Nothing more comes; why, and until when what is queued may be taken.
+    /// Set when nothing more is received: the reason, and the deadline for the peer to take queued
+    /// data.
     pub(super) closed: Option<(CloseReason, Instant)>,
 }
 
-/// How a connection's socket is looked at.
+/// The parameters of reading and writing a connection's socket.
 #[derive(Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) may_read: bool,
     pub(super) is_looking: bool,
-    /// Bytes to be written and read, [`LIGHT_BYTES`] excepted.
+    /// Most bytes to write and read, besides [`LIGHT_BYTES`].
     pub(super) bytes_max: usize,
 }
 
@@ -60,7 +61,7 @@ impl Wire {
         }
     }
 
-    /// The peer takes no more for now.
+    /// Notes that the peer takes no more for now.
     fn note_unread(&mut self, now: impl FnOnce() -> Instant) {
         let has_taken = |(_, sent): (Instant, u64)| self.bytes_sent - sent >= UNREAD_PROGRESS_BYTES;
         if self.unread.is_none_or(has_taken) {
@@ -68,7 +69,7 @@ impl Wire {
         }
     }
 
-    /// Writes and reads what can be.
+    /// Writes and reads as much as is possible.
     pub(super) fn exchange(
         &mut self,
         protocol: &mut protocol::Session,
@@ -100,7 +101,7 @@ impl Wire {
             if protocol.transmit_bytes(self.link) == 0 {
                 self.unread = None;
             }
-            // Streams that buffer must not keep it; for TCP this does nothing.
+            // A buffering stream must not hold it back; for TCP this does nothing.
             let _ = Pin::new(&mut self.stream).poll_flush(context)?;
         }
         if !may_read || self.closed.is_some() {
@@ -114,7 +115,7 @@ impl Wire {
         if space.is_empty() {
             return Ok(has_moved);
         }
-        // What is sent and what is received are one portion; of commands some are looked at in any case.
+        // Sent and received bytes together are one portion; a few commands are read in any case.
         let length_max = space.len().min(bytes_max.saturating_sub(written).max(LIGHT_BYTES as usize));
         let space = &mut space[..length_max];
         let mut buffer = ReadBuf::new(space);
@@ -136,8 +137,9 @@ impl Wire {
     }
 }
 
-/// Writes what a refused connection is told, as far as its socket takes it at once: it is a hundred bytes into an empty
-/// buffer. The stream still is where it was read from, and known to be writable there.
+/// Writes the refusal of a connection, as far as its socket takes it at once: it is a hundred bytes
+/// into an empty buffer. The stream is still registered with the runtime that read from it, and
+/// known to be writable there.
 pub(super) fn send_last_words(mut stream: Box<dyn Transport>, protocol: &protocol::Connection) {
     let mut slices = [IoSlice::new(&[]); 4];
     let count = protocol.io_slices(&mut slices);

@@ -1,5 +1,5 @@
-//! A peer that always has more to say and takes whatever it is sent, and a clock by which every portion of work is over
-//! after its first turn.
+//! A peer that always has more to send and takes all it is sent, and a clock by which every portion
+//! of work is over after its first turn.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use base::clock::{Clock, Instant, Sleep};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Says `first`, then `again` for ever.
+/// Sends `first`, then `again` for ever.
 pub struct Endless {
     first: Vec<u8>,
     again: Vec<u8>,
     said: usize,
-    /// Bytes that went either way.
+    /// Bytes in both directions.
     moved: Arc<AtomicUsize>,
 }
 
@@ -68,7 +68,7 @@ impl AsyncWrite for Endless {
     }
 }
 
-/// Goes on by a millisecond whenever somebody looks at it, and wakes nobody.
+/// A clock that advances by a millisecond at each look, and wakes no task.
 #[derive(Default)]
 pub struct AdvancingClock(AtomicU64);
 

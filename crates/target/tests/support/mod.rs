@@ -1,4 +1,4 @@
-//! An initiator that is no more than framing and a script, and devices for it to meet.
+//! An initiator made of framing and a script, and devices for it.
 #![allow(dead_code, reason = "every test file takes what it needs of this")]
 
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ pub struct Client<S> {
     pub stream: S,
     pub receiver: Receiver,
     pub cmd_sn: Serial32,
-    /// What commands acknowledge: nothing, unless a test says otherwise.
+    /// The ExpStatSN of commands: fixed, unless a test changes it.
     pub exp_stat_sn: Serial32,
     pub cid: u16,
     pub initiator_name: &'static str,
@@ -102,7 +102,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         pdu.header.bhs.expect("the target sends valid headers")
     }
 
-    /// One login request that asks for everything at once.
+    /// Sends one login request that asks for the full feature phase at once.
     pub async fn try_log_in(&mut self, isid: u32, tsih: u16, keys: &[(&str, &str)]) -> LoginResponse {
         let mut all = vec![("InitiatorName", self.initiator_name)];
         if keys.iter().any(|(key, _)| *key == "TargetName") {
@@ -172,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// The power-on unit attention is consumed.
+    /// Takes the power-on unit attention.
     pub async fn settle(&mut self) {
         for number in 0..2 {
             self.command(number, &[0; 6], None, 0).await;
@@ -180,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// The next answer, which ends a command, and its data. The next command acknowledges it.
+    /// The next answer, which ends a command, with its data. The next command acknowledges it.
     pub async fn acknowledge(&mut self) -> Vec<u8> {
         let pdu = self.receive().await.expect("the target answers");
         self.exp_stat_sn = match pdu.header.bhs.expect("the target sends valid headers") {
@@ -232,7 +232,7 @@ pub fn cdb10(operation_code: u8, lba: u32, blocks: u16) -> [u8; 10] {
     [operation_code, 0, a, b, c, d, 0, high, low, 0]
 }
 
-/// A device whose writes wait until a test lets them go.
+/// A device whose writes wait until the test releases them.
 pub struct HeldDevice {
     pub below: MemoryDevice,
     pub held: Mutex<Vec<(Request, SlotSender)>>,
@@ -285,7 +285,7 @@ pub async fn with_a_held_write() -> (Arc<HeldDevice>, TargetServer, Client<Duple
     (device, server, client)
 }
 
-/// Lets everything that can go on without time or outside help go on.
+/// Lets all tasks run that need neither time nor another event.
 pub async fn let_things_happen() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;

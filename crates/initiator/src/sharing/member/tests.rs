@@ -1,5 +1,5 @@
-//! What a target may say that makes no sense: a client ignores it, or is over; it never keeps what it should have
-//! dropped and believes to be registered.
+//! Nonsense from a target: the client ignores it, or ends. It never keeps a copy that it should
+//! have dropped, nor believes wrongly that it is registered.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn poll_at(member: &mut Member, now: Instant) -> bool {
     member.poll(&mut Context::from_waker(Waker::noop()), now)
 }
 
-/// One whose REGISTER is on its way.
+/// A client whose REGISTER is under way.
 fn joining() -> Member {
     let mut member = Member::new("here".to_owned(), KEY, SUPPORT, Copies::new(Arc::new(VirtualClock::new())));
     member.begin_session(NOW);
@@ -57,7 +57,7 @@ fn joining() -> Member {
     member
 }
 
-/// One that has taken its first message.
+/// A client that has handled its first message.
 fn joined() -> Member {
     let mut member = joining();
     member.handle_message(NOW, &message(CLIENT, 1, registered(KEY)));
@@ -115,7 +115,7 @@ fn what_it_does_not_hold_is_given_up_at_once() {
     assert_eq!(member.next_order(NOW), Some((1, answer)));
 }
 
-/// Blocks that cannot be: whatever is meant, no copy stays.
+/// A purge of a malformed range: no copy stays, whatever range was meant.
 #[test]
 fn a_purge_of_blocks_that_cannot_be_drops_all() {
     for (first, count) in [(u64::MAX, 2), (u64::MAX - 1, u64::MAX), (1, u64::MAX), (5, 0)] {
@@ -138,7 +138,7 @@ fn a_missing_message_ends_the_client() {
     assert_eq!(member.next_order(NOW), None);
 }
 
-/// Another life in the same start of the target: this one was fenced.
+/// A new id in the same start of the target: this client was fenced.
 #[test]
 fn another_id_of_the_same_start_ends_the_client() {
     let mut member = joined();
@@ -146,7 +146,7 @@ fn another_id_of_the_same_start_ends_the_client() {
     assert!(member.over().is_some() && !member.copies().may_use());
 }
 
-/// Drops its copies when it is told that it may.
+/// Copies that are dropped only when the test allows it.
 #[derive(Default)]
 struct Slow(Arc<AtomicBool>);
 
@@ -157,7 +157,7 @@ impl Keeper for Slow {
     }
 }
 
-/// What leaves next is the answer *done* to this callback. The number of the order.
+/// Checks that the next order is the answer *done* to this callback. Returns the order's number.
 fn take_done(member: &mut Member, now: Instant, answered: u64) -> u64 {
     match member.next_order(now) {
         Some((number, Order { parameters: Parameters::Acknowledge { callback, answer, .. }, .. })) => {
@@ -168,7 +168,7 @@ fn take_done(member: &mut Member, now: Instant, answered: u64) -> u64 {
     }
 }
 
-/// The session goes on, and the client is registered in it again. The number of its last message.
+/// The session goes on, and the client registers in it again with a message of this number.
 fn rejoin(member: &mut Member, now: Instant, message_number: u64) {
     let sent = member.next_order(now);
     let Some((number, Order { parameters: Parameters::Register { .. }, .. })) = sent else { panic!("{sent:?}") };
@@ -177,7 +177,8 @@ fn rejoin(member: &mut Member, now: Instant, message_number: u64) {
     poll_at(member, now);
 }
 
-/// The target may have been stopped: there the lease goes on, and whoever does not answer is fenced.
+/// The target may have been stopped: its lease goes on, and a client that does not answer is
+/// fenced.
 #[test]
 fn what_comes_when_the_lease_is_over_is_answered_behind_all_drops() {
     let mut member = joined();
@@ -194,7 +195,7 @@ fn what_comes_when_the_lease_is_over_is_answered_behind_all_drops() {
     poll_at(&mut member, late);
     rejoin(&mut member, late, 4);
     let first = take_done(&mut member, late, 1);
-    // Its life goes on when this is answered.
+    // The life goes on when this renewal is answered.
     let Some((renewal, Order { parameters: Parameters::Renew { .. }, .. })) = member.next_order(late) else {
         panic!("it renews its lease");
     };
@@ -230,7 +231,8 @@ fn an_answer_that_waits_when_the_lease_ends_is_sent_when_the_client_is_back() {
     }
 }
 
-/// Sent to the target's next start it would be refused as a stranger's, again and again.
+/// Sent after the target's restart it would be refused again and again, as that of an unknown
+/// client.
 #[test]
 fn an_answer_to_a_target_that_has_started_again_is_not_sent() {
     let mut member = joined();

@@ -1,29 +1,29 @@
-//! Why a connection is no use any more.
+//! Why a connection has failed.
 
 use super::super::login::LoginError;
 use crate::framing::FramingError;
 use crate::pdu::{HeaderError, RejectReason};
 use crate::text::TextError;
 
-/// Why a connection is no use any more.
+/// Why a connection has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionError {
-    /// There never was a session.
+    /// The login failed.
     #[error(transparent)]
     Login(#[from] LoginError),
-    /// Bytes that make no sense, or a damaged header.
+    /// Malformed bytes, or a damaged header.
     #[error("framing: {0}")]
     Framing(#[from] FramingError),
-    /// A header that is none.
+    /// A malformed header.
     #[error("the target sent {0}")]
     Header(#[from] HeaderError),
-    /// A text that is none.
+    /// A malformed text.
     #[error("text: {0}")]
     Text(#[from] TextError),
     /// Data that came damaged (RFC 7143 7.8; recovery within the connection is not supported).
     #[error("a data digest does not match")]
     DataDigest,
-    /// The target broke a rule.
+    /// The target violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
     /// The target refused a PDU without which the session cannot go on.

@@ -1,4 +1,4 @@
-//! Pings, ours and the target's: whether the other end is still there.
+//! Pings in both directions: whether the other end still answers.
 
 use base::clock::Instant;
 

@@ -1,4 +1,4 @@
-//! Which targets there are: the one exchange of texts after the login.
+//! The list of targets: the one text exchange after the login.
 
 use super::super::discovery::targets;
 use super::super::session::Session;

@@ -1,4 +1,5 @@
-//! What a target can make an initiator hold: everything has a bound, and a target that passes one loses its connection.
+//! What a target can make an initiator hold: everything is limited, and a target that exceeds a
+//! limit loses its connection.
 
 use super::*;
 use crate::limits::{
@@ -9,7 +10,7 @@ use crate::limits::{
 /// Far more than any bound.
 const MANY: usize = 20_000;
 
-/// How often `say` was heard until it was refused, and why it was.
+/// Repeats `say` until it is refused. Returns how often it was accepted, and the error.
 fn until_refused(
     pair: &mut Pair,
     mut say: impl FnMut(&mut Pair) -> Result<(), ConnectionError>,
@@ -60,8 +61,8 @@ fn data_is_not_queued_again_and_again() {
     assert!(count * 8192 <= TRANSMIT_BYTES_HIGH + (256 << 10), "{count} bursts of 8 KiB are queued");
 }
 
-/// RFC 7143 4.2.2.1: a target may refuse more than a few. What is overdue beyond is ended by a reset, which needs one
-/// more.
+/// RFC 7143 4.2.2.1: a target may refuse more than a few. Further overdue tasks are ended by a
+/// reset, which needs one more.
 #[test]
 fn so_many_commands_are_aborted_at_once_and_the_rest_by_a_reset() {
     let mut pair = with_a_window_without_end();
@@ -75,7 +76,8 @@ fn so_many_commands_are_aborted_at_once_and_the_rest_by_a_reset() {
     assert_eq!(resets[0].function, Ok(TaskManagementFunction::LogicalUnitReset));
 }
 
-/// As much as there can be for a target that plays by the rules: every command whole, none of it written yet.
+/// The most data that a conforming target can have waiting: every command whole, none of it written
+/// yet.
 #[test]
 fn all_data_of_all_commands_may_wait_at_once() {
     let mut pair = Pair::logged_in(modest());
@@ -202,7 +204,7 @@ fn a_list_of_targets_has_so_many_bytes_and_no_more() {
     assert_eq!(count, SEND_TARGETS_BYTES_MAX / PIECE_BYTES, "{error}");
 }
 
-/// A list that is cut would hide the others.
+/// A truncated list would hide the other targets.
 #[test]
 fn a_list_of_more_targets_than_are_looked_at_is_refused_and_not_cut() {
     for (count, is_taken) in [(DISCOVERED_TARGETS_MAX, true), (DISCOVERED_TARGETS_MAX + 1, false)] {
@@ -218,7 +220,7 @@ fn a_list_of_more_targets_than_are_looked_at_is_refused_and_not_cut() {
     }
 }
 
-/// A fresh read would wait behind all of it.
+/// A new read would wait behind all of it.
 #[test]
 fn no_more_commands_leave_the_queue_while_much_data_is_to_be_sent() {
     let mut pair = with_a_window_without_end();

@@ -1,4 +1,5 @@
-//! What a connection says to take over the tasks of a lost one, and what it makes of the answers.
+//! The requests of a connection that takes over the tasks of a lost one, and its handling of the
+//! answers.
 
 use super::*;
 use crate::initiator::{Completed, Outcome, Removed};
@@ -28,7 +29,7 @@ fn write() -> Data {
     Data::Write(Buffer::copy_of(&[7; 4096]), 0..4096)
 }
 
-/// Asks for the removal of the lost connection, and answers.
+/// Requests the removal of the lost connection, and answers.
 fn remove(pair: &mut Pair, outcome: LogoutOutcome, exp_cmd_sn: Serial32) -> LogoutRequest {
     pair.connection.remove(&pair.session, LOST);
     let sent = pair.flush();
@@ -130,7 +131,7 @@ fn a_read_goes_on_behind_what_has_come() {
     pair.receive(&[&raw[..], &[9; 1000]].concat(), 5000).unwrap();
     let fresh = Connection::new(pair.now, &pair.session, LoginConfig { cid: 4, ..config() }, pair.connection.timing);
     std::mem::replace(&mut pair.connection, fresh).abandon(&mut pair.session);
-    // Another connection takes it over; it would have logged in.
+    // Another connection takes it over; in reality it would have logged in.
     let mut other = Pair::logged_in(Offer::target());
     std::mem::swap(&mut pair.connection, &mut other.connection);
     pair.session.move_task(tag, LOST);

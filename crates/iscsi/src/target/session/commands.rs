@@ -34,7 +34,7 @@ impl Session {
             Admission::Reject(reason) => return self.reject(at, &pdu.header, reason),
         }
         if pdu.data.is_corrupt {
-            // Nothing of the command is kept; the initiator may send it again (RFC 7143 11.17.1, note 1).
+            // The command is dropped; the initiator may send it again (RFC 7143 11.17.1, note 1).
             return self.reject(at, &pdu.header, RejectReason::DataDigestError);
         }
         let immediate_bytes = pdu.header.data_segment_bytes;
@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Hands on everything whose turn in the command order has come, whichever connection it came on.
+    /// Delivers every command whose turn in the command order has come, of any connection.
     pub(super) fn deliver_in_order(&mut self) {
         let mut has_delivered = false;
         while !self.is_ended {
@@ -106,7 +106,7 @@ impl Session {
         }
     }
 
-    /// What is ignored is work all the same, and nobody is told of it.
+    /// Ignored PDUs count as work, and have no answer.
     fn note_ignored(&mut self, at: LinkId, bytes: usize) {
         let now = self.now;
         if let Some(link) = live(&mut self.links, at) {
@@ -116,7 +116,7 @@ impl Session {
 
     pub(super) fn handle_data_out(&mut self, at: LinkId, data: DataOut, pdu: ReceivedPdu) {
         let level = self.full.negotiated.error_recovery_level;
-        // Late data of a task that was aborted or failed: there is nobody to give it to.
+        // Late data of a task that was aborted or has failed is dropped.
         let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else {
             return self.note_ignored(at, pdu.header.data_segment_bytes);
         };
@@ -143,7 +143,8 @@ impl Session {
                 return self.advance_task(id);
             }
             Err(DataFault::Protocol(_)) if level > 0 => {
-                // Within a sequence this means that something before it was lost: it is asked for again.
+                // Within a sequence this means that an earlier PDU was lost: the data is requested
+                // again.
                 task.data_out.lose(&data);
                 self.reject(at, &pdu.header, RejectReason::ProtocolError);
                 return self.advance_task(id);
@@ -167,13 +168,13 @@ impl Session {
         if is_placed {
             task.data_out.buffer = Some(pdu.data.buffer);
         } else if length > 0 {
-            // Its bytes had no place: whatever the reason, they must not count as received.
+            // Its bytes had no buffer: for whatever reason, they must not count as received.
             task.failure.get_or_insert(DataFailure::IncorrectAmountOfData);
         }
         let is_lost = pdu.data.is_corrupt || !task.data_out.is_next(&data);
         if level > 0 && is_lost && task.failure.is_none() {
-            // Within-command recovery: the rest of the sequence is dropped and asked for again (RFC 7143 7.1.4.1, 7.8,
-            // 7.9).
+            // Within-command recovery: the rest of the sequence is dropped and requested again (RFC
+            // 7143 7.1.4.1, 7.8, 7.9).
             task.data_out.lose(&data);
         } else {
             if let Err(failure) = task.data_out.advance(&data, length) {
@@ -194,7 +195,7 @@ impl Session {
         self.advance_task(id);
     }
 
-    /// Does what a task is ready for: ask for more data, start, or fail.
+    /// Takes the next step of a task: requests more data, starts, or fails.
     pub(super) fn advance_task(&mut self, id: TaskId) {
         let Some(task) = self.set.task(id) else { return };
         if task.is_aborted && !task.is_started {
@@ -236,7 +237,7 @@ impl Session {
         }
     }
 
-    /// The data of a command that was held may come. Commands that are over are ignored.
+    /// Requests the data of a held command. Commands that have ended are ignored.
     pub fn ask_for_data(&mut self, now: Instant, id: TaskId) {
         self.now = now;
         if let Some(task) = self.set.task(id) {
@@ -304,16 +305,16 @@ impl Session {
         self.feed_starved();
     }
 
-    /// Gives buffers to tasks that wait for one, oldest first, as far as the pool has them.
+    /// Gives buffers to tasks that wait for one, oldest first, while the pool has any.
     pub(super) fn feed_starved(&mut self) {
         while let Some(&id) = self.set.starved.front() {
             let mut own = self.set.data_out();
             if let Some(task) = self.set.task(id) {
-                // A large write may have more than the share, where it is the only one.
+                // A large write may have more than the share, if it is the only one.
                 own.remove(task.data_out_held);
                 let wanted = task.data_out.wanted as usize;
                 let Some(mut buffer) = lend(&self.parameters, own, wanted, true) else { return };
-                // What came unasked is in the small buffer.
+                // Unsolicited data is in the small buffer.
                 if let Some(small) = &task.data_out.buffer {
                     let kept = small.len().min(wanted);
                     buffer.extend_to(kept);
@@ -328,7 +329,8 @@ impl Session {
         }
     }
 
-    /// The driver has executed a command. Outcomes of tasks that are over are ignored.
+    /// Handles the outcome of a command from the driver. Those of tasks that have ended are
+    /// ignored.
     pub fn handle_completion(&mut self, now: Instant, id: TaskId, outcome: Outcome) {
         self.now = now;
         if self.is_ended {
@@ -346,7 +348,8 @@ impl Session {
         self.feed_starved();
     }
 
-    /// Answers a task: at once and for good at error recovery level 0, else so that it can be answered again.
+    /// Answers a task: at once and finally at error recovery level 0, else so that it can be
+    /// answered again.
     fn respond(&mut self, task: &Task, mut outcome: Outcome) {
         let data_in = std::mem::take(&mut outcome.data_in);
         let presented = data_in.len() as u64 + outcome.data_in_bytes_cut;
@@ -409,7 +412,8 @@ impl Session {
         link.push(&response, sense_segment(&outcome.sense));
     }
 
-    /// Sends what of an answer's data is not acknowledged, and its response. Without its connection it waits.
+    /// Sends the unacknowledged part of an answer's data, and its response. Without its connection
+    /// it waits.
     pub(super) fn send_answer(&mut self, mut answer: Answer) -> Answer {
         let burst_max = self.full.negotiated.max_burst_length as usize;
         let numbers = self.set.command_numbers();
@@ -500,8 +504,8 @@ fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Resi
     }
 }
 
-/// A buffer for the first `sent` bytes that is not much larger than they are: what waits to be sent must not keep more
-/// than it sends.
+/// A buffer for the first `sent` bytes that is not much larger than they are: data that waits to be
+/// sent must not keep more memory than that.
 fn fitting(buffer: Buffer, sent: usize) -> Buffer {
     if buffer.capacity() <= (2 * sent).max(BUFFER_ALIGNMENT) {
         return buffer;

@@ -1,12 +1,14 @@
-//! Logout: a connection or the session ends, and the initiator is told when it has (RFC 7143 11.14, 11.15).
+//! Logout: a connection or the session ends, and then the initiator gets the response (RFC 7143
+//! 11.14, 11.15).
 //!
 //! ```text
 //! request ─► tasks it covers are silenced, nothing more is taken ─► those with the driver have ended ─► response ─► the end
 //! ```
 //!
-//! After the response the initiator may give what it wrote to others, through another session: nothing of this one may
-//! land then (4.6.3.3). The wait has an end (`LOGOUT_TIMEOUT`), and then the response says that the clean-up failed. A
-//! connection that is removed for recovery keeps its tasks, so that there is nothing to wait for.
+//! After the response the initiator may pass on what it wrote, through another session: no write of
+//! this one may land then (4.6.3.3). The wait has an end (`LOGOUT_TIMEOUT`), and then the response
+//! reports that the clean-up failed. A connection that is removed for recovery keeps its tasks, so
+//! there is nothing to wait for.
 
 use base::serial::Serial32;
 
@@ -57,7 +59,7 @@ impl Session {
         self.advance_logouts();
     }
 
-    /// Ends the tasks that a logout covers without responses. Gives those that the driver has.
+    /// Ends the tasks of a logout without responses. Returns those that the driver has.
     fn silence_for_logout(&mut self, logout: &GrantedLogout) -> Vec<TaskId> {
         if logout.ends_session {
             let all: Vec<TaskId> = self.set.tasks.values().map(|task| task.id).collect();
@@ -71,7 +73,7 @@ impl Session {
         self.set.tasks.values().filter(|task| is_covered(task.link)).map(|task| task.id).collect()
     }
 
-    /// Whether nothing of a connection is taken any more, because it is being logged out.
+    /// Whether no more PDUs of a connection are handled, because it is being logged out.
     pub(super) fn is_leaving(&self, at: LinkId) -> bool {
         self.logouts.iter().any(|logout| logout.ends_session || logout.covered.contains(&at))
     }
@@ -81,7 +83,7 @@ impl Session {
         self.logouts.iter().any(|logout| logout.ends_session)
     }
 
-    /// A task that a logout may wait for has ended.
+    /// Notes the end of a task for which a logout may wait.
     pub(super) fn note_end_for_logouts(&mut self, id: TaskId) {
         if self.logouts.is_empty() {
             return;
@@ -90,7 +92,7 @@ impl Session {
         self.advance_logouts();
     }
 
-    /// Ends what no task holds up any more, or has been held up for too long.
+    /// Completes logouts that wait for no more tasks, or have waited for too long.
     pub(super) fn advance_logouts(&mut self) {
         let now = self.now;
         let is_due = |logout: &GrantedLogout| logout.waits_for.is_empty() || now >= logout.deadline;
@@ -118,7 +120,7 @@ impl Session {
         self.end_if_unconnected(CloseReason::Logout);
     }
 
-    /// A connection that was lost before is logged out: its tasks may be reassigned from now on, or are over.
+    /// Logs out a connection that was lost before: its tasks may be reassigned from now on, or end.
     fn log_lost_out(&mut self, link: LinkId, is_for_recovery: bool) {
         let Some(index) = self.lost.iter().position(|lost| lost.link == link) else { return };
         if is_for_recovery {

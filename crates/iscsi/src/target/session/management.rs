@@ -5,7 +5,8 @@
 //!         ─► tasks with the driver have ended ─► other connections have acknowledged what they were sent ─► response
 //! ```
 //!
-//! The wait for commands and data has an end (`ABORT_DATA_TIMEOUT`): initiators in wide use break it off.
+//! The wait for commands and data has an end (`ABORT_DATA_TIMEOUT`): common initiators stop sending
+//! them.
 
 use base::clock::Instant;
 
@@ -20,17 +21,17 @@ use crate::pdu::{
     TaskManagementResponse,
 };
 
-/// iSCSIProtocolLevel from which on the functions of RFC 7144 may be asked for (RFC 7144 7.1.1).
+/// iSCSIProtocolLevel from which on the functions of RFC 7144 are allowed (RFC 7144 7.1.1).
 const PROTOCOL_LEVEL_RFC7144: u8 = 2;
 
-/// What a function covers.
+/// The scope of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     LogicalUnit,
     Target,
 }
 
-/// What functions that abort several tasks cover.
+/// The scope of functions that abort several tasks.
 fn scope(function: TaskManagementFunction) -> Option<Scope> {
     use TaskManagementFunction as Function;
     match function {
@@ -128,7 +129,8 @@ impl Session {
 
     fn abort_tasks(&mut self, at: LinkId, request: &TaskManagementRequest, function: TaskManagementFunction) {
         if scope(function) == Some(Scope::Target) {
-            // What has not come never will: its numbers are used up (RFC 7143 4.2.3.3 b).
+            // Commands that have not come never will: their numbers are used up (RFC 7143 4.2.3.3
+            // b).
             let mut missing = self.set.window.exp_cmd_sn();
             while missing.is_before(request.cmd_sn) && !missing.is_after(self.set.window.max_cmd_sn()) {
                 if self.set.window.admits(missing) {
@@ -142,7 +144,8 @@ impl Session {
         self.deliver_in_order();
     }
 
-    /// Ends the tasks that a function covers without responses. Gives those whose data is still to come.
+    /// Ends the tasks that a function covers without responses. Returns those whose data is still
+    /// to come.
     fn silence(&mut self, function: TaskManagementFunction, lun: u64) -> Vec<TaskId> {
         let Some(scope) = scope(function) else { return Vec::new() };
         let is_covered = |task: &&super::super::task::Task| scope == Scope::Target || task.header.lun == lun;
@@ -162,8 +165,8 @@ impl Session {
         awaits_data
     }
 
-    /// Ends a task without a response. True when the driver has it, so that its completion must be awaited. Data that
-    /// still comes for it is dropped.
+    /// Ends a task without a response. Returns `true` when the driver has it, so that its
+    /// completion must be awaited. Data that still comes for it is dropped.
     fn abort(&mut self, id: TaskId) -> bool {
         let Some(task) = self.set.task(id) else { return false };
         task.is_aborted = true;
@@ -209,8 +212,8 @@ impl Session {
         self.advance_managements();
     }
 
-    /// The driver has carried out a task management function. The response goes out once the tasks it covered have
-    /// ended.
+    /// Handles the outcome of a task management function from the driver. The response is sent once
+    /// the tasks that it covered have ended.
     pub fn handle_task_management(&mut self, now: Instant, id: TaskManagementId, outcome: TaskManagementOutcome) {
         self.now = now;
         if let Some(pending) = self.set.managements.iter_mut().find(|pending| pending.id == id) {
@@ -219,12 +222,12 @@ impl Session {
         self.advance_managements();
     }
 
-    /// Until when [`Session::advance_managements`] waits for data and commands.
+    /// The deadline of [`Session::advance_managements`] for data and commands.
     pub(super) fn management_deadline(&self) -> Option<Instant> {
         self.set.managements.iter().filter(|pending| !pending.is_begun).map(|pending| pending.deadline).min()
     }
 
-    /// Takes every task management request as far as it can go now.
+    /// Advances every task management request as far as possible.
     pub(super) fn advance_managements(&mut self) {
         let mut index = 0;
         while let Some(pending) = self.set.managements.get(index) {
@@ -250,8 +253,8 @@ impl Session {
         }
     }
 
-    /// What a function covers is over when it is answered: answers whose connection is gone cannot be claimed by a
-    /// reassignment any more.
+    /// Drops the answers that a function covers when it is answered: those of lost connections
+    /// cannot be claimed by a reassignment any more.
     fn forget_unclaimed(&mut self, function: TaskManagementFunction, lun: u64) {
         let Some(scope) = scope(function) else { return };
         let live: Vec<LinkId> = self.live().map(|link| link.id).collect();
@@ -259,7 +262,8 @@ impl Session {
         self.set.forget_answers(|answer| !live.contains(&answer.link) && is_covered(answer));
     }
 
-    /// Tells the driver, once all commands before the request and the data of the tasks it covers have come.
+    /// Passes a function to the driver, once all commands before the request and the data of the
+    /// covered tasks have come.
     fn begin_management(&mut self, index: usize) {
         let pending = &self.set.managements[index];
         let (function, lun, is_late) = (pending.function, pending.lun, self.now >= pending.deadline);
@@ -269,7 +273,7 @@ impl Session {
         if !may_begin {
             return;
         }
-        // Those that came while this waited are covered, too.
+        // Tasks that came during this wait are covered, too.
         for id in self.silence(function, lun) {
             self.set.remove_task(id);
             self.set.note_end(id);
@@ -287,8 +291,8 @@ impl Session {
         self.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
     }
 
-    /// Waits until other connections have acknowledged the responses they were sent (RFC 7143 4.2.2.3.2, 11.6.1); on
-    /// the response's own one the order of the stream says it.
+    /// Waits until other connections have acknowledged their responses (RFC 7143 4.2.2.3.2,
+    /// 11.6.1); on the response's own connection the order of the stream is enough.
     fn fence_management(&mut self, index: usize) {
         let pending = &self.set.managements[index];
         if !pending.waits_for.is_empty() || pending.outcome.is_none() {

@@ -1,11 +1,12 @@
-//! What error recovery levels 1 and 2 add: acknowledgements, SNACK, reassignment (RFC 7143 7, 11.16).
+//! The additions of error recovery levels 1 and 2: acknowledgements, SNACK, reassignment (RFC 7143
+//! 7, 11.16).
 //!
 //! | SNACK | answered with |
 //! |---|---|
 //! | Data/R2T | the Data-In PDUs again, or the R2Ts whose data has not come |
 //! | status | the responses again, from what each connection keeps |
-//! | DataACK | nothing: the pieces are forgotten |
-//! | R-Data | all unacknowledged data cut anew, and the response again with the SNACK tag |
+//! | DataACK | no answer: the pieces are dropped |
+//! | R-Data | all unacknowledged data with another segmentation, and the response again with the SNACK tag |
 
 use base::serial::Serial32;
 
@@ -20,7 +21,7 @@ use crate::pdu::{
     TaskManagementOutcome, TaskManagementRequest,
 };
 
-/// ExpStatSN of what an initiator sends.
+/// ExpStatSN of an initiator's PDU.
 fn exp_stat_sn(bhs: &Bhs) -> Option<Serial32> {
     match bhs {
         Bhs::NopOut(request) => Some(request.exp_stat_sn),
@@ -35,7 +36,7 @@ fn exp_stat_sn(bhs: &Bhs) -> Option<Serial32> {
 }
 
 impl Session {
-    /// Takes note of the responses that a request acknowledges.
+    /// Notes the responses that a request acknowledges.
     pub(super) fn note_acknowledgement(&mut self, at: LinkId, bhs: &Bhs) {
         let Some(exp_stat_sn) = exp_stat_sn(bhs) else { return };
         let Some(link) = live(&mut self.links, at) else { return };
@@ -53,7 +54,7 @@ impl Session {
 
     pub(super) fn handle_snack(&mut self, at: LinkId, request: &SnackRequest, header: &ReceivedHeader) {
         if self.full.negotiated.error_recovery_level == 0 {
-            // Nothing is kept that could be sent again.
+            // Nothing was kept that could be sent again.
             return self.reject(at, header, RejectReason::SnackReject);
         }
         match request.kind {
@@ -74,7 +75,7 @@ impl Session {
         }
     }
 
-    /// R2Ts whose data has not come, as they were but for the numbers that are always current.
+    /// Sends R2Ts again whose data has not come, unchanged except for the current numbers.
     fn send_r2ts_again(
         &mut self,
         at: LinkId,
@@ -125,7 +126,7 @@ impl Session {
             return self.reject(at, header, RejectReason::ProtocolError);
         };
         let next = answer.next_data_sn();
-        // Zero and zero: all that is not acknowledged (RFC 7143 11.16.6).
+        // Zero and zero: all unacknowledged PDUs (RFC 7143 11.16.6).
         let first = if begin.0 == 0 && run_length == 0 { answer.first_data_sn } else { begin.0 };
         let count = if run_length == 0 { next.wrapping_sub(first) } else { run_length };
         if !answer.has_sent(first, count) {
@@ -148,7 +149,7 @@ impl Session {
         let is_known = !first.is_before(link.exp_stat_sn) && !end.is_after(link.stat_sn) && first.is_before(end);
         if !is_known {
             if begin.0 == 0 && run_length == 0 {
-                // All that is unacknowledged, and nothing is.
+                // All unacknowledged PDUs were requested, and there are none.
                 return;
             }
             return self.reject(at, header, RejectReason::ProtocolError);
@@ -197,15 +198,15 @@ impl Session {
         self.set.keep_answer(answer);
     }
 
-    /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): a task whose connection was logged out goes on here. The response goes
-    /// out first.
+    /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): a task whose connection was logged out continues
+    /// here. The response is sent first.
     pub(super) fn reassign(&mut self, at: LinkId, request: &TaskManagementRequest) {
         use TaskManagementOutcome as Answer;
         let tag = request.initiator_task_tag;
         let outcome = match request.referenced_task_tag {
             _ if self.full.negotiated.error_recovery_level < 2 => Answer::ReassignmentNotSupported,
             None => Answer::FunctionRejected,
-            // Only SCSI tasks move, and only at once.
+            // Only SCSI tasks can be reassigned, and only by immediate requests.
             Some(_) if !request.is_immediate => Answer::FunctionRejected,
             Some(referenced) if self.set.is_management(referenced) => Answer::FunctionRejected,
             Some(referenced) => {
@@ -230,7 +231,7 @@ impl Session {
     fn resume(&mut self, at: LinkId, tag: InitiatorTaskTag, exp_data_sn: Serial32) {
         if let Some(task) = self.set.tasks.get_mut(&tag) {
             task.link = at;
-            // Whatever was on its way on the old connection is asked for again here.
+            // Data under way on the old connection is requested again here.
             task.data_out.ask_again();
             let id: TaskId = task.id;
             return self.advance_task(id);
@@ -240,7 +241,7 @@ impl Session {
         answer.snack_tag = 0;
         answer.stat_sn = None;
         if exp_data_sn.0 != 0 {
-            // A number that cannot be is ignored (RFC 7143 11.5.6).
+            // An impossible number is ignored (RFC 7143 11.5.6).
             let _ = answer.acknowledge(exp_data_sn.0);
         }
         let answer = self.send_answer(answer);

@@ -30,7 +30,7 @@ impl Session {
             Bhs::TextRequest(request) => (request.cmd_sn, request.is_immediate),
             Bhs::LogoutRequest(request) => (request.cmd_sn, request.is_immediate),
             Bhs::TaskManagementRequest(request) => (request.cmd_sn, request.is_immediate),
-            // A Login Request after the login, or what only targets send.
+            // A Login Request after the login, or a PDU that only targets send.
             _ => return self.reject(at, &pdu.header, RejectReason::ProtocolError),
         };
         if pdu.data.is_corrupt {
@@ -82,7 +82,7 @@ impl Session {
             max_cmd_sn,
         };
         let length = pdu.data.length.min(link.segment_bytes_max);
-        // An echo that is cut keeps only what it sends.
+        // A truncated echo keeps only the bytes that it sends.
         let data = match length {
             0 => DataSegment::Empty,
             _ if pdu.data.buffer.capacity() > 2 * length => DataSegment::from(pdu.data.bytes()[..length].to_vec()),
@@ -127,7 +127,7 @@ impl Session {
         self.send_text(at, request, exchange);
     }
 
-    /// The answer to a whole text, or `None` for one that breaks the rules.
+    /// The answer to a complete text, or `None` for one that violates the rules.
     fn answer_text(&mut self, at: LinkId, text: &[u8]) -> Option<Keys> {
         let keys = Keys::parse_few(text, TEXT_REQUEST_KEYS_MAX).ok()?;
         let link = live(&mut self.links, at)?;
@@ -154,7 +154,7 @@ impl Session {
         let rest = exchange.response.split_off(exchange.response.len().min(link.segment_bytes_max));
         let segment = std::mem::replace(&mut exchange.response, rest);
         let has_more = !exchange.response.is_empty();
-        // An initiator that is not done is not answered with the end (RFC 7143 11.11.1).
+        // An initiator that has more to send is not answered with the end (RFC 7143 11.11.1).
         let is_end = !has_more && request.is_final;
         let stat_sn = link.take_stat_sn();
         let response = TextResponse {

@@ -1,14 +1,13 @@
-//! Who holds buffers and the command order has a deadline: data that was announced or asked for, and commands whose
-//! number is missing, come within it, or the connection they should come on ends.
-//!
+//! Deadlines for peers that hold buffers and the command order: announced or requested data, and
+//! commands with missing numbers, must come in time, or the connection that owes them ends.
 //! | what does not come | deadline |
 //! |---|---|
 //! | any data on a connection that owes some | `DATA_OUT_TIMEOUT` |
 //! | any data of one command that owes some | `TASK_DATA_TIMEOUT` |
 //! | a command before those that came | `COMMAND_GAP_TIMEOUT` |
 //!
-//! Nothing is measured per PDU but when data came; who is late is looked for every `STALL_CHECK_INTERVAL`, while there
-//! may be somebody.
+//! Per PDU only the time of data is noted; overdue peers are looked for every
+//! `STALL_CHECK_INTERVAL`, while there can be any.
 
 use base::clock::Instant;
 
@@ -22,12 +21,12 @@ const NO_DATA: CloseReason = CloseReason::Protocol("the data of a write does not
 const NO_COMMAND: CloseReason = CloseReason::Protocol("a command before those that came does not come");
 
 impl Session {
-    /// Something is owed from now on.
+    /// Starts to look, since data or a command is owed from now on.
     pub(super) fn watch_for_stalls(&mut self) {
         self.stall_check.get_or_insert(self.now + STALL_CHECK_INTERVAL);
     }
 
-    /// Commands were delivered, or not; what is held then waits for one before it.
+    /// Notes whether commands were delivered; those that are still held wait for an earlier one.
     pub(super) fn note_gap(&mut self, has_delivered: bool) {
         if self.set.window.held().next().is_none() {
             self.gap_since = None;
@@ -37,7 +36,7 @@ impl Session {
         }
     }
 
-    /// Ends the connections that are late.
+    /// Ends the connections that are overdue.
     pub(super) fn check_stalls(&mut self) {
         let now = self.now;
         if self.stall_check.is_none_or(|check| now < check) {

@@ -222,7 +222,7 @@ fn without_a_buffer_data_is_asked_for_later() {
     assert_eq!(&peer.started().data_out[..], data, "what came with the command is there, too");
 }
 
-/// Writes of 64 KiB without a word of their data; gives how many of them are asked for it.
+/// Sends writes of 64 KiB without their data. Returns how many of them get an R2T.
 fn write_and_count_r2ts(peer: &mut Peer, count: u32) -> usize {
     for tag in 0..count {
         let command = peer.command(0x10 + tag, cdb_write(64 << 10), Direction::Write, 64 << 10);
@@ -239,7 +239,7 @@ fn a_session_asks_for_no_more_data_than_its_share() {
     assert_eq!(write_and_count_r2ts(&mut peer, 8), 4);
 }
 
-/// It takes longer to make it than to do all else that a command needs, and commands come many at once.
+/// Allocating it takes longer than all other work on a command, and many commands come at once.
 #[test]
 fn the_memory_for_data_is_made_when_the_data_comes() {
     let parameters = parameters();
@@ -252,7 +252,7 @@ fn the_memory_for_data_is_made_when_the_data_comes() {
     assert_eq!(again.iter().map(base::buffer::Buffer::made).collect::<Vec<_>>(), [0; 8]);
 }
 
-/// The second has less than its share, and yet what is left is not all its own: a third one may come.
+/// The second has less than its share, and yet the rest is not all its own: a third one may come.
 #[test]
 fn a_session_leaves_some_room_for_data_where_others_have_half_of_it() {
     let mut parameters = parameters();
@@ -263,7 +263,8 @@ fn a_session_leaves_some_room_for_data_where_others_have_half_of_it() {
     assert_eq!(write_and_count_r2ts(&mut Peer::logged_in(parameters, &[]), 6), 1);
 }
 
-/// What a device gave as one large buffer waits in a small one where the initiator wants little of it.
+/// Data that a device returned in one large buffer waits in a small one if the initiator wants
+/// little of it.
 #[test]
 fn little_data_does_not_wait_in_a_large_buffer() {
     let mut peer = Peer::logged_in(parameters(), &[]);
@@ -275,18 +276,18 @@ fn little_data_does_not_wait_in_a_large_buffer() {
     assert_eq!(peer.receive_one().data.bytes(), &pattern(1 << 20)[..512]);
 }
 
-/// RFC 7143 13.10, 13.11, 13.14: who may send how much before it is asked. Each row: InitialR2T, ImmediateData,
-/// immediate bytes, unsolicited bytes after them, and what comes of it for a write of 4096 bytes with
+/// RFC 7143 13.10, 13.11, 13.14: allowed unsolicited data. Each row: InitialR2T, ImmediateData,
+/// immediate bytes, unsolicited bytes after them, and the result for a write of 4096 bytes with
 /// FirstBurstLength 1024.
 #[test]
 fn first_bursts_are_what_was_agreed() {
     #[derive(Debug, PartialEq)]
     enum Then {
-        /// The rest is asked for from this byte on.
+        /// The rest is requested from this byte on.
         AskedFrom(u32),
         /// The command fails with this additional sense code.
         Fails(u8, u8),
-        /// More than was ever agreed: a protocol error, which ends the connection (RFC 7143 7.13).
+        /// More than was negotiated: a protocol error, which ends the connection (RFC 7143 7.13).
         Closes,
     }
     use Then::{AskedFrom, Closes, Fails};
@@ -349,7 +350,7 @@ fn acknowledgements_tell_how_many_commands_are_in_flight() {
     }
 }
 
-/// What had no buffer is not there, and what comes behind it has none either, though there is room by then.
+/// Data without a buffer is missing, and later data gets none either, though there is room by then.
 #[test]
 fn data_behind_what_had_no_buffer_ends_nothing_but_its_command() {
     let mut parameters = parameters();

@@ -47,7 +47,7 @@ fn with_chap() -> TargetParameters {
     parameters
 }
 
-/// Goes through CHAP as far as it goes; the last response.
+/// Goes through CHAP until it ends. Returns the last response.
 fn chap(peer: &mut Peer, name: &str, secret: &str) -> LoginResponse {
     let secret = Secret::new(secret).unwrap();
     let mut initiator = ChapInitiator::new(Credentials { name: name.to_owned(), secret }, None);
@@ -119,7 +119,7 @@ fn the_driver_can_refuse_a_session() {
 fn a_login_must_end_in_time() {
     let mut peer = Peer::new(parameters());
     let idle = crate::limits::LOGIN_IDLE_TIMEOUT;
-    // Who answers in time is still bound by the time of the whole login.
+    // An initiator that answers in time is still limited by the time of the whole login.
     peer.sleep(idle / 2);
     let keys = [("InitiatorName", INITIATOR), ("TargetName", TARGET)];
     assert_eq!(peer.login_step(LoginStage::SecurityNegotiation, None, &keys).len(), 1);
@@ -252,7 +252,8 @@ fn a_long_login_answer_comes_in_pieces() {
     assert!(unknown.iter().all(|key| answers.get(key) == Some("NotUnderstood")), "every key is answered");
 }
 
-/// The status of the last answer to a text sent in such pieces, and how many pieces were answered.
+/// Sends a text in such pieces. Returns the status of the last answer, and how many pieces were
+/// answered.
 fn login_in_pieces(text: &[u8], piece_bytes: usize) -> (LoginStatus, usize) {
     let mut peer = Peer::new(parameters());
     let pieces: Vec<_> = text.chunks(piece_bytes).collect();
@@ -286,12 +287,12 @@ fn a_login_text_may_be_split_anywhere_and_has_its_bounds() {
     for beyond in [format!("{longest_key}k=1"), format!("X-a={longest_value}v")] {
         assert_eq!(login_in_pieces(&with(&beyond), 3000).0, LoginStatus::INITIATOR_ERROR, "{} bytes", beyond.len());
     }
-    // It is refused with the piece that is too much, whatever more is announced.
+    // It is refused at the piece that is too much, however much is announced.
     let (status, pieces) = login_in_pieces(&vec![b'x'; 4 * LOGIN_TEXT_BYTES_MAX], 8192);
     assert_eq!((status, pieces), (LoginStatus::INITIATOR_ERROR, LOGIN_TEXT_BYTES_MAX / 8192 + 1));
 }
 
-/// Whoever logs in is written into logs and shown to people.
+/// The initiator name appears in logs and on terminals.
 #[test]
 fn a_name_that_is_none_is_refused() {
     for name in ["", "host", "iqn.2026-01.io.example:a\nlogged in", "iqn.2026-01.io.example:\u{1b}[2J"] {
@@ -310,7 +311,7 @@ fn a_name_that_is_none_is_refused() {
     assert!(!detail.contains(char::is_control), "{detail:?}");
 }
 
-/// Keys while this end has not said all of its answer are out of turn.
+/// Keys before this end has sent all of its answer are out of turn.
 #[test]
 fn keys_between_the_pieces_of_an_answer_end_the_login() {
     let mut peer = Peer::new(parameters());

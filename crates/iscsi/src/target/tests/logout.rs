@@ -1,4 +1,4 @@
-//! A logout is answered when nothing of what it ends is under way any more (RFC 7143 11.14).
+//! A logout is answered when nothing that it ends is under way any more (RFC 7143 11.14).
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn a_logout_waits_for_what_the_driver_has() {
         assert!(peer.receive_bhs().is_empty(), "{reason:?}: not yet");
         assert!(matches!(peer.events[..], [Event::Logout]), "{:?}", peer.events);
         assert_eq!(peer.target.task_count(), 1, "the task that had not begun is over");
-        // What the initiator must not send any more is not looked at.
+        // A request that the initiator must not send any more is ignored.
         peer.read(3, 512);
         assert!(peer.receive_bhs().is_empty());
         peer.sleep(Duration::from_secs(30));

@@ -163,7 +163,7 @@ fn functions_that_are_not_there_say_so() {
     }
 }
 
-/// RFC 7144 7.1.1: its functions belong to protocol level 2.
+/// RFC 7144 7.1.1: its functions require protocol level 2.
 #[test]
 fn functions_of_a_level_that_was_not_agreed_are_not_there() {
     let mut peer = Peer::logged_in(parameters(), &[]);

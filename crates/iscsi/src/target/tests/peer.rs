@@ -1,4 +1,4 @@
-//! A scripted initiator, and what its scripts are written in.
+//! A scripted initiator, and the helpers of its scripts.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Target {
     pub(super) fn handle_received(&mut self, now: Instant, length: usize) {
         either!(self, it => it.handle_received(now, length), it, at => it.handle_received(now, at, length));
     }
-    /// Looks at the next portion of what has come, if there may be one.
+    /// Handles the next portion of the received bytes, if there may be one.
     pub(super) fn go_on(&mut self, now: Instant) -> bool {
         let Target::Session(session, at) = self else { return false };
         let is_behind = session.is_behind(*at);
@@ -150,7 +150,7 @@ impl Target {
             _ => panic!("no login is under way"),
         }
     }
-    /// As the driver begins a session.
+    /// Begins a session, as the driver does.
     pub(super) fn accept_session(&mut self, now: Instant, tsih: u16) {
         let Target::Connection(connection) = std::mem::replace(self, Target::None) else {
             panic!("no login is under way")
@@ -213,7 +213,7 @@ impl Peer {
         self.receiver.set_parameters(digests, 1 << 20);
     }
 
-    /// Sends a login request and gives what came back.
+    /// Sends a login request. Returns the response.
     pub(super) fn login_step(
         &mut self,
         stage: LoginStage,
@@ -224,7 +224,7 @@ impl Peer {
         self.login_text(stage, next, false, text.emit())
     }
 
-    /// Sends a login request with any bytes, perhaps a part of a text only, and gives what came back.
+    /// Sends a login request with any bytes, which may be part of a text. Returns the response.
     pub(super) fn login_text(
         &mut self,
         stage: LoginStage,
@@ -279,7 +279,7 @@ impl Peer {
         }
     }
 
-    /// Lets the target look at the next portion of what has come, at its pace.
+    /// Lets the target handle the next portion of the received bytes, at its pace.
     pub(super) fn go_on(&mut self) -> bool {
         if self.target.go_on(self.now) {
             return true;
@@ -304,7 +304,7 @@ impl Peer {
         }
     }
 
-    /// Everything the target has to send.
+    /// All PDUs that the target sends.
     pub(super) fn receive(&mut self) -> Vec<ReceivedPdu> {
         self.collect_events();
         let mut bytes = Vec::new();

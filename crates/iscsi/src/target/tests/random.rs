@@ -1,4 +1,4 @@
-//! Whatever comes: no bytes and no PDUs bring this side out of step.
+//! Arbitrary input: no bytes and no PDUs break this side.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::pdu::*;
 use base::random::Random;
 use proptest::prelude::*;
 
-/// Random PDUs: an initiator's opcode, small numbers where they matter, and a data segment now and then.
+/// Random PDUs: an initiator's opcode, small numbers in important fields, and a data segment now
+/// and then.
 fn random_pdus(random: &mut Random, count: usize) -> Vec<u8> {
     const OPCODES: [u8; 12] = [0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x10, 0x01, 0x05, 0x01, 0x05];
     let mut bytes = Vec::new();
@@ -81,7 +82,7 @@ proptest! {
         }
     }
 
-    /// What an initiator wishes is met or limited, never an error.
+    /// An initiator's proposals are met or limited, never an error.
     #[test]
     fn any_operational_values_are_negotiated(
         burst in 512u32..1 << 24, first in 512u32..1 << 24, segment in 512u32..1 << 24, r2ts in 1u16..,

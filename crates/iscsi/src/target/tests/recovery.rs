@@ -1,4 +1,4 @@
-//! What levels 1 and 2 keep, and where that ends: peers that acknowledge late, or never.
+//! The data kept at levels 1 and 2, and its limits: peers that acknowledge late, or never.
 
 use base::serial::Serial32;
 
@@ -100,8 +100,8 @@ fn who_never_acknowledges_is_cut_off() {
     assert_eq!(peer.close_reason(), CloseReason::Unacknowledged);
 }
 
-/// Sends `request` again and again, as fast as the target takes it, without taking any answer, until nothing more goes
-/// in. Gives how often, and the most that ever waited to be sent.
+/// Repeats `request`, as fast as the target accepts it, without reading any answer, until it
+/// accepts no more. Returns how often, and the most bytes that ever waited to be sent.
 fn ask_for_ever<H: Header>(peer: &mut Peer, request: &H, data: &[u8]) -> (usize, usize) {
     let mut queue = TransmitQueue::new(Default::default());
     queue.push(request, &AdditionalHeaders::default(), DataSegment::from(data.to_vec()));
@@ -119,8 +119,8 @@ fn ask_for_ever<H: Header>(peer: &mut Peer, request: &H, data: &[u8]) -> (usize,
 
 #[test]
 fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
-    // Small, since what is held back is answered in the end, more than a thousand times. Without a bound that would be
-    // 80 MB at once.
+    // Small, since held back requests are answered in the end, more than a thousand times. Without
+    // a limit that would be 80 MB at once.
     const READ_BYTES: usize = 64 << 10;
     let targets = (0..500).map(|number| TargetDescription { name: format!("{TARGET}{number}"), ..description() });
     let description_of_all: Vec<_> = std::iter::once(description()).chain(targets).collect();
@@ -143,7 +143,8 @@ fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
         let snack = SnackRequest { kind, lun: 0, exp_stat_sn: Serial32(0) };
         let (count, waiting_max) = ask_for_ever(&mut peer, &snack, &[]);
         assert!(waiting_max <= RESPONSE_BYTES_HIGH + 2 * READ_BYTES, "{kind:?}: {waiting_max} bytes wait");
-        // What was held back is answered when there is room: nothing was lost, and the session goes on.
+        // Held back requests are answered when there is room: none was lost, and the session goes
+        // on.
         let responses = peer.receive_bhs().iter().filter(|bhs| matches!(bhs, Bhs::ScsiResponse(_))).count();
         if kind == resegmented {
             assert_eq!(responses, count);
@@ -154,7 +155,7 @@ fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
     }
     assert!(most_answered > 1000, "a staging buffer takes far more requests than answers have room");
 
-    // A list of targets is asked for in a few bytes, too.
+    // A list of targets is requested in a few bytes, too.
     let mut peer = Peer::new(TargetParameters::new(description_of_all, pool));
     let segment = ("MaxRecvDataSegmentLength", "16777215");
     peer.log_in(&[("InitiatorName", INITIATOR), ("SessionType", "Discovery"), segment]);
@@ -173,7 +174,7 @@ fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
     assert_eq!(peer.receive().len(), count, "and all are answered in the end");
 }
 
-/// Responses are kept with what they carry: few large ones are as good as many small ones.
+/// Responses are kept with their data: few large ones count as much as many small ones.
 #[test]
 fn who_never_acknowledges_echoes_is_cut_off_by_their_bytes() {
     const ECHO_BYTES: usize = 64 << 10;
@@ -196,7 +197,8 @@ fn who_never_acknowledges_echoes_is_cut_off_by_their_bytes() {
     assert_eq!(peer.close_reason(), CloseReason::Unacknowledged);
 }
 
-/// A peer at level 2 whose connection was lost with a read that has ended, and that is back on another one.
+/// A peer at level 2 whose connection was lost with a read that has ended, and that has another
+/// connection now.
 fn peer_with_an_answer_to_claim() -> Peer {
     let mut peer = Peer::logged_in(parameters(), &[("ErrorRecoveryLevel", "2"), ("MaxConnections", "4")]);
     peer.read(0x10, 512);
@@ -252,7 +254,7 @@ fn an_answer_is_claimed_from_a_lost_connection_unless_its_task_was_aborted_meanw
     assert_eq!(answer.len(), 1);
 }
 
-/// A host that loses one connection after another and never claims what was under way on them.
+/// A host that loses one connection after another and never claims the tasks on them.
 #[test]
 fn the_tasks_of_the_oldest_of_many_lost_connections_end() {
     let mut peer = Peer::logged_in(parameters(), &[("ErrorRecoveryLevel", "2"), ("MaxConnections", "4")]);
@@ -292,7 +294,8 @@ fn a_session_has_eight_connections_whatever_was_agreed() {
     assert_eq!(ask(&mut peer, 200).err(), Some(LoginStatus::TOO_MANY_CONNECTIONS));
 }
 
-/// Of many sessions that never acknowledge, each keeps less for recovery; what it does not keep it cannot send again.
+/// Of many sessions that never acknowledge, each keeps less for recovery; what it does not keep it
+/// cannot send again.
 #[test]
 fn what_all_sessions_keep_for_recovery_has_a_bound() {
     const READ_BYTES: usize = 1 << 20;
@@ -313,7 +316,8 @@ fn what_all_sessions_keep_for_recovery_has_a_bound() {
     assert_eq!(retained.bytes(), 0);
 }
 
-/// What was acknowledged is not held against anybody, also where the session asks for nothing more.
+/// Acknowledged data counts no more against the limit, even if the session sends no further
+/// request.
 #[test]
 fn what_was_acknowledged_leaves_room_for_what_others_keep_for_recovery() {
     const READ_BYTES: usize = 1 << 20;
@@ -333,7 +337,7 @@ fn what_was_acknowledged_leaves_room_for_what_others_keep_for_recovery() {
     assert_eq!(retained.bytes(), 0);
 }
 
-/// One answer of the size that is usual, when others have all there is.
+/// One answer of the usual size, when others have used up the limit.
 #[test]
 fn a_session_keeps_a_little_for_recovery_whatever_others_keep() {
     const READ_BYTES: usize = 1 << 20;

@@ -32,7 +32,7 @@ fn pings_are_echoed() {
     assert!(peer.receive().is_empty());
 }
 
-/// Making the memory for a large ping takes longer than receiving it.
+/// Allocating memory for a large ping takes longer than receiving it.
 #[test]
 fn pings_use_their_buffers_again() {
     let parameters = parameters();
@@ -46,7 +46,8 @@ fn pings_use_their_buffers_again() {
     }
 }
 
-/// What a peer sends at once it can make long: others have their turn between two portions of it.
+/// A peer can make one transmission long: other sessions have their turn between two portions of
+/// it.
 #[test]
 fn what_comes_at_once_is_looked_at_in_portions() {
     const PINGS: usize = 1000;
@@ -86,7 +87,7 @@ fn what_comes_at_once_is_looked_at_in_portions() {
     }
 }
 
-/// Sends a PDU again and again until the connection rests, and sees that it does so in time, and goes on.
+/// Sends a PDU repeatedly until the connection rests. Checks that it does so in time, and goes on.
 fn flood(peer: &mut Peer, pdu: &[u8]) {
     let begun = peer.now;
     let received = |peer: &mut Peer| peer.target.session().pdu_counts().0 as usize;
@@ -108,7 +109,7 @@ fn flood(peer: &mut Peer, pdu: &[u8]) {
     assert!(!peer.target.receive_space().is_empty() || received(peer) - before > first, "and goes on");
 }
 
-/// What has nothing done takes a small part of the time, however fast it comes.
+/// PDUs without useful work take a small part of the time, however fast they come.
 #[test]
 fn what_is_no_command_is_looked_at_so_much_in_a_time() {
     let mut unknown = [0; BHS_BYTES];
@@ -123,8 +124,8 @@ fn what_is_no_command_is_looked_at_so_much_in_a_time() {
     }
 }
 
-/// The same of Data-Out for a command that waits for some: without data, unasked, of what is there already, or behind
-/// what was lost.
+/// The same for useless Data-Out of a command that waits for data: without data, unsolicited,
+/// repeated, or after lost data.
 #[test]
 fn data_out_that_brings_nothing_is_looked_at_so_much_in_a_time() {
     let keys = [("InitialR2T", "Yes"), ("ImmediateData", "No"), ("ErrorRecoveryLevel", "1")];
@@ -138,7 +139,7 @@ fn data_out_that_brings_nothing_is_looked_at_so_much_in_a_time() {
         let mut pdu = vec![0; BHS_BYTES + bytes];
         (pdu[0], pdu[7], pdu[19], pdu[39]) = (0x05, bytes as u8, 0x10, data_sn);
         pdu[20..24].copy_from_slice(&if is_asked_for { transfer } else { u32::MAX }.to_be_bytes());
-        // The first may bring something, or be what shows that something was lost.
+        // The first may bring data, or show that some was lost.
         peer.send_bytes(&pdu);
         flood(&mut peer, &pdu);
     }
@@ -159,7 +160,7 @@ fn silence_is_pinged_and_then_ends_the_connection() {
     assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
 }
 
-/// A ping waits behind what is queued: as long as the initiator takes that, it is alive.
+/// A ping waits behind queued data: while the initiator takes that, it is alive.
 #[test]
 fn a_slow_initiator_is_not_a_dead_one() {
     let mut peer = Peer::logged_in(parameters(), &[]);
@@ -327,7 +328,7 @@ fn a_text_request_may_come_in_pieces() {
     assert_eq!(peer.receive().iter().map(|pdu| pdu.data.length).collect::<Vec<_>>(), [512, 512]);
 }
 
-/// RFC 7143 11.10.4: without a tag, a text request begins anew, and what was open is forgotten.
+/// RFC 7143 11.10.4: without a tag, a text request starts anew, and the open exchange is dropped.
 #[test]
 fn a_new_text_request_takes_the_place_of_an_open_one() {
     let mut peer = Peer::logged_in(parameters(), &[]);
@@ -339,7 +340,7 @@ fn a_new_text_request_takes_the_place_of_an_open_one() {
     assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::InvalidPduField);
 }
 
-/// RFC 7143 6.2: a text that makes no sense changes nothing, and the session goes on.
+/// RFC 7143 6.2: an invalid text changes nothing, and the session goes on.
 #[test]
 fn a_text_negotiation_that_fails_changes_nothing() {
     let mut peer = Peer::logged_in(parameters(), &[]);
@@ -353,7 +354,7 @@ fn a_text_negotiation_that_fails_changes_nothing() {
     assert_eq!(peer.receive().len(), 1, "segments are as long as before");
 }
 
-/// A text takes as long as it has keys, and others wait meanwhile.
+/// The time for a text grows with its keys, and others wait meanwhile.
 #[test]
 fn a_text_of_many_keys_after_the_login_is_rejected() {
     let mut peer = Peer::logged_in(parameters(), &[]);
@@ -377,7 +378,7 @@ fn a_text_in_pieces_after_the_login_has_so_many_bytes_and_no_more() {
     assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::LongOperationReject);
 }
 
-/// RFC 7143 11.18: an answer to a ping that was never sent is no answer, and none is due.
+/// RFC 7143 11.18: an answer to a ping that was never sent is ignored, and not answered.
 #[test]
 fn an_answer_to_no_ping_is_ignored() {
     let mut peer = Peer::logged_in(parameters(), &[]);
@@ -390,7 +391,7 @@ fn an_answer_to_no_ping_is_ignored() {
     assert_eq!(peer.close_reason(), CloseReason::PingTimeout);
 }
 
-/// How often to ping, and how long to wait, are the driver's to say.
+/// The driver sets how often to ping, and how long to wait.
 #[test]
 fn pings_go_by_the_parameters() {
     let mut parameters = parameters();

@@ -1,4 +1,5 @@
-//! Peers that stop in the middle of something hold what they have for as long as a ping takes to fail, and no longer.
+//! Peers that stop in the middle of an exchange hold their resources for as long as a ping takes to
+//! fail, and no longer.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::peer::*;
 use crate::framing::{DataSegment, TransmitQueue};
 use crate::pdu::*;
 
-/// Longer than a ping and the patience with it.
+/// Longer than a ping and its timeout.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Lets time pass in steps until the session is over.
@@ -79,7 +80,7 @@ fn a_peer_that_sends_data_out_without_data_holds_its_buffers_no_longer_than_a_si
     assert_eq!(peer.close_reason(), CloseReason::Protocol("the data of a write does not come"));
 }
 
-/// The data of others is none of its own.
+/// Data of other commands does not count for it.
 #[test]
 fn a_command_whose_data_does_not_come_ends_its_connection_however_much_comes_for_others() {
     let mut peer = Peer::logged_in(parameters(), &[("InitialR2T", "Yes"), ("ImmediateData", "No")]);

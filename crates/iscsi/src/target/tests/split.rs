@@ -16,7 +16,7 @@ use crate::text::Keys;
 
 const SPLITTING: &[(&str, &str)] = &[("MaxConnections", "4"), (SPLIT_CONNECTIONS, "7,1")];
 
-/// CID of the first connection, as the peer has it.
+/// CID of the peer's first connection.
 const REQUESTS: u16 = 3;
 const RESPONSES: u16 = 4;
 
@@ -26,7 +26,7 @@ struct Half {
     receiver: Receiver,
 }
 
-/// A login for the peer's session that says `keys`, up to the driver's decision.
+/// A login for the peer's session with these `keys`, up to the driver's decision.
 pub(super) fn log_in(peer: &Peer, cid: u16, keys: &[(&str, &str)]) -> Connection {
     let challenge = Challenge { identifier: 7, bytes: [7; CHAP_CHALLENGE_BYTES] };
     let mut connection = Connection::new(Arc::new(parameters()), challenge, None, peer.now);
@@ -54,7 +54,7 @@ pub(super) fn log_in(peer: &Peer, cid: u16, keys: &[(&str, &str)]) -> Connection
     connection
 }
 
-/// What a refused login for the peer's session is told.
+/// The status of a refused login for the peer's session.
 fn refusal(peer: &mut Peer, cid: u16, keys: &[(&str, &str)]) -> LoginStatus {
     let connection = log_in(peer, cid, keys);
     let Some(request) = connection.request().cloned() else { return LoginStatus::INITIATOR_ERROR };
@@ -74,7 +74,7 @@ fn split(peer: &mut Peer) -> Half {
 }
 
 impl Half {
-    /// What comes on this half.
+    /// The PDUs that this half receives.
     fn receive_whole(&mut self, peer: &mut Peer) -> Vec<ReceivedPdu> {
         let mut bytes = Vec::new();
         loop {

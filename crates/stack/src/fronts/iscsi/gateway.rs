@@ -1,11 +1,12 @@
 //! The target of a gateway, and its logical unit.
 //!
-//! The unit is another one than the LUN behind: a serial number of its own is made at random when an attachment of this
-//! name is first offered so, and kept in the state directory. What is newest may be in a cache or a log of this host,
-//! so multipath must never take the two for one disk; nor two gateways of two hosts.
+//! The unit is not the LUN behind it: it gets a random serial number of its own when an attachment
+//! of this name is first offered, kept in the state directory. The newest data may be in a cache or
+//! a log of this host, so multipath must never take the two for one disk; nor the gateways of two
+//! hosts.
 //!
-//! Reservations are of the gateway's own initiators among each other, and kept beside the serial number. To the LUN
-//! behind they all are one initiator: it could not tell them apart.
+//! Reservations apply among the gateway's own initiators, and are kept beside the serial number. To
+//! the LUN behind they are all one initiator.
 
 use std::future::Future;
 use std::io;
@@ -23,7 +24,7 @@ use crate::registry::file_stem;
 use crate::sidecar::Sidecar;
 use crate::time::system_clock;
 
-/// The LUN of the unit.
+/// The LUN number of the unit.
 pub(super) const LUN: u64 = 0;
 
 /// A target with one unit.
@@ -68,7 +69,7 @@ impl Gateway {
         Ok(Self { unit, server: TargetServer::new(vec![target], TargetServerOptions::default()) })
     }
 
-    /// Serves who connects until `stop`, then lets sessions end.
+    /// Serves connections until `stop`, then lets sessions end.
     ///
     /// # Errors
     /// When the server cannot run.
@@ -76,7 +77,7 @@ impl Gateway {
         self.server.adopt(vec![listener])?.run(stop).await
     }
 
-    /// The unit's own work, without end.
+    /// The unit's background work, without end.
     pub(super) fn run(&self) -> impl Future<Output = ()> + use<> {
         self.unit.run()
     }

@@ -265,7 +265,7 @@ mod tests {
         let mut poll = BusyPoll::new(LONGEST);
         let interrupted = |poll: &mut BusyPoll| {
             poll.note_traffic();
-            assert!(!poll.goes_on(1, at(0)) || !(poll.goes_on(1, at(1)) && poll.goes_on(1, at(30))));
+            assert!(poll.goes_on(1, at(0)) && poll.goes_on(1, at(1)) && !poll.goes_on(1, at(30)));
         };
         interrupted(&mut poll);
         poll.note_traffic();

@@ -8,6 +8,7 @@
 //!   last such use ends. New uses wait until after it.
 //! - Its lease ends before the target's does: it counts from when the renewal was sent, and is
 //!   shorter by what two clocks may run apart.
+//!
 //! Messages and replies may overtake each other. A callback that comes before the grant that it
 //! concerns makes that grant void, by the grant's number. The request is then sent again.
 //!

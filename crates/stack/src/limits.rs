@@ -176,6 +176,10 @@ pub const CLEAR_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// goes on writing has every range recorded sooner, and then a CLEAR succeeds.
 pub const CLEAR_TRIES_MAX: u32 = 10;
 
+/// CLEARs in succession that fail although nothing was recorded since the report: one may have been lost with its
+/// session; a target that answers none would hold up an attach by the longest time of a command for each.
+pub const CLEARS_UNEXPLAINED_MAX: u32 = 2;
+
 /// Bytes of unchanged blocks that a mount keeps besides the kernel's own pages and names: mostly
 /// structure, of which 64 MiB serve hundreds of thousands of files.
 pub const MOUNT_CACHE_BYTES: u64 = 64 << 20;

@@ -22,7 +22,7 @@ use initiator::RemoteLun;
 use writelog::WriteLog;
 
 use super::report::{everything, report_of};
-use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX};
+use crate::limits::{CLEAR_PAUSE_MIN, CLEAR_TRIES_MAX, CLEARS_UNEXPLAINED_MAX};
 use crate::remotes::MemberLun;
 
 /// The pauses between attempts to clear a mark while other hosts change the LUN.
@@ -117,6 +117,7 @@ impl Clearing<'_> {
     }
 
     async fn clear_by(&mut self, lun: &Arc<RemoteLun>, taken: &Taken, mut sequence: u64) -> Result<bool, Error> {
+        let mut unexplained = 0;
         for pause in clear_pauses() {
             match lun.clear_mark(taken.id, taken.token, sequence).await {
                 Ok(true) => return Ok(true),
@@ -137,6 +138,11 @@ impl Clearing<'_> {
                     return Ok(false);
                 }
             };
+            unexplained = if report.sequence == sequence { unexplained + 1 } else { 0 };
+            if unexplained == CLEARS_UNEXPLAINED_MAX {
+                tracing::warn!("the target clears no change mark though nothing changed: the next attach is colder");
+                return Ok(false);
+            }
             self.invalidate(lun, &taken.member, &report.ranges).await?;
             sequence = report.sequence;
             tokio::time::sleep(pause).await;

@@ -31,6 +31,8 @@ use crate::limits::{
     ANSWER_TIME_MAX, CONTROL_ANSWERS_MAX, CONTROL_CALLERS_MAX, CONTROL_LINE_BYTES_MAX, CONTROL_SIGN_OF_LIFE_INTERVAL,
     CONTROL_SILENCE_MAX, CONTROL_TRANSFER_TIME_MAX, ENDING_TIME_MAX,
 };
+use crate::name_lock::NameLock;
+use crate::paths::Paths;
 use crate::status::{Answer, Report};
 
 /// A caller's request.
@@ -110,20 +112,30 @@ pub trait Handler: 'static {
 pub struct ControlServer {
     listener: UnixListener,
     path: PathBuf,
+    /// Of a process that has a name; `None` in tests of the socket alone.
+    _name: Option<NameLock>,
 }
 
 impl ControlServer {
+    /// Takes the name `name` and binds its socket.
+    ///
+    /// # Errors
+    /// `InUse` when a living process has that name.
+    pub(crate) fn bind_as(paths: &Paths, name: &str) -> Result<Self> {
+        let path = paths.control_socket(name);
+        check_free(&path)?;
+        let name = NameLock::take(paths, name)?;
+        let mut server = Self::bind(&path)?;
+        server._name = Some(name);
+        Ok(server)
+    }
+
     /// Binds `path`. A socket file without a listener is replaced.
     ///
     /// # Errors
     /// `InUse` when a living process answers there.
     pub fn bind(path: &Path) -> Result<Self> {
-        if is_alive(path) {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            let message =
-                format!("\"{name}\" is running already: choose another --name, or `forebay detach {name}` first");
-            return Err(Error::new(Failure::InUse, message));
-        }
+        check_free(path)?;
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 return Err(Error::io(format!("cannot replace {}", path.display()), &error));
@@ -138,7 +150,7 @@ impl ControlServer {
                 Ok(listener)
             })
             .map_err(|error| cannot_listen(path, &error))?;
-        Ok(Self { listener, path: path.to_owned() })
+        Ok(Self { listener, path: path.to_owned(), _name: None })
     }
 
     /// Answers callers with `handler` until `stop`, and after that those that have sent a request.
@@ -168,6 +180,17 @@ impl ControlServer {
         drop(asking);
         while let Some(()) = answering.next().await {}
     }
+}
+
+/// # Errors
+/// `InUse` when a living process answers at `path`.
+fn check_free(path: &Path) -> Result<()> {
+    if !is_alive(path) {
+        return Ok(());
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let message = format!("\"{name}\" is running already: choose another --name, or `forebay detach {name}` first");
+    Err(Error::new(Failure::InUse, message))
 }
 
 /// `sun_path` of unix(7), without the zero behind it.

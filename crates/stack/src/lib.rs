@@ -87,6 +87,7 @@ pub mod lun_spec;
 pub mod marks_file;
 pub mod metrics;
 pub mod mount;
+mod name_lock;
 mod own_stores;
 pub mod paths;
 pub mod place;

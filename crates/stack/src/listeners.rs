@@ -23,7 +23,7 @@ impl Listeners {
     /// A name that is taken, an address that is.
     pub(crate) fn open(name: &str, metrics: Option<SocketAddr>, fronts: &[FrontConfig], paths: &Paths) -> Result<Self> {
         check_name(name)?;
-        let control = ControlServer::bind(&paths.control_socket(name))?;
+        let control = ControlServer::bind_as(paths, name)?;
         let reach = Reach::Loopback { advice: "an attachment serves them on the loopback only, as 127.0.0.1:PORT" };
         let metrics = metrics.map(|address| MetricsServer::bind(address, reach)).transpose()?;
         Ok(Self { control, metrics, fronts: Fronts::listen(fronts)? })

@@ -98,7 +98,7 @@ impl Mount {
             None => name_of(&config.directory)?,
         };
         check_name(&name)?;
-        let control = ControlServer::bind(&paths.control_socket(&name))?;
+        let control = ControlServer::bind_as(paths, &name)?;
         let Some(source) = open_source(&config, &name, paths, &control, signal).await? else { return Ok(None) };
         Ok(Some(Self { parts: Rc::new(MountParts::open(config, name, source).await?), control }))
     }

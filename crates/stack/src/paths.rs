@@ -64,6 +64,11 @@ impl Paths {
         names
     }
 
+    /// The folder of locks on names of processes that run.
+    pub(crate) fn name_locks(&self) -> PathBuf {
+        self.state.join("names")
+    }
+
     /// The folder of locks on logical units in use on this host.
     pub fn unit_locks(&self) -> PathBuf {
         self.state.join("units")

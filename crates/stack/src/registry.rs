@@ -380,7 +380,7 @@ impl Drop for UnitLock {
     }
 }
 
-fn make_directory(directory: &Path) -> Result<()> {
+pub(crate) fn make_directory(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).map_err(|error| Error::io(format!("cannot make {}", directory.display()), &error))
 }
 

@@ -145,7 +145,7 @@ impl Serving {
     /// Whatever prevents the start.
     pub fn start(config: ServeConfig, paths: &Paths) -> Result<Self> {
         config.check()?;
-        let control = ControlServer::bind(&paths.control_socket(&config.name))?;
+        let control = ControlServer::bind_as(paths, &config.name)?;
         let reach = match config.allow_remote {
             true => Reach::Everywhere,
             false => Reach::Loopback { advice: "give --allow-remote if that is meant" },

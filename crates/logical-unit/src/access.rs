@@ -2,9 +2,10 @@
 //! read.
 //!
 //! Where the unit is shared ([`crate::sharing`]), the gate comes first: a change waits there until no other host has a
-//! copy of what it changes. Nobody who has a range waits for the gate. Whether it has to be asked is looked at with the
-//! range in hand: a host that shares the unit and reads these blocks had them before, and is known by then, or gets
-//! them later, and finds the new content. So a unit that nobody shares costs one relaxed load.
+//! copy of what it changes, which may take a minute and more. Nobody waits for the gate who has a range, or a buffer that
+//! others wait for. Whether it has to be asked is looked at with the range in hand: a host that shares the unit and reads
+//! these blocks had them before, and is known by then, or gets them later, and finds the new content. So a unit that
+//! nobody shares costs one relaxed load.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -86,6 +87,24 @@ impl Access {
         used.map_or(Ok(()), |sharing| sharing.check_life(nexus))
     }
 
+    /// Waits at the gate, where there is one, and for no blocks yet: for who needs more than blocks, and holds nothing
+    /// else that others wait for while it waits here.
+    ///
+    /// # Errors
+    /// As [`Approach::take`].
+    pub(crate) async fn pass(
+        self: &Arc<Self>,
+        nexus: &NexusId,
+        (range, direction): (ByteRange, Direction),
+        ticket: &Ticket,
+    ) -> Result<Passed, Failure> {
+        let passage = self.arrive(nexus, range, direction)?;
+        if let Some(passage) = &passage {
+            turn(passage, Some(ticket)).await?;
+        }
+        Ok(Passed { access: Arc::clone(self), range, direction, passage })
+    }
+
     /// A command comes for blocks, and takes its place in line; [`Approach::take`] waits for them.
     pub(crate) fn enter(self: &Arc<Self>, nexus: &NexusId, range: ByteRange, direction: Direction) -> Approach {
         let place = self.place(nexus, range, direction);
@@ -93,9 +112,13 @@ impl Access {
     }
 
     fn place(&self, nexus: &NexusId, range: ByteRange, direction: Direction) -> Result<Place, Failure> {
-        let used = self.sharing.as_ref().filter(|sharing| sharing.is_used());
-        let passage = used.map_or(Ok(None), |sharing| sharing.arrive(nexus, range, direction))?;
+        let passage = self.arrive(nexus, range, direction)?;
         Ok(passage.map_or_else(|| Place::Ranges(self.claim(range, direction)), Place::Gate))
+    }
+
+    fn arrive(&self, nexus: &NexusId, range: ByteRange, direction: Direction) -> Result<Option<Passage>, Failure> {
+        let used = self.sharing.as_ref().filter(|sharing| sharing.is_used());
+        used.map_or(Ok(None), |sharing| sharing.arrive(nexus, range, direction))
     }
 
     fn claim(&self, range: ByteRange, direction: Direction) -> Acquire {
@@ -103,6 +126,32 @@ impl Access {
             Direction::Read | Direction::Look => self.ranges.shared(range),
             Direction::Change => self.ranges.exclusive(range),
         }
+    }
+}
+
+/// A command that has passed the gate, or came to none.
+pub(crate) struct Passed {
+    access: Arc<Access>,
+    range: ByteRange,
+    direction: Direction,
+    passage: Option<Passage>,
+}
+
+impl Passed {
+    /// Waits for the blocks; `None` when somebody shares the unit since the command came, and it has to pass the gate
+    /// first.
+    ///
+    /// # Errors
+    /// What the initiator is told when its client does not live any more.
+    pub(crate) async fn take(self) -> Result<Option<Entry>, Failure> {
+        let Self { access, range, direction, passage } = self;
+        let guard = access.claim(range, direction).await;
+        match &passage {
+            Some(passage) => passage.check()?,
+            None if !range.is_empty() && access.has_gate() => return Ok(None),
+            None => {}
+        }
+        Ok(Some(Entry { _range: guard, _passage: passage }))
     }
 }
 

@@ -2,10 +2,10 @@
 //! read.
 //!
 //! Where the unit is shared ([`crate::sharing`]), the gate comes first: a change waits there until no other host has a
-//! copy of what it changes, which may take a minute and more. Nobody waits for the gate who has a range, or a buffer that
-//! others wait for. Whether it has to be asked is looked at with the range in hand: a host that shares the unit and reads
-//! these blocks had them before, and is known by then, or gets them later, and finds the new content. So a unit that
-//! nobody shares costs one relaxed load.
+//! copy of what it changes, which may take a minute and more. Nobody waits for the gate who has a range, or a buffer
+//! that others wait for. Whether it has to be asked is looked at with the range in hand: a host that shares the unit
+//! and reads these blocks had them before, and is known by then, or gets them later, and finds the new content. So a
+//! unit that nobody shares costs one relaxed load.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -134,8 +134,9 @@ pub const TURN_BYTES_SHARED: usize = 132 << 10;
 /// after which nobody counts as one who asks for little.
 pub const SHARED_POLLS: u32 = 64;
 
-/// Time of sessions of one host between two looks at the sockets, where several sessions work on the thread, but for the
-/// one that is called. When it is used up no further poll begins: so it is a portion of each of two initiator names.
+/// Time of sessions of one host between two looks at the sockets, where several sessions work on the thread, but for
+/// the one that is called. When it is used up no further poll begins: so it is a portion of each of two initiator
+/// names.
 pub const FREE_TIME_OF_HOST: Duration = Duration::from_micros(45);
 
 /// Of that, time of sessions of one name: one portion, which leaves another name of the host its own, or three small

@@ -9,10 +9,10 @@
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one of its
-//! initiator names less, but for the one that is called: the others stand in line as if they had more to do. In line
-//! hosts take turns, and of a host its names. So a host has no more of the thread for having many sessions or names, and
-//! a name no more of its host's turns for having many sessions.
+//! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one of
+//! its initiator names less, but for the one that is called: the others stand in line as if they had more to do. In
+//! line hosts take turns, and of a host its names. So a host has no more of the thread for having many sessions or
+//! names, and a name no more of its host's turns for having many sessions.
 //!
 //! Where several sessions work on a thread, and one of them asks for little, portions are smaller than where one has it
 //! for itself or where all move much: small ones cost system calls, which nobody's wait is shortened by there.
@@ -174,8 +174,8 @@ impl Place {
         false
     }
 
-    /// Whether its host and its name have not had all their time yet since the last look at the sockets. Who is alone on
-    /// the thread needs no such look.
+    /// Whether its host and its name have not had all their time yet since the last look at the sockets. Who is alone
+    /// on the thread needs no such look.
     fn has_free_time(&self) -> bool {
         if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
             return true;
@@ -321,7 +321,7 @@ mod tests {
         assert!(places[0].begin(&context()));
     }
 
-    /// How many of these work, if they have so much to do, where sessions of other hosts and names have their turns too.
+    /// How many of these work until others have their turn, if each has so much to do.
     fn work_of(places: &mut [Place], time: Duration) -> usize {
         let mut count = 0;
         for place in places {

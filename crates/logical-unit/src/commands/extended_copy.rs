@@ -219,8 +219,8 @@ impl Copy {
         Ok(bytes)
     }
 
-    /// Copies a piece with a buffer from `pool`; false when it has to begin anew, since somebody shares one of the units
-    /// from now on.
+    /// Copies a piece with a buffer from `pool`; false when it has to begin anew, since somebody shares one of the
+    /// units from now on.
     ///
     /// At the gates of both units first, which may take as long as another host keeps these blocks, then the buffer,
     /// which other copies wait for, then the blocks: no step waits for who is at an earlier one. The source's gate

@@ -133,11 +133,17 @@ fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
     world.run(read).unwrap()[0]
 }
 
-fn hosts(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>, Arc<RemoteLun>) {
+fn one_host(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>) {
     let device = Arc::new(MemoryDevice::new(4 * MIB, identity("shared")));
     serve(world, device.clone(), SharingOptions { saved: kept().next_start(), ..SharingOptions::default() });
-    let (one, two) = (host(world, 1), host(world, 2));
-    (device, world.connect(one).unwrap(), world.connect(two).unwrap())
+    let one = host(world, 1);
+    (device, world.connect(one).unwrap())
+}
+
+fn hosts(world: &mut World) -> (Arc<MemoryDevice>, Arc<RemoteLun>, Arc<RemoteLun>) {
+    let (device, one) = one_host(world);
+    let two = host(world, 2);
+    (device, one, world.connect(two).unwrap())
 }
 
 #[test]
@@ -259,9 +265,14 @@ fn kept() -> SavedSharing {
 
 /// A target that keeps what outlives it, and starts again.
 fn start_again(world: &mut World, device: Arc<MemoryDevice>) {
+    start_after(world, device, 1);
+}
+
+/// The same after so many starts; in none since the first one the time for reclaims came to its end.
+fn start_after(world: &mut World, device: Arc<MemoryDevice>, boot_epoch: u32) {
     let saved = SavedSharing { longest_lease_ms: Some(10_000), may_lack_writes: true, ..kept() };
     let sharing = SharingOptions::default();
-    let saved = SavedSharing { boot_epoch: 1, reclaimable_from: 1, ..saved }.next_start();
+    let saved = SavedSharing { boot_epoch, reclaimable_from: 1, ..saved }.next_start();
     serve(world, device, SharingOptions { saved, ..sharing });
     world.network.cut();
 }
@@ -280,6 +291,40 @@ fn what_is_held_is_claimed_back_after_a_start_before_anybody_reads() {
     assert_eq!(read(&mut world, &stock, 4096), 7);
     assert!(world.clock.now().since(before) > LEASE / 2, "who may reclaim is waited for");
     assert_eq!((one.status().state, one.status().sharing.unwrap().lives), (State::Online, 2));
+}
+
+/// The session is lost, and the target ends again, before what is claimed is granted.
+#[test]
+fn what_is_held_is_claimed_back_after_several_starts_one_behind_the_other() {
+    let mut world = World::new(17);
+    let (device, one) = one_host(&mut world);
+    let delaying = Delaying::over(&world, &one, Duration::ZERO, 0);
+    hold(&mut world, &one, DIRTY);
+    delaying.write(7);
+    start_after(&mut world, device.clone(), 1);
+    let lives_and_ranges = || one.status().sharing.map(|sharing| (sharing.lives, sharing.ranges_held)).unwrap();
+    while lives_and_ranges() != (2, 1) {
+        world.pass(Duration::from_millis(1));
+    }
+    // What the link had carried when the range was granted again.
+    let bytes: u64 = world.network.traffic().iter().map(|(sent, received)| sent + received).sum();
+    let mut unclaimed = 0;
+    for (start, bytes_less) in (2..).zip([20, 80, 140, 200, 260]) {
+        let connects = world.network.connect_count();
+        world.network.cut_next_after(bytes - bytes_less);
+        start_after(&mut world, device.clone(), start);
+        while world.network.connect_count() == connects {
+            world.pass(Duration::from_millis(1));
+        }
+        world.pass(Duration::from_millis(20));
+        unclaimed += u32::from(lives_and_ranges() == (u64::from(start) + 1, 0));
+    }
+    assert!(unclaimed >= 2, "{unclaimed} starts ended between a registration and what was claimed by it");
+    start_after(&mut world, device, 7);
+    let options = world.options();
+    let stock = world.connect(options).unwrap();
+    assert_eq!(read(&mut world, &stock, 4096), 7);
+    assert_eq!(one.status().state, State::Online);
 }
 
 /// Others may have it, and what is dirty must not go over theirs.

@@ -447,10 +447,10 @@ impl Holder {
         self.handle_timeout(now);
     }
 
-    /// The life whose locks are reclaimed when the target has restarted. If locks of an older life
-    /// are not reclaimed yet, it is that one: the target accepts it only if none of them was
-    /// granted to others since, and then none of the newer life's was, either.
-    fn reclaimable_life(&self) -> Option<ClientId> {
+    /// The life from which locks are reclaimed when the target has started again, to be named to it. Where those of an
+    /// older one are not reclaimed yet, that one: the target takes it only if nothing of them was given to others
+    /// since, and then nothing of this one was, either.
+    pub fn reclaimable_life(&self) -> Option<ClientId> {
         let is_reclaiming = self.requests.values().any(|request| request.is_reclaim);
         self.reclaims_of.filter(|_| is_reclaiming).or(self.life.map(|life| life.client))
     }

@@ -1,11 +1,11 @@
 //! The only way to the blocks of a unit: a command that reads or changes blocks holds their range
 //! meanwhile, exclusively for a change, shared for a read.
 //!
-//! Where the unit is shared ([`crate::sharing`]), a command passes the gate first: a change waits
-//! there until no other host has a copy of the blocks. No command waits for the gate while it holds
-//! a range. Whether the gate is in use is looked up with the range held: a host that shares the
-//! unit and reads these blocks either had them before, and is registered by then, or gets them
-//! later, and finds the new content. So a unit that is not shared costs one relaxed load.
+//! Where the unit is shared ([`crate::sharing`]), the gate comes first: a change waits there until no other host has a
+//! copy of what it changes, which may take a minute and more. Nobody waits for the gate who has a range, or a buffer
+//! that others wait for. Whether it has to be asked is looked at with the range in hand: a host that shares the unit
+//! and reads these blocks had them before, and is known by then, or gets them later, and finds the new content. So a
+//! unit that nobody shares costs one relaxed load.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -88,17 +88,38 @@ impl Access {
         used.map_or(Ok(()), |sharing| sharing.check_life(nexus))
     }
 
-    /// Takes a command's place in the queue when it arrives; [`Approach::take`] waits for the
-    /// range.
+    /// Waits at the gate, where there is one, and for no blocks yet: for who needs more than blocks, and holds nothing
+    /// else that others wait for while it waits here.
+    ///
+    /// # Errors
+    /// As [`Approach::take`].
+    pub(crate) async fn pass(
+        self: &Arc<Self>,
+        nexus: &NexusId,
+        (range, direction): (ByteRange, Direction),
+        ticket: &Ticket,
+    ) -> Result<Passed, Failure> {
+        let passage = self.arrive(nexus, range, direction)?;
+        if let Some(passage) = &passage {
+            turn(passage, Some(ticket)).await?;
+        }
+        Ok(Passed { access: Arc::clone(self), range, direction, passage })
+    }
+
+    /// A command comes for blocks, and takes its place in line; [`Approach::take`] waits for them.
     pub(crate) fn enter(self: &Arc<Self>, nexus: &NexusId, range: ByteRange, direction: Direction) -> Approach {
         let place = self.place(nexus, range, direction);
         Approach { access: Arc::clone(self), nexus: nexus.clone(), range, direction, place }
     }
 
     fn place(&self, nexus: &NexusId, range: ByteRange, direction: Direction) -> Result<Place, Failure> {
-        let used = self.sharing.as_ref().filter(|sharing| sharing.is_used());
-        let passage = used.map_or(Ok(None), |sharing| sharing.arrive(nexus, range, direction))?;
+        let passage = self.arrive(nexus, range, direction)?;
         Ok(passage.map_or_else(|| Place::Ranges(self.claim(range, direction)), Place::Gate))
+    }
+
+    fn arrive(&self, nexus: &NexusId, range: ByteRange, direction: Direction) -> Result<Option<Passage>, Failure> {
+        let used = self.sharing.as_ref().filter(|sharing| sharing.is_used());
+        used.map_or(Ok(None), |sharing| sharing.arrive(nexus, range, direction))
     }
 
     fn claim(&self, range: ByteRange, direction: Direction) -> Acquire {
@@ -109,7 +130,33 @@ impl Access {
     }
 }
 
-/// A command with its place in the queue.
+/// A command that has passed the gate, or came to none.
+pub(crate) struct Passed {
+    access: Arc<Access>,
+    range: ByteRange,
+    direction: Direction,
+    passage: Option<Passage>,
+}
+
+impl Passed {
+    /// Waits for the blocks; `None` when somebody shares the unit since the command came, and it has to pass the gate
+    /// first.
+    ///
+    /// # Errors
+    /// What the initiator is told when its client does not live any more.
+    pub(crate) async fn take(self) -> Result<Option<Entry>, Failure> {
+        let Self { access, range, direction, passage } = self;
+        let guard = access.claim(range, direction).await;
+        match &passage {
+            Some(passage) => passage.check()?,
+            None if !range.is_empty() && access.has_gate() => return Ok(None),
+            None => {}
+        }
+        Ok(Some(Entry { _range: guard, _passage: passage }))
+    }
+}
+
+/// A command that has its place in line.
 pub(crate) struct Approach {
     access: Arc<Access>,
     nexus: NexusId,

@@ -158,6 +158,14 @@ pub const UNIT_ATTENTIONS_MAX: usize = 16;
 /// sixteen sessions.
 pub const TASKS_MAX: usize = 4096;
 
+/// Tasks beyond those, one for each initiator name that has none: as many as a target has sessions by default, so that
+/// no count of other names keeps one from its first.
+pub const TASKS_RESERVED: usize = 1024;
+
+/// Commands that wait at the gate of a shared unit or are under way there: one of each task, and one of each copy that
+/// came to another unit, of which there are as many at most. So a task is not refused there that was taken.
+pub const GATE_COMMANDS_MAX: usize = 2 * (TASKS_MAX + TASKS_RESERVED);
+
 /// Bytes of the smallest block that copies of a shared unit are registered in: a page, which is what hosts cache.
 pub const SHARED_BLOCK_BYTES: u32 = 4096;
 

@@ -13,9 +13,9 @@
 //! | ordered | head-of-queue tasks, all older ones |
 //! | head of queue | no other task |
 //!
-//! Once half of the places are taken, an initiator name gets no more of them than it leaves to
-//! others: commands of one host that wait for another's locks wait as long as these last, and must
-//! not take all places.
+//! Once half of the places are taken, an initiator name gets no more of them than it leaves to others: what is withheld
+//! for one host by the locks of another lasts as long as these, and must not take all. Many names together can take all
+//! the same; beyond that there are places for names that have no task.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Waker};
 
 use scsi::TaskAttribute;
 
-use crate::limits::TASKS_MAX;
+use crate::limits::{TASKS_MAX, TASKS_RESERVED};
 use crate::nexus::NexusId;
 
 /// The task set of one logical unit. Clones are the same set.
@@ -136,7 +136,8 @@ impl TaskSet {
         let state = self.lock();
         let own = state.counts.iter().filter(|(other, _)| other.initiator_name() == name);
         let own: usize = own.map(|(_, count)| count).sum();
-        all + own >= TASKS_MAX
+        let is_first = own == 0 && all < TASKS_MAX + TASKS_RESERVED;
+        all + own >= TASKS_MAX && !is_first
     }
 
     /// Count of tasks entered so far.
@@ -341,10 +342,25 @@ mod tests {
     }
 
     #[test]
+    fn who_has_no_task_gets_one_however_many_names_have_taken_all_they_get() {
+        let set = TaskSet::default();
+        let names: Vec<NexusId> = (0..40).map(|number| NexusId::new(&format!("{number}"))).collect();
+        let taken: Vec<Vec<Ticket>> = names.iter().map(|name| take_all(&set, std::slice::from_ref(name))).collect();
+        let count: usize = taken.iter().map(Vec::len).sum();
+        assert!(count >= TASKS_MAX - 1, "{count} tasks");
+        let newcomer = take_all(&set, &[nexus()]);
+        assert_eq!(newcomer.len(), 1, "whoever came before");
+        assert!(names.iter().all(|name| set.is_full_for(name)));
+        drop(newcomer);
+        assert!(!set.is_full_for(&nexus()));
+    }
+
+    #[test]
     fn a_full_set_says_so() {
         let set = TaskSet::default();
         let enter = |number| set.enter(&NexusId::new(&format!("{number}")), number, TaskAttribute::Simple);
-        let mut tickets: Vec<Ticket> = (0..TASKS_MAX as u64).map(enter).collect();
+        let all = (TASKS_MAX + TASKS_RESERVED) as u64;
+        let mut tickets: Vec<Ticket> = (0..all).map(enter).collect();
         assert!(set.is_full_for(&nexus()));
         tickets.pop();
         assert!(!set.is_full_for(&nexus()));

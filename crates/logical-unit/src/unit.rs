@@ -76,7 +76,9 @@ pub struct LogicalUnit {
     pub(crate) mode: ModeState,
     pub(crate) sanitize: Arc<SanitizeState>,
     pub(crate) copies: CopyResults,
-    /// The one piece that all copies share while other commands are under way.
+    /// Copies that came to other units and have blocks of this one: at the gate they are like tasks.
+    pub(crate) visiting_copies: TaskSet,
+    /// One piece of all copies, while others have tasks.
     pub(crate) copy_turn: BufferPool,
     /// The other units of the map it is in, for copies between them.
     pub(crate) maps: Maps,
@@ -117,6 +119,7 @@ impl LogicalUnit {
             mode: ModeState::default(),
             sanitize: Arc::default(),
             copies: CopyResults::default(),
+            visiting_copies: TaskSet::default(),
             copy_turn: BufferPool::new(COPY_SMALL_PIECE_BYTES as usize),
             maps: Maps::default(),
             lost_writes,

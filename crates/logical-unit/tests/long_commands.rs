@@ -8,10 +8,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use block::{Buffer, Device};
+use common::changing::name;
 use common::{BLOCK_BYTES, Target};
 use logical_unit::limits::COPY_SMALL_PIECE_BYTES;
 use logical_unit::{Command, LogicalUnitOptions};
 use scsi::cdb::{Blocks, Transfer, WriteSame};
+use scsi::extended_copy::{Segment, emit_list};
 use scsi::{Cdb, TaskAttribute};
 
 const PIECES: u32 = 8;
@@ -278,24 +280,24 @@ fn a_long_verify_lets_others_have_their_turn_between_its_pieces() {
     assert_eq!(verify(1, &bytes).0.sense, Some(expected), "of the data, not of its piece");
 }
 
-/// Starts a copy of blocks within `target`'s only logical unit, from one LBA to another.
-fn start_copy(target: &Target, identifier: u8, blocks: u16, (from, to): (u64, u64)) -> logical_unit::Execution {
-    let inquiry = target.run_bytes(&[0x12, 1, 0x83, 1, 0, 0], &[]);
-    let designator_bytes = usize::from(inquiry.data_in[7]);
-    let designator = &inquiry.data_in[4..8 + designator_bytes];
-    let mut list = vec![identifier, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
-    let mut descriptor = [0u8; 32];
-    descriptor[0] = 0xe4;
-    descriptor[4..4 + designator.len()].copy_from_slice(designator);
-    descriptor[29..32].copy_from_slice(&[0, 2, 0]);
-    list.extend(descriptor);
-    list.extend([2, 0, 0, 0x18, 0, 0, 0, 0, 0, 0]);
-    list.extend(blocks.to_be_bytes());
-    list.extend(from.to_be_bytes());
-    list.extend(to.to_be_bytes());
-    let length = list.len() as u8;
-    let cdb = scsi::CdbBytes::new(&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, length, 0, 0]).expect("sixteen bytes");
-    target.start(cdb, Buffer::copy_of(&list), TaskAttribute::Simple, 1)
+/// Has `target` copy blocks of its only logical unit from one LBA to another.
+fn start_copy(target: &Target, identifier: u8, blocks: u16, places: (u64, u64)) -> logical_unit::Execution {
+    start_copies(target, identifier, &[(blocks, places)])
+}
+
+/// The same of several ranges, one after the other.
+fn start_copies(target: &Target, identifier: u8, segments: &[(u16, (u64, u64))]) -> logical_unit::Execution {
+    let segment = |&(block_count, (source_lba, destination_lba)): &_| Segment {
+        source: 0,
+        destination: 0,
+        block_count,
+        source_lba,
+        destination_lba,
+    };
+    let segments: Vec<Segment> = segments.iter().map(segment).collect();
+    let list = emit_list(Some(identifier), &[(name(target), BLOCK_BYTES as u32)], &segments);
+    let cdb = Cdb::ExtendedCopy { parameter_list_length: list.len() as u32 };
+    target.start(cdb.emit(), Buffer::copy_of(&list), TaskAttribute::Simple, 1)
 }
 
 #[test]
@@ -329,10 +331,22 @@ fn copies_in_both_directions_end_with_the_smallest_pool_of_buffers() {
 /// On a slow device the copies' requests delay those of others.
 #[test]
 fn beside_others_all_copies_have_one_small_piece_in_the_device() {
+    let half = common::BLOCK_COUNT / 2;
+    beside_others(&[(half as u16, (0, half))]);
+}
+
+/// However short the ranges are that a list has: each of one piece.
+#[test]
+fn beside_others_all_copies_of_short_ranges_have_one_piece_in_the_device() {
+    let blocks = COPY_SMALL_PIECE_BYTES / BLOCK_BYTES as u64;
+    let ranges: Vec<_> = (0..16).map(|number| (blocks as u16, (number * blocks, (16 + number) * blocks))).collect();
+    beside_others(&ranges);
+}
+
+fn beside_others(segments: &[(u16, (u64, u64))]) {
     let device = common::GatedDevice::new();
     let target = Target::with(std::sync::Arc::clone(&device) as _, LogicalUnitOptions::default());
-    let half = common::BLOCK_COUNT / 2;
-    let mut copies: Vec<_> = (0..3).map(|number| start_copy(&target, number, half as u16, (0, half))).collect();
+    let mut copies: Vec<_> = (0..3).map(|number| start_copies(&target, number, segments)).collect();
     let mut pieces = 0;
     for round in 0..20 {
         let read = Cdb::Read(common::transfer(Blocks::sixteen(0, 1))).emit();

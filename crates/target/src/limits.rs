@@ -140,9 +140,19 @@ pub const TURN_BYTES_SHARED: usize = 132 << 10;
 /// polls after which no session counts as light any more.
 pub const SHARED_POLLS: u32 = 64;
 
-/// Polls of sessions of one host between two looks at the sockets, where several sessions work on
-/// the thread: for a light session beside one that has just become heavy.
-pub const FREE_POLLS: u32 = 2;
+/// Time of sessions of one host between two looks at the sockets, where several sessions work on the thread, but for
+/// the one that is called. When it is used up no further poll begins: so it is a portion of each of two initiator
+/// names.
+pub const FREE_TIME_OF_HOST: Duration = Duration::from_micros(45);
+
+/// Of that, time of sessions of one name: one portion, which leaves another name of the host its own, or three small
+/// commands.
+pub const FREE_TIME_OF_NAME: Duration = Duration::from_micros(15);
+const _: () = assert!(FREE_TIME_OF_NAME.as_nanos() < POLL_BUDGET_SHARED.as_nanos());
+const _: () = assert!(POLL_BUDGET_SHARED.as_nanos() < FREE_TIME_OF_HOST.as_nanos());
+
+/// Time that a poll counts at least: what a small command costs with its system calls.
+pub const FREE_TIME_MIN: Duration = Duration::from_micros(5);
 
 /// Turns for which a poll goes on regardless of the time: one command and its answer take two, and
 /// the system may have run other processes meanwhile.

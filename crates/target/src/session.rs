@@ -230,7 +230,8 @@ impl Session {
             return Poll::Pending;
         }
         let portion = self.place.portion();
-        let until = self.server.clock.now() + portion.time;
+        let begun = self.server.clock.now();
+        let until = begun + portion.time;
         let before = self.transferred_bytes();
         self.has_worked_hard = false;
         for turn in 0..TURNS_PER_POLL_MAX {
@@ -250,7 +251,7 @@ impl Session {
             self.note_unconnected();
             self.answer_inquirers();
             if !has_moved {
-                self.place.rest();
+                self.place.rest(|| self.server.clock.now().since(begun));
                 return self.pause(context);
             }
             self.busy_poll.note_traffic();
@@ -267,7 +268,7 @@ impl Session {
                 break;
             }
         }
-        self.place.queue_up(context);
+        self.place.stand_in_line(context, || self.server.clock.now().since(begun));
         Poll::Pending
     }
 

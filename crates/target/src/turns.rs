@@ -10,10 +10,10 @@
 //! working ─────────────────────────────► in line ────────────────────────────────────────────────► working
 //! ```
 //!
-//! Sessions of one host, by its address, get few polls between two looks at the sockets, except for
-//! the one that is called: the others wait in line as if they had more to do. In line the hosts
-//! take turns, and the initiator names of a host. So a host gets no more of the thread by having
-//! many sessions or names, and a name no more of its host's turns by having many sessions.
+//! Sessions of one host, as its address tells, have little time between two looks at the sockets, and those of one of
+//! its initiator names less, but for the one that is called: the others stand in line as if they had more to do. In
+//! line hosts take turns, and of a host its names. So a host has no more of the thread for having many sessions or
+//! names, and a name no more of its host's turns for having many sessions.
 //!
 //! Where several sessions work on a thread, and one of them is light, portions are small. Where one
 //! is alone, or all are heavy, they are larger: small portions cost system calls, and shorten no
@@ -28,8 +28,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use crate::limits::{
-    FREE_POLLS, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_ALONE, POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES,
-    TURN_BYTES_ALONE, TURN_BYTES_SHARED,
+    FREE_TIME_MIN, FREE_TIME_OF_HOST, FREE_TIME_OF_NAME, LIGHT_BYTES, POLL_BUDGET, POLL_BUDGET_ALONE,
+    POLL_BUDGET_SHARED, SHARED_POLLS, TURN_BYTES, TURN_BYTES_ALONE, TURN_BYTES_SHARED,
 };
 use crate::waiting::{Initiator, Waiting};
 
@@ -58,8 +58,23 @@ struct Line {
     /// Whether the runtime has looked at the sockets since the call: before that the session may
     /// not begin, whatever else wakes it.
     may_begin: bool,
-    /// Polls since the last look at the sockets, by host, without those of called sessions.
-    polls: BTreeMap<Arc<str>, u32>,
+    /// Since the last look at the sockets, by host, but for sessions that were called.
+    used: BTreeMap<Arc<str>, Used>,
+}
+
+/// What sessions of one host used of the thread.
+#[derive(Default)]
+struct Used {
+    time: Duration,
+    by_name: BTreeMap<Arc<str>, Duration>,
+}
+
+impl Used {
+    /// Whether a session of that name may work without having been called.
+    fn leaves_some_to(&self, name: &str) -> bool {
+        let own = self.by_name.get(name).copied().unwrap_or_default();
+        self.time < FREE_TIME_OF_HOST && own < FREE_TIME_OF_NAME
+    }
 }
 
 /// The work that a session may do before others have their turn.
@@ -111,7 +126,7 @@ impl Wake for Turns {
     /// The runtime has looked at the sockets.
     fn wake(self: Arc<Self>) {
         let mut line = self.lock();
-        line.polls.clear();
+        line.used.clear();
         line.may_begin = true;
         let first = line.waiting.first().map(|(_, waker)| waker.clone());
         drop(line);
@@ -129,6 +144,8 @@ pub(crate) struct Place {
     is_in_line: bool,
     /// Whether it has been called, and works.
     is_called: bool,
+    /// It has worked in this poll without that, and others work on the thread.
+    works_uncalled: bool,
 }
 
 impl Place {
@@ -136,13 +153,13 @@ impl Place {
     pub(crate) fn new(turns: Arc<Turns>, host: &str, initiator_name: &str) -> Self {
         let number = turns.entered.fetch_add(1, Ordering::Relaxed) + 1;
         let initiator = Initiator { host: host.into(), name: initiator_name.to_ascii_lowercase().into() };
-        Self { turns, number, initiator, is_in_line: false, is_called: false }
+        Self { turns, number, initiator, is_in_line: false, is_called: false, works_uncalled: false }
     }
 
     /// Whether the session may work now. One that waits in line is woken when its turn comes.
     pub(crate) fn begin(&mut self, context: &Context<'_>) -> bool {
         if !self.is_in_line {
-            let may_begin = self.has_free_poll();
+            let may_begin = self.has_free_time();
             if !may_begin {
                 self.queue_up(context);
             }
@@ -160,20 +177,27 @@ impl Place {
         false
     }
 
-    /// Whether its host has polls left before the next look at the sockets. A session that is alone
+    /// Whether its host and its name have not had all their time yet since the last look at the sockets. Who is alone
     /// on the thread needs no such look.
-    fn has_free_poll(&self) -> bool {
+    fn has_free_time(&self) -> bool {
         if self.turns.shared_polls.load(Ordering::Relaxed) == 0 {
             return true;
         }
-        self.turns.lock().polls.get(&self.initiator.host).is_none_or(|&polls| polls < FREE_POLLS)
+        let Initiator { host, name } = &self.initiator;
+        self.turns.lock().used.get(host).is_none_or(|used| used.leaves_some_to(name))
     }
 
-    /// Notes that it works without having been called.
-    fn note_free_poll(&self) {
+    /// Its poll is over, which took so long if it worked without having been called.
+    fn note_free_time(&mut self, time: impl FnOnce() -> Duration) {
+        if !std::mem::take(&mut self.works_uncalled) {
+            return;
+        }
+        let time = time().max(FREE_TIME_MIN);
         let mut line = self.turns.lock();
-        let is_first = line.polls.is_empty();
-        *line.polls.entry(Arc::clone(&self.initiator.host)).or_default() += 1;
+        let is_first = line.used.is_empty();
+        let used = line.used.entry(Arc::clone(&self.initiator.host)).or_default();
+        used.time += time;
+        *used.by_name.entry(Arc::clone(&self.initiator.name)).or_default() += time;
         drop(line);
         if is_first {
             self.turns.await_look();
@@ -190,8 +214,8 @@ impl Place {
         }
     }
 
-    /// Notes that it did some work in this poll.
-    pub(crate) fn note_work(&self) {
+    /// It did something in this poll.
+    pub(crate) fn note_work(&mut self) {
         let Turns { worked_last, shared_polls, light_polls, work, .. } = &*self.turns;
         let is_other = worked_last.load(Ordering::Relaxed) != self.number;
         let polls = if is_other { SHARED_POLLS } else { shared_polls.load(Ordering::Relaxed).saturating_sub(1) };
@@ -199,9 +223,7 @@ impl Place {
         shared_polls.store(polls, Ordering::Relaxed);
         light_polls.store(light_polls.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         work.fetch_add(1, Ordering::Relaxed);
-        if !self.is_called && polls > 0 {
-            self.note_free_poll();
-        }
+        self.works_uncalled = !self.is_called && polls > 0;
     }
 
     /// Notes that it began commands that move this many bytes in all.
@@ -211,8 +233,13 @@ impl Place {
         }
     }
 
-    /// Ends its portion with more to do: it waits for its next turn.
-    pub(crate) fn queue_up(&mut self, context: &Context<'_>) {
+    /// Its portion is over, and took so long; there is more to do: it waits for its next turn.
+    pub(crate) fn stand_in_line(&mut self, context: &Context<'_>, time: impl FnOnce() -> Duration) {
+        self.note_free_time(time);
+        self.queue_up(context);
+    }
+
+    fn queue_up(&mut self, context: &Context<'_>) {
         (self.is_in_line, self.is_called) = (true, false);
         let mut line = self.turns.lock();
         line.waiting.push(&self.initiator, self.number, context.waker().clone());
@@ -223,8 +250,9 @@ impl Place {
         }
     }
 
-    /// Ends its portion with nothing more to do for now.
-    pub(crate) fn rest(&mut self) {
+    /// Its portion is over, and took so long; there is nothing more to do for now.
+    pub(crate) fn rest(&mut self, time: impl FnOnce() -> Duration) {
+        self.note_free_time(time);
         if std::mem::take(&mut self.is_called) {
             self.turns.call_first();
         }
@@ -277,12 +305,12 @@ mod tests {
         let (_, mut places) = places(4);
         places.iter_mut().for_each(|place| place.queue_up(&context()));
         assert!(places[0].begin(&context()));
-        places[0].rest();
+        places[0].rest(|| POLL_BUDGET);
         drop(places.remove(1));
         assert!(!places[2].begin(&context()), "the third is before it");
         drop(places.remove(1));
         assert!(places[1].begin(&context()));
-        places[1].rest();
+        places[1].rest(|| POLL_BUDGET);
         places[0].queue_up(&context());
         assert!(places[0].begin(&context()), "alone");
     }
@@ -296,6 +324,38 @@ mod tests {
         assert!(places[0].begin(&context()));
     }
 
+    /// How many of these work until others have their turn, if each has so much to do.
+    fn work_of(places: &mut [Place], time: Duration) -> usize {
+        let mut count = 0;
+        for place in places {
+            if place.begin(&context()) {
+                place.note_work();
+                place.rest(|| time);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    #[tokio::test]
+    async fn sessions_of_one_name_have_a_portion_between_two_looks_and_leave_others_of_their_host_their_own() {
+        for (time, polls_max) in [(POLL_BUDGET_SHARED, 1), (Duration::from_micros(1), 3)] {
+            let turns = Arc::<Turns>::default();
+            let place = |name| Place::new(Arc::clone(&turns), "192.0.2.1", name);
+            let mut many: Vec<Place> = (0..10).map(|_| place("iqn.a:many")).collect();
+            let mut other = [place("iqn.a:other")];
+            assert_eq!(work_of(&mut other, time), 1);
+            tokio::task::yield_now().await;
+            for round in 0..5 {
+                // One is called, when some stand in line.
+                let count = work_of(&mut many, time);
+                assert!((1..=polls_max + 1).contains(&count), "{count} in round {round}");
+                assert_eq!(work_of(&mut other, time), 1, "round {round}");
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
     #[tokio::test]
     async fn sessions_of_one_host_have_few_polls_between_two_looks_at_the_sockets_whatever_their_names() {
         let turns = Arc::<Turns>::default();
@@ -303,17 +363,11 @@ mod tests {
         let mut many: Vec<Place> = (0..10).map(place).collect();
         let mut other = Place::new(Arc::clone(&turns), "192.0.2.2", "iqn.a:other");
         for _ in 0..3 {
-            let mut working = 0;
-            for place in &mut many {
-                if place.begin(&context()) {
-                    place.note_work();
-                    place.rest();
-                    working += 1;
-                }
-            }
-            assert!((1..=FREE_POLLS + 2).contains(&working), "{working} worked");
+            let working = work_of(&mut many, POLL_BUDGET_SHARED);
+            assert!((1..=4).contains(&working), "{working} worked");
             assert!(other.begin(&context()), "another one need not stand in line");
             other.note_work();
+            other.rest(|| POLL_BUDGET_SHARED);
             tokio::task::yield_now().await;
         }
     }
@@ -337,7 +391,7 @@ mod tests {
 
     #[test]
     fn portions_are_small_while_a_thread_is_shared() {
-        let (turns, places) = places(2);
+        let (turns, mut places) = places(2);
         places[0].note_work();
         places[0].note_commands(4096);
         (1..SHARED_POLLS).for_each(|_| places[0].note_work());
@@ -355,7 +409,7 @@ mod tests {
 
     #[test]
     fn who_is_alone_on_a_thread_has_large_portions_until_another_one_works() {
-        let (_, places) = places(2);
+        let (_, mut places) = places(2);
         let is_large = |place: &Place| place.portion() == Portion { bytes: TURN_BYTES_ALONE, time: POLL_BUDGET_ALONE };
         assert!(is_large(&places[0]));
         places[0].note_work();
@@ -368,7 +422,7 @@ mod tests {
 
     #[test]
     fn portions_are_small_only_while_somebody_asks_for_little() {
-        let (_, places) = places(2);
+        let (_, mut places) = places(2);
         places[0].note_work();
         places[1].note_work();
         places[0].note_commands(LIGHT_BYTES as usize + 1);

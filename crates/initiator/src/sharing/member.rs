@@ -76,9 +76,10 @@ pub(crate) struct Member {
     holding: Holding,
     /// The id of its present life, or of the last one.
     client: Option<ClientId>,
-    /// Shows the target after its next start that this life was the client's.
-    proof: Proof,
-    /// The number of the last message that it handled.
+    /// Shows the target after its next start that a life was the client's: of the last one, and of the one from which
+    /// locks are still being reclaimed.
+    proofs: BTreeMap<ClientId, Proof>,
+    /// The number of the last message that it took.
     taken: u64,
     standing: Standing,
     continuity: Option<Continuity>,
@@ -119,7 +120,7 @@ impl Member {
             copies,
             holder: Holder::default(),
             client: None,
-            proof: NO_PROOF,
+            proofs: BTreeMap::new(),
             taken: 0,
             standing: Standing::Away,
             continuity: None,
@@ -446,8 +447,9 @@ impl Member {
     }
 
     fn registration(&self) -> Order {
-        let before = self.client.filter(|_| self.names_before);
-        let before = before.map(|client| LifeBefore { client: client.bits(), proof: self.proof });
+        let before = self.holder.reclaimable_life().or(self.client).filter(|_| self.names_before);
+        let proof_of = |client| self.proofs.get(&client).copied().unwrap_or(NO_PROOF);
+        let before = before.map(|client| LifeBefore { client: client.bits(), proof: proof_of(client) });
         let parameters = Parameters::Register { key: self.key, registers_reads: true, before };
         Order { client: None, parameters }
     }
@@ -461,12 +463,7 @@ impl Member {
         let Some((order, sent)) = self.under_way.remove(&number) else { return };
         match (&order.parameters, answer) {
             (_, Answer::Fenced) => self.note_fenced(now),
-            (Parameters::Register { before, .. }, Answer::Refused) => {
-                // The target refuses only the claim to what the client held before: it registers
-                // without.
-                self.is_registration_due = before.is_some();
-                self.names_before = false;
-            }
+            (Parameters::Register { before, .. }, Answer::Refused) => self.note_unreclaimable(now, *before),
             (Parameters::Renew { .. }, Answer::Done) => {
                 if let Some(client) = order.client {
                     self.renewed(now, client, sent);
@@ -493,7 +490,21 @@ impl Member {
         }
     }
 
-    /// Handles a message of the target.
+    /// What a life before held can be claimed back no more: that is all there is to be refused of a registration.
+    fn note_unreclaimable(&mut self, now: Instant, before: Option<LifeBefore>) {
+        self.is_registration_due = before.is_some();
+        let named = before.map(|life| ClientId::from_bits(life.client));
+        match named {
+            // What the last life has claimed back of it can still be.
+            Some(older) if named != self.client && named == self.holder.reclaimable_life() => {
+                let register = FromClient::Register { previous: named };
+                self.holder.handle_reply(now, &register, now, Err(LockError::NotReclaimable(older)));
+            }
+            _ => self.names_before = false,
+        }
+    }
+
+    /// A message of the target.
     pub(crate) fn handle_message(&mut self, now: Instant, message: &Message) {
         let client = ClientId::from_bits(message.client);
         let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);
@@ -578,6 +589,8 @@ impl Member {
         self.called_back.clear();
         (self.client, self.taken) = (Some(client), message.number);
         self.live(now, client, since);
+        let nameable = [self.client, self.holder.reclaimable_life()];
+        self.proofs.retain(|life, _| nameable.contains(&Some(*life)));
     }
 
     /// Continues the client's life in this session. A life that was over at this end goes on when a
@@ -595,7 +608,7 @@ impl Member {
     fn join(&mut self, message: &Message) -> Option<Instant> {
         let Standing::Joining { since, .. } = self.standing else { return None };
         let MessageBody::Registered { lease_ms, proof, .. } = message.body else { return None };
-        self.proof = proof;
+        self.proofs.insert(ClientId::from_bits(message.client), proof);
         self.lease = Duration::from_millis(lease_ms.into());
         self.standing = Standing::Joined;
         Some(since)
@@ -615,7 +628,7 @@ impl Member {
     fn live(&mut self, now: Instant, client: ClientId, since: Instant) {
         self.lives += 1;
         self.holder.handle_timeout(now);
-        let register = FromClient::Register { previous: self.holder.client(now) };
+        let register = FromClient::Register { previous: self.holder.reclaimable_life() };
         let boot_epoch = client.boot_epoch();
         let registration = Registration { client, lease: self.lease, boot_epoch, is_in_grace: false };
         self.holder.handle_reply(now, &register, since, Ok(Reply::Registered(registration)));

@@ -10,14 +10,15 @@
 use std::sync::Arc;
 
 use block::pieces::Pieces;
-use block::{Buffer, ByteRange};
+use block::{Buffer, BufferPool, ByteRange};
 use scsi::cdb::{Blocks, Transfer};
 use scsi::extended_copy::{CopyList, CopyState, CopyStatus, Segment, action};
-use scsi::{Cdb, Sense};
+use scsi::{Cdb, Sense, Status, TaskAttribute};
 
 use super::read_write::{read_to, write_range};
 use super::task::{Task, between_pieces, nothing, refuse};
 use crate::admission::Admission;
+use crate::change_marks::Held;
 use crate::data_in::cut;
 use crate::execution::Execution;
 use crate::failure::Failure;
@@ -51,15 +52,20 @@ pub(super) fn extended_copy(mut task: Task<'_>, parameter_list_length: u32) -> E
         Err(failure) => return refuse(failure),
     };
     let (unit, nexus, admission) = (Arc::clone(task.unit), task.nexus.clone(), task.admission);
+    let parties = parties(&unit, &nexus, &list);
+    let visits = match visits(&unit, &nexus, &parties) {
+        Ok(visits) => visits,
+        Err(failure) => return refuse(failure),
+    };
     task.run_long(|ticket| async move {
         let mut status = CopyStatus { state: CopyState::InProgress, segment_count: 0, written_bytes: 0 };
         let note = |status| list.identifier.iter().for_each(|&number| unit.copies.note(&nexus, number, status));
         note(status);
-        let parties = parties(&unit, &nexus, &list);
-        let copy = Copy { unit: Arc::clone(&unit), nexus: nexus.clone(), admission, ticket, parties };
+        let copy = Copy { unit: Arc::clone(&unit), nexus: nexus.clone(), admission, ticket, parties, _visits: visits };
+        let mut tasks_begun = copy.tasks_begun();
         let mut result = Ok(());
         for segment in &list.segments {
-            result = copy.segment(segment).await.map(|written_bytes| {
+            result = copy.segment(segment, &mut tasks_begun).await.map(|written_bytes| {
                 status.segment_count += 1;
                 status.written_bytes += written_bytes;
             });
@@ -112,6 +118,31 @@ fn parties(own: &Arc<LogicalUnit>, nexus: &NexusId, list: &CopyList) -> Vec<Opti
     list.targets.iter().map(|name| name.as_ref().and_then(find)).collect()
 }
 
+/// Its places among the copies of the other units, each counted once.
+///
+/// # Errors
+/// TASK SET FULL when one of these has no more for its initiator.
+fn visits(own: &Arc<LogicalUnit>, nexus: &NexusId, parties: &[Option<Party>]) -> Result<Vec<Ticket>, Failure> {
+    let mut others: Vec<&Arc<LogicalUnit>> = Vec::new();
+    for Party { unit, .. } in parties.iter().flatten() {
+        if !Arc::ptr_eq(unit, own) && !others.iter().any(|other| Arc::ptr_eq(unit, other)) {
+            others.push(unit);
+        }
+    }
+    if others.iter().any(|unit| unit.visiting_copies.is_full_for(nexus)) {
+        return Err(Failure::Status(Status::TaskSetFull));
+    }
+    Ok(others.iter().map(|unit| unit.visiting_copies.enter(nexus, 0, TaskAttribute::Simple)).collect())
+}
+
+/// What is copied at a time.
+struct Piece {
+    read: ByteRange,
+    written: ByteRange,
+    /// The change marks of the destination that its nexus holds still.
+    held: Held,
+}
+
 /// A copy under way.
 struct Copy {
     /// The unit that received the command.
@@ -120,6 +151,7 @@ struct Copy {
     admission: Admission,
     ticket: Arc<Ticket>,
     parties: Vec<Option<Party>>,
+    _visits: Vec<Ticket>,
 }
 
 impl Copy {
@@ -134,8 +166,13 @@ impl Copy {
         source.check().and_then(|()| destination.check()).map_err(|_| Sense::COPY_ABORTED.into())
     }
 
-    /// Copies one segment. Returns the bytes written.
-    async fn segment(&self, segment: &Segment) -> Result<u64, Failure> {
+    /// Tasks so far of the units that it has to do with.
+    fn tasks_begun(&self) -> u64 {
+        self.parties.iter().flatten().map(|party| party.unit.tasks.begun()).sum()
+    }
+
+    /// Copies one segment, and gives the bytes written. `tasks_begun` are those that there were at the last piece.
+    async fn segment(&self, segment: &Segment, tasks_begun: &mut u64) -> Result<u64, Failure> {
         let (source_party, destination_party) = (self.party(segment.source)?, self.party(segment.destination)?);
         let (source, destination) = (&source_party.unit, &destination_party.unit);
         let (from, to) = (source.geometry(), destination.geometry());
@@ -164,38 +201,52 @@ impl Copy {
         let block_bytes = u64::from(from.logical_block_bytes.max(to.logical_block_bytes));
         let bytes_max = COPY_PIECE_BYTES.min(u64::from(from.transfer_bytes_max.min(to.transfer_bytes_max)));
         let mut pieces = Pieces::new(block_bytes, COPY_SMALL_PIECE_BYTES, bytes_max);
-        let mut tasks_begun = source.tasks.begun();
         let mut done = 0;
         while done < bytes {
-            // While a slow device works, other commands show by their tasks. Beside them all copies
-            // together have one piece.
-            let begun = source.tasks.begun();
-            let is_beside_others = std::mem::replace(&mut tasks_begun, begun) != begun;
+            // Where the device takes its time others are seen by their tasks. Beside them all copies have one piece.
+            let begun = self.tasks_begun();
+            let is_beside_others = std::mem::replace(tasks_begun, begun) != begun;
             let (length, pool) = if is_beside_others {
                 (pieces.next_small(bytes - done), &source.copy_turn)
             } else {
                 (pieces.next(bytes - done), &source.options.copy_buffers)
             };
-            // Before it has a range: the holder of a buffer may wait for this one's range.
-            let buffer = pool.acquire(length as usize).await;
-            let piece = ByteRange { offset: read.offset + done, length };
-            let buffer = {
-                let place = source.access.enter(&self.nexus, piece, Direction::Look);
-                let _entry = place.take(Some(&self.ticket)).await?;
-                let lba = piece.offset / u64::from(from.logical_block_bytes);
-                pieces.wait_for(read_to(source, buffer, piece.offset, lba)).await?
-            };
-            let piece = ByteRange { offset: written.offset + done, length };
-            let place = destination.access.enter(&self.nexus, piece, Direction::Change);
-            let entry = place.take(Some(&self.ticket)).await?;
-            self.check(source_party, destination_party)?;
-            destination.record_change(held, piece).await?;
-            let lba = piece.offset / u64::from(to.logical_block_bytes);
-            pieces.wait_for(write_range(destination, piece.offset, buffer, false, lba)).await?;
+            let part = |range: ByteRange| ByteRange { offset: range.offset + done, length };
+            let piece = Piece { read: part(read), written: part(written), held };
+            while !self.piece((source_party, destination_party), &piece, (&mut pieces, pool)).await? {}
             done += length;
-            drop(entry);
             between_pieces(&self.ticket).await?;
         }
         Ok(bytes)
+    }
+
+    /// Copies a piece with a buffer from `pool`; false when it has to begin anew, since somebody shares one of the
+    /// units from now on.
+    ///
+    /// At the gates of both units first, which may take as long as another host keeps these blocks, then the buffer,
+    /// which other copies wait for, then the blocks: no step waits for who is at an earlier one. The source's gate
+    /// before the destination's: who has passed to read holds up nobody, and who has passed to write holds up who comes
+    /// to read. So two copies in opposite directions do not wait for each other.
+    async fn piece(
+        &self,
+        (source_party, destination_party): (&Party, &Party),
+        piece: &Piece,
+        (pieces, pool): (&mut Pieces, &BufferPool),
+    ) -> Result<bool, Failure> {
+        let (source, destination) = (&source_party.unit, &destination_party.unit);
+        let look = source.access.pass(&self.nexus, (piece.read, Direction::Look), &self.ticket).await?;
+        let change = destination.access.pass(&self.nexus, (piece.written, Direction::Change), &self.ticket).await?;
+        let buffer = pool.acquire(piece.read.length as usize).await;
+        let buffer = {
+            let Some(_entry) = look.take().await? else { return Ok(false) };
+            let lba = piece.read.offset / u64::from(source.geometry().logical_block_bytes);
+            pieces.wait_for(read_to(source, buffer, piece.read.offset, lba)).await?
+        };
+        let Some(_entry) = change.take().await? else { return Ok(false) };
+        self.check(source_party, destination_party)?;
+        destination.record_change(piece.held, piece.written).await?;
+        let lba = piece.written.offset / u64::from(destination.geometry().logical_block_bytes);
+        pieces.wait_for(write_range(destination, piece.written.offset, buffer, false, lba)).await?;
+        Ok(true)
     }
 }

@@ -20,7 +20,7 @@ use super::store::SharingStore;
 use super::watch::Watch;
 use super::wire::milliseconds;
 use crate::failure::Failure;
-use crate::limits::{LOOKS_PER_LEASE, SHARED_BLOCK_BYTES, SHARED_GROUP_BYTES, SHARING_LOCKS_MAX};
+use crate::limits::{GATE_COMMANDS_MAX, LOOKS_PER_LEASE, SHARED_BLOCK_BYTES, SHARED_GROUP_BYTES, SHARING_LOCKS_MAX};
 use crate::nexus::NexusId;
 
 /// The sharing of one logical unit.
@@ -49,7 +49,7 @@ impl Sharing {
             callback_time_max: options.callback_time_max,
             deferral_step: options.callback_time / 2,
             hold_time_min: options.hold_time_min,
-            limits: Limits { batch_max: SHARING_LOCKS_MAX, ..Limits::default() },
+            limits: Limits { batch_max: SHARING_LOCKS_MAX, commands_max: GATE_COMMANDS_MAX, ..Limits::default() },
             ..Settings::new(geometry.size_bytes.div_ceil(block_bytes), group.expect("it has a block"))
         };
         let manager = LockManager::new(settings, options.saved.start(), clock.now());

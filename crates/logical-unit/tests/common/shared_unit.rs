@@ -68,19 +68,25 @@ impl World {
         sharing: SharingOptions,
         change_store: Option<Arc<dyn ChangeStore>>,
     ) -> Self {
-        let mut executor = Executor::in_order();
         let options = LogicalUnitOptions {
             change_store,
             sharing: Some(sharing),
-            clock: Some(Arc::new(executor.clock())),
             atomic_bytes_max: 1 << 20,
             ..LogicalUnitOptions::default()
         };
-        let unit = LogicalUnit::new(device, options);
-        executor.spawn(unit.run());
-        let luns = LunMap::new();
-        luns.insert(0, unit);
-        Self { executor, luns, tag: 0 }
+        Self::with_options(device, options)
+    }
+
+    pub(crate) fn with_options(device: SharedDevice, options: LogicalUnitOptions) -> Self {
+        let mut world = Self { executor: Executor::in_order(), luns: LunMap::new(), tag: 0 };
+        let unit = LogicalUnit::new(device, LogicalUnitOptions { clock: Some(world.clock()), ..options });
+        world.executor.spawn(unit.run());
+        world.luns.insert(0, unit);
+        world
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.executor.clock())
     }
 
     /// Another initiator, whose unit attention is taken already.
@@ -106,6 +112,21 @@ impl World {
     }
 
     pub(crate) fn start_as(&mut self, nexus: &NexusId, cdb: Cdb, data_out: &[u8], attribute: TaskAttribute) -> Started {
+        self.start_of((0, attribute), nexus, cdb, data_out)
+    }
+
+    /// One to another LUN.
+    pub(crate) fn start_at(&mut self, lun: u64, nexus: &NexusId, cdb: Cdb, data_out: &[u8]) -> Started {
+        self.start_of((lun, TaskAttribute::Simple), nexus, cdb, data_out)
+    }
+
+    fn start_of(
+        &mut self,
+        (lun, attribute): (u64, TaskAttribute),
+        nexus: &NexusId,
+        cdb: Cdb,
+        data_out: &[u8],
+    ) -> Started {
         self.tag += 1;
         let command = Command {
             cdb: Ok(cdb),
@@ -114,7 +135,7 @@ impl World {
             attribute,
             task_tag: self.tag,
         };
-        let execution = self.luns.execute(nexus, 0, command);
+        let execution = self.luns.execute(nexus, lun, command);
         let started = Started::default();
         let outcome = Arc::clone(&started.0);
         self.executor.spawn(async move {

@@ -36,6 +36,16 @@ fn registered(key: [u8; 16]) -> MessageBody {
     MessageBody::Registered { lease_ms: 10_000, grace_ms: 0, key, proof: [9; 32] }
 }
 
+/// What shows a life to be the client's, another one for each start.
+fn proof_of(client: u64) -> Proof {
+    [(client >> 32) as u8; 32]
+}
+
+fn registered_as(client: u64) -> Message {
+    let body = MessageBody::Registered { lease_ms: 10_000, grace_ms: 0, key: KEY, proof: proof_of(client) };
+    message(client, 1, body)
+}
+
 fn purge(callback: u64, first_block: u64, block_count: u64) -> MessageBody {
     MessageBody::Purge { callback, first_block, block_count, deadline_ms: 1000 }
 }
@@ -250,4 +260,121 @@ fn an_answer_to_a_target_that_has_started_again_is_not_sent() {
     poll(&mut member);
     assert!(member.may_issue(NOW) && member.copies().may_use());
     assert_eq!(member.next_order(NOW), None);
+}
+
+/// One whose REGISTER is answered, and that may hold ranges of a MiB alone.
+fn joined_with_grants() -> Member {
+    let copies = Copies::with_grants(Arc::new(VirtualClock::new()), 1 << 20);
+    let mut member = Member::new("here".to_owned(), KEY, SUPPORT, copies);
+    member.begin_session(NOW);
+    assert_eq!(named_before(&mut member), None);
+    member.handle_message(NOW, &registered_as(CLIENT));
+    poll(&mut member);
+    member
+}
+
+/// The life that the next order, a REGISTER, names as the one before, which the target has got.
+fn named_before(member: &mut Member) -> Option<LifeBefore> {
+    let sent = member.next_order(NOW);
+    let Some((number, Order { parameters: Parameters::Register { before, .. }, .. })) = sent else {
+        panic!("{sent:?}")
+    };
+    member.handle_answer(NOW, number, Answer::Done);
+    before
+}
+
+/// The next order asks for this range of a MiB alone. Its number, and whether it claims it back.
+fn asked_for(member: &mut Member, group: u64) -> (u64, bool) {
+    let sent = member.next_order(NOW);
+    let Some((_, Order { parameters: Parameters::Lock { request, is_reclaim, locks, .. }, .. })) = sent else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(locks.last().map(|lock| lock.resource), Some(Resource::Group(0, group)), "{locks:?}");
+    (request, is_reclaim)
+}
+
+fn granted(request: u64, group: u64) -> MessageBody {
+    let lock = |resource, mode| Lock { resource, mode: Some(mode), grant: 1 };
+    let locks =
+        vec![lock(Resource::File(0), Mode::IntentionExclusive), lock(Resource::Group(0, group), Mode::Exclusive)];
+    MessageBody::Granted { request, transaction: 0, locks }
+}
+
+/// One that holds the first MiB, and has come to the second start of its target: it has asked there for what it held,
+/// and not been answered. The life that had it, and the one of that start.
+fn reclaiming() -> (Member, u64, u64) {
+    let mut member = joined_with_grants();
+    member.copies().grants().expect("it may hold ranges").want(ByteRange { offset: 0, length: 4096 });
+    poll(&mut member);
+    let (request, is_reclaim) = asked_for(&mut member, 0);
+    assert!(!is_reclaim);
+    member.handle_message(NOW, &message(CLIENT, 2, granted(request, 0)));
+    poll(&mut member);
+    assert_eq!(standing(&member), Some(GrantStanding::Held));
+    let second = 2 << 32 | 1;
+    start_again(&mut member);
+    assert_eq!(named_before(&mut member), Some(LifeBefore { client: CLIENT, proof: proof_of(CLIENT) }));
+    member.handle_message(NOW, &registered_as(second));
+    poll(&mut member);
+    assert!(asked_for(&mut member, 0).1);
+    assert_eq!(standing(&member), Some(GrantStanding::Claimed));
+    (member, CLIENT, second)
+}
+
+fn standing(member: &Member) -> Option<GrantStanding> {
+    member.copies().grants().and_then(|grants| grants.standing(0))
+}
+
+/// The session is lost with the target, and there is another one.
+fn start_again(member: &mut Member) {
+    member.end_session();
+    poll(member);
+    member.begin_session(NOW);
+}
+
+/// The last life has held nothing yet: others may have been given what it would claim back by it.
+#[test]
+fn what_was_not_claimed_back_at_a_second_start_is_claimed_at_the_third_from_the_life_that_had_it() {
+    let (mut member, first, _) = reclaiming();
+    for start in 3..6 {
+        start_again(&mut member);
+        assert_eq!(named_before(&mut member), Some(LifeBefore { client: first, proof: proof_of(first) }));
+        member.handle_message(NOW, &registered_as(start << 32 | 7));
+        poll(&mut member);
+        assert!(member.may_issue(NOW) && member.over().is_none());
+        let (request, is_reclaim) = asked_for(&mut member, 0);
+        assert!(is_reclaim, "start {start}");
+        if start == 5 {
+            member.handle_message(NOW, &message(start << 32 | 7, 2, granted(request, 0)));
+            poll(&mut member);
+        }
+    }
+    assert_eq!(standing(&member), Some(GrantStanding::Held));
+    start_again(&mut member);
+    let last = 5 << 32 | 7;
+    assert_eq!(named_before(&mut member), Some(LifeBefore { client: last, proof: proof_of(last) }), "it had all of it");
+}
+
+/// The target has given it to others since: it is given up, and with it what is claimed of the last life is not.
+#[test]
+fn a_target_that_takes_the_life_that_had_it_no_more_is_shown_the_last_one() {
+    let (mut member, first, second) = reclaiming();
+    start_again(&mut member);
+    let mut refused = |named: u64| {
+        let sent = member.next_order(NOW);
+        let Some((number, Order { parameters: Parameters::Register { before, .. }, .. })) = sent else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(before, Some(LifeBefore { client: named, proof: proof_of(named) }));
+        member.handle_answer(NOW, number, Answer::Refused);
+        poll(&mut member);
+    };
+    refused(first);
+    refused(second);
+    assert_eq!(standing(&member), None, "nothing was dirty there");
+    assert_eq!(named_before(&mut member), None);
+    member.handle_message(NOW, &registered_as(3 << 32 | 1));
+    poll(&mut member);
+    assert!(member.may_issue(NOW) && member.over().is_none());
+    assert_eq!(member.next_order(NOW), None, "nothing is claimed");
 }

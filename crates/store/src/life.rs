@@ -9,9 +9,11 @@
 //! All of it is sequentially consistent: who changes something looks then who is still at work, and who begins looks
 //! behind saying so. One of the two sees the other.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Error, ErrorKind};
+use futures_util::lock::Mutex;
 
 /// See the top of this file.
 pub struct Life {
@@ -23,6 +25,8 @@ pub struct Life {
     is_stopped: AtomicBool,
     /// Changed by who excludes requests.
     has_ended: AtomicBool,
+    /// What came of closing it, once it is closed. Locked by whoever closes it, until that has come to its end.
+    outcome: Mutex<Option<Result<(), Error>>>,
 }
 
 impl Life {
@@ -34,6 +38,7 @@ impl Life {
             closing_count: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
+            outcome: Mutex::new(None),
         }
     }
 
@@ -67,6 +72,19 @@ impl Life {
         self.is_stopped.store(true, Ordering::SeqCst);
     }
 
+    /// Closes by `closing`, once: whoever comes while another is at it, or later, waits for that one's end and is told
+    /// the same. Where the first is dropped before its end, the next takes its place.
+    ///
+    /// # Errors
+    /// Those of `closing`.
+    pub async fn close_once(&self, closing: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let mut outcome = self.outcome.lock().await;
+        if outcome.is_none() {
+            *outcome = Some(closing.await);
+        }
+        outcome.clone().unwrap_or(Ok(()))
+    }
+
     /// Whether nothing is done with the devices any more: whoever gets its turn from now on leaves.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
@@ -80,5 +98,24 @@ impl Life {
     /// What is said to whoever comes too late.
     pub fn closed(&self) -> Error {
         Error::new(ErrorKind::Gone, format!("{} is closed", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn it_is_closed_once_and_who_is_dropped_before_the_end_is_followed_by_the_next() {
+        let life = Life::new("it");
+        assert!(life.close_once(pending()).now_or_never().is_none());
+        let failed = life.close_once(ready(Err(ErrorKind::Media.into()))).now_or_never().expect("it is its turn");
+        assert_eq!(failed.map_err(|error| error.kind()), Err(ErrorKind::Media));
+        let later = life.close_once(ready(Ok(()))).now_or_never().expect("it is over");
+        assert_eq!(later.map_err(|error| error.kind()), Err(ErrorKind::Media));
     }
 }

@@ -3,7 +3,8 @@
 //! [`InitiatorOptions`](crate::InitiatorOptions).
 //!
 //! It begins anew only after a session that was of use. A login that succeeds is none: a target that logs in and breaks
-//! off at the first request would otherwise be asked again at once, thousands of times a second.
+//! off at the first request would otherwise be asked again at once, thousands of times a second. Nor is the answer to
+//! TEST UNIT READY, or a lease that is renewed, which a target may give that breaks off at the first request, too.
 
 use std::time::Duration;
 

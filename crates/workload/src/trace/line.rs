@@ -16,6 +16,8 @@ pub(super) enum Line {
     Record(Record),
     /// Nothing to replay: a header, another action, a comment.
     Skipped,
+    /// A SCSI command that neither reads, writes nor flushes: UNMAP, whose blocks no trace names, or a question.
+    OtherCommand,
     /// Nothing after this line is a request.
     End,
 }
@@ -31,6 +33,9 @@ const OPERATION_CODES: [(u8, AccessKind); 8] = [
     (0xa8, AccessKind::Read),  // READ (12)
     (0xaa, AccessKind::Write), // WRITE (12)
 ];
+
+/// SYNCHRONIZE CACHE (10) and (16).
+pub(super) const FLUSHES: [u8; 2] = [0x35, 0x91];
 
 /// What a SCSI command does that transfers blocks.
 pub(super) fn of_operation_code(code: u8) -> Option<AccessKind> {

@@ -16,6 +16,8 @@ pub struct TargetStatus {
     pub address: String,
     /// What it serves.
     pub targets: Vec<ServedTarget>,
+    /// What somebody should look at although it serves, in words.
+    pub troubles: Vec<String>,
     /// What can be changed while it runs, by key.
     pub settings: BTreeMap<String, String>,
     /// Sessions, connections and logical units, and what was counted.

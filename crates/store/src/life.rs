@@ -100,22 +100,3 @@ impl Life {
         Error::new(ErrorKind::Gone, format!("{} is closed", self.name))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::future::{pending, ready};
-
-    use futures_util::FutureExt as _;
-
-    use super::*;
-
-    #[test]
-    fn it_is_closed_once_and_who_is_dropped_before_the_end_is_followed_by_the_next() {
-        let life = Life::new("it");
-        assert!(life.close_once(pending()).now_or_never().is_none());
-        let failed = life.close_once(ready(Err(ErrorKind::Media.into()))).now_or_never().expect("it is its turn");
-        assert_eq!(failed.map_err(|error| error.kind()), Err(ErrorKind::Media));
-        let later = life.close_once(ready(Ok(()))).now_or_never().expect("it is over");
-        assert_eq!(later.map_err(|error| error.kind()), Err(ErrorKind::Media));
-    }
-}

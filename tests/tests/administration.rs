@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tests::{Finished, IQN, Process, World, tool};
+use tests::{Finished, IQN, Process, World, finish, tool};
 
 /// What no machine is too slow for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,6 +23,8 @@ const CACHE: [&str; 6] = ["--cache", "disk.cache", "--cache-size", "8MiB", "--ca
 const LOG: [&str; 8] =
     ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
 
+const USAGE: i32 = 2;
+const NOT_FOUND: i32 = 5;
 const DAMAGE: i32 = 7;
 const WOULD_LOSE_DATA: i32 = 9;
 
@@ -117,6 +119,31 @@ fn a_detach_that_waits_for_its_target_says_so_and_can_be_told_to_keep_what_is_di
     let disk = disk.wait();
     assert_eq!(disk.stderr.matches("ends without its target").count(), 1, "{}", disk.stderr);
     assert!(!world.run(["status"]).success().contains("being detached"));
+}
+
+/// What would be refused is not advised.
+#[test]
+fn a_detach_that_waits_does_not_advise_to_keep_what_is_in_a_file_that_was_removed() {
+    let world = World::new();
+    let mut target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    target.process.kill();
+    let first = spawn(world.forebay().args(["detach", "disk"]));
+    wait_for_status(&world, "a detach that waits", |status| status["detaching"]["waits_for"].is_string());
+    fs::remove_file(world.path("disk.cache")).unwrap();
+    let refused = ["disk.cache was removed", "is being detached", "once", target.portal()];
+    world.run(["detach", "disk", "--keep-dirty"]).failure(WOULD_LOSE_DATA, &refused);
+    // Two looks of the process at what it waits for.
+    std::thread::sleep(Duration::from_millis(2500));
+    let portal = target.portal().to_owned();
+    let again = ["target", "serve", "--iqn", IQN, "--portal", &portal, "--name", "again"];
+    let _target = world.start(again.iter().chain(&LUN));
+    let first = outcome(first);
+    assert_eq!(first.code, Some(0), "{first:?}");
+    let last = first.stderr.lines().rfind(|line| line.contains("is waited for")).unwrap_or_default();
+    assert!(last.contains("cannot stay here") && !last.contains("--keep-dirty"), "{first:?}");
+    disk.wait().success();
 }
 
 #[test]
@@ -274,6 +301,81 @@ fn the_last_copy_of_what_is_dirty_is_not_given_up_while_its_target_is_away_and_a
     assert!(last.contains("65536 bytes are lost") && !last.contains("stay dirty"), "{ended:?}");
 }
 
+/// Peers go on and notice nothing: who looks after the host is told.
+#[test]
+fn a_served_file_that_is_removed_or_replaced_is_said_in_the_status_and_once_in_the_log() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let (path, aside) = (world.path("disk.img"), world.path("aside.img"));
+    let troubles = || {
+        // The log is written by who looks from time to time.
+        std::thread::sleep(Duration::from_millis(1500));
+        world.status("target")["troubles"].clone()
+    };
+    assert_eq!(troubles(), serde_json::json!([]));
+    fs::rename(&path, &aside).unwrap();
+    let said = troubles();
+    assert!(said[0].as_str().is_some_and(|said| said.contains("disk.img was removed")), "{said}");
+    for command in [&["status"][..], &["status", "target"], &["target", "status"]] {
+        let shown = world.run(command).success();
+        assert!(shown.contains("disk.img was removed"), "{command:?}: {shown}");
+    }
+    fs::write(&path, "another").unwrap();
+    let said = troubles();
+    assert!(said[0].as_str().is_some_and(|said| said.contains("disk.img is another file now")), "{said}");
+    fs::rename(&aside, &path).unwrap();
+    assert_eq!(troubles(), serde_json::json!([]));
+    let log = target.process.terminate().stderr;
+    for news in ["disk.img was removed", "disk.img is another file now"] {
+        assert_eq!(log.matches(news).count(), 1, "{log}");
+    }
+}
+
+#[test]
+fn who_asks_what_runs_without_the_run_time_directory_is_told_which_is_not_there() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let disk = attach(&world, &target.url(0), &CACHE);
+    let elsewhere = world.path("elsewhere");
+    let status = |arguments: &[&str]| {
+        finish(world.forebay().env("FOREBAY_RUNTIME_DIR", &elsewhere).arg("status").args(arguments))
+    };
+    let words = ["the run-time directory", "elsewhere", "FOREBAY_RUNTIME_DIR names another"];
+    status(&["disk"]).failure(NOT_FOUND, &words);
+    status(&["disk", "--wait", "100ms"]).failure(NOT_FOUND, &words);
+    let said = status(&[]).success();
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    assert!(said.contains("not known to be attached: \"disk\""), "{said}");
+    assert!(!elsewhere.exists(), "nothing runs in a new one");
+    disk.terminate().success();
+}
+
+#[test]
+fn a_cache_that_was_not_closed_is_listed_as_clean_unless_something_in_it_is_dirty() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let state = || world.run(["cache", "list", "--json"]).json()["caches"][0]["state"].clone();
+    let mut disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["read 0 64k"]);
+    disk.kill();
+    assert_eq!(state(), "clean");
+    let mut disk = attach(&world, &target.url(0), &CACHE);
+    io(&disk.ready, &["write -P 5 0 64k", "flush"]);
+    disk.kill();
+    assert_eq!(state(), "dirty");
+}
+
+#[test]
+fn a_mode_that_goes_not_with_the_cache_is_a_wrong_use() {
+    let world = World::new();
+    let target = world.target(LUN);
+    let flags = ["--cache-crash", "discard", "--cache-mode", "write-through"];
+    let _disk = attach(&world, &target.url(0), &[&CACHE[..], &flags].concat());
+    let words = ["write-back is excluded", "\"discard\""];
+    world.run(["set", "disk", "cache.mode=write-back"]).failure(USAGE, &words);
+    assert_eq!(world.status("disk")["cache"]["mode"], "write-through");
+}
+
 #[test]
 fn settings_are_changed_all_or_none() {
     let world = World::new();
@@ -281,6 +383,8 @@ fn settings_are_changed_all_or_none() {
     let _disk = attach(&world, &target.url(0), &CACHE);
     world.run(["set", "disk", "cache.mode=write-through", "bogus=1"]).failure(2, &["\"bogus\"", "nothing was changed"]);
     world.run(["set", "disk", "cache.mode=write-through", "bogus"]).failure(2, &["\"bogus\" is no KEY=VALUE"]);
+    let bad_value = ["set", "disk", "cache.mode=write-through", "cache.cutoff=much"];
+    world.run(bad_value).failure(USAGE, &["cache.cutoff much", "nothing was changed"]);
     assert_eq!(world.status("disk")["cache"]["mode"], "write-back");
     world.run(["set", "disk", "cache.mode=write-through", "cache.cutoff=1MiB"]).success();
     assert_eq!(world.status("disk")["cache"]["mode"], "write-through");

@@ -77,6 +77,28 @@ fn a_trace_with_a_bad_line_or_that_does_not_fit_writes_nothing() {
     assert_eq!(printed["verified_bytes"], 8192);
 }
 
+/// A record of the second layout of vscsi traces.
+fn vscsi(command: u16, bytes: u32, block: u64) -> Vec<u8> {
+    let (command, bytes, block) = (command.to_le_bytes(), bytes.to_le_bytes(), block.to_le_bytes());
+    [&command[..], &[5, 2], &[7, 0, 0, 0], &bytes, &[1, 0, 0, 0], &block, &[0; 8], &[0; 8]].concat()
+}
+
+#[test]
+fn commands_of_a_trace_that_neither_read_nor_write_are_passed_over_and_counted() {
+    let world = World::new();
+    let target = world.target(["--lun", "0=ram:16MiB"]);
+    let url = target.url(0);
+    // A write, UNMAP, WRITE SAME (16), a read.
+    let records = [vscsi(0x2a, 4096, 0), vscsi(0x42, 24, 0), vscsi(0x93, 512, 8), vscsi(0x28, 4096, 0)];
+    std::fs::write(world.path("trace.vscsi"), records.concat()).unwrap();
+    let printed = world.run(["replay", "trace.vscsi", &url, "--dry-run", "--json"]).json();
+    assert_eq!((&printed["requests"], &printed["other_commands"]), (&2.into(), &2.into()), "{printed}");
+    let printed = world.run(["replay", "trace.vscsi", &url, "--json"]).json();
+    assert_eq!((&printed["counts"]["requests"], &printed["other_commands"]), (&2.into(), &2.into()), "{printed}");
+    let printed = world.run(["replay", "trace.vscsi", &url, "--allow-data-loss"]).success();
+    assert!(printed.contains("2 SCSI commands of the trace were passed over"), "{printed}");
+}
+
 #[test]
 fn a_trace_that_only_reads_needs_no_leave_and_checks_nothing() {
     let world = World::new();

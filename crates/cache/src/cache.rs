@@ -230,8 +230,9 @@ impl Cache {
         self.core.leave().await;
     }
 
-    /// Waits for all requests, cleans unless `keep_dirty` (dirty data then stays here, durably),
-    /// and closes: the next open finds all lines warm. Requests from now on fail with `Gone`.
+    /// Waits for all requests, cleans unless told to keep what is dirty (durably, here), and closes: the next open
+    /// finds all lines warm. Requests from now on fail with `Gone`. Whoever closes it a second time waits for the same
+    /// end and gets the same result; what was kept dirty then, [`Cache::status`] says.
     ///
     /// # Errors
     /// When cleaning failed the cache goes on as before; close again with `keep_dirty`. When the cache device failed it

@@ -13,7 +13,8 @@ impl Core {
     pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
         self.life.begin_close();
         if self.life.is_stopped() {
-            return Ok(());
+            // Another is closing it, or has, or it was replaced.
+            return self.stop_and_end().await;
         }
         drop(self.exclude_requests().await);
         let prepared = async {
@@ -30,12 +31,20 @@ impl Core {
             self.life.give_up_close();
             return Err(error);
         }
-        self.life.stop();
-        self.lines.wake_all();
-        self.cleaner.wait_for_batches().await;
-        let result = self.end().await;
-        self.workers.stop();
-        result
+        self.stop_and_end().await
+    }
+
+    /// Ends what goes on in the background, then all. Whoever comes second waits for the first.
+    async fn stop_and_end(self: &Arc<Self>) -> Result<(), Error> {
+        let closing = async {
+            self.life.stop();
+            self.lines.wake_all();
+            self.cleaner.wait_for_batches().await;
+            let result = self.end().await;
+            self.workers.stop();
+            result
+        };
+        self.life.close_once(closing).await
     }
 
     /// Stores the whole table as that of a closed cache. No request is taken any more, and nothing
@@ -46,7 +55,7 @@ impl Core {
             // After the tasks that handle events of the origin.
             let _guard = self.exclude_requests().await;
             if self.life.has_ended() {
-                // Another close has ended it, or a successor has taken its place.
+                // Another cache has taken its place, or who closed it was dropped after that.
                 return Ok(());
             }
             let result = match self.journal.failure() {

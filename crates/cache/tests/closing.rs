@@ -81,8 +81,38 @@ fn a_cache_that_another_closes_with_what_is_dirty_does_not_open_for_who_wanted_i
     assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Gone), "its device may be another's by now");
 }
 
-/// A LUN that loses its volatile data before its next flush, and reports the loss with the answer
-/// of that flush.
+/// The end takes as long as its device takes.
+#[test]
+fn who_closes_a_cache_that_another_is_closing_waits_for_the_end_and_is_told_the_same() {
+    for is_failing in [false, true] {
+        let mut executor = Executor::in_order();
+        let (medium, origin) = (CrashLayer::new(1 << 20, 3), memory(1 << 20));
+        let device = timed(&mut executor, &medium, 10_000);
+        format(&mut executor, &device, &origin, format_options());
+        let options = open_options(&executor, Mode::WriteThrough);
+        let cache = try_open(&mut executor, &device, &origin, options).unwrap();
+        write(&mut executor, &cache, 0, &[1; LINE as usize]);
+        if is_failing {
+            medium.fail_writes_from(medium.writes_seen(), ErrorKind::Media);
+        }
+        let told = Rc::new(RefCell::new(None));
+        let (first, tells) = (Arc::clone(&cache), Rc::clone(&told));
+        executor.spawn(async move { *tells.borrow_mut() = Some(first.close(true).await) });
+        let (second, clock) = (Arc::clone(&cache), executor.clock());
+        let result = executor.block_on(async move {
+            clock.sleep(Duration::from_micros(1)).await;
+            second.close(true).await
+        });
+        let told = told.borrow_mut().take().expect("the first has come to its end");
+        assert_eq!(told.as_ref().is_err(), is_failing, "{told:?}");
+        let kind = |result: Result<(), block::Error>| result.map_err(|error| error.kind());
+        assert_eq!(kind(result), kind(told));
+        let third = Arc::clone(&cache);
+        assert_eq!(executor.block_on(async move { third.close(true).await }).is_err(), is_failing, "and later, too");
+    }
+}
+
+/// A LUN that has lost what it held volatile when it is flushed next, and says so with the answer.
 struct LosesUntold {
     medium: CrashLayer,
     is_lost: AtomicBool,

@@ -2,9 +2,9 @@
 //! shortest wait and the longest are the user's: `reconnect_wait_min` and `reconnect_wait_max` of
 //! [`InitiatorOptions`](crate::InitiatorOptions).
 //!
-//! The waits start anew only after a session that was of use. A login that succeeds is not enough:
-//! a target that accepts logins and breaks off at the first request would otherwise be tried
-//! thousands of times a second.
+//! It begins anew only after a session that was of use. A login that succeeds is none: a target that logs in and breaks
+//! off at the first request would otherwise be asked again at once, thousands of times a second. Nor is the answer to
+//! TEST UNIT READY, or a lease that is renewed, which a target may give that breaks off at the first request, too.
 
 use std::time::Duration;
 

@@ -135,7 +135,9 @@ pub(crate) struct Engine {
     /// Whether writes of the last lost session are waiting to be issued again, their outcome
     /// unknown.
     has_writes_in_doubt: bool,
-    /// Whether the unit carried anything out since [`Engine::take_usefulness`].
+    /// Whether the unit carried out what somebody waited for since [`Engine::take_usefulness`]: anything that it does
+    /// with its blocks. That it answers questions, renews what a host holds, or takes copies that are written again
+    /// brings no request nearer to its end.
     was_useful: bool,
     counts: Counts,
     alarm: Alarm,
@@ -609,12 +611,13 @@ impl Engine {
         }
         // The unit decides how many extents it reports: fewer than asked for is no failure.
         if job.take_extents(&self.unit, &outcome, &buffer) {
+            self.was_useful = true;
             self.complete(order);
             return;
         }
         match judge(&outcome, job.read_bytes(step), || job.words()) {
             Verdict::Done => {
-                self.was_useful = true;
+                self.was_useful |= job.is_waited_for();
                 job.advance(step, &buffer);
             }
             Verdict::Again(sense) => {
@@ -658,6 +661,7 @@ impl Engine {
             self.note_fenced(now);
         }
         let Some(job) = self.jobs.get_mut(&order) else { return };
+        self.was_useful |= matches!(verdict, Verdict::Done) && job.is_waited_for();
         let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_) | Verdict::Unsent(_));
         if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
             let Some(step) = job.take_step(token, &mut buffer) else { return };
@@ -849,7 +853,7 @@ impl Engine {
         }
     }
 
-    /// Whether the unit carried anything out since the last call.
+    /// Whether the unit carried out what somebody waited for since the last call.
     pub(crate) fn take_usefulness(&mut self) -> bool {
         std::mem::take(&mut self.was_useful)
     }

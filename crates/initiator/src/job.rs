@@ -268,7 +268,18 @@ impl Job {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })
     }
 
-    /// Whether it changes stored data, or may do so.
+    /// Whether somebody waits for what it does with blocks, and it brings that nearer. A flush of our own makes room
+    /// for writes that wait. What is written again is so from its start in each session; and a raw command that changes
+    /// no bytes asks something, or keeps up what a host holds.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        match (&self.reply, &self.kind) {
+            (Reply::Replay, _) => false,
+            (_, Kind::Raw(raw)) => !raw.range.is_empty(),
+            _ => true,
+        }
+    }
+
+    /// Whether it changes what is stored, as far as is known.
     pub(crate) fn may_change(&self) -> bool {
         self.is_mutation() || self.repeat().is_some_and(|repeat| repeat != Repeat::Always)
     }

@@ -396,7 +396,10 @@ async fn call_within(
         // Its listen queue is full.
         ErrorKind::WouldBlock => silent(&name, None, silence_max),
         _ => {
-            let message = format!("nothing runs under the name \"{name}\" ({error}); `forebay status` lists what does");
+            let directory = path.parent().unwrap_or(path).display();
+            let message = format!(
+                "nothing runs under the name \"{name}\" in {directory} ({error}); `forebay status` lists what does"
+            );
             NoAnswer::Other(Error::new(Failure::NotFound, message))
         }
     })?;

@@ -35,7 +35,33 @@ impl Paths {
         Self::new(runtime, state)
     }
 
-    /// Uses the given directories, made if they are missing.
+    /// The same for who only asks what runs: the run-time directory is not made, since nothing can run in a new one.
+    ///
+    /// # Errors
+    /// Those of [`Paths::from_environment`].
+    pub fn to_ask_what_runs() -> Result<Self> {
+        let user = rustix::process::getuid().as_raw();
+        let (runtime, state) = directories(user, |variable| env::var_os(variable).map(PathBuf::from))?;
+        if runtime.exists() {
+            return Self::new(runtime, state);
+        }
+        make_private_as(&state, Some("FOREBAY_STATE_DIR"))?;
+        Ok(Self { runtime, state })
+    }
+
+    /// Whether it can be seen what runs.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no run-time directory, `AccessDenied` when it cannot be read; the message names it, and
+    /// the variable that names another.
+    pub fn check_runtime(&self) -> Result<()> {
+        let advice = "; FOREBAY_RUNTIME_DIR names another, if something was started with one";
+        let context =
+            |error| Error::io(format!("the run-time directory {}", self.runtime.display()), &error).advise(advice);
+        fs::read_dir(&self.runtime).map(drop).map_err(context)
+    }
+
+    /// The directories given, made if they are missing.
     ///
     /// # Errors
     /// When a directory cannot be made, or belongs to another user.

@@ -20,7 +20,7 @@ use crate::config::{self, Configuration};
 use crate::control::{ControlServer, Handler, Progress, Request};
 use crate::descriptors;
 use crate::error::{Error, Failure, Result};
-use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX};
+use crate::limits::{LAST_FLUSH_TIME_MAX, RETIRING_WAIT_MAX, WATCH_INTERVAL};
 use crate::lun_check;
 use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
@@ -249,8 +249,15 @@ impl Serving {
                 () = wait_for_stop() => {}
             }
         };
+        let watched = Rc::clone(&handler);
+        let watching = async {
+            tokio::select! {
+                () = watched.tell_of_troubles() => {}
+                () = wait_for_stop() => {}
+            }
+        };
         let control = control.serve(Rc::clone(&handler), wait_for_stop());
-        let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing, reloading);
+        let ((), served, ..) = tokio::join!(on_signal, serve, control, metrics, informing, reloading, watching);
         working.abort();
         served
     }
@@ -287,15 +294,31 @@ impl ServeHandler {
         let targets = self.server.targets();
         let targets = targets.iter().map(|it| ServedTarget { name: it.name.clone(), luns: it.luns.luns() }).collect();
         let disks = self.units.borrow().disks();
+        let troubles = self.units.borrow().troubles();
         let settings = disks.into_iter().map(|(key, disk)| (key, on_or_off(disk.is_enabled()).to_owned())).collect();
         ProcessStatus::Target(Box::new(TargetStatus {
             name: self.name.clone(),
             pid: std::process::id(),
             address: addresses.join(" "),
             targets,
+            troubles,
             settings,
             server,
         }))
+    }
+
+    /// Looks from time to time, for ever, and logs what is new.
+    async fn tell_of_troubles(&self) {
+        let mut known = Vec::new();
+        loop {
+            let troubles = self.units.borrow().troubles();
+            troubles
+                .iter()
+                .filter(|trouble| !known.contains(*trouble))
+                .for_each(|trouble| tracing::error!("{trouble}"));
+            known = troubles;
+            tokio::time::sleep(WATCH_INTERVAL).await;
+        }
     }
 
     fn set(&self, key: &str, value: &str) -> Result<Answer> {

@@ -29,7 +29,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
 use crate::lun_check;
-use crate::lun_spec::{Backend, LunSpec};
+use crate::lun_spec::{Backend, FileIdentity, LunSpec};
 use crate::marks_file::{FoundFile, MarksFile};
 use crate::own_stores::OwnStores;
 use crate::paths::Paths;
@@ -49,6 +49,8 @@ struct Served {
     unit: Arc<LogicalUnit>,
     /// The file device, which can grow.
     file: Option<Arc<FileDevice>>,
+    /// Which file or block device was opened; `None` in RAM.
+    opened: Option<FileIdentity>,
     disk: Option<Arc<DiskLayer>>,
     /// The file of its change marks, when they outlive the process.
     marks: Option<Arc<MarksFile>>,
@@ -193,7 +195,14 @@ impl Units {
         disks.collect()
     }
 
-    /// Makes everything durable, and ends the background tasks.
+    /// Files and block devices that are not at their paths any more, in words.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let trouble =
+            |((iqn, lun), served): (&Place, &Served)| Some(format!("LUN {lun} of {iqn}: {}", served.trouble()?));
+        self.served.iter().filter_map(trouble).collect()
+    }
+
+    /// Makes everything durable, and ends what runs.
     pub(crate) fn close(&mut self) -> impl Future<Output = Result<()>> + use<> {
         let of = |served: &Served| (Arc::clone(&served.unit), served.running.abort_handle(), served.marks.clone());
         let units: Vec<(Arc<LogicalUnit>, AbortHandle, Option<Arc<MarksFile>>)> =
@@ -222,6 +231,8 @@ impl Units {
             Backend::Ram { .. } => None,
         };
         let (mut device, file) = backend_device(iqn, spec, &self.paths.sidecars()).map_err(context)?;
+        // Right behind the opening, which made it where it was not there.
+        let opened = spec.file();
         let mut disk = None;
         if let Some(model) = spec.disk {
             let layer = Arc::new(DiskLayer::new(device, Arc::clone(&self.clock), &self.workers, model));
@@ -249,7 +260,7 @@ impl Units {
         };
         let unit = LogicalUnit::new(device, options);
         let running = tokio::spawn(base::background::named("unit", unit.run()));
-        Ok(Served { spec: spec.clone(), unit, file, disk, marks: marks.file, running })
+        Ok(Served { spec: spec.clone(), unit, file, opened, disk, marks: marks.file, running })
     }
 
     /// The change marks of a unit: kept beside the sidecar of a file; those of a RAM LUN end with
@@ -337,12 +348,29 @@ impl Served {
         Ok(after != before)
     }
 
+    /// What to say where another file than the one that is served is at its path, or none.
+    fn trouble(&self) -> Option<String> {
+        let (Backend::File { path, .. }, Some(opened)) = (&self.spec.backend, &self.opened) else { return None };
+        let path = path.display();
+        match self.spec.file()? {
+            found if found == *opened => None,
+            FileIdentity::ToBeMade(_) => Some(format!(
+                "{path} was removed, or cannot be looked at: initiators go on with what was opened, and what they \
+                 write is gone when it is not served any more"
+            )),
+            FileIdentity::Inode(..) | FileIdentity::Device(_) => Some(format!(
+                "{path} is another file now: initiators go on with the one that was opened, and what they write is \
+                 not in the new one; it is served after a restart"
+            )),
+        }
+    }
+
     /// Closes a unit when no session sees it any more and nothing is under way on it.
     async fn retire(self) {
         while Arc::strong_count(&self.unit) > 1 || !self.unit.is_idle() {
             tokio::time::sleep(RETIRING_INTERVAL).await;
         }
-        let Self { spec, unit, file, disk, marks, running } = self;
+        let Self { spec, unit, file, disk, marks, running, .. } = self;
         if let Err(error) = unit.device().flush().await {
             tracing::error!(%error, lun = %spec, "what was written to a LUN that is gone may not be durable");
         }

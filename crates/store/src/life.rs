@@ -11,9 +11,11 @@
 //! under way; work announces itself first and then reads the flag. So at least one of the two sees
 //! the other.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use block::{Error, ErrorKind};
+use futures_util::lock::Mutex;
 
 /// The flags that say whether a cache or log is open, stopped or ended.
 pub struct Life {
@@ -25,6 +27,8 @@ pub struct Life {
     is_stopped: AtomicBool,
     /// Set by a caller that holds requests out.
     has_ended: AtomicBool,
+    /// What came of closing it, once it is closed. Locked by whoever closes it, until that has come to its end.
+    outcome: Mutex<Option<Result<(), Error>>>,
 }
 
 impl Life {
@@ -36,6 +40,7 @@ impl Life {
             closing_count: AtomicU64::new(0),
             is_stopped: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
+            outcome: Mutex::new(None),
         }
     }
 
@@ -70,7 +75,20 @@ impl Life {
         self.is_stopped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the devices are not to be used any more: a task that gets its turn now ends at once.
+    /// Closes by `closing`, once: whoever comes while another is at it, or later, waits for that one's end and is told
+    /// the same. Where the first is dropped before its end, the next takes its place.
+    ///
+    /// # Errors
+    /// Those of `closing`.
+    pub async fn close_once(&self, closing: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        let mut outcome = self.outcome.lock().await;
+        if outcome.is_none() {
+            *outcome = Some(closing.await);
+        }
+        outcome.clone().unwrap_or(Ok(()))
+    }
+
+    /// Whether nothing is done with the devices any more: whoever gets its turn from now on leaves.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }

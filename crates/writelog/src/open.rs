@@ -344,7 +344,8 @@ impl Core {
     ) -> Result<(), Error> {
         self.life.begin_close();
         if self.life.is_stopped() {
-            return Ok(());
+            // Another is closing it, or has.
+            return self.stop_and_end().await;
         }
         self.line_emptied().await;
         drop(self.exclude_requests().await);
@@ -353,19 +354,26 @@ impl Core {
             self.life.give_up_close();
             return Err(error);
         }
-        self.life.stop();
-        self.changed.notify();
-        self.background.notify();
-        drop(self.destaging.lock().await);
-        let is_clean = self.state().contents.map.dirty_sectors() == 0;
-        let result = match self.failure() {
-            Some(error) if !is_clean => Err(error),
-            // Nothing is dirty in spite of a failure: if the device takes an empty checkpoint, the
-            // next open begins anew.
-            _ => self.checkpoint(STATE_CLOSED).await,
+        self.stop_and_end().await
+    }
+
+    /// Ends what goes on in the background, then all. Whoever comes second waits for the first.
+    async fn stop_and_end(self: &Arc<Self>) -> Result<(), Error> {
+        let closing = async {
+            self.life.stop();
+            self.changed.notify();
+            self.background.notify();
+            drop(self.destaging.lock().await);
+            let is_clean = self.state().contents.map.dirty_sectors() == 0;
+            let result = match self.failure() {
+                Some(error) if !is_clean => Err(error),
+                // Clean in spite of a failure: if the device takes a checkpoint of nothing, the next open begins anew.
+                _ => self.checkpoint(STATE_CLOSED).await,
+            };
+            self.workers.stop();
+            result
         };
-        self.workers.stop();
-        result
+        self.life.close_once(closing).await
     }
 
     async fn prepare_close(

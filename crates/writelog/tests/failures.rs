@@ -75,6 +75,41 @@ impl Bench {
     }
 }
 
+/// The end takes as long as its device takes.
+#[test]
+fn who_closes_a_log_that_another_is_closing_waits_for_the_end_and_is_told_the_same() {
+    for is_failing in [false, true] {
+        let mut executor = Executor::in_order();
+        let (medium, origin) = (CrashLayer::new(LOG_BYTES, 1), CrashLayer::new(ORIGIN_BYTES, 2));
+        let (workers, latency) = (Workers::new(), Latency::Fixed(Duration::from_millis(10)));
+        let slow = medium.clone().with_latency(Arc::new(executor.clock()), latency, &workers);
+        executor.spawn(async move { workers.run().await });
+        let (device, origin): (SharedDevice, SharedDevice) = (Arc::new(slow), Arc::new(origin));
+        format(&mut executor, &device, &origin);
+        let options = open_options(&executor, KIND, None);
+        let log = try_open(&mut executor, &device, &origin, options).expect("nothing fails");
+        write(&mut executor, &log, 0, &[1; 4096]);
+        let (destaging, clock) = (Arc::clone(&log), executor.clock());
+        executor.block_on(async move { destaging.destage(|_| {}).await }).expect("nothing fails");
+        if is_failing {
+            medium.fail_writes_from(medium.writes_seen(), ErrorKind::Media);
+        }
+        let told = Arc::new(std::sync::Mutex::new(None));
+        let (first, tells) = (Arc::clone(&log), Arc::clone(&told));
+        executor.spawn(async move {
+            let result = first.close(false).await;
+            *tells.lock().unwrap() = Some(result.is_err());
+        });
+        let second = Arc::clone(&log);
+        let result = executor.block_on(async move {
+            clock.sleep(Duration::from_millis(1)).await;
+            second.close(true).await
+        });
+        assert_eq!(*told.lock().unwrap(), Some(is_failing), "the first has come to its end");
+        assert_eq!(result.is_err(), is_failing, "{result:?}");
+    }
+}
+
 #[test]
 fn when_the_log_refuses_a_record_writes_go_to_the_origin_durably() {
     let mut bench = Bench::new(|_| {});

@@ -114,6 +114,8 @@ async fn list(arguments: &CacheList) -> Result<()> {
                 "pruned"
             }
             (false, None, false) => "missing",
+            (false, Some(_), true) if is_clean(&record.place(), &known).await => "clean",
+            // As far as anybody knows: it may be damaged, or in use by who does not answer.
             (false, Some(_), true) => "dirty",
             (false, Some(_), false) => "clean",
         };
@@ -150,7 +152,13 @@ async fn list(arguments: &CacheList) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file does not exist. A file that merely cannot be looked at may exist.
+/// Whether a cache that this host has noted as one that may have dirty data has none: it was not closed in order.
+async fn is_clean(place: &Place, known: &Caches) -> bool {
+    let Ok(device) = open_device(place, known) else { return false };
+    cache::inspect(&device).await.is_ok_and(|inspection| inspection.dirty_bytes == 0)
+}
+
+/// Whether nothing is there: what merely cannot be looked at may be.
 fn is_gone(path: &Path) -> bool {
     std::fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }

@@ -3,8 +3,8 @@
 use serde_json::Value;
 use stack::control::{Request, call};
 use stack::paths::{Paths, check_name};
-use stack::settings::find;
 use stack::settings::table::Setting;
+use stack::settings::{Settings, find};
 use stack::status::{self, Left, Report, Shown};
 use stack::{Error, Failure, Result};
 
@@ -40,7 +40,7 @@ pub async fn clean(arguments: Clean) -> Result<()> {
 /// `forebay set`.
 pub async fn set(arguments: Set) -> Result<()> {
     let settings = arguments.settings.iter().map(|setting| key_and_value(setting)).collect::<Result<Vec<_>>>()?;
-    check_keys(&arguments.name, &settings).await?;
+    check_settings(&arguments.name, &settings).await?;
     for (key, value) in &settings {
         let request = Request::Set { key: (*key).to_owned(), value: (*value).to_owned() };
         call_with_progress(&arguments.name, &request).await?;
@@ -57,8 +57,8 @@ pub(super) fn key_and_value(setting: &str) -> Result<(&str, &str)> {
     setting.split_once('=').ok_or_else(|| Error::new(Failure::Usage, format!("\"{setting}\" is no KEY=VALUE")))
 }
 
-/// Checks all keys before any setting is changed; an unknown key refuses them all.
-async fn check_keys(name: &str, settings: &[(&str, &str)]) -> Result<()> {
+/// Refuses all settings when one of them is none, or has a value that it does not take, before any is changed.
+async fn check_settings(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     check_name(name)?;
     if settings.len() < 2 {
         // A single setting is checked by the process itself.
@@ -70,12 +70,16 @@ async fn check_keys(name: &str, settings: &[(&str, &str)]) -> Result<()> {
         Shown::Target(target) => target.settings.contains_key(key),
         Shown::Attachment(_) | Shown::Mount(_) => find(key).is_ok_and(Setting::is_live),
     };
-    match settings.iter().find(|(key, _)| !is_known(key)) {
-        None => Ok(()),
-        Some((key, _)) => {
-            Err(Error::new(Failure::Usage, format!("\"{key}\" is no setting of \"{name}\": nothing was changed")))
+    if let Some((key, _)) = settings.iter().find(|(key, _)| !is_known(key)) {
+        let message = format!("\"{key}\" is no setting of \"{name}\": nothing was changed");
+        return Err(Error::new(Failure::Usage, message));
+    }
+    if matches!(status, Shown::Attachment(_)) {
+        for (key, value) in settings {
+            Settings::of_running(key, value).map_err(|error| error.advise("; nothing was changed"))?;
         }
     }
+    Ok(())
 }
 
 /// Sends `request` to the process `name`, and shows its progress.
@@ -86,20 +90,24 @@ pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> 
     check_name(name)?;
     let paths = Paths::from_environment()?;
     let bar = progress_bar(&format!("cleaning {name}"), 0);
-    let mut waited_for = String::new();
-    // A detach that keeps dirty data waits for a moment only: the hint below is not printed for it.
+    let mut said = None;
+    // Who keeps what is dirty waits for a moment only, and has said all there is to say.
     let keeps_dirty = matches!(request, Request::Detach { keep_dirty: true, .. });
     let answer = call(&paths.control_socket(name), request, |report| match report {
-        Report::Waits { waits_for, .. } if keeps_dirty || *waits_for == waited_for => {}
-        Report::Waits { waits_for, dirty_bytes } => {
-            waited_for.clone_from(waits_for);
-            let target = plain(waits_for);
-            bar.suspend(|| {
-                eprintln!(
-                    "{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; `forebay detach {name} \
-                     --keep-dirty` leaves them and ends it at once"
-                );
-            });
+        Report::Waits { .. } if keeps_dirty => {}
+        Report::Waits { waits_for, dirty_bytes, is_file_gone } => {
+            let now = Some((waits_for.clone(), *is_file_gone));
+            if said != now {
+                said = now;
+                let advice = match is_file_gone {
+                    false => format!("`forebay detach {name} --keep-dirty` leaves them and ends it at once"),
+                    true => "they cannot stay here, since the file that they are in was removed".to_owned(),
+                };
+                let target = plain(waits_for);
+                bar.suspend(|| {
+                    eprintln!("{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; {advice}");
+                });
+            }
         }
         Report::Cleaned { lines_done, lines_total } => {
             bar.set_length(*lines_total);

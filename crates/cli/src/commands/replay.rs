@@ -68,7 +68,7 @@ pub async fn run(arguments: Replay) -> Result<()> {
     let cache_after = subject.cache_status().await?;
     let hits = cache_before.zip(cache_after).map(|(before, after)| Hits::between(&before, &after));
     let is_verified = !replayed.was_stopped && verify(&subject, &replayed, &stop).await?;
-    print(&arguments, &replayed, hits.as_ref(), is_verified);
+    print(&arguments, &replayed, hits.as_ref(), is_verified, survey.other_commands);
     if is_verified { Ok(()) } else { Err(Error::new(Failure::Other, "interrupted")) }
 }
 
@@ -136,10 +136,10 @@ impl Trace {
         Ok(Self { name, file, options, request_count })
     }
 
-    /// The records, from the first one on.
-    fn read(&self) -> Result<impl Iterator<Item = std::result::Result<Record, TraceError>> + use<>> {
+    /// The trace, from its first line or record on.
+    fn read(&self) -> Result<TraceReader<Input>> {
         let input = self.input().map_err(|error| Error::io(format!("cannot read the trace {}", self.name), &error))?;
-        Ok(TraceReader::new(input, self.options.clone()).take(self.request_count))
+        Ok(TraceReader::new(input, self.options.clone()))
     }
 
     fn input(&self) -> io::Result<Input> {
@@ -153,11 +153,15 @@ impl Trace {
         rebase: Option<Rebase>,
     ) -> Result<impl Iterator<Item = std::result::Result<Record, TraceError>> + use<>> {
         let place = move |record: Record| rebase.as_ref().map_or(record, |rebase| rebase.apply(record));
-        Ok(self.read()?.map(move |record| record.map(&place)))
+        Ok(self.read()?.take(self.request_count).map(move |record| record.map(&place)))
     }
 
     fn survey(&self) -> Result<Survey> {
-        Survey::of(self.read()?).map_err(|error| self.failure(error.into()))
+        let mut reader = self.read()?;
+        let mut survey =
+            Survey::of(reader.by_ref().take(self.request_count)).map_err(|error| self.failure(error.into()))?;
+        survey.other_commands = reader.other_commands();
+        Ok(survey)
     }
 
     /// Refuses a device that the trace does not fit, before anything is written. Returns the map to
@@ -229,6 +233,7 @@ fn print_survey(arguments: &Replay, survey: &Survey) {
         survey.discards,
         survey.duration.as_secs()
     ));
+    print_other_commands(survey.other_commands);
     print_line(&format!("it needs a logical unit of {}{}", bytes(survey.size_bytes), rebased_hint(survey)));
 }
 
@@ -263,7 +268,16 @@ impl Hits {
     }
 }
 
-fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verified: bool) {
+/// What of the trace is no request of the replay.
+fn print_other_commands(other_commands: u64) {
+    if other_commands > 0 {
+        print_line(&format!(
+            "{other_commands} SCSI commands of the trace were passed over, which neither read, write nor flush"
+        ));
+    }
+}
+
+fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verified: bool, other_commands: u64) {
     let counts = &replayed.counts;
     let verified_bytes = is_verified.then(|| replayed.ledger.written_bytes());
     if arguments.json.json {
@@ -275,6 +289,7 @@ fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verifi
                 "whole_requests": hits.whole_requests, "other_requests": hits.other_requests,
                 "request_miss_ratio": hits.request_miss_ratio(),
             })),
+            "other_commands": other_commands,
             "was_stopped": replayed.was_stopped,
             "verified_bytes": verified_bytes,
         }));
@@ -289,6 +304,7 @@ fn print(arguments: &Replay, replayed: &Replayed, hits: Option<&Hits>, is_verifi
         rate_in_words(replayed.measurement.iops),
         time_in_words(replayed.measurement.latency_ns.mean)
     ));
+    print_other_commands(other_commands);
     print_line(&checked_in_words(replayed, verified_bytes));
     if let Some(hits) = hits {
         print_line(&format!(

@@ -20,11 +20,16 @@ use crate::output::{plain, print_json, print_line};
 
 /// `forebay status`.
 pub async fn run(arguments: Status) -> Result<()> {
-    let paths = Paths::from_environment()?;
+    let paths = Paths::to_ask_what_runs()?;
     match arguments.name {
         Some(name) => {
             check_name(&name)?;
-            let said = one(&paths, &name, arguments.wait.unwrap_or_default()).await?;
+            let said = match one(&paths, &name, arguments.wait.unwrap_or_default()).await {
+                Err(error) if error.failure() == Failure::NotFound => {
+                    return Err(paths.check_runtime().err().unwrap_or(error));
+                }
+                said => said?,
+            };
             if arguments.json.json {
                 print_json(&said);
                 return Ok(());
@@ -36,14 +41,22 @@ pub async fn run(arguments: Status) -> Result<()> {
             }
         }
         None => {
+            let unseen = match paths.check_runtime() {
+                Err(error) if error.failure() == Failure::NotFound => Some(error),
+                seen => seen.map(|()| None)?,
+            };
             let all = everything(&paths).await?;
             let dirty = left_dirty(&paths, &all)?;
             if arguments.json.json {
                 let running: Vec<Value> = all.iter().map(Running::said).collect();
                 print_json(&json!({ "running": running, "dirty": dirty }));
             } else {
-                print_table(&all);
-                dirty.iter().for_each(|entry| print_line(&in_words(entry)));
+                match &unseen {
+                    Some(error) => print_line(&format!("nothing runs that can be seen: {error}")),
+                    None => print_table(&all),
+                }
+                let state = if unseen.is_some() { "not known to be attached" } else { "not attached" };
+                dirty.iter().for_each(|entry| print_line(&in_words(entry, state)));
             }
         }
     }
@@ -151,7 +164,7 @@ fn left_dirty(paths: &Paths, running: &[Running]) -> Result<Vec<Entry>> {
     Ok(left)
 }
 
-fn in_words(entry: &Entry) -> String {
+fn in_words(entry: &Entry, state: &str) -> String {
     let (what, place) = (entry.store.as_str(), entry.place());
     let argument = place.argument(what);
     let advice = if place.path.exists() {
@@ -160,7 +173,7 @@ fn in_words(entry: &Entry) -> String {
         format!("this is not there: bring it back, or give that data up with `forebay {what} discard {argument}`")
     };
     format!(
-        "not attached: \"{}\", the newest data of {} may be in the {what} {place}: {advice}",
+        "{state}: \"{}\", the newest data of {} may be in the {what} {place}: {advice}",
         entry.name,
         plain(&entry.identity().to_string()),
     )
@@ -190,7 +203,8 @@ fn state(status: &Shown) -> String {
         Shown::Mount(status) => return overview::mount_in_a_word(status),
         Shown::Target(status) => {
             let count = status.server.sessions.len();
-            return format!("{count} session{}", if count == 1 { "" } else { "s" });
+            let sessions = format!("{count} session{}", if count == 1 { "" } else { "s" });
+            return [&[sessions][..], &status.troubles].concat().join(", ");
         }
     };
     let mut words: Vec<String> = status.remote.iter().map(|remote| remote.state.clone()).collect();

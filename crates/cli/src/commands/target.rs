@@ -156,6 +156,7 @@ async fn status(arguments: TargetStatus) -> Result<()> {
 /// The state of a target for a person.
 pub(super) fn print_status(status: &status::target::TargetStatus) {
     print_line(&format!("{}: serving on {}", status.name, status.address));
+    status.troubles.iter().for_each(|trouble| print_line(&format!("trouble: {}", plain(trouble))));
     for session in &status.server.sessions {
         print_line(&format!(
             "session {}: {} at {}, {} commands under way",

@@ -64,8 +64,14 @@ impl Stack {
         let name = &self.name;
         let advice = match (ending, self.waits_for()) {
             (Ending::Clean | Ending::RemoveCache, None) => return Ok(()),
+            (Ending::KeepDirty, None) if *self.stopping.borrow() => {
+                "it is being detached, which writes that back".to_owned()
+            }
             (Ending::KeepDirty, None) => {
                 format!("it stays attached, and `forebay detach {name}` without --keep-dirty writes that back")
+            }
+            (_, Some(target)) if *self.stopping.borrow() => {
+                format!("it is being detached, which writes that back once {target} is there again")
             }
             (_, Some(target)) => {
                 format!("it stays attached, and `forebay detach {name}` writes that back once {target} is there again")
@@ -135,8 +141,9 @@ impl Stack {
         loop {
             tokio::time::sleep(WATCH_INTERVAL).await;
             if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
-                // Sending fails when the caller has disconnected.
-                let _ = progress.send(Report::Waits { waits_for: target, dirty_bytes: self.dirty_bytes() });
+                // Sending fails when the caller has hung up.
+                let (dirty_bytes, is_file_gone) = (self.dirty_bytes(), !self.gone_with_dirty().is_empty());
+                let _ = progress.send(Report::Waits { waits_for: target, dirty_bytes, is_file_gone });
             }
         }
     }

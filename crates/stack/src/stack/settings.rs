@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use block::Device;
+use block::{Device, ErrorKind};
 use cache::Mode;
 
 use super::Stack;
@@ -73,7 +73,7 @@ impl Stack {
         // clean.
         self.update_registry(Store::Cache, true)?;
         let changed = tokio::select! {
-            changed = cache.set_mode(mode) => changed.map_err(Error::from),
+            changed = cache.set_mode(mode) => changed.map_err(excluded),
             () = self.wait_for_stop() => Err(self.is_being_detached()),
         };
         self.update_registry(Store::Cache, cache.mode().delays_writes())?;
@@ -123,5 +123,14 @@ impl Stack {
         // Requests go to the new cache already, even if the list cannot be written.
         *self.cache.borrow_mut() = Some(changed?);
         noted.map_err(|error| error.context("the cache was changed, and the list of caches does not say so"))
+    }
+}
+
+/// A mode that goes not together with what the cache was made with, or with who shares the LUN, is a mistake of who
+/// asked for it.
+fn excluded(error: block::Error) -> Error {
+    match error.kind() {
+        ErrorKind::Unsupported => Error::new(Failure::Usage, error.to_string()),
+        _ => error.into(),
     }
 }

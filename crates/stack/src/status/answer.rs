@@ -94,5 +94,8 @@ pub enum Report {
         waits_for: String,
         /// Bytes that are dirty.
         dirty_bytes: u64,
+        /// Whether the file that they are in was removed: they cannot stay there.
+        #[serde(default)]
+        is_file_gone: bool,
     },
 }

@@ -16,7 +16,9 @@ pub struct TargetStatus {
     pub address: String,
     /// The served targets.
     pub targets: Vec<ServedTarget>,
-    /// Settings that can be changed while it runs, by key.
+    /// What somebody should look at although it serves, in words.
+    pub troubles: Vec<String>,
+    /// What can be changed while it runs, by key.
     pub settings: BTreeMap<String, String>,
     /// Sessions, connections and logical units, with their counters.
     #[serde(flatten)]

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use super::error::TraceErrorKind;
-use super::line::{Line, number, of_operation_code, range, record, shortened};
+use super::line::{FLUSHES, Line, number, of_operation_code, range, record, shortened};
 use super::record::Record;
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
@@ -33,12 +33,16 @@ impl Parser {
         let mut field = |name| fields.next().ok_or(TraceErrorKind::Missing(name));
         number::<u32>(field("version")?, "version")?;
         let seconds = number::<u64>(field("time")?, "time in seconds")?;
-        let kind = operation(field("op")?)?;
+        let code = operation_code(field("op")?)?;
         let length = number::<u64>(field("size")?, "size in bytes")?;
         let lba = number::<u64>(field("lbn")?, "block number")?;
         if let Some(extra) = fields.next() {
             return Err(TraceErrorKind::Malformed { field: "line of five fields", text: shortened(extra) });
         }
+        if FLUSHES.contains(&code) {
+            return Ok(record(Duration::from_secs(seconds), AccessKind::Flush, range(0, 0)?));
+        }
+        let Some(kind) = of_operation_code(code) else { return Ok(Line::OtherCommand) };
         if !length.is_multiple_of(UNIT_BYTES as u64) {
             return Err(TraceErrorKind::Malformed { field: "multiple of 512 bytes", text: length.to_string() });
         }
@@ -47,10 +51,9 @@ impl Parser {
     }
 }
 
-fn operation(text: &str) -> Result<AccessKind, TraceErrorKind> {
-    let malformed = || TraceErrorKind::Malformed { field: "SCSI read or write operation code", text: shortened(text) };
-    let code = u8::from_str_radix(text, 16).map_err(|_| malformed())?;
-    of_operation_code(code).ok_or_else(malformed)
+fn operation_code(text: &str) -> Result<u8, TraceErrorKind> {
+    let malformed = |_| TraceErrorKind::Malformed { field: "SCSI operation code", text: shortened(text) };
+    u8::from_str_radix(text, 16).map_err(malformed)
 }
 
 /// Writes records as such a CSV. The format has codes only for reads and writes; flushes and
@@ -95,9 +98,18 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_neither_read_write_nor_flush_are_passed_over_and_counted() {
+        let text = "version,time,op,size,lbn\n1,1,28,512,7\n1,1,42,24,0\n1,1,93,100,8\n1,2,35,0,0\n";
+        let mut reader = super::super::TraceReader::new(text.as_bytes(), Options::default());
+        let found: Vec<Record> = reader.by_ref().map(|record| record.expect("it is no error")).collect();
+        assert_eq!(found, [request(0, AccessKind::Read, 3584, 512), request(1_000_000, AccessKind::Flush, 0, 0)]);
+        assert_eq!(reader.other_commands(), 2);
+    }
+
+    #[test]
     fn a_bad_line_is_named() {
         for (line, error) in [
-            ("1,1,35,512,0", "\"35\" is not a SCSI read or write operation code"),
+            ("1,1,135,512,0", "\"135\" is not a SCSI operation code"),
             ("1,1,28,100,0", "\"100\" is not a multiple of 512 bytes"),
             ("1,1,28,512", "has no lbn"),
             ("1,1,28,512,-1", "\"-1\" is not a block number"),

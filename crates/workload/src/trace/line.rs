@@ -16,7 +16,9 @@ pub(super) enum Line {
     Record(Record),
     /// Not a request: a header, another action, a comment.
     Skipped,
-    /// No line after this one is a request.
+    /// A SCSI command that neither reads, writes nor flushes: UNMAP, whose blocks no trace names, or a question.
+    OtherCommand,
+    /// Nothing after this line is a request.
     End,
 }
 
@@ -32,7 +34,10 @@ const OPERATION_CODES: [(u8, AccessKind); 8] = [
     (0xaa, AccessKind::Write), // WRITE (12)
 ];
 
-/// The kind of a SCSI command that transfers blocks.
+/// SYNCHRONIZE CACHE (10) and (16).
+pub(super) const FLUSHES: [u8; 2] = [0x35, 0x91];
+
+/// What a SCSI command does that transfers blocks.
 pub(super) fn of_operation_code(code: u8) -> Option<AccessKind> {
     OPERATION_CODES.iter().find(|row| row.0 == code).map(|row| row.1)
 }

@@ -12,7 +12,8 @@
 //! | [`Format::Vscsi`] | VMware's `vscsiStats`, CloudPhysics | none: binary records of 32 or 40 bytes |
 //!
 //! Whatever the format, a [`Record`] has a time since the first record, a kind and a range of bytes. A line or record
-//! that cannot be understood is an error with its number, never a guess.
+//! that cannot be understood is an error with its number, never a guess. Of SCSI commands those are passed over, and
+//! counted, that neither read, write nor flush.
 
 mod arc;
 mod blkparse;
@@ -86,6 +87,8 @@ pub struct TraceReader<R> {
     input: R,
     /// Number of the line or record read last.
     number: u64,
+    /// SCSI commands passed over.
+    other_commands: u64,
     options: Options,
     /// Layout of binary records, if the trace has these.
     layout: Option<vscsi::Layout>,
@@ -121,7 +124,14 @@ pub const FORMATS: [(Format, &str); 8] = [
 impl<R: BufRead> TraceReader<R> {
     /// A reader of `input`.
     pub fn new(input: R, options: Options) -> Self {
-        Self { head: None, input, number: 0, options, layout: None, parser: None, began: None, is_over: false }
+        let (layout, parser, began) = (None, None, None);
+        Self { head: None, input, number: 0, other_commands: 0, options, layout, parser, began, is_over: false }
+    }
+
+    /// SCSI commands so far that neither read, write nor flush, and were passed over. Those behind the last record
+    /// count when the end was read.
+    pub fn other_commands(&self) -> u64 {
+        self.other_commands
     }
 
     /// The format, once the first line or record was read.
@@ -172,6 +182,7 @@ impl<R: BufRead> TraceReader<R> {
                     return Ok(Some(Record { at: record.at.saturating_sub(began), ..record }));
                 }
                 Line::Skipped => {}
+                Line::OtherCommand => self.other_commands += 1,
                 Line::End => return Ok(None),
             }
         }

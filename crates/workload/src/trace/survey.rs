@@ -37,7 +37,9 @@ pub struct Survey {
     pub flushes: u64,
     /// Discards among them.
     pub discards: u64,
-    /// Time between the first and the last request, in seconds.
+    /// SCSI commands that neither read, write nor flush, and are passed over.
+    pub other_commands: u64,
+    /// Between the first and the last, in seconds.
     #[serde(rename = "seconds", serialize_with = "as_seconds")]
     pub duration: Duration,
     /// Least bytes of a device.

@@ -5,9 +5,9 @@
 //! version 2:  0 command u16  2 version u16  4 serial u32     8 bytes u32    12 segments u32
 //!            16 block u64   24 time u64    32 response time u64
 //! ```
-//! The version is in the high byte of its field, the command is the SCSI operation code, blocks
-//! have 512 bytes, and times are microseconds. Commands without blocks are skipped. The layouts are
-//! as libCacheSim reads them (`traceReader/customizedReader/vscsi.h`).
+//! The version is in the high byte of its field, the command is the SCSI operation code, blocks have 512 bytes, and
+//! times are microseconds. Commands that neither read, write nor flush are passed over and counted. The layouts are as
+//! libCacheSim reads them (`traceReader/customizedReader/vscsi.h`).
 
 use std::io::{self, Read};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::error::TraceErrorKind;
-use super::line::{Line, of_operation_code, range, record};
+use super::line::{FLUSHES, Line, of_operation_code, range, record};
 use crate::access::AccessKind;
 use crate::limits::UNIT_BYTES;
 
@@ -50,30 +50,7 @@ const _: () = assert!(size_of::<SecondRaw>() == 40);
 /// Bytes from which a trace's layout can be told.
 pub(super) const HEAD_BYTES: usize = 2 * size_of::<SecondRaw>();
 
-/// Operation codes (SPC-4, SBC-4 table 22) of commands that neither read nor change blocks.
-const WITHOUT_BLOCKS: [u16; 16] = [
-    0x00, // TEST UNIT READY
-    0x03, // REQUEST SENSE
-    0x12, // INQUIRY
-    0x15, // MODE SELECT (6)
-    0x16, // RESERVE (6)
-    0x17, // RELEASE (6)
-    0x1a, // MODE SENSE (6)
-    0x1b, // START STOP UNIT
-    0x25, // READ CAPACITY (10)
-    0x4d, // LOG SENSE
-    0x55, // MODE SELECT (10)
-    0x5a, // MODE SENSE (10)
-    0x5e, // PERSISTENT RESERVE IN
-    0x5f, // PERSISTENT RESERVE OUT
-    0x9e, // SERVICE ACTION IN (16): READ CAPACITY (16)
-    0xa0, // REPORT LUNS
-];
-
-/// SYNCHRONIZE CACHE (10) and (16).
-const FLUSHES: [u16; 2] = [0x35, 0x91];
-
-/// One of the two layouts.
+/// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     First,
@@ -151,14 +128,11 @@ impl Layout {
             return Err(malformed("version of the first records", version.to_string()));
         }
         let at = Duration::from_micros(at_us);
-        if FLUSHES.contains(&command) {
+        let code = u8::try_from(command).map_err(|_| malformed("SCSI operation code", format!("{command:x}")))?;
+        if FLUSHES.contains(&code) {
             return Ok(record(at, AccessKind::Flush, range(0, 0)?));
         }
-        if WITHOUT_BLOCKS.contains(&command) {
-            return Ok(Line::Skipped);
-        }
-        let kind = u8::try_from(command).ok().and_then(of_operation_code);
-        let kind = kind.ok_or_else(|| malformed("SCSI read or write operation code", format!("{command:x}")))?;
+        let Some(kind) = of_operation_code(code) else { return Ok(Line::OtherCommand) };
         if !bytes.is_multiple_of(UNIT_BYTES as u32) {
             return Err(malformed("multiple of 512 bytes", bytes.to_string()));
         }
@@ -257,14 +231,32 @@ mod tests {
         assert_eq!(read(b"", None), Ok(vec![]));
     }
 
+    /// UNMAP has its blocks in its data, which no record has; WRITE SAME writes as much as its CDB says.
+    #[test]
+    fn commands_that_neither_read_write_nor_flush_are_passed_over_and_counted() {
+        for layout in LAYOUTS {
+            let trace = [
+                emit(layout, 0x28, 512, 0, 1000),
+                emit(layout, 0x42, 24, 0, 1000),
+                emit(layout, 0x93, 100, 8, 1000),
+                emit(layout, 0x12, 36, 0, 1000),
+                emit(layout, 0x2a, 512, 1, 1001),
+            ]
+            .concat();
+            let mut reader = TraceReader::new(&trace[..], Options::default());
+            let found: Vec<Record> = reader.by_ref().map(|record| record.expect("it is no error")).collect();
+            assert_eq!(found, [request(0, AccessKind::Read, 0, 512), request(1, AccessKind::Write, 512, 512)]);
+            assert_eq!(reader.other_commands(), 3);
+        }
+    }
+
     #[test]
     fn a_bad_record_is_named() {
         for layout in LAYOUTS {
             let good = emit(layout, 0x28, 512, 0, 0);
             let other = emit(LAYOUTS[usize::from(layout == Layout::First)], 0x28, 512, 0, 0);
             for (bad, error) in [
-                (emit(layout, 0x41, 512, 0, 0), "\"41\" is not a SCSI read or write operation code"),
-                (emit(layout, 0x128, 512, 0, 0), "\"128\" is not a SCSI read or write operation code"),
+                (emit(layout, 0x128, 512, 0, 0), "\"128\" is not a SCSI operation code"),
                 (emit(layout, 0x28, 100, 0, 0), "\"100\" is not a multiple of 512 bytes"),
                 (emit(layout, 0x28, 1 << 31, 0, 0), "a request of 2147483648 bytes at byte 0 is not possible"),
                 (good[..20].to_vec(), "ends in the middle of a record"),

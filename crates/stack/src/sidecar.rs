@@ -160,7 +160,8 @@ impl Sidecar {
     pub fn serial_of_another(&self) -> Result<String> {
         match fs::remove_file(&self.path) {
             Ok(()) => tracing::warn!("{} was another LUN's: the new one has a new serial number", self.path.display()),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            // A read-only file system refuses to remove what is not there, too; making it says so.
+            Err(_) if !self.path.exists() => {}
             Err(error) => return Err(Error::io(format!("cannot remove {}", self.path.display()), &error)),
         }
         self.make()

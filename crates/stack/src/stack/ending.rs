@@ -242,7 +242,8 @@ impl Stack {
                 None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
             });
         }
-        let is_target_silent = Some(self.is_target_silent.get());
+        // A target that was silent for a while, and answered before the end, was not left.
+        let is_target_silent = Some(self.is_target_silent.get() && self.is_target_left.get());
         Ok(Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent })
     }
 

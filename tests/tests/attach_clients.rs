@@ -273,6 +273,22 @@ fn settings_and_cleaning_while_it_runs() {
     attached.detach();
 }
 
+/// A session is taken over by who logs in under the same name: that must not happen before the lock is looked at.
+#[test]
+fn who_attaches_under_the_name_of_one_that_runs_is_refused_before_it_takes_over_the_session() {
+    let attached = attached("64MiB", "write-back");
+    let world = &attached.world;
+    let session = || world.run(["target", "status", "--json"]).json()["sessions"][0]["tsih"].clone();
+    let before = session();
+    fs::remove_file(world.path("run/disk.sock")).expect("it is there");
+    let second =
+        ["attach", &attached.target.url(0), "--name", "disk", "--cache", "other.cache", "--cache-size", "16MiB"];
+    world.run(second).failure(6, &["\"disk\" is running already (process", "disk.sock is gone"]);
+    assert_eq!(session(), before);
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 1 0 64k", "-c", "read -P 1 0 64k", &attached.uri]);
+    attached.process.terminate().success();
+}
+
 #[test]
 fn warm_reads_never_touch_the_target() {
     let attached = attached("64MiB", "write-back");

@@ -142,6 +142,10 @@ impl ControlServer {
 
     /// Answers callers with `handler` until `stop`, and then those who have asked for something.
     pub async fn serve(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
+        base::background::named("control", self.answer_callers(handler, stop)).await;
+    }
+
+    async fn answer_callers(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
         let (mut asking, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
         tokio::pin!(stop);
         loop {

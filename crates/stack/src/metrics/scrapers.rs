@@ -201,10 +201,10 @@ mod tests {
         let server = MetricsServer::bind("127.0.0.1:0".parse().unwrap(), Reach::Everywhere).unwrap();
         let address = server.address();
         let scraping = async {
+            let (began, mut byte) = (Instant::now(), [0]);
             let mut stream = silent(address).await;
             // Its silence counts from when it was accepted, which an answer to one who came later shows.
             assert!(scrape(address).await.starts_with("HTTP/1.1 200"));
-            let (began, mut byte) = (Instant::now(), [0]);
             let read = stream.read(&mut byte).await;
             assert_eq!(read.unwrap_or_default(), 0, "it has no answer");
             let took = began.elapsed().as_secs_f64();

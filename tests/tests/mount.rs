@@ -305,6 +305,20 @@ fn what_was_synced_is_there_after_a_kill_and_nothing_has_to_be_repaired() {
     lun.mount(&[]).end();
 }
 
+/// What is done becomes durable within five seconds although nobody asks for it.
+#[test]
+fn what_nobody_synced_is_there_after_a_kill_some_seconds_later() {
+    let lun = Lun::new("16MiB");
+    let mounted = lun.mount(&[]);
+    fs::write(mounted.path("a"), b"nobody synced it").unwrap();
+    // Those five seconds, and three for a commit on a slow machine.
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    mounted.kill();
+    let mounted = lun.mount(&[]);
+    assert_eq!(fs::read(mounted.path("a")).unwrap(), b"nobody synced it");
+    mounted.end();
+}
+
 #[test]
 fn what_a_killed_mount_left_there_is_in_nobodys_way() {
     let lun = Lun::new("16MiB");

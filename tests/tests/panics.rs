@@ -42,6 +42,17 @@ const SESSION_WORK: &str = "session";
 const REPLAY_WORK: &str = "log-replay";
 const CLIENT_WORK: &str = "nbd-driver";
 const THREADS: [&str; 2] = ["fuse", "wake-up"];
+/// What a process does beside what it serves.
+const CONTROL_WORK: &str = "control";
+const METRICS_WORK: &str = "metrics";
+const RELOAD_WORK: &str = "reload";
+const WATCH_WORK: &str = "watch";
+const GATEWAY_WORK: &str = "gateway";
+const SIGNALS_WORK: &str = "replay-signals";
+const FUSE_WORK: &str = "fuse-requests";
+/// Of a mount: what is due at its first turn, and what programs ask for.
+const COMMITS_WORK: &str = "mount-commits";
+const MOUNT_WORK: &str = "mount-requests";
 /// With what a LUN needs to have it.
 const STORE_WORK: [(&str, &str); 2] = [("marks-file", ""), ("sharing-file", ",shared")];
 const RESERVATIONS_WORK: &str = "sidecar";
@@ -59,6 +70,15 @@ fn planted_work() -> BTreeSet<&'static str> {
         CLIENT_WORK,
         RESERVATIONS_WORK,
         DEVICE_WORK,
+        CONTROL_WORK,
+        METRICS_WORK,
+        RELOAD_WORK,
+        WATCH_WORK,
+        GATEWAY_WORK,
+        SIGNALS_WORK,
+        FUSE_WORK,
+        COMMITS_WORK,
+        MOUNT_WORK,
     ];
     let with_more = ATTACHMENT_WORK.iter().map(|(name, _)| *name).chain(STORE_WORK.iter().map(|(name, _)| *name));
     lists.into_iter().flatten().copied().chain(single).chain(with_more).collect()
@@ -66,6 +86,21 @@ fn planted_work() -> BTreeSet<&'static str> {
 
 /// Work that no test here plants a panic in, and why.
 const NOT_PLANTED: [(&str, &str); 1] = [("kernel-nbd", "it needs the kernel's NBD client")];
+
+/// Where something is spawned without a name of its own, and why: by file, and what stands before the call.
+const UNNAMED: [(&str, &str, &str); 8] = [
+    ("base/src/executor.rs", "self", "whoever runs the executor has the name"),
+    ("block/src/layer/small_blocks.rs", "self", "it is a function there, which is looked at"),
+    ("front/src/server.rs", "self", "it is a function there, which is looked at"),
+    ("cli/src/commands/demo.rs", ".stdout(Stdio::piped())", "it is a process"),
+    ("clock/src/wake_up.rs", ".name(\"wake-up\".into())", "a thread, which says its name at each turn"),
+    ("front/src/fuse/session.rs", ".name(\"fuse\".to_owned())", "a thread, which says its name when it begins"),
+    ("stack/src/worker_thread.rs", ".name(name.to_owned())", "a thread, whose work has a name"),
+    ("target/src/server.rs", ".name(format!(\"target-{index}\"))", "a thread, whose work is that of connections"),
+];
+
+/// The crate that no device or server is made of.
+const EXPERIMENTS: &str = "lab";
 
 const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 1024;
@@ -253,6 +288,62 @@ fn a_panic_in_the_work_behind_a_command_ends_it() {
     disk.terminate().success();
 }
 
+/// All that is polled from the beginning.
+#[test]
+fn a_panic_in_what_a_process_does_beside_what_it_serves_ends_it() {
+    let (world, served) = (World::new(), World::new());
+    let served = served.target(["--lun", "0=ram:8MiB"]);
+    let attach = ["attach", &served.url(0), "--name", "disk", "--as", "iscsi:0", "--metrics", "127.0.0.1:0"];
+    for name in [CONTROL_WORK, METRICS_WORK, WATCH_WORK, GATEWAY_WORK] {
+        ends_when_it_begins(&world, name, &attach);
+    }
+    let serve = ["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:8MiB"];
+    let serve = [&serve[..], &["--metrics", "127.0.0.1:0"]].concat();
+    for name in [CONTROL_WORK, METRICS_WORK, RELOAD_WORK] {
+        ends_when_it_begins(&World::new(), name, &serve);
+    }
+    let trace = "fio version 2 iolog\nd write 0 4096\n";
+    std::fs::write(world.path("trace.log"), trace).expect("the world is writable");
+    ends_when_it_begins(&world, SIGNALS_WORK, &["replay", "trace.log", &served.url(0)]);
+}
+
+/// Starts `forebay` with a panic planted in `name`, and has `work` done in the `directory` that it serves.
+fn ends_when_it_is_asked(world: &World, name: &str, arguments: &[&str], directory: &Path, work: impl FnOnce()) {
+    let trigger = world.path("trigger");
+    let mut planted = world.forebay();
+    planted.env("FOREBAY_UNSAFE_PANIC_IN", format!("{name}:{}", trigger.display())).args(arguments);
+    let process = Process::start(&mut planted).unwrap_or_else(|finished| panic!("{name}: {finished:?}"));
+    std::fs::write(&trigger, "").expect("the world is writable");
+    work();
+    assert_ended_by_panic(process, name);
+    // As after every kill.
+    let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
+}
+
+/// What cannot be answered on the spot goes on in the background.
+#[test]
+fn a_panic_in_a_request_of_a_file_or_a_mount_ends_the_process() {
+    let (world, served) = (World::new(), World::new());
+    let served = served.target(["--lun", "0=ram:8MiB", "--lun", "1=ram:16MiB"]);
+    let place = world.path("file");
+    let front = format!("fuse:{}", place.display());
+    let attach = ["attach", &served.url(0), "--name", "disk", "--as", &front];
+    ends_when_it_is_asked(&world, FUSE_WORK, &attach, &place, || {
+        std::fs::read(&place).expect_err("its process has ended");
+    });
+    let (url, files) = (served.url(1), world.path("files"));
+    world.run(["mkfs", &url]).success();
+    std::fs::create_dir(&files).expect("the world is writable");
+    let mount = ["mount", &url, &files.display().to_string()];
+    std::fs::remove_file(world.path("trigger")).expect("it was made");
+    ends_when_it_is_asked(&world, MOUNT_WORK, &mount, &files, || {
+        let written = std::fs::File::create(files.join("a")).and_then(|file| file.sync_all());
+        written.expect_err("its process has ended");
+    });
+    ends_when_it_begins(&world, COMMITS_WORK, &mount);
+    let _ = rustix::mount::unmount(&files, rustix::mount::UnmountFlags::DETACH);
+}
+
 /// What serves a FUSE file, and what measures how long a wake-up takes.
 #[test]
 fn a_panic_in_a_thread_of_its_own_ends_the_process() {
@@ -339,4 +430,47 @@ fn every_work_that_has_a_name_has_a_panic_planted_in_it() {
     assert!(left.is_empty(), "no panic is planted in {left:?}");
     let gone: Vec<_> = known.difference(&there).collect();
     assert!(gone.is_empty(), "there is no such work any more: {gone:?}");
+}
+
+/// Whether what is spawned by a call that ends at `before`, with `after` behind it, has a name.
+fn is_named(before: &str, after: &str) -> bool {
+    let called = before.strip_suffix("spawn(").expect("it is a call of that");
+    // Whoever runs a line of workers has the name of all that they do.
+    let is_of_workers = ["workers.", "workers().", "workers.clone()."].iter().any(|end| called.ends_with(end));
+    let is_no_call =
+        called.ends_with("fn ") || called.lines().last().is_some_and(|line| line.trim_start().starts_with("//"));
+    let argument = after.trim_start().trim_start_matches("base::").trim_start_matches("background::");
+    is_of_workers || is_no_call || argument.starts_with("named(")
+}
+
+#[test]
+fn all_background_work_has_a_name() {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates"));
+    let (mut unnamed, mut count) = (BTreeSet::new(), 0);
+    let mut left: BTreeSet<_> = UNNAMED.iter().map(|(file, before, _)| (*file, *before)).collect();
+    for entry in WalkDir::new(crates).into_iter().map(Result::unwrap) {
+        let path = entry.path().strip_prefix(crates).expect("it is below").to_str().expect("paths are text");
+        let mut parts = path.split('/');
+        let is_program = parts.next() != Some(EXPERIMENTS) && parts.next() == Some("src");
+        // What is for tests, in files of its own: the layer of crashes, too.
+        if !is_program || !path.ends_with(".rs") || path.contains("test") || path.contains("layer/crash/") {
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).expect("it is there");
+        let text = text.split("#[cfg(test)]\nmod tests").next().expect("there is a first part");
+        for (at, call) in text.match_indices("spawn(") {
+            let (before, after) = text.split_at(at + call.len());
+            count += 1;
+            let called = before.trim_end_matches("spawn(").trim_end_matches('.').trim_end();
+            if let Some((file, end, _)) = UNNAMED.iter().find(|(file, end, _)| path == *file && called.ends_with(*end))
+            {
+                left.remove(&(*file, *end));
+            } else if !is_named(before, after) {
+                unnamed.insert(format!("{path}:{}", before.lines().count()));
+            }
+        }
+    }
+    assert!(count > 40, "{count} calls were found");
+    assert!(unnamed.is_empty(), "a panic cannot be planted in what is spawned at {unnamed:?}");
+    assert!(left.is_empty(), "there is no such exception any more: {left:?}");
 }

@@ -94,7 +94,9 @@ fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_fl
 /// What the LUN lost may have been acknowledged by it, and from now on no client flushes.
 #[test]
 fn a_loss_that_is_told_while_the_mode_changes_to_write_back_is_told_to_clients() {
-    for seed in 0..20 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 20, 1) {
+        let _printed = test.on_panic(seed, None);
         let mut executor = Executor::new(seed);
         let medium = CrashLayer::new(1 << 20, 2);
         let origin: SharedDevice = Arc::new(medium.clone());

@@ -346,6 +346,8 @@ fn traces() -> Vec<(String, Vec<Record>)> {
         let reader = TraceReader::new(std::io::BufReader::new(file), Options::default());
         let records = reader.map(|record| whole_blocks(record.expect("it is a trace")));
         traces.push((path.display().to_string(), records.collect()));
+    } else {
+        println!("skipped: FOREBAY_TRACE names no trace");
     }
     traces
 }

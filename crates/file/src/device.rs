@@ -151,10 +151,8 @@ fn start_engine(file: &Arc<Shared>, may_use_ring: bool, workers: &Workers, runti
         match Ring::new(Arc::clone(file)).and_then(|ring| ring.driver().map(|driver| (ring, driver))) {
             Ok((ring, driver)) => {
                 // Detached requests may still need the ring, so it is served until they are done, too.
-                runtime.spawn(async move {
-                    let driver = background::named("file-ring", driver);
-                    futures_util::future::join(driver, async move { detached.run().await }).await;
-                });
+                let detached = async move { detached.run().await };
+                runtime.spawn(background::named("file-ring", futures_util::future::join(driver, detached)));
                 return Engine::Ring(ring);
             }
             Err(error) => warn_once(&error),

@@ -4,6 +4,7 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::device::DeviceExt;
@@ -11,6 +12,7 @@ use block::{Buffer, Device, ErrorKind, Event};
 use initiator::limits::REQUESTS_MAX;
 use initiator::{InitiatorOptions, RemoteLun, State};
 use scsi::change_mark::{Changes, Mark, Support, action_in, emit_marks};
+use scsi::sharing::report::Report;
 use scsi::vpd::emit_supported_pages;
 use scsi::vpd::page::{CHANGE_MARKS, DEVICE_IDENTIFICATION, SUPPORTED_PAGES, UNIT_SERIAL_NUMBER};
 use scsi::{Cdb, Sense, SenseKey, Status};
@@ -383,4 +385,39 @@ fn a_unit_that_is_busy_without_end_is_said_to_be_busy() {
     let connecting = initiator::connect(options, Arc::new(target));
     let error = world.run(connecting).map(drop).unwrap_err().to_string();
     assert!(error.contains("BUSY without end"), "{error}");
+}
+
+/// A unit attention is told once (SPC-4 5.14), so that one which never runs out of them is broken.
+#[test]
+fn a_unit_with_unit_attentions_without_end_is_given_up() {
+    let mut world = World::new(43);
+    let target = Scripted::new(&world);
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    target.tell(move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET))
+    });
+    let connecting = initiator::connect(world.options(), Arc::new(target));
+    let error = world.run(connecting).map(drop).unwrap_err().to_string();
+    assert!(error.contains("unit attentions without end"), "{error}");
+    assert_eq!(count.load(Ordering::Relaxed), 64);
+}
+
+/// Each answer says that there is more.
+#[test]
+fn a_report_of_who_shares_a_lun_has_so_many_answers_and_no_more() {
+    let mut world = World::new(44);
+    let (target, lun) = attach(&mut world);
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&count);
+    target.tell(move |_, cdb| {
+        let Cdb::SharingIn { first, .. } = *cdb else { return Reaction::Proper };
+        counted.fetch_add(1, Ordering::Relaxed);
+        let report = Report { records: Vec::new(), next: Some(first + 1) };
+        Reaction::Answer(Reply::data(report.emit()))
+    });
+    let asking = Arc::clone(&lun);
+    let records = world.run(async move { asking.sharing_report().await }).expect("what came is told");
+    assert_eq!((records.len(), count.load(Ordering::Relaxed)), (0, 256));
 }

@@ -260,7 +260,9 @@ fn a_target_that_was_not_run_for_longer_than_a_lease_fences_nobody() {
 /// is fenced for it.
 #[test]
 fn who_is_asked_to_drop_copies_while_its_lease_is_over_answers() {
-    for seed in 0..12 {
+    let test = block::crash_test!();
+    for seed in test.seeds(0, 12, 1) {
+        let _printed = test.on_panic(seed, None);
         for (is_stock, loses_session) in [(false, false), (true, false), (true, true)] {
             let mut world = World::new(seed);
             let (_, one, two) = two_hosts(&mut world);

@@ -78,7 +78,9 @@ mod tests {
 
     #[test]
     fn it_answers_as_a_list_in_the_order_of_use_does() {
-        for seed in 0..20 {
+        let test = block::crash_test!();
+        for seed in test.seeds(0, 20, 1) {
+            let _printed = test.on_panic(seed, None);
             let (mut cache, mut twin, mut random) = (Cache::new(5), Vec::new(), Random::new(seed));
             for step in 0..500 {
                 let number = BlockNumber(random.below(9) as u32);

@@ -155,6 +155,10 @@ impl ControlServer {
 
     /// Answers callers with `handler` until `stop`, and after that those that have sent a request.
     pub async fn serve(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
+        base::background::named("control", self.answer_callers(handler, stop)).await;
+    }
+
+    async fn answer_callers(&self, handler: Rc<impl Handler>, stop: impl Future<Output = ()>) {
         let (mut asking, mut answering) = (FuturesUnordered::new(), FuturesUnordered::new());
         tokio::pin!(stop);
         loop {

@@ -91,11 +91,14 @@ impl MetricsServer {
                 let _ = question.send(status().await);
             }
         };
-        tokio::select! {
-            served = serving => served.map_err(|error| failed(&error)),
-            () = answering => Ok(()),
-            () = stop => Ok(()),
-        }
+        let serving = async {
+            tokio::select! {
+                served = serving => served.map_err(|error| failed(&error)),
+                () = answering => Ok(()),
+                () = stop => Ok(()),
+            }
+        };
+        base::background::named("metrics", serving).await
     }
 }
 

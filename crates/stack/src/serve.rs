@@ -245,7 +245,7 @@ impl Serving {
         let hung_up = Rc::clone(&handler);
         let reloading = async {
             tokio::select! {
-                () = hung_up.reload_on_hangup() => {}
+                () = base::background::named("reload", hung_up.reload_on_hangup()) => {}
                 () = wait_for_stop() => {}
             }
         };

@@ -832,7 +832,9 @@ mod tests {
     fn a_write_cut_short_after_another_that_was_leaves_a_whole_copy() {
         // Of several units of 512 bytes, so that it can tear.
         type Payload = [U64; 128];
-        for seed in 0..16 {
+        let test = block::crash_test!();
+        for seed in test.seeds(0, 16, 1) {
+            let _printed = test.on_panic(seed, None);
             for nths in [[0, 0], [0, 1], [1, 0], [1, 1]] {
                 let mut medium = CrashLayer::new(DEVICE_BYTES, seed);
                 let (device, uuid): (SharedDevice, _) = (Arc::new(medium.clone()), Uuid::from_bytes([7; 16]));

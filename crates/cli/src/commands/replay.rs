@@ -77,14 +77,15 @@ pub async fn run(arguments: Replay) -> Result<()> {
 fn stop_at_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let (first, noted) = (signal::termination_or_hangup()?, Arc::clone(&stop));
-    tokio::spawn(async move {
+    let waiting = async move {
         first.await;
         noted.store(true, Ordering::Relaxed);
         if let Ok(second) = signal::termination() {
             second.await;
             std::process::exit(i32::from(Failure::Other.exit_code()));
         }
-    });
+    };
+    tokio::spawn(base::background::named("replay-signals", waiting));
     Ok(stop)
 }
 

@@ -82,7 +82,7 @@ impl Work {
         });
         let _runtime = handle.enter();
         if carried_out.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            handle.spawn(carried_out);
+            handle.spawn(base::background::named("fuse-requests", carried_out));
         }
     }
 

@@ -73,6 +73,14 @@ impl Change<'_> {
         }
         out
     }
+
+    /// What is said besides when it becomes a disk.
+    fn first_attributes(&self, lost_time_max: Duration) -> Vec<u8> {
+        let mut out = self.attributes();
+        attribute(&mut out, NBD_ATTR_SERVER_FLAGS, &u64::from(self.flags).to_ne_bytes());
+        attribute(&mut out, NBD_ATTR_DEAD_CONN_TIMEOUT, &lost_time_max.as_secs().to_ne_bytes());
+        out
+    }
 }
 
 impl Family {
@@ -88,10 +96,7 @@ impl Family {
 
     /// Connects the disk; its requests wait for this long when its socket is closed.
     pub(super) fn connect(&self, change: &Change<'_>, lost_time_max: Duration) -> io::Result<()> {
-        let mut attributes = change.attributes();
-        attribute(&mut attributes, NBD_ATTR_SERVER_FLAGS, &u64::from(change.flags).to_ne_bytes());
-        attribute(&mut attributes, NBD_ATTR_DEAD_CONN_TIMEOUT, &lost_time_max.as_secs().to_ne_bytes());
-        exchange(self.0, NBD_CMD_CONNECT, &attributes).map(drop)
+        exchange(self.0, NBD_CMD_CONNECT, &change.first_attributes(lost_time_max)).map(drop)
     }
 
     /// Gives the disk a socket in place of a closed one, or another size.
@@ -183,6 +188,7 @@ fn header(bytes: &[u8]) -> Option<(usize, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::LOST_TIME_MAX;
 
     #[test]
     fn what_is_said_of_a_disk_is_said_as_the_kernel_reads_it() {
@@ -197,6 +203,14 @@ mod tests {
         assert_eq!(value(&expected, NBD_ATTR_BACKEND_IDENTIFIER), Some(&b"ab\0"[..]));
         assert_eq!(value(&expected, 99), None);
         assert_eq!(message(0x21, 3, &expected)[..8], [52, 0, 0, 0, 0x21, 0, 5, 0]);
+    }
+
+    /// Seconds, which the kernel counts itself: too long to be waited for here.
+    #[test]
+    fn the_kernel_is_told_to_keep_requests_for_five_minutes() {
+        let change = Change { index: 3, socket: None, geometry: None, flags: 0, backend: "" };
+        let attributes = change.first_attributes(LOST_TIME_MAX);
+        assert_eq!(value(&attributes, NBD_ATTR_DEAD_CONN_TIMEOUT), Some(&300_u64.to_ne_bytes()[..]));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl<B: Blocks> Tree<B> {
         });
         let _runtime = self.handle.enter();
         if carried_out.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.handle.spawn(carried_out);
+            self.handle.spawn(base::background::named("mount-requests", carried_out));
         }
     }
 

@@ -371,6 +371,25 @@ fn logins_that_come_to_nothing() {
     assert_eq!(pair.pass(Duration::from_secs(10)), Err(ConnectionError::LoginTimedOut));
 }
 
+/// A text that goes on is asked for again and again; the login as a whole has its time besides.
+#[test]
+fn a_login_has_so_many_exchanges_and_no_more() {
+    let mut pair = Pair::new(config());
+    for exchange in 1.. {
+        let (request, _) = pair.login_request();
+        let mut response = pair.login_response(&request, LoginStatus::SUCCESS);
+        (response.is_continued, response.transit_to) = (true, None);
+        match pair.send(&response, Vec::new()) {
+            Ok(()) => assert!(exchange <= 32, "exchange {exchange}"),
+            Err(error) => {
+                assert!(matches!(error, ConnectionError::Login(LoginError::Protocol(_))), "{error}");
+                assert_eq!(exchange, 33);
+                break;
+            }
+        }
+    }
+}
+
 /// RFC 7143 4.2.2.1: commands wait for the window and are numbered as they leave, over the end of the numbers.
 #[test]
 fn commands_wait_for_the_window() {

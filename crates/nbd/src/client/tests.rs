@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::error::ErrorCode;
-use crate::limits::PAYLOAD_BYTES_MAX;
+use crate::limits::{CLIENT_REQUESTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::server::{self, Export, Reply, Server};
 use proptest::prelude::*;
 
@@ -281,6 +281,16 @@ fn what_was_never_sent_is_told_apart() {
         client.abandon().into_iter().map(|lost| (lost.token, lost.was_sent, lost.buffer.len())).collect();
     assert_eq!(abandoned, [(1, true, 0), (2, false, 512)]);
     assert!(client.submit(Command::Flush, 3).is_err());
+}
+
+#[test]
+fn a_client_has_so_many_requests_outstanding_and_no_more() {
+    let (mut client, _disk) = connected(false);
+    for token in 0..16 << 10 {
+        assert!(client.submit(Command::Flush, token).is_ok(), "request {token}");
+    }
+    assert_eq!(client.outstanding(), CLIENT_REQUESTS_MAX);
+    assert!(client.submit(Command::Flush, 0).is_err(), "one too many");
 }
 
 proptest! {

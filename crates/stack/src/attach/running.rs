@@ -56,7 +56,7 @@ impl Attachment {
         let watching = async {
             let mut watch = Watch::default();
             tokio::select! {
-                () = watch.run(|| stack.observation()) => {}
+                () = base::background::named("watch", watch.run(|| stack.observation())) => {}
                 () = wait_until(stack.ended()) => {}
             }
         };

@@ -121,7 +121,8 @@ impl Front for IscsiFront {
         Box::pin(async move {
             let listener = self.listener.lock().await.take().expect("a front is served once");
             let gateway = self.gateway.get().expect("a front is opened before it is served");
-            match select(pin!(gateway.serve(listener.into_std()?, stop)), pin!(gateway.run())).await {
+            let running = base::background::named("gateway", gateway.run());
+            match select(pin!(gateway.serve(listener.into_std()?, stop)), pin!(running)).await {
                 Either::Left((served, _)) => served,
                 Either::Right(((), _)) => unreachable!("a unit's work has no end"),
             }

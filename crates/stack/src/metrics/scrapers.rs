@@ -196,6 +196,27 @@ mod tests {
         }
     }
 
+    /// Whoever has said nothing has nine seconds for certain, and is gone after eleven.
+    #[tokio::test(start_paused = true)]
+    async fn who_is_silent_for_ten_seconds_is_closed() {
+        let server = MetricsServer::bind("127.0.0.1:0".parse().unwrap(), Reach::Everywhere).unwrap();
+        let address = server.address();
+        let scraping = async {
+            let (began, mut byte) = (Instant::now(), [0]);
+            let mut stream = silent(address).await;
+            // Its silence counts from when it was accepted, which an answer to one who came later shows.
+            assert!(scrape(address).await.starts_with("HTTP/1.1 200"));
+            let read = stream.read(&mut byte).await;
+            assert_eq!(read.unwrap_or_default(), 0, "it has no answer");
+            let took = began.elapsed().as_secs_f64();
+            assert!((9.0..11.0).contains(&took), "it was closed after {took} s");
+        };
+        tokio::select! {
+            served = server.serve(status, std::future::pending()) => panic!("{served:?}"),
+            ended = tokio::time::timeout(4 * METRICS_SILENCE_MAX, scraping) => ended.expect("it is closed"),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn many_silent_connections_do_not_keep_a_scraper_away() {
         let loopback = Reach::Loopback { advice: "" };

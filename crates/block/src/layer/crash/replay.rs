@@ -66,9 +66,13 @@ impl CrashTest {
         (0..count).map(move |index| seed.unwrap_or(first + index * step))
     }
 
-    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with
-    /// the crash to be repeated. `seed` is the one of [`seeds`](Self::seeds) from which everything
-    /// in the run follows.
+    /// Whether [`seeds`](Self::seeds) gives its own few: what a test counts over all of them holds for no others.
+    pub fn has_own_seeds(&self) -> bool {
+        self.wanted.seeds.is_none() && self.wanted.seed.is_none()
+    }
+
+    /// Calls `run` with 0, 1, 2 and so on, until it returns that nothing crashed any more; or with the one to be
+    /// repeated. `seed` is the one of [`seeds`](Self::seeds) from which all else in the run follows.
     ///
     /// # Panics
     /// When `run` does, having printed how to repeat it; when there are so few crashes that nothing was tested; or more
@@ -154,6 +158,10 @@ mod tests {
         assert_eq!(seeds(Wanted::default()), [7, 107, 207]);
         assert_eq!(seeds(Wanted { seeds: Some(5), ..Wanted::default() }), [7, 107, 207, 307, 407]);
         assert_eq!(seeds(Wanted { seeds: Some(5), seed: Some(42), ..Wanted::default() }), [42]);
+        let has_own = |wanted| test_with(wanted).has_own_seeds();
+        assert!(has_own(Wanted { crash_at: Some(3), ..Wanted::default() }));
+        assert!(!has_own(Wanted { seeds: Some(3), ..Wanted::default() }));
+        assert!(!has_own(Wanted { seed: Some(3), ..Wanted::default() }));
     }
 
     #[test]

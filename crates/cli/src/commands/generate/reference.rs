@@ -73,6 +73,9 @@ fn codes() -> String {
          timeout, it ends with an error then, and says what is lost.\n\
          - Where writes that were acknowledged may be lost, since the target went away before a flush and neither a \
          cache in write-back nor a log has them, it ends in time, and with the code of why the target is away.\n\
+         \nThe same signals but SIGHUP, which reads its configuration again, end `target serve` within five seconds, \
+         too: with 0 when all that was written is durable, and with 1 when its last flush, which has 0.7 s, failed or \
+         did not end. Then what initiators had written and not flushed may not be durable; what they had flushed is.\n\
          \nA `detach` that fails although it ended the attachment ends both with the same code, the command and \
          `attach`.\n",
     );

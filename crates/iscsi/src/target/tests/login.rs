@@ -292,6 +292,20 @@ fn a_login_text_may_be_split_anywhere_and_has_its_bounds() {
     assert_eq!((status, pieces), (LoginStatus::INITIATOR_ERROR, LOGIN_TEXT_BYTES_MAX / 8192 + 1));
 }
 
+/// Each of them is in order: keys that are known, and no wish to go on.
+#[test]
+fn a_login_takes_so_many_exchanges_and_no_more() {
+    let mut peer = Peer::new(parameters());
+    let names = [("InitiatorName", INITIATOR), ("TargetName", TARGET)];
+    for exchange in 1..=33 {
+        let keys = if exchange == 1 { &names[..] } else { &[] };
+        let pdus = peer.login_step(LoginStage::OperationalNegotiation, None, keys);
+        let Ok(Bhs::LoginResponse(response)) = pdus[0].header.bhs else { panic!("{:?}", pdus[0].header.bhs) };
+        let expected = if exchange <= 32 { LoginStatus::SUCCESS } else { LoginStatus::INITIATOR_ERROR };
+        assert_eq!(response.status, expected, "exchange {exchange}");
+    }
+}
+
 /// The initiator name appears in logs and on terminals.
 #[test]
 fn a_name_that_is_none_is_refused() {

@@ -128,6 +128,7 @@ pub(crate) struct Engine {
     is_flush_failing: bool,
     failure_log: LogLimit,
     loss_log: LogLimit,
+    message_log: LogLimit,
     /// Why nothing more is done for this host.
     fenced: Option<Error>,
     /// Whether the session that was lost last left writes behind whose outcome nobody was told.
@@ -168,6 +169,7 @@ impl Engine {
             is_flush_failing: false,
             failure_log: LogLimit::default(),
             loss_log: LogLimit::default(),
+            message_log: LogLimit::default(),
             fenced: None,
             has_writes_in_doubt: false,
             was_useful: false,
@@ -210,6 +212,9 @@ impl Engine {
             match io {
                 Ok(has_moved) => has_progressed |= has_moved,
                 Err(error) => return Poll::Ready(Stop::Lost(error)),
+            }
+            if self.is_flooded() {
+                return Poll::Ready(Stop::Lost(LinkError::Flooded));
             }
             if self.attention > Attention::None && self.under_way.count() == 0 && self.is_member_idle() {
                 return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));

@@ -38,7 +38,7 @@ pub(crate) enum Answer {
 }
 
 impl Order {
-    /// Whether it passes the window: the target has room for one of each beside it.
+    /// Whether it passes the window: the target has room for some answers and a renewal beside it.
     pub(crate) fn is_immediate(&self) -> bool {
         matches!(self.parameters, Parameters::Renew { .. } | Parameters::Acknowledge { .. })
     }

@@ -527,8 +527,8 @@ impl Member {
         self.outputs.len() + self.called_back.len() + to_be_sent
     }
 
-    /// The target asks for more than it may. Nothing more is heard or sent in this session, and no copy is used before a
-    /// life begins in another.
+    /// The target asks for more than it may. Nothing more is heard or sent in this session, and no copy is used before
+    /// a life begins in another.
     fn drop_session(&mut self, now: Instant) {
         self.is_flooded = true;
         self.standing = Standing::Away;

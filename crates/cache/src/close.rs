@@ -13,7 +13,7 @@ impl Core {
     pub(crate) async fn close(self: &Arc<Self>, keep_dirty: bool) -> Result<(), Error> {
         self.life.begin_close();
         if self.life.is_stopped() {
-            return Ok(());
+            return self.origin.flushes.failures.check_reported();
         }
         drop(self.exclude_requests().await);
         let prepared = async {
@@ -35,7 +35,8 @@ impl Core {
         self.cleaner.wait_for_batches().await;
         let result = self.end().await;
         self.workers.stop();
-        result
+        // No client flushes any more: it is returned to whoever closes.
+        result.and(self.origin.flushes.failures.check_reported())
     }
 
     /// Stores the whole table as that of a closed cache. No request is taken any more, and nothing

@@ -49,12 +49,11 @@ pub struct Application {
     pub context: Arc<str>,
 }
 
-/// A flush under way: the changes that it covers, the loss that was not reported to the client
-/// before it, and its answer.
-struct Flushing {
+/// What is to be durable when a flush, a close or a change to write-back ends well: the changes
+/// acknowledged before it. A loss that was not reported to the client before it is by then.
+struct Covered {
     indices: Vec<usize>,
     untold: Option<u64>,
-    answer: Completion,
 }
 
 /// Locks the histories, also after a panic.
@@ -84,7 +83,23 @@ impl Application {
 
     /// Whether the application gets the answer that a request succeeded.
     fn is_heard(&self, response: &Response) -> bool {
-        response.result.is_ok() && !self.power.as_ref().is_some_and(Power::is_lost)
+        response.result.is_ok() && self.is_powered()
+    }
+
+    fn is_powered(&self) -> bool {
+        !self.power.as_ref().is_some_and(Power::is_lost)
+    }
+
+    fn covered(&self) -> Covered {
+        let history = self.history();
+        Covered { indices: history.submit_flush(), untold: history.untold() }
+    }
+
+    /// What promised that `covered` is durable has ended well.
+    fn note_durable(&self, covered: &Covered) {
+        self.hear_losses();
+        self.history().check_told(covered.untold, &self.context);
+        self.history().finish_flush(&covered.indices);
     }
 
     /// One life: requests, now and then a change of settings, perhaps a replaced cache or a close
@@ -122,11 +137,15 @@ impl Application {
     }
 
     fn close(&self, after: Duration, keep_dirty: bool) -> BoxFuture<'static, ()> {
-        let (running, clock) = (self.running.clone(), Arc::clone(&self.clock));
+        let application = self.clone();
         async move {
-            clock.sleep(after).await;
-            if !running.is_lun_alone() {
-                drop(running.close(keep_dirty).await);
+            application.clock.sleep(after).await;
+            if application.running.is_lun_alone() {
+                return;
+            }
+            let covered = application.covered();
+            if application.running.close(keep_dirty).await.is_ok() && application.is_powered() {
+                application.note_durable(&covered);
             }
         }
         .boxed()
@@ -206,28 +225,23 @@ impl Application {
                 // Flushes take turns: one that fails may drop data that another, answered well a
                 // moment later, seems to have made durable.
                 let _turn = application.flush_turn.lock().await;
-                let flushing = application.submit_flush();
-                application.end_flush(flushing).await;
+                let (covered, answer) = application.submit_flush();
+                application.end_flush(&covered, answer).await;
             }
             .boxed();
         }
-        let flushing = self.submit_flush();
-        async move { application.end_flush(flushing).await }.boxed()
+        let (covered, answer) = self.submit_flush();
+        async move { application.end_flush(&covered, answer).await }.boxed()
     }
 
-    fn submit_flush(&self) -> Flushing {
-        let history = self.history();
-        let (indices, untold) = (history.submit_flush(), history.untold());
-        drop(history);
-        Flushing { indices, untold, answer: self.running.top.submit(Request::flush()) }
+    fn submit_flush(&self) -> (Covered, Completion) {
+        (self.covered(), self.running.top.submit(Request::flush()))
     }
 
-    async fn end_flush(&self, Flushing { indices, untold, answer }: Flushing) {
+    async fn end_flush(&self, covered: &Covered, answer: Completion) {
         let response = answer.await;
         if self.is_heard(&response) {
-            self.hear_losses();
-            self.history().check_told(untold, &self.context);
-            self.history().finish_flush(&indices);
+            self.note_durable(covered);
         } else if response.result.is_err() {
             self.history().fail_flush();
         }
@@ -260,19 +274,16 @@ impl Application {
             _ => draw_mode(&self.made, random),
         };
         let application = self.clone();
-        let (indices, untold) = {
-            let history = application.history();
-            (history.submit_flush(), history.untold())
-        };
+        let untold = application.history().untold();
         async move {
-            let is_set = cache.set_mode(mode).await.is_ok();
-            let is_heard = is_set && !application.power.as_ref().is_some_and(Power::is_lost);
+            let is_heard = cache.set_mode(mode).await.is_ok() && application.is_powered();
             // Write-back promises durability, also of writes acknowledged before; the cache does
             // not know what is in a log above it.
             if is_heard && mode.delays_writes() && !application.running.has_log() {
-                application.hear_losses();
-                application.history().check_told(untold, &application.context);
-                application.history().finish_flush(&indices);
+                // All of them, up to the change: it waits for requests under way, and no loss that comes
+                // after it is reported to the client.
+                let covered = Covered { untold, ..application.covered() };
+                application.note_durable(&covered);
             }
         }
         .boxed()

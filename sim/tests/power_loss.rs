@@ -602,6 +602,16 @@ fn a_cache_keeps_what_was_acknowledged_over_several_lives() {
     crash_everywhere(Layers::Cache, 4 << 10, 100, 6);
 }
 
+/// Runs in which writes are acknowledged while a change to write-back waits, and the LUN loses
+/// volatile data once it is in effect: by then these writes are durable, and there is nothing to report.
+#[test]
+fn what_is_acknowledged_while_a_change_to_write_back_waits_is_durable_behind_it() {
+    for (seed, crash_at) in [(880_013, 2), (880_014, 39), (880_017, 59)] {
+        let scenario = Scenario::draw(Layers::Cache, LineSize::default(), seed);
+        assert!(run(&scenario, crash_at), "seed {seed} has that crash");
+    }
+}
+
 #[test]
 fn a_cache_of_lines_of_8_kib_keeps_what_was_acknowledged_over_several_lives() {
     crash_everywhere(Layers::Cache, 8 << 10, 600, 2);

@@ -236,7 +236,8 @@ impl Cache {
     ///
     /// # Errors
     /// When cleaning failed the cache goes on as before; close again with `keep_dirty`. When the cache device failed it
-    /// is closed as after a crash, and recovers at the next open.
+    /// is closed as after a crash, and recovers at the next open. When a flush of the cache's own failed, and no flush
+    /// of a client has returned that since, it is closed in order: the origin may lack what it acknowledged.
     pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
         self.core.close(keep_dirty).await
     }

@@ -42,7 +42,8 @@ impl Core {
             self.cleaner.wait_for_batches().await;
             let result = self.end().await;
             self.workers.stop();
-            result
+            // No client flushes any more: a loss that none was told is returned to whoever closes.
+            result.and(self.origin.flushes.failures.check_reported())
         };
         self.life.close_once(closing).await
     }

@@ -3,7 +3,8 @@
 //! An origin may report only once that it lost acknowledged data: to the next flush. The cache also
 //! flushes for its own purposes. So when such a flush fails while acknowledged client data is
 //! unflushed, the error is kept until a client's flush returns it. All client flushes that wait at
-//! that moment return it: each covers what its client had acknowledged before.
+//! that moment return it: each covers what its client had acknowledged before. If no client flushes
+//! any more, closing the cache returns it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,10 +49,13 @@ impl FlushFailures {
         telling.is_unreported |= has_stake();
     }
 
-    /// The last failure, if no client's flush has returned it yet.
-    pub(crate) fn unreported(&self) -> Option<Error> {
+    /// Fails with the last failure, if no client's flush has returned it yet.
+    pub(crate) fn check_reported(&self) -> Result<(), Error> {
         let telling = self.telling();
-        telling.last.clone().filter(|_| telling.is_unreported)
+        match &telling.last {
+            Some(error) if telling.is_unreported => Err(error.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// State that a client's flush takes at its start: how many failures were returned to clients

@@ -26,7 +26,7 @@ impl Core {
                 self.handle_origin_events();
                 // Clients of write-back need not flush, so a failure not returned to a client by
                 // now would never be.
-                self.origin.flushes.failures.unreported().map_or(Ok(()), Err)?;
+                self.origin.flushes.failures.check_reported()?;
             }
             self.lines.state().mode = mode;
             self.lines.background.notify();

@@ -222,7 +222,7 @@ mod tests {
         };
         assert_eq!(flush(), Err(ErrorKind::Media));
         assert_eq!((origin.losses.count(), valid(&lines, frame)), (1, Sectors::NONE));
-        assert!(origin.has_unflushed_writes() && origin.flushes.failures.unreported().is_some());
+        assert!(origin.has_unflushed_writes() && origin.flushes.failures.check_reported().is_err());
         assert_eq!(flush(), Ok(()));
         assert!(!origin.has_unflushed_writes() && origin.flushes.has_lost(), "what it shows it may not have");
     }

@@ -91,6 +91,38 @@ fn a_cache_does_not_change_to_write_back_before_a_client_has_been_told_what_a_fl
     executor.block_on(async move { changing.set_mode(Mode::WriteBack).await }).expect("and nothing is in the way");
 }
 
+/// After a close no client flushes: the error reaches whoever closes, once more if it is closed
+/// twice. It does not keep the cache from being closed.
+#[test]
+fn a_close_tells_what_a_flush_may_have_lost_unless_a_client_has_been_told() {
+    for is_told_before in [false, true] {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 2);
+        let origin: SharedDevice = Arc::new(medium.clone());
+        let device = made(&mut executor, &origin, CrashMode::Warm);
+        let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+        medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::Drops, Reported::Once);
+        write(&mut executor, &cache, 0, &[7; LINE as usize]);
+        // Clean lines are stored: the flush before that takes the error.
+        executor.run();
+        if is_told_before {
+            assert!(executor.block_on(cache.flush()).is_err());
+        }
+        let expected = if is_told_before { Ok(()) } else { Err(ErrorKind::Media) };
+        for nth in ["first", "second"] {
+            let closing = Arc::clone(&cache);
+            let closed = executor.block_on(async move { closing.close(false).await });
+            assert_eq!(closed.map_err(|error| error.kind()), expected, "the {nth}, told before: {is_told_before}");
+        }
+        drop((cache, executor));
+        let mut executor = Executor::in_order();
+        let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
+        assert!(cache.status().recovery.was_closed, "told before: {is_told_before}");
+        let held = read(&mut executor, &cache, 0, LINE);
+        assert_eq!(held, medium.durable_bytes(0, LINE as usize), "told before: {is_told_before}");
+    }
+}
+
 /// What the LUN lost may have been acknowledged by it, and from now on no client flushes.
 #[test]
 fn a_loss_that_is_told_while_the_mode_changes_to_write_back_is_told_to_clients() {

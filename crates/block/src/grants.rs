@@ -334,6 +334,24 @@ mod tests {
         assert!(grants.unused(range(0, PART)).now_or_never().is_some());
     }
 
+    /// Whoever wants more writes through there.
+    #[test]
+    fn so_many_ranges_are_held_or_asked_for_and_no_more() {
+        let clock = VirtualClock::new();
+        let grants = asked(&clock, range(0, 2 * GRANTS_MAX as u64 * PART));
+        while !taken(&grants).is_empty() {}
+        let parts = grants.all(&[Standing::Asked]);
+        assert_eq!(parts.len(), GRANTS_MAX);
+        parts.iter().for_each(|part| grants.set(*part, Standing::Held));
+        let beyond = 3 * GRANTS_MAX as u64;
+        let wanted = range(beyond * PART, 512);
+        grants.want(wanted);
+        assert_eq!(taken(&grants), [], "there is no room");
+        grants.remove(0, false);
+        grants.want(wanted);
+        assert_eq!(taken(&grants), [beyond]);
+    }
+
     #[test]
     fn what_was_called_back_is_left_to_others_for_a_while() {
         let clock = VirtualClock::new();

@@ -1,5 +1,5 @@
 //! Which sessions bring requests nearer to their end, so that those that wait have their whole time again once such a
-//! session is lost.
+//! session is lost; and that requests end in their time at a target whose sessions are of no use.
 
 mod support;
 
@@ -109,4 +109,39 @@ fn requests_have_their_whole_time_after_a_session_that_did_something_with_blocks
         assert!(has_whole_time_after(what), "{what:?}");
     }
     assert!(!has_whole_time_after(Answered::TestUnitReady), "it is as good as a login");
+}
+
+/// Each session takes a few of the copies, begins with the first of them, and breaks off.
+#[test]
+fn requests_end_in_their_time_at_a_target_that_takes_copies_and_never_all_of_them() {
+    let mut world = World::new(2);
+    let target = Scripted::new(&world);
+    let lun = attach(&mut world, &target);
+    for block in 0..64 {
+        world.run(lun.write(block * 8192, Buffer::copy_of(&[7; BLOCK]), false)).unwrap();
+    }
+    let (mut writes, mut is_left) = (0, false);
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Write(_) => {
+            writes += 1;
+            if writes % 16 == 0 { Reaction::Leave } else { Reaction::Proper }
+        }
+        // The first session ends by it; each one asks it at its login.
+        Cdb::TestUnitReady if !std::mem::replace(&mut is_left, true) => Reaction::Leave,
+        _ => Reaction::Proper,
+    });
+    let began = base::clock::Clock::now(&world.clock);
+    let asking = Arc::clone(&lun);
+    world.run(async move { asking.execute(&[0; 6], &[], 0).await }).unwrap_err();
+    world.pass(Duration::from_millis(1));
+    let ended = Arc::new(AtomicBool::new(false));
+    let (reading, ends) = (lun.read(0, Buffer::zeroed(BLOCK)), Arc::clone(&ended));
+    world.executor.spawn(async move {
+        let error = reading.await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        ends.store(true, Ordering::Relaxed);
+    });
+    world.pass(TIME + Duration::from_millis(100));
+    let took = base::clock::Clock::now(&world.clock).since(began);
+    assert!(ended.load(Ordering::Relaxed), "it waits still, after {took:?}");
 }

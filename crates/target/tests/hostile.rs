@@ -1,15 +1,17 @@
 //! Peers that use shared resources and give nothing back: others go on beside them, and the peers
 //! lose what they hold.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::Duration;
 
 use base::buffer::BufferPool;
 use base::serial::Serial32;
 use block::Identity;
 use block::memory::MemoryDevice;
-use iscsi::limits::WORK_PER_TURN;
+use iscsi::limits::{NEGOTIATION_EXCHANGES_MAX, STAGING_BYTES, WORK_PER_TURN};
 use iscsi::pdu::*;
 use iscsi::target::CloseReason;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
@@ -546,6 +548,42 @@ async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
     }
     let largest = rounds.iter().max().copied().unwrap_or_default();
     assert!((1..=160 * KIB).contains(&largest), "{rounds:?} bytes between two answers to a light session");
+}
+
+/// Who says much in a negotiation is received from in portions: others have their turn between them.
+#[tokio::test]
+async fn a_login_receives_so_much_in_a_turn() {
+    /// As many as a login may have, but for one.
+    const REQUESTS: usize = NEGOTIATION_EXCHANGES_MAX as usize - 1;
+    let server = plain_server(Quota::default());
+    let (near, mut far) = tokio::io::duplex(MIB);
+    let mut client = Client::new(near);
+    let long = "y".repeat(4000);
+    for number in 0..REQUESTS {
+        let [one, other] = ["a", "b"].map(|end| format!("X-{number}{end}"));
+        let mut keys = vec![(&*one, &*long), (&*other, &*long)];
+        if number == 0 {
+            keys = vec![("InitiatorName", "iqn.2026-01.io.forebay:a"), ("TargetName", NAME)];
+        }
+        client.request_login(1, 0, None, &keys).await;
+    }
+    drop(client);
+    let mut all = Vec::new();
+    far.read_to_end(&mut all).await.expect("it was sent");
+    let length = all.len();
+    let (peer, received) = Endless::new(all, vec![0]);
+    let stream = tokio::io::join(peer.take(length as u64), tokio::io::sink());
+    let mut serving = Box::pin(server.serve_connection(stream, Addresses::default()));
+    let (mut before, mut turns) = (0, 0);
+    while before < length {
+        turns += 1;
+        let has_ended = poll_fn(|context| Poll::Ready(serving.as_mut().poll(context).is_ready())).await;
+        let now = received.load(Ordering::Relaxed);
+        assert!(!has_ended, "after {now} of {length} bytes, in turn {turns}");
+        assert!(now > before && now - before <= STAGING_BYTES, "{} bytes in turn {turns}", now - before);
+        before = now;
+    }
+    assert!(turns > 3, "{turns} turns for {length} bytes");
 }
 
 /// A login has its turns beside the busiest session.

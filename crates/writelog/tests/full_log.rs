@@ -296,7 +296,7 @@ fn a_log_that_is_opened_full_takes_at_least_what_the_bare_lun_takes() {
                 if seen.longest > LONGEST {
                     slower.push(format!("{lun:?}, depth {depth}, {order}: a wait of {:?}", seen.longest));
                 }
-                if full < 0.95 * bare {
+                if full < 0.99 * bare {
                     slower.push(format!("{lun:?}, depth {depth}, {order}: {full:.0} of {bare:.0}"));
                 }
             }

@@ -5,7 +5,9 @@ use base::serial::Serial32;
 use super::super::*;
 use super::peer::*;
 use crate::framing::{DataSegment, FramingError};
-use crate::limits::{PACE_INTERVAL, PACE_WORK_MAX, TEXT_REQUEST_BYTES_MAX, TEXT_REQUEST_KEYS_MAX};
+use crate::limits::{
+    PACE_INTERVAL, PACE_WORK_MAX, REQUEST_DATA_POOL_BYTES, TEXT_REQUEST_BYTES_MAX, TEXT_REQUEST_KEYS_MAX,
+};
 use crate::pdu::*;
 use crate::text::Keys;
 
@@ -44,6 +46,32 @@ fn pings_use_their_buffers_again() {
         assert_eq!(peer.receive_one().data.bytes(), pattern(50_000));
         assert_eq!(pool.bytes_out(), 0);
     }
+}
+
+/// What is beyond has memory of its own, and is echoed like others.
+#[test]
+fn pings_have_so_many_buffers_that_are_used_again() {
+    /// Of one connection: so few that it is itself far from what it may have waiting.
+    const PINGS: usize = 8;
+    const PING_BYTES: usize = 64 << 10;
+    let parameters = parameters();
+    let pool = parameters.request_data.clone();
+    let keys = [("MaxRecvDataSegmentLength", "65536")];
+    let data = pattern(PING_BYTES);
+    let peers = REQUEST_DATA_POOL_BYTES / (PINGS * PING_BYTES) + 2;
+    let mut peers: Vec<Peer> = (0..peers).map(|_| Peer::logged_in(parameters.clone(), &keys)).collect();
+    for peer in &mut peers {
+        for _ in 0..PINGS {
+            peer.send(&nop_out(Some(0x20), None), data.clone());
+        }
+    }
+    assert_eq!(pool.bytes_out(), REQUEST_DATA_POOL_BYTES);
+    for peer in &mut peers {
+        let echoes = peer.receive();
+        assert_eq!(echoes.len(), PINGS);
+        assert!(echoes.iter().all(|echo| echo.data.bytes() == data));
+    }
+    assert_eq!(pool.bytes_out(), 0);
 }
 
 /// A peer can make one transmission long: other sessions have their turn between two portions of

@@ -40,6 +40,17 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether a request that ends with it was certainly not carried out: it may be given to another path.
+    pub const fn was_not_done(self) -> bool {
+        matches!(self, Self::Gone | Self::NoAccess | Self::TimedOut)
+    }
+
+    /// Whether a flush that ends with it may have dropped data that was acknowledged. One that did not reach the device
+    /// has not; of a device that is gone nobody knows what it still has.
+    pub const fn may_have_lost(self) -> bool {
+        !self.was_not_done() || matches!(self, Self::Gone)
+    }
+
     /// The kind in words.
     pub const fn as_str(self) -> &'static str {
         match self {

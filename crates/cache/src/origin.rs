@@ -159,7 +159,7 @@ impl Origin {
         self.lines.state().frames.mappings.finish_flush(result.is_ok(), flushes.has_lost());
         match &result {
             Ok(()) => flushes.note_flushed(written),
-            Err(error) if may_have_lost(error) => flushes.failures.note(error, || flushes.has_unflushed_writes()),
+            Err(error) if error.kind().may_have_lost() => flushes.failures.note(error, || flushes.has_unflushed_writes()),
             Err(_) => {}
         }
         result
@@ -181,12 +181,6 @@ impl Origin {
     pub(crate) fn inside(&self, range: ByteRange) -> ByteRange {
         inside(range, self.padding)
     }
-}
-
-/// Whether a failed flush may have dropped acknowledged data: not one that did not reach the
-/// origin.
-fn may_have_lost(error: &Error) -> bool {
-    !matches!(error.kind(), ErrorKind::NoAccess | ErrorKind::TimedOut)
 }
 
 #[cfg(test)]

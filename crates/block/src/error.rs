@@ -136,3 +136,22 @@ impl StdError for Error {
         Some(source.as_ref())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_reach_the_device_lost_nothing_and_may_go_another_way() {
+        for (kind, was_not_done, may_have_lost) in [
+            (ErrorKind::NoAccess, true, false),
+            (ErrorKind::TimedOut, true, false),
+            (ErrorKind::Gone, true, true),
+            (ErrorKind::Busy, false, true),
+            (ErrorKind::OutcomeUnknown, false, true),
+            (ErrorKind::Media, false, true),
+        ] {
+            assert_eq!((kind.was_not_done(), kind.may_have_lost()), (was_not_done, may_have_lost), "{kind:?}");
+        }
+    }
+}

@@ -14,8 +14,7 @@ use support::World;
 use support::scripted::{Reaction, Reply, Scripted};
 
 fn attach(world: &mut World, target: &Scripted, has_other_paths: bool) -> Arc<RemoteLun> {
-    let options =
-        InitiatorOptions { replacement_timeout: Duration::from_secs(30), has_other_paths, ..world.options() };
+    let options = InitiatorOptions { replacement_timeout: Duration::from_secs(30), has_other_paths, ..world.options() };
     let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
     world.executor.spawn(driver);
     lun

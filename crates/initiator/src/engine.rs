@@ -624,9 +624,8 @@ impl Engine {
                 self.note_fenced(now);
             }
             Verdict::Failed(error) => {
-                let is_for_others = step.is_synchronize() && !matches!(job.kind, Kind::Flush);
                 job.give_up(error.clone());
-                if is_for_others {
+                if step.is_synchronize() {
                     // It may be about what others wrote.
                     self.tell_next_flush(error);
                 }

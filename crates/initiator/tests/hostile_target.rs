@@ -12,7 +12,7 @@ use base::serial::Serial32;
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::{Buffer, ErrorKind};
-use initiator::{BoxedStream, Connecting, Connector, InitiatorOptions, RemoteLun, discover};
+use initiator::{BoxedStream, Connecting, Connector, InitiatorOptions, discover};
 use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs, DataIn, NopIn, TargetTransferTag, TextResponse};
 use iscsi::url::Portal;
 use scsi::Cdb;
@@ -220,72 +220,6 @@ fn requests_at_a_target_that_floods_every_session_end_in_their_time() {
     });
     let write = lun.write(0, Buffer::zeroed(256 << 10), false);
     world.run(write).expect("it has its whole time");
-}
-
-/// How long a LUN is of no use counts from when the request came that waits longest: a session that ended before that
-/// takes none of its time.
-#[test]
-fn a_request_that_comes_long_after_a_lost_session_has_its_whole_time() {
-    const TIME: Duration = Duration::from_secs(30);
-    let mut world = World::new(7);
-    let (target, lun) = attach(&mut world, TIME);
-    target.tell(|_, cdb| if matches!(cdb, Cdb::ModeSelect(_)) { Reaction::Leave } else { Reaction::Proper });
-    let raw = Arc::clone(&lun);
-    let answer = world.run(async move { raw.execute(&[0x15, 0x10, 0, 0, 24, 0], &[0; 24], 0).await });
-    assert_eq!(answer.map(drop).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
-    world.pass(TIME * 2 / 3);
-    let (began, clock) = (world.clock.now(), world.clock.clone());
-    target.tell(move |_, cdb| match cdb {
-        Cdb::Read(_) if clock.now().since(began) < TIME * 2 / 3 => Reaction::Leave,
-        _ => Reaction::Proper,
-    });
-    let reading = lun.read(0, Buffer::zeroed(512));
-    world.run(reading).expect("its time is not over");
-}
-
-/// A command that ends every session it is sent in, sooner or later, is given up alone: others are carried out there.
-#[test]
-fn a_command_that_ends_sessions_takes_no_time_from_those_that_are_carried_out() {
-    const TIME: Duration = Duration::from_secs(30);
-    let mut world = World::new(8);
-    let (target, lun) = attach(&mut world, TIME);
-    let mut reads_left = None;
-    target.tell(move |_, cdb| match (cdb, &mut reads_left) {
-        (Cdb::Write(_), _) => {
-            reads_left = Some(1);
-            Reaction::Answer(None)
-        }
-        (Cdb::Read(_), Some(0)) => {
-            reads_left = None;
-            Reaction::Leave
-        }
-        (Cdb::Read(_), Some(left)) => {
-            *left -= 1;
-            Reaction::Proper
-        }
-        _ => Reaction::Proper,
-    });
-    let writing = lun.write(8192, Buffer::zeroed(512), false);
-    for second in 0..TIME.as_secs() + 5 {
-        let reading = lun.read(0, Buffer::zeroed(512));
-        world.run(reading).unwrap_or_else(|error| panic!("after {second} s: {error}"));
-        world.pass(Duration::from_secs(1));
-    }
-    assert_eq!(world.run(writing).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
-    assert!(lun.status().session_count > 10);
-}
-
-fn attach(world: &mut World, replacement_timeout: Duration) -> (Scripted, Arc<RemoteLun>) {
-    let target = Scripted::new(world);
-    let options = InitiatorOptions {
-        command_timeout: 2 * replacement_timeout,
-        replacement_timeout,
-        reconnect_wait_max: Duration::from_secs(1),
-        ..world.options()
-    };
-    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
-    world.executor.spawn(driver);
-    (target, lun)
 }
 
 /// Nothing of an attempt that is dropped stays: the connection is closed at once.

@@ -40,6 +40,17 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether a request that ends with it was certainly not carried out: it may be given to another path.
+    pub const fn was_not_done(self) -> bool {
+        matches!(self, Self::Gone | Self::NoAccess | Self::TimedOut)
+    }
+
+    /// Whether a flush that ends with it may have dropped data that was acknowledged. One that did not reach the device
+    /// has not; of a device that is gone nobody knows what it still has.
+    pub const fn may_have_lost(self) -> bool {
+        !self.was_not_done() || matches!(self, Self::Gone)
+    }
+
     /// The kind in words.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -123,5 +134,24 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         let source = self.detail.as_ref()?.source.as_ref()?;
         Some(source.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_reach_the_device_lost_nothing_and_may_go_another_way() {
+        for (kind, was_not_done, may_have_lost) in [
+            (ErrorKind::NoAccess, true, false),
+            (ErrorKind::TimedOut, true, false),
+            (ErrorKind::Gone, true, true),
+            (ErrorKind::Busy, false, true),
+            (ErrorKind::OutcomeUnknown, false, true),
+            (ErrorKind::Media, false, true),
+        ] {
+            assert_eq!((kind.was_not_done(), kind.may_have_lost()), (was_not_done, may_have_lost), "{kind:?}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::range_lock::RangeLock;
-use block::{Completion, Copies, Device, Error, ErrorKind, EventReceiver, Geometry, Identity, Request, SharedDevice};
+use block::{Completion, Copies, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 use store::{Losses, OriginReports};
@@ -159,7 +159,9 @@ impl Origin {
         self.lines.state().frames.mappings.finish_flush(result.is_ok(), flushes.has_lost());
         match &result {
             Ok(()) => flushes.note_flushed(written),
-            Err(error) if may_have_lost(error) => flushes.failures.note(error, || flushes.has_unflushed_writes()),
+            Err(error) if error.kind().may_have_lost() => {
+                flushes.failures.note(error, || flushes.has_unflushed_writes())
+            }
             Err(_) => {}
         }
         result
@@ -183,15 +185,10 @@ impl Origin {
     }
 }
 
-/// Whether a failed flush may have dropped acknowledged data: not one that did not reach the
-/// origin.
-fn may_have_lost(error: &Error) -> bool {
-    !matches!(error.kind(), ErrorKind::NoAccess | ErrorKind::TimedOut)
-}
-
 #[cfg(test)]
 mod tests {
     use base::executor::Executor;
+    use block::ErrorKind;
     use block::layer::crash::CrashLayer;
 
     use super::*;

@@ -638,11 +638,11 @@ impl Engine {
                 self.note_fenced(now);
             }
             Verdict::Failed(error) => {
+                job.give_up(error.clone());
                 if step.is_synchronize() {
-                    // The failure may concern data that other requests wrote.
-                    self.unreported_loss.get_or_insert_with(|| error.clone());
+                    // It may be about what others wrote.
+                    self.tell_next_flush(error);
                 }
-                job.give_up(error);
             }
         }
         self.go_on(order);
@@ -686,7 +686,7 @@ impl Engine {
             if job.is_synchronizing()
                 && let Verdict::Failed(error) = verdict
             {
-                self.unreported_loss.get_or_insert(error);
+                self.tell_next_flush(error);
             }
             if self.attention >= Attention::PowerOn && job.is_synchronizing() {
                 job.finish(Err(reset_too_early()));
@@ -822,10 +822,14 @@ impl Engine {
             Reply::Nobody => {
                 self.is_flush_under_way = false;
                 self.is_flush_failing = true;
-                self.is_exposed = false;
                 tracing::warn!(%error, place = self.options.place(), "a flush that was to make room, or the last one, \
                                                                       failed");
-                self.unreported_loss.get_or_insert_with(|| error.clone());
+                if std::mem::take(&mut self.is_exposed) {
+                    // Of that there are no copies, and it is not flushed again.
+                    self.lose_write(error.clone());
+                } else if error.kind().may_have_lost() {
+                    self.tell_next_flush(error.clone());
+                }
                 self.note_failure(&error);
                 // Requests that wait for room must not wait for ever.
                 for order in std::mem::take(&mut self.stalled) {
@@ -836,10 +840,10 @@ impl Engine {
             Reply::Request(_) | Reply::Raw(_) => {
                 self.ready.append(&mut self.stalled);
                 self.note_failure(&error);
-                if matches!(job.kind, Kind::Flush) {
-                    self.unreported_loss = None;
-                }
-                job.finish(Err(error));
+                // A loss is told in place of what went wrong with this flush: who hears that nothing was done asks
+                // again, here or on another path, and hears nothing of it.
+                let loss = self.unreported_loss.take_if(|_| matches!(job.kind, Kind::Flush));
+                job.finish(Err(loss.unwrap_or(error)));
             }
         }
     }
@@ -881,8 +885,13 @@ impl Engine {
             tracing::error!(%error, place = self.options.place(), left_out, "data that was acknowledged is lost, or \
                                                                              may be");
         }
-        self.unreported_loss.get_or_insert(error);
+        self.tell_next_flush(error);
         self.shared.events.publish(&Event::WritesLost);
+    }
+
+    /// The next flush of a client is to end with this, unless it is to tell of an earlier loss already.
+    fn tell_next_flush(&mut self, error: Error) {
+        self.unreported_loss.get_or_insert_with(|| as_loss(error));
     }
 
     /// A unit that announces WRITE SAME and refuses it gets plain zeroes from now on; one without GET LBA STATUS is not
@@ -903,8 +912,16 @@ fn reset_too_early() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, words)
 }
 
-/// The error of a change that may have been carried out, where other hosts may have written there
-/// since.
+/// The error as one that whoever hears it takes for a loss, and does not answer by asking again.
+fn as_loss(error: Error) -> Error {
+    if !error.kind().was_not_done() && error.kind() != ErrorKind::Busy {
+        return error;
+    }
+    let words = format!("what was acknowledged before may be lost: {error}");
+    Error::with_source(ErrorKind::OutcomeUnknown, words, error)
+}
+
+/// What a change ends with that may have been carried out, where other hosts may have written there since.
 fn in_doubt(job: &Job, why: &str) -> Error {
     let words = format!(
         "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",

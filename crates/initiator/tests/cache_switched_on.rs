@@ -10,7 +10,7 @@ use std::time::Duration;
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event, Request};
 use initiator::{InitiatorOptions, RemoteLun};
-use scsi::{Cdb, Sense};
+use scsi::{Cdb, Sense, Status};
 use support::World;
 use support::scripted::{Reaction, Reply, Scripted};
 
@@ -165,7 +165,34 @@ fn a_loss_between_the_switch_and_the_flush_is_told() {
     }
 }
 
-/// The unit reports a MODE SELECT only to other initiators.
+/// The flush that the switch calls for is made once: what it did not reach may be lost at any time.
+#[test]
+fn a_flush_for_the_switch_that_is_not_carried_out_is_told_as_a_loss() {
+    let mut world = World::new(13);
+    let (target, lun) = attach(&mut world, false);
+    let events = lun.subscribe();
+    switch_on_at_a_write(&target);
+    write(&mut world, &lun);
+    let (mut is_told, mut aborted) = (false, 0);
+    target.tell(move |_, cdb| match cdb {
+        Cdb::SynchronizeCache(_) if aborted < 8 => {
+            aborted += 1;
+            Reaction::Answer(Some(Reply { status: Status::TaskAborted.code(), ..Reply::default() }))
+        }
+        _ if !std::mem::replace(&mut is_told, true) => Reaction::Answer(Reply::sense(Sense::MODE_PARAMETERS_CHANGED)),
+        _ => Reaction::Proper,
+    });
+    let reading = lun.read(8192, Buffer::zeroed(4096));
+    world.run(reading).unwrap();
+    world.pass(Duration::from_secs(1));
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost));
+    let flushing = lun.flush();
+    assert_eq!(world.run(flushing).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    let flushing = lun.flush();
+    world.run(flushing).expect("it is told once");
+}
+
+/// Of a MODE SELECT only other initiators are told.
 #[test]
 fn a_cache_that_our_own_user_switches_on_is_known_at_once() {
     let mut world = World::new(6);

@@ -130,7 +130,28 @@ fn copies_are_written_again_when_resets_come_to_an_end() {
     assert_eq!(target.disk().durable(0, 4096), [7; 4096]);
 }
 
-/// TASK ABORTED gives no reason, and its cause may pass.
+/// What was written again is in the cache once more, and may be lost from there once more.
+#[test]
+fn copies_that_were_written_again_are_kept_until_they_are_flushed() {
+    let mut world = World::new(5);
+    let (target, lun) = attach(&mut world, true);
+    let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+    world.run(writing).unwrap();
+    for _ in 0..2 {
+        let mut is_told = false;
+        target.tell(move |disk, cdb| match cdb {
+            Cdb::Read(_) if !std::mem::replace(&mut is_told, true) => {
+                disk.lose_cache();
+                Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET))
+            }
+            _ => limited(cdb).unwrap_or(Reaction::Proper),
+        });
+        let reading = lun.read(0, Buffer::zeroed(4096));
+        assert_eq!(world.run(reading).unwrap()[..], [7; 4096]);
+    }
+}
+
+/// TASK ABORTED says nothing of why, and may pass.
 #[test]
 fn a_command_that_is_aborted_again_and_again_is_tried_eight_times() {
     let mut world = World::new(4);

@@ -274,6 +274,32 @@ fn a_deferred_error_that_is_told_in_an_attempt_that_fails_is_told_by_a_flush() {
     flush(&mut world, &lun).expect("it is told once");
 }
 
+/// The session in which it was heard ends before the unit is looked at to the end.
+#[test]
+fn a_deferred_error_that_is_told_as_a_session_ends_is_told_by_a_flush() {
+    let mut world = World::new(12);
+    let (target, lun) = attach(&mut world);
+    let events = lun.subscribe();
+    write(&mut world, &lun, 4096, 7).unwrap();
+    flush(&mut world, &lun).unwrap();
+    let (mut was_read, mut was_told, mut was_left) = (false, false, false);
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Read(_) if !std::mem::replace(&mut was_read, true) => {
+            Reaction::Answer(Reply::sense(Sense::CAPACITY_CHANGED))
+        }
+        Cdb::TestUnitReady if was_read && !std::mem::replace(&mut was_told, true) => {
+            Reaction::Answer(Reply::sense(Sense { is_deferred: true, ..Sense::WRITE_ERROR }))
+        }
+        Cdb::ReadCapacity16 { .. } if was_told && !std::mem::replace(&mut was_left, true) => Reaction::Leave,
+        _ => Reaction::Proper,
+    });
+    read(&mut world, &lun, 0).expect("a session that is lost is made again");
+    assert_eq!(lun.status().session_count, 2);
+    assert_eq!(flush(&mut world, &lun).unwrap_err().kind(), ErrorKind::Media);
+    assert!(std::iter::from_fn(|| events.try_receive()).any(|event| event == Event::WritesLost));
+    flush(&mut world, &lun).expect("it is told once");
+}
+
 const MARK_ID: [u8; 16] = [9; 16];
 
 /// A unit with a change mark, unchanged by other hosts.

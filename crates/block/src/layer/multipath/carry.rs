@@ -65,7 +65,7 @@ pub(super) fn carry_out(
     request: Request,
 ) -> impl Future<Output = Response> + Send + use<> {
     let shared = Arc::clone(shared);
-    let is_mutation = request.is_mutation();
+    let (is_mutation, is_flush) = (request.is_mutation(), matches!(request.operation, Operation::Flush));
     let place = place_in_line(&shared, range, &request);
     async move {
         let _guard = match place {
@@ -80,8 +80,19 @@ pub(super) fn carry_out(
             );
             return request.fail(Error::new(ErrorKind::Busy, words));
         }
-        try_paths(&shared, range, request, is_mutation).await
+        let response = try_paths(&shared, range, request, is_mutation).await;
+        if is_flush { tell_of_loss(&shared, response) } else { response }
     }
+}
+
+/// The answer to a flush that no path was left to tell of what was lost, but this device.
+fn tell_of_loss(shared: &Shared, mut response: Response) -> Response {
+    let is_told = response.result.as_ref().is_err_and(|error| !error.kind().was_not_done());
+    if !is_told && shared.paths.take_losses() {
+        let words = "a path to the unit has reported that writes that were acknowledged are lost, or may be";
+        response.result = Err(Error::new(ErrorKind::OutcomeUnknown, words));
+    }
+    response
 }
 
 enum Place {
@@ -109,12 +120,13 @@ fn place_in_line(shared: &Shared, range: ByteRange, request: &Request) -> Place 
 /// refused it for their access states.
 async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutation: bool) -> Response {
     let offset = request.offset;
+    let is_flush = matches!(request.operation, Operation::Flush);
     let (again, mut buffer) = Again::of(request, shared.paths.must_be_durable());
     let deadline = shared.clock.now() + ACCESS_WAIT_MAX;
     let mut tried = Vec::new();
     let mut last: Option<Error> = None;
     loop {
-        let Some((path, device)) = shared.paths.choose(&tried) else {
+        let Some((path, device)) = shared.paths.choose(&tried, is_flush) else {
             let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
             if !is_refused || shared.clock.now() >= deadline {
                 break;
@@ -124,6 +136,7 @@ async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutat
             continue;
         };
         let Some(request) = again.request(offset, std::mem::take(&mut buffer)) else { break };
+        let had_lost = is_flush && shared.paths.has_lost(path);
         let response = device.submit(request).await;
         match &response.result {
             Err(error) if error.kind() == ErrorKind::NoAccess => {
@@ -131,7 +144,7 @@ async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutat
                 last = Some(error.clone());
             }
             // A path that refused it for its access state may still let it through: keep that error.
-            Err(error) if matches!(error.kind(), ErrorKind::Gone | ErrorKind::TimedOut) => {
+            Err(error) if error.kind().was_not_done() => {
                 let is_refused = last.as_ref().is_some_and(|error| error.kind() == ErrorKind::NoAccess);
                 last = if is_refused { last } else { Some(error.clone()) };
             }
@@ -139,9 +152,18 @@ async fn try_paths(shared: &Shared, range: ByteRange, request: Request, is_mutat
                 if is_mutation && error.kind() == ErrorKind::OutcomeUnknown {
                     shared.paths.doubt(path, range);
                 }
+                if is_flush {
+                    shared.paths.note_told(path);
+                }
                 return response;
             }
-            Ok(()) => return response,
+            Ok(()) => {
+                // What it lost before, it has told already.
+                if had_lost {
+                    shared.paths.note_told(path);
+                }
+                return response;
+            }
         }
         buffer = response.buffer;
         tried.push(path);

@@ -23,7 +23,8 @@
 //!   could overwrite newer data from another path. So with more than one path and such a unit,
 //!   every write is sent with FUA, and discards become durable zeroes.
 //!
-//! A flush goes to one path: it is about the unit's cache.
+//! A flush goes to one path: it is about the unit's cache. But what one path knows to be lost, the next flush is told:
+//! it goes to that path, and where that cannot tell, as one that is away, this device does.
 //!
 //! | path | takes new requests |
 //! |---|---|

@@ -6,7 +6,8 @@
 //! | back | back, when there was none |
 //! | identity changed | the path gets no more requests; the same event, when no path is left |
 //! | resized | resized, when the size is new |
-//! | writes lost, invalidated, missed | the same |
+//! | writes lost, missed | the same; the next flush goes there, or is told of a loss if it cannot |
+//! | invalidated | the same |
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -41,6 +42,8 @@ struct PathState {
     is_another_unit: bool,
     access: Access,
     request_count: u64,
+    /// It lost acknowledged writes, or may have, and no flush was told of it.
+    has_lost: bool,
     /// Ranges of changes that may still land through it.
     doubts: Vec<ByteRange>,
 }
@@ -103,8 +106,9 @@ impl Paths {
         self.set_access(path, Access::None);
     }
 
-    /// The path for the next request, none of `tried`; with none online, one that may be back soon.
-    pub(super) fn choose(&self, tried: &[usize]) -> Option<(usize, &SharedDevice)> {
+    /// The path for the next request, none of `tried`; with none online, one that may be back soon. A flush goes to a
+    /// path that has a loss to tell, if there is one online.
+    pub(super) fn choose(&self, tried: &[usize], is_flush: bool) -> Option<(usize, &SharedDevice)> {
         self.drain();
         let mut state = self.lock();
         let count = state.states.len();
@@ -117,11 +121,30 @@ impl Paths {
         let usable = in_turn.filter(|&path| tried.is_empty() || state.states[path].is_online());
         let path = usable.min_by_key(|&path| {
             let path = &state.states[path];
-            (path.is_another_unit, path.is_offline, path.access)
+            (path.is_another_unit, path.is_offline, is_flush && !path.has_lost, path.access)
         })?;
         state.turn = (path + 1) % count;
         state.states[path].request_count += 1;
         Some((path, &self.devices[path]))
+    }
+
+    /// Whether `path` lost acknowledged writes of which no flush was told, as far as its events were handled.
+    pub(super) fn has_lost(&self, path: usize) -> bool {
+        self.lock().states.get(path).is_some_and(|state| state.has_lost)
+    }
+
+    /// Notes that a flush was told of everything that `path` has lost by now.
+    pub(super) fn note_told(&self, path: usize) {
+        self.drain();
+        if let Some(state) = self.lock().states.get_mut(path) {
+            state.has_lost = false;
+        }
+    }
+
+    /// Whether any path lost acknowledged writes of which no flush was told. It counts as told from now on.
+    pub(super) fn take_losses(&self) -> bool {
+        let mut state = self.lock();
+        state.states.iter_mut().fold(false, |any, state| std::mem::take(&mut state.has_lost) || any)
     }
 
     /// Notes a change of `range` with unknown outcome on `path`. If the path is online its session
@@ -184,8 +207,13 @@ impl Paths {
                 let before = std::mem::replace(&mut state.geometry, geometry);
                 return (before != geometry).then_some(event);
             }
-            Event::WritesLost | Event::Invalidated(_) => return Some(event),
+            Event::WritesLost => {
+                state.states[path].has_lost = true;
+                return Some(event);
+            }
+            Event::Invalidated(_) => return Some(event),
             Event::Missed => {
+                state.states[path].has_lost = true;
                 state.geometry = self.devices[path].geometry();
                 return Some(event);
             }

@@ -38,6 +38,8 @@ struct SessionState {
     patience: Duration,
     /// Its target port is in standby: commands that move data are refused.
     is_standby: bool,
+    /// What its next flush ends with.
+    flush_error: Option<ErrorKind>,
     /// Counts its losses, so that a stale write knows whether its session is still the same.
     generation: u64,
     fua_writes: usize,
@@ -51,6 +53,7 @@ impl Session {
             is_away: false,
             patience: Duration::from_secs(1000),
             is_standby: false,
+            flush_error: None,
             generation: 0,
             fua_writes: 0,
             discards: 0,
@@ -119,6 +122,10 @@ impl Session {
             self.clock.sleep(self.draw(3000)).await;
             if self.lock().is_standby {
                 return request.fail(ErrorKind::NoAccess);
+            }
+            let is_flush = matches!(request.operation, Operation::Flush);
+            if let Some(kind) = self.lock().flush_error.take_if(|_| is_flush) {
+                return request.fail(kind);
             }
             if self.lock().generation == generation {
                 return self.unit.submit(request).await;
@@ -299,6 +306,58 @@ fn nothing_is_left_to_write_again_where_the_cache_is_volatile() {
         let state = world.sessions[0].lock();
         assert_eq!((state.fua_writes, state.discards), expected);
     }
+}
+
+/// Flushes until one ends well. Returns how many failed before, and how.
+fn flush_until_well(world: &mut World) -> Vec<ErrorKind> {
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let device = Arc::clone(&world.device);
+        match world.executor.block_on(async move { device.flush().await }) {
+            Ok(()) => return told,
+            Err(error) => told.push(error.kind()),
+        }
+    }
+    panic!("no flush ends well: {told:?}");
+}
+
+#[test]
+fn a_flush_goes_to_the_path_that_has_a_loss_to_tell() {
+    for event in [Event::WritesLost, Event::Missed] {
+        let mut world = world(1, Policy::Failover, 3, true);
+        world.sessions[1].hub.publish(&event);
+        assert_eq!(flush_until_well(&mut world), [], "the path has told of it, or had nothing to tell");
+        assert_eq!(request_counts(&world.device), [0, 1, 0], "{event:?}");
+        assert_eq!(flush_until_well(&mut world), []);
+        assert_eq!(request_counts(&world.device), [1, 1, 0], "{event:?}");
+    }
+}
+
+/// The path is away, or its port in standby, and a flush through another one ends well.
+#[test]
+fn what_a_path_cannot_tell_of_a_loss_the_next_flush_is_told_once() {
+    for is_away in [true, false] {
+        let mut world = world(1, Policy::Failover, 2, true);
+        world.sessions[0].hub.publish(&Event::WritesLost);
+        match is_away {
+            true => world.sessions[0].leave(),
+            false => world.sessions[0].lock().is_standby = true,
+        }
+        assert_eq!(flush_until_well(&mut world), [ErrorKind::OutcomeUnknown], "away: {is_away}");
+    }
+}
+
+/// Its session tells the flush of it, which says nothing of the event.
+#[test]
+fn a_loss_that_a_path_has_told_is_not_told_by_another_one() {
+    let mut world = world(1, Policy::Failover, 2, true);
+    world.sessions[0].hub.publish(&Event::WritesLost);
+    world.sessions[0].lock().flush_error = Some(ErrorKind::Media);
+    let device = Arc::clone(&world.device);
+    let error = world.executor.block_on(async move { device.flush().await }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Media);
+    world.sessions[0].leave();
+    assert_eq!(flush_until_well(&mut world), []);
 }
 
 #[test]

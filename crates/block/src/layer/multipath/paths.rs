@@ -144,7 +144,8 @@ impl Paths {
     /// Whether any path lost acknowledged writes of which no flush was told. It counts as told from now on.
     pub(super) fn take_losses(&self) -> bool {
         let mut state = self.lock();
-        state.states.iter_mut().fold(false, |any, state| std::mem::take(&mut state.has_lost) || any)
+        let told: Vec<bool> = state.states.iter_mut().map(|state| std::mem::take(&mut state.has_lost)).collect();
+        told.contains(&true)
     }
 
     /// Notes a change of `range` with unknown outcome on `path`. If the path is online its session

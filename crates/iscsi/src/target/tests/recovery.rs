@@ -174,8 +174,8 @@ fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
     assert_eq!(peer.receive().len(), count, "and all are answered in the end");
 }
 
-/// Echoes that nobody takes are a megabyte, and reads have bounds of their own: whatever waits of them, the next command
-/// is looked at.
+/// Echoes that nobody takes are a megabyte, and reads have bounds of their own: whatever waits of them, the next
+/// command is looked at.
 #[test]
 fn answers_wait_to_a_megabyte_and_what_reads_bring_is_not_among_them() {
     const ECHO_BYTES: usize = 64 << 10;

@@ -16,7 +16,7 @@ const DATA_OUT_BYTES: u64 = 64 * MIB;
 /// What a session may have beyond these whatever others hold: a read of a MiB, a piece of a write.
 const ALWAYS_BYTES: u64 = MIB + (64 << 10);
 /// Answers of one connection that wait to be sent (docs/concepts/limits.md).
-const ANSWER_BYTES: u64 = 16 * MIB;
+const ANSWER_BYTES: u64 = 2 * MIB;
 /// What all else may take: the program itself, its threads and pools, and what the allocator keeps.
 const ELSE_BYTES: u64 = 64 * MIB;
 /// Texts that are sent at once.

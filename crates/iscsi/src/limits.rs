@@ -162,11 +162,11 @@ const _: () = assert!(UNACKNOWLEDGED_BYTES_MAX > SEND_TARGETS_BYTES_MAX);
 /// SNACK for it is rejected, as RFC 7143 7.8 allows.
 pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of memory kept by what waits to be written on one connection, above which no more received
-/// PDUs are handled. A request of a few bytes (for data or status again, or a list of targets) can
-/// be answered with megabytes, and a peer may send such requests faster than it takes the answers.
-/// As much as the default data-in of one session, so that reads meet that bound first.
-pub const RESPONSE_BYTES_HIGH: usize = 16 << 20;
+/// Bytes of memory that answers keep which wait to be written on one connection, above which nothing more of what came
+/// on it is looked at. What is asked for in a few bytes (data or status again, a list of targets) can be megabytes, and
+/// a peer may ask for it faster than it takes it. What commands read does not count: it has bounds of its own. A
+/// megabyte is a millisecond of 10 Gbit/s, and an answer beyond it may be as long as answers get.
+pub const RESPONSE_BYTES_HIGH: usize = 1 << 20;
 
 /// Bytes that answered tasks of all sessions keep for recovery. Enough for sixteen busy sessions;
 /// with more, or with some that never acknowledge, each keeps less.
@@ -282,9 +282,8 @@ pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60)
 /// connection will free one.
 pub const BUFFER_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 
-/// Time for an initiator to log out after it was asked to. Those that support the request do so at
-/// once.
-pub const LOGOUT_REQUEST_SECONDS: u16 = 3;
+/// Time an initiator has to log out after it was asked to. Those that know the request follow it at once.
+pub const LOGOUT_REQUEST_SECONDS: u16 = 2;
 
 /// Time for which a logout waits for the session's I/O with the backend before it is answered with
 /// "cleanup failed". As long as an initiator's next session waits: disks give up within 30 s, after

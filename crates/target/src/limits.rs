@@ -4,6 +4,7 @@ use std::time::Duration;
 
 /// Connections of a server at once, those still logging in included. Each has a 64 KiB staging buffer.
 pub const CONNECTIONS_MAX: usize = 1024;
+const _: () = assert!(CONNECTIONS_MAX * iscsi::limits::RESPONSE_BYTES_HIGH <= 1 << 30, "their answers have a GiB");
 
 /// Sessions of a server at once. TSIHs have 16 bits and zero is reserved.
 pub const SESSIONS_MAX: usize = 1024;
@@ -72,14 +73,15 @@ pub const WRITE_SLICES_MAX: usize = 64;
 /// Connections the kernel completes before we accept them.
 pub const LISTEN_BACKLOG: i32 = 128;
 
-/// Time a connection has to end by itself after it was asked to log out, when the server stops.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64);
+/// Time a connection has to end by itself after it was asked to log out, when the server stops: what it is told, and a
+/// little for a logout at the last moment.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64 * 1000 + 500);
 
-/// Time for a peer to take the last bytes of a connection that has ended, before it is closed
-/// without them. With [`DRAIN_TIMEOUT`] before it, a server that stops has closed every connection
-/// within five seconds.
-pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-const _: () = assert!(DRAIN_TIMEOUT.as_secs() + LINGER_TIMEOUT.as_secs() < 5);
+/// Time a peer has to take the last words of a connection that is over, before it is closed without them. With
+/// [`DRAIN_TIMEOUT`] before it, a server that stops is rid of any peer within three seconds; its devices have two more
+/// for their last flush, and a busy host for all of it.
+pub const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
+const _: () = assert!(DRAIN_TIMEOUT.as_millis() + LINGER_TIMEOUT.as_millis() <= 3000);
 
 /// Time for which a session that has ended waits for its I/O with the backends, unless the server
 /// ends. Disks give up within 30 s; after a minute a backend is stuck, and the initiator's next

@@ -67,13 +67,15 @@ fn log_end(server: &Shared, peer: &str, reason: &CloseReason) {
                 tracing::warn!(connection = peer, status = code, reason, detail, others, "login refused");
             }
         }
-        CloseReason::LoginTimeout | CloseReason::Framing(_) | CloseReason::Protocol(_) => {
+        CloseReason::LoginTimeout
+        | CloseReason::Framing(_)
+        | CloseReason::Protocol(_)
+        | CloseReason::PingTimeout
+        | CloseReason::Unacknowledged
+        | CloseReason::Unread => {
             if let Some(others) = server.refusals.note(server.clock.now()) {
                 tracing::warn!(connection = peer, %reason, others, "connection ended");
             }
-        }
-        CloseReason::PingTimeout | CloseReason::Unacknowledged | CloseReason::Unread => {
-            tracing::warn!(connection = peer, %reason, "connection ended");
         }
         CloseReason::Logout
         | CloseReason::TransportLost

@@ -130,8 +130,8 @@ struct Ticket {
 enum Cost {
     /// As much as its bytes show, and a microsecond.
     OfBytes,
-    /// Only the clock can show it: it has a list of operations, or has done the first of many
-    /// pieces.
+    /// Only the clock tells: it has a list of things to do, has done the first of many pieces, or reads and compares
+    /// as well as it writes.
     Unknown,
 }
 
@@ -241,7 +241,7 @@ impl Session {
             has_moved |= self.poll_inbox(context);
             has_moved |= self.poll_messages(context);
             has_moved |= self.poll_held(context);
-            has_moved |= self.poll_wires(portion.bytes, context);
+            has_moved |= self.poll_wires((portion.bytes, until), context);
             if let Some(reason) = self.closed.clone().filter(|_| self.wires.is_empty() && self.is_settled()) {
                 return Poll::Ready(reason);
             }
@@ -460,6 +460,7 @@ impl Session {
         if let Ok(Cdb::SharingOut { service_action: action_out::REGISTER, .. }) = cdb {
             self.registered_on = self.protocol.link_of(command.task);
         }
+        let has_more_passes = matches!(cdb, Ok(Cdb::OrWrite(_) | Cdb::CompareAndWrite { .. } | Cdb::WriteAndVerify(_)));
         let ticket = Ticket {
             task: command.task,
             lun,
@@ -479,6 +480,7 @@ impl Session {
         let mut execution = units.luns.execute(&units.nexus, lun, command);
         let outcome = execution.try_take();
         let cost = match ticket.traffic {
+            _ if has_more_passes => Cost::Unknown,
             Traffic::Other if outcome.is_none() || ticket.data_out_bytes > 0 => Cost::Unknown,
             Traffic::Read | Traffic::Write | Traffic::Other => Cost::OfBytes,
         };
@@ -709,7 +711,7 @@ impl Session {
         self.wires.push(Wire { control, ended, ..Wire::new(link, stream, addresses, entered) });
     }
 
-    fn poll_wires(&mut self, bytes_max: usize, context: &mut Context<'_>) -> bool {
+    fn poll_wires(&mut self, (bytes_max, until): (usize, Instant), context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
         // This session's own commands may wait for an answer of its client of a shared unit.
         let may_share = self.may_share();
@@ -722,7 +724,7 @@ impl Session {
             && (used <= DATA_IN_FIRST_BYTES || !data_in.is_exceeded());
         let mut index = 0;
         while let Some(wire) = self.wires.get_mut(index) {
-            let how = Exchange { may_read, is_looking: self.busy_poll.is_under_way(), bytes_max };
+            let how = Exchange { may_read, is_looking: self.busy_poll.is_under_way(), bytes_max, until };
             let moved = wire.exchange(&mut self.protocol, &self.server, how, context);
             let is_over = match (&moved, &wire.closed) {
                 (Err(_), _) => true,
@@ -734,6 +736,11 @@ impl Session {
             has_moved |= is_over || matches!(moved, Ok(true));
             if !is_over {
                 index += 1;
+                if matches!(moved, Ok(true)) && index < self.wires.len() && self.server.clock.now() >= until {
+                    // The others are first in the next turn.
+                    self.wires.rotate_left(index);
+                    break;
+                }
                 continue;
             }
             let mut wire = self.wires.remove(index);

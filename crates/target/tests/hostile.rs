@@ -15,7 +15,7 @@ use iscsi::limits::{NEGOTIATION_EXCHANGES_MAX, STAGING_BYTES, WORK_PER_TURN};
 use iscsi::pdu::*;
 use iscsi::target::CloseReason;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
-use target::{Addresses, Quota, Target, TargetServer, TargetServerOptions};
+use target::{Addresses, LunStatus, Quota, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -390,43 +390,59 @@ async fn a_light_session_waits_for_a_portion_of_one_heavy_session() {
     assert!(round < all / 2, "{round} bytes were read for others between two answers");
 }
 
-/// The bytes of a command with a list do not show its cost: when the time of a portion is over, one
-/// such command was the last.
-#[tokio::test]
-async fn a_command_with_a_list_is_the_last_of_a_portion_whose_time_is_over() {
+/// How many of a hundred commands of one session that lie there are carried out for each answer to another one, where
+/// each look at the clock finds the time of a portion over.
+async fn between_answers(cdb: &[u8], data: &[u8], count: fn(&LunStatus) -> u64) -> u64 {
     const ROUNDS: u64 = 10;
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
     let clock = Arc::new(AdvancingClock::default());
     let server = TargetServer::with_clock(vec![ram_target(&pool)], TargetServerOptions::default(), clock);
     let (mut heavy, _first) = session(&server, 1).await;
     let (mut light, _second) = session(&server, 2).await;
-    // UNMAP of one range of eight blocks.
-    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
-    list.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]);
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[8]) = (0x42, list.len() as u8);
-    // No task of the server runs between these: each write fits in the pipe.
+    // Nothing of the server runs between these: each write fits in the pipe.
     for number in 0..100 {
-        heavy.command(100 + number, &cdb[..10], Some(list.clone()), list.len() as u32).await;
+        heavy.command(100 + number, cdb, Some(data.to_vec()), data.len() as u32).await;
     }
-    let others = async |server: &TargetServer| server.status().await.luns[0].others;
+    let carried_out = async |server: &TargetServer| count(&server.status().await.luns[0]);
     light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
     assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
-    let before = others(&server).await;
+    let before = carried_out(&server).await;
     for _ in 0..ROUNDS {
         light.command(5, &cdb10(0x28, 0, 8), None, 4096).await;
         assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
     }
-    let between = others(&server).await - before;
-    assert!((1..=2 * ROUNDS + 2).contains(&between), "{between} lists were worked through between {ROUNDS} answers");
+    let all = carried_out(&server).await - before;
+    assert!(all > 0, "they went on");
+    all.saturating_sub(2) / ROUNDS
 }
 
-/// The bytes of a peer that logs in, and of a PDU after that.
-async fn login_and<H: Header>(header: &H, data: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+/// What a list of things to do takes is not told by its bytes: where the time of a portion is over, one such command
+/// was the last.
+#[tokio::test]
+async fn a_command_with_a_list_is_the_last_of_a_portion_whose_time_is_over() {
+    // UNMAP of one range of eight blocks.
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    list.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0]);
+    let mut cdb = [0; 10];
+    (cdb[0], cdb[8]) = (0x42, list.len() as u8);
+    let between = between_answers(&cdb, &list, |unit| unit.others).await;
+    assert!(between <= 2, "{between} lists were worked through between two answers");
+}
+
+/// The same of what passes over its blocks more often than a write of so many bytes.
+#[tokio::test]
+async fn an_orwrite_is_the_last_of_a_portion_whose_time_is_over() {
+    let between = between_answers(&cdb16(0x8b, 0, 1), &[1; 512], |unit| unit.writes).await;
+    assert!(between <= 2, "{between} were carried out between two answers");
+}
+
+/// What a peer says that logs in, and then a PDU.
+async fn login_and<H: Header>(segment_bytes: &str, header: &H, data: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let (ours, mut theirs) = tokio::io::duplex(MIB);
     let mut client = Client::new(ours);
-    let lengths = ["MaxRecvDataSegmentLength", "FirstBurstLength", "MaxBurstLength"].map(|key| (key, "262144"));
-    let keys = [&[("InitiatorName", HOST), ("TargetName", NAME)], &lengths[..]].concat();
+    let lengths = ["FirstBurstLength", "MaxBurstLength"].map(|key| (key, "262144"));
+    let names = [("InitiatorName", HOST), ("TargetName", NAME), ("MaxRecvDataSegmentLength", segment_bytes)];
+    let keys = [&names[..], &lengths[..]].concat();
     client.request_login(1, 0, Some(LoginStage::FullFeaturePhase), &keys).await;
     let mut login = vec![0; MIB];
     let length = theirs.read(&mut login).await.expect("it was sent");
@@ -482,7 +498,7 @@ async fn pdus_between_answers<H: Header>(header: &H, data: Vec<u8>) -> u64 {
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
     let options = TargetServerOptions::default();
     let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::default()));
-    let (login, again) = login_and(header, data).await;
+    let (login, again) = login_and("262144", header, data).await;
     let (peer, _) = Endless::new(login, again);
     let busy = server.clone();
     let _flood = AbortOnDrop(tokio::spawn(async move {
@@ -527,14 +543,13 @@ async fn floods_of_every_kind_are_taken_in_portions() {
     assert!(between <= FEW_TURNS, "empty pings: {between} between two answers");
 }
 
-/// What a session receives and what it sends in a turn are one portion: others wait for both.
-#[tokio::test]
-async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
+/// Bytes that a peer which asks for the same again and again moves between two answers to a light session beside it: of
+/// fifty rounds, those with few before those with many.
+async fn bytes_between_answers<H: Header>(segment_bytes: &str, header: &H, data: Vec<u8>) -> Vec<usize> {
     let options = TargetServerOptions::default();
     let pool = BufferPool::new(READ_BUFFERS_BYTES);
     let server = TargetServer::with_clock(vec![ram_target(&pool)], options, Arc::new(AdvancingClock::default()));
-    let ping = immediate_ping();
-    let (login, again) = login_and(&ping, vec![7; 256 * KIB]).await;
+    let (login, again) = login_and(segment_bytes, header, data).await;
     let (peer, moved) = Endless::new(login, again);
     let busy = server.clone();
     tokio::spawn(async move { busy.serve_connection(peer, Addresses::default()).await });
@@ -546,8 +561,24 @@ async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
         assert_eq!(light.receive().await.expect("it is answered").data.length, 4096);
         rounds.push(moved.load(Ordering::Relaxed) - before);
     }
-    let largest = rounds.iter().max().copied().unwrap_or_default();
-    assert!((1..=160 * KIB).contains(&largest), "{rounds:?} bytes between two answers to a light session");
+    rounds.sort_unstable();
+    rounds
+}
+
+/// What a session receives and what it sends in a turn are one portion: others wait for both.
+#[tokio::test]
+async fn echoes_of_large_pings_are_received_and_sent_in_portions() {
+    let rounds = bytes_between_answers("262144", &immediate_ping(), vec![7; 256 * KIB]).await;
+    assert!((1..=160 * KIB).contains(&rounds[49]), "{rounds:?} bytes between two answers to a light session");
+}
+
+/// In small segments a byte costs twenty times as much: it is the time that ends what is sent, and not the bytes.
+#[tokio::test]
+async fn data_in_small_segments_is_sent_in_portions_of_time() {
+    let read = immediate(cdb16(0x88, 0, 2048), MIB as u32, 0);
+    let rounds = bytes_between_answers("512", &read, Vec::new()).await;
+    // Now and then it is a buffer full of commands that comes as well.
+    assert!((1..=64 * KIB).contains(&rounds[25]), "{rounds:?} bytes between two answers to a light session");
 }
 
 /// Who says much in a negotiation is received from in portions: others have their turn between them.

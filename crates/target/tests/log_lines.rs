@@ -8,6 +8,7 @@ use block::memory::MemoryDevice;
 use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, Request};
 use iscsi::framing::Digests;
 use iscsi::pdu::*;
+use iscsi::target::CloseReason;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 use target::{Target, TargetServer, TargetServerOptions};
 use tokio::io::AsyncWriteExt;
@@ -51,6 +52,25 @@ async fn a_disk_that_fails_every_command_is_a_few_lines() {
     for _ in 0..TIMES {
         let (key, ..) = client.sense_of(&cdb10(0x2a, 0, 1), Some(vec![7; 512])).await;
         assert_eq!(key, 3, "it is a medium error");
+    }
+    assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
+}
+
+/// A name may have as many sessions as it likes that end so.
+#[tokio::test(start_paused = true)]
+async fn connections_that_end_in_silence_are_a_few_lines() {
+    let server =
+        TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], TargetServerOptions::default());
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let mut silent = Vec::new();
+    for isid in 0..2 * REFUSALS_LOGGED_MAX {
+        let (mut client, ended) = connect(&server);
+        client.log_in(isid).await;
+        silent.push((client, ended));
+    }
+    for (_client, ended) in &mut silent {
+        assert_eq!(ended.await.expect("it does not panic"), CloseReason::PingTimeout);
     }
     assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
 }

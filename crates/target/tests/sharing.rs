@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::clock::{Clock, VirtualClock};
+use base::limits::REFUSALS_LOGGED_MAX;
 use block::Identity;
 use block::memory::MemoryDevice;
 use iscsi::pdu::*;
@@ -17,7 +18,10 @@ use scsi::sharing::{CallbackAnswer, Lock, Message, MessageBody, Mode, Parameters
 use target::{Quota, Target, TargetServer, TargetServerOptions};
 use tokio::io::DuplexStream;
 
+#[path = "../../cache/tests/common/lines.rs"]
+mod lines;
 mod support;
+use lines::Lines;
 use support::*;
 
 const FENCED: (u8, u8, u8) = (0xb, 0x80, 0);
@@ -420,6 +424,26 @@ async fn a_silent_client_is_fenced_and_none_of_its_writes_lands() {
     host.wire.cid = 5;
     host.register().await;
     assert_eq!(host.has_read(0).await, [7; 512]);
+}
+
+/// A host may register and be fenced as often as it likes.
+#[tokio::test]
+async fn clients_that_are_fenced_are_a_few_lines() {
+    let (server, clock) = shared(Quota::default());
+    let mut hosts = Vec::new();
+    for isid in 0..2 * REFUSALS_LOGGED_MAX {
+        let mut host = Host::of_key(&server, isid).await;
+        host.wire.cid = isid as u16;
+        host.register().await;
+        hosts.push(host);
+    }
+    let lines = Lines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    pass(&clock, Duration::from_secs(60)).await;
+    for host in &mut hosts {
+        assert!(matches!(host.renew().await, Sent::End(_, FENCED)));
+    }
+    assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
 }
 
 #[tokio::test]

@@ -10,11 +10,13 @@
 //! it, and written from the buffer that the layer above gives. Digests (RFC 7143 11.2.3) are made
 //! and checked here.
 
+mod bound;
 pub mod receive;
 mod series;
 pub mod sizes;
 pub mod transmit;
 
+pub use bound::Bound;
 pub use receive::{Destination, FramingError, Progress, ReceivedData, ReceivedHeader, ReceivedPdu, Receiver};
 pub use sizes::PduSizes;
 pub use transmit::{DataSegment, TransmitQueue};

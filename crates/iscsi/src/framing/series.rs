@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::buffer::Buffer;
 
+use super::bound::Bound;
 use crate::pdu::RawBhs;
 
 /// The next header, and which part of the buffer goes with it.
@@ -13,14 +14,15 @@ type Heads = Box<dyn Iterator<Item = (RawBhs, Range<usize>)> + Send>;
 /// A series of PDUs that are not made yet.
 pub(super) struct Series {
     pub(super) buffer: Arc<Buffer>,
+    pub(super) bound: Bound,
     heads: Heads,
     /// PDUs that are still to be made.
     pub(super) left: usize,
 }
 
 impl Series {
-    pub(super) fn new(buffer: Arc<Buffer>, left: usize, heads: Heads) -> Self {
-        Self { buffer, heads, left }
+    pub(super) fn new((buffer, bound): (Arc<Buffer>, Bound), left: usize, heads: Heads) -> Self {
+        Self { buffer, bound, heads, left }
     }
 
     /// The next PDU.

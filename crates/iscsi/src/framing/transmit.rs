@@ -13,6 +13,7 @@ use std::sync::Arc;
 use base::buffer::Buffer;
 use base::checksum::{Crc32c, crc32c};
 
+use super::bound::Bound;
 use super::series::Series;
 use super::{Digests, PduSizes, digest_bytes};
 use crate::limits::SERIES_PDUS_MADE;
@@ -78,6 +79,7 @@ struct Entry {
     data: DataSegment,
     /// Bytes of memory that are free once it is written: of parts of one buffer in a row, the last has them all.
     held_bytes: usize,
+    bound: Bound,
     /// Padding, then the data digest.
     tail: [u8; 3 + DIGEST_BYTES],
     tail_length: u8,
@@ -102,6 +104,21 @@ impl Entry {
     fn length(&self) -> usize {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
+
+    /// What it counts against the bound of answers.
+    fn answer_bytes(&self) -> usize {
+        match (self.bound, &self.data) {
+            (Bound::Commands, _) => 0,
+            (Bound::Answers, DataSegment::Shared(..)) => answer_bytes(self.length(), 0),
+            (Bound::Answers, data) => answer_bytes(self.length(), data.held_bytes()),
+        }
+    }
+}
+
+/// What a PDU of so many bytes counts against the bound of answers, which keeps so many bytes of memory for itself: the
+/// larger of what is sent and what is held, its place in the queue included.
+fn answer_bytes(length: usize, held_bytes: usize) -> usize {
+    length.max(held_bytes + size_of::<Entry>())
 }
 
 /// PDUs that wait to be written.
@@ -117,6 +134,8 @@ pub struct TransmitQueue {
     bytes: usize,
     /// Bytes of memory that data segments keep.
     data_bytes_held: usize,
+    /// What counts against the bound of answers.
+    answer_bytes: usize,
     pdu_count: u64,
     sizes: Option<Arc<PduSizes>>,
 }
@@ -132,6 +151,7 @@ impl TransmitQueue {
             front_written: 0,
             bytes: 0,
             data_bytes_held: 0,
+            answer_bytes: 0,
             pdu_count: 0,
             sizes: None,
         }
@@ -161,9 +181,21 @@ impl TransmitQueue {
     /// # Panics
     /// When the data segment is 2^24 bytes or longer.
     pub fn push_raw(&mut self, header: &RawBhs, ahs: &AdditionalHeaders, data: DataSegment) {
-        let entry = self.entry(header, ahs, data);
+        self.push_entry(self.entry(header, ahs, data, Bound::Answers));
+    }
+
+    /// Queues a PDU of what a command read, likewise.
+    ///
+    /// # Panics
+    /// When the data segment is 2^24 bytes or longer.
+    pub fn push_data_in(&mut self, header: &RawBhs, data: DataSegment) {
+        self.push_entry(self.entry(header, &AdditionalHeaders::default(), data, Bound::Commands));
+    }
+
+    fn push_entry(&mut self, entry: Entry) {
         self.bytes += entry.length();
         self.data_bytes_held += entry.held_bytes;
+        self.answer_bytes += entry.answer_bytes();
         self.pdu_count += 1;
         if self.later.is_empty() {
             return self.enter(entry);
@@ -179,13 +211,17 @@ impl TransmitQueue {
     /// When one is 2^24 bytes or longer.
     pub fn push_series(
         &mut self,
-        buffer: Arc<Buffer>,
+        (buffer, bound): (Arc<Buffer>, Bound),
         pieces: impl Iterator<Item = Range<usize>> + Clone + Send + 'static,
         mut header: impl FnMut(&Range<usize>) -> RawBhs + Send + 'static,
     ) {
         let mut count = 0;
         for piece in pieces.clone() {
-            self.bytes += self.bytes_without_ahs(piece.len());
+            let length = self.bytes_without_ahs(piece.len());
+            self.bytes += length;
+            if bound == Bound::Answers {
+                self.answer_bytes += answer_bytes(length, 0);
+            }
             count += 1;
         }
         if count > 0 {
@@ -194,7 +230,7 @@ impl TransmitQueue {
         self.pdu_count += count as u64;
         self.later_count += count;
         let heads = pieces.map(move |piece| (header(&piece), piece));
-        self.later.push_back(Later::Series(Series::new(buffer, count, Box::new(heads))));
+        self.later.push_back(Later::Series(Series::new((buffer, bound), count, Box::new(heads))));
         self.make_more();
     }
 
@@ -207,7 +243,7 @@ impl TransmitQueue {
                 Some(Later::Series(mut series)) => {
                     let Some((header, piece)) = series.next() else { continue };
                     let data = DataSegment::Shared(Arc::clone(&series.buffer), piece);
-                    let mut entry = self.entry(&header, &AdditionalHeaders::default(), data);
+                    let mut entry = self.entry(&header, &AdditionalHeaders::default(), data, series.bound);
                     if series.left > 0 {
                         // The last one holds all of it.
                         entry.held_bytes = 0;
@@ -242,13 +278,14 @@ impl TransmitQueue {
     }
 
     /// A PDU as its pieces.
-    fn entry(&self, header: &RawBhs, ahs: &AdditionalHeaders, data: DataSegment) -> Entry {
+    fn entry(&self, header: &RawBhs, ahs: &AdditionalHeaders, data: DataSegment, bound: Bound) -> Entry {
         let mut entry = Entry {
             head: [0; BHS_BYTES + DIGEST_BYTES],
             head_length: BHS_BYTES as u8,
             more_head: Vec::new(),
             held_bytes: data.held_bytes(),
             data,
+            bound,
             tail: [0; 3 + DIGEST_BYTES],
             tail_length: 0,
         };
@@ -298,10 +335,10 @@ impl TransmitQueue {
         self.data_bytes_held
     }
 
-    /// Bytes not written yet, or the bytes of memory that they keep, whichever are more.
-    pub fn bytes_waiting(&self) -> usize {
-        self.bytes
-            .max(self.data_bytes_held + self.entries.len() * size_of::<Entry>() + self.later.len() * size_of::<Later>())
+    /// What counts against the bound of answers: of each PDU not written whole yet its bytes, or the bytes of memory
+    /// that it keeps for itself, whichever are more.
+    pub fn answer_bytes(&self) -> usize {
+        self.answer_bytes
     }
 
     /// PDUs not written whole yet.
@@ -354,6 +391,7 @@ impl TransmitQueue {
             }
             written -= front_length;
             self.data_bytes_held -= front.held_bytes;
+            self.answer_bytes -= front.answer_bytes();
             self.entries.pop_front();
         }
         self.front_written = written;
@@ -418,9 +456,31 @@ mod tests {
         assert_eq!(queue.data_bytes_held(), 12_288 + 4096, "the rest of it is still to be sent");
         queue.handle_transmitted(48 + 4000);
         assert_eq!(queue.data_bytes_held(), 4096);
-        assert!(queue.bytes_waiting() > 4096);
+        assert!(queue.answer_bytes() > 4096);
         queue.handle_transmitted(48 + 4);
-        assert_eq!(queue.bytes_waiting(), 0);
+        assert_eq!(queue.answer_bytes(), 0);
+    }
+
+    /// What commands read has bounds of its own, and what is sent of it again counts as it is sent.
+    #[test]
+    fn answers_are_counted_and_what_commands_read_is_not() {
+        for bound in [Bound::Commands, Bound::Answers] {
+            let mut queue = TransmitQueue::new(Digests::default());
+            let header = text().to_bytes();
+            queue.push_data_in(&header, DataSegment::Buffer(Buffer::zeroed(100_000), 0..100_000));
+            assert_eq!(queue.answer_bytes(), 0);
+            let pieces = (0..100usize).map(|index| 1000 * index..1000 * (index + 1));
+            queue.push_series((Arc::new(Buffer::zeroed(100_000)), bound), pieces, move |_| header);
+            let counted = if bound == Bound::Answers { 100 * (48 + 1000) } else { 0 };
+            assert_eq!(queue.answer_bytes(), counted);
+            queue.push(&text(), &AdditionalHeaders::default(), DataSegment::Empty);
+            assert!((48..1000).contains(&(queue.answer_bytes() - counted)));
+            while !queue.is_empty() {
+                let length = queue.bytes().min(777);
+                queue.handle_transmitted(length);
+            }
+            assert_eq!(queue.answer_bytes(), 0);
+        }
     }
 
     #[test]
@@ -469,7 +529,7 @@ mod tests {
                 plain.push_raw(&header, &AdditionalHeaders::default(), DataSegment::Shared(Arc::clone(&buffer), piece));
             }
             let counted = Arc::clone(&made);
-            queue.push_series(Arc::clone(&buffer), pieces, move |_| {
+            queue.push_series((Arc::clone(&buffer), Bound::Commands), pieces, move |_| {
                 counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 header
             });

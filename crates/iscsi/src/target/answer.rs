@@ -12,7 +12,6 @@ use base::buffer::Buffer;
 use base::serial::Serial32;
 
 use super::event::{LinkId, TaskId};
-use crate::framing::DataSegment;
 use crate::pdu::{Residual, TargetTransferTag};
 
 /// One Data-In PDU that was sent.
@@ -105,9 +104,9 @@ impl Answer {
         self.data.is_some() || self.sent == self.first_offset
     }
 
-    /// The piece with a DataSN.
-    pub(super) fn piece(&self, data_sn: u32) -> Option<&Piece> {
-        self.pieces.get(data_sn.wrapping_sub(self.first_data_sn) as usize)
+    /// `count` pieces, the first of which has a DataSN.
+    pub(super) fn pieces_from(&self, data_sn: u32, count: u32) -> Option<&[Piece]> {
+        self.pieces.get(data_sn.wrapping_sub(self.first_data_sn) as usize..)?.get(..count as usize)
     }
 
     /// Notes that the initiator has received everything before `data_sn`. Returns `false` when that
@@ -127,11 +126,6 @@ impl Answer {
         }
         self.first_data_sn = data_sn;
         true
-    }
-
-    /// The bytes of a piece.
-    pub(super) fn segment(&self, range: &Range<usize>) -> Option<DataSegment> {
-        self.data.as_ref().map(|data| DataSegment::Shared(Arc::clone(data), range.clone()))
     }
 }
 
@@ -172,8 +166,8 @@ mod tests {
     fn acknowledged_pieces_cannot_be_asked_for_again() {
         let mut answer = answer();
         assert!(answer.acknowledge(2));
-        assert!(answer.piece(1).is_none());
-        assert_eq!(answer.piece(2).map(|piece| piece.range.clone()), Some(200..300));
+        assert!(answer.pieces_from(1, 1).is_none() && answer.pieces_from(2, 2).is_none());
+        assert_eq!(answer.pieces_from(2, 1).map(|pieces| pieces[0].range.clone()), Some(200..300));
         assert_eq!((answer.first_offset, answer.next_data_sn()), (200, 3));
         assert!(!answer.acknowledge(1), "nothing is acknowledged back");
         assert!(!answer.acknowledge(4), "nor what was not sent");

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use base::clock::Instant;
 use base::serial::Serial32;
 
+use super::answer::{Answer, Piece};
 use super::data_in::{DataInBuffer, DataInHeaders};
 use super::event::LinkId;
 use super::pace::Pace;
 use super::text_exchange::TextExchange;
-use crate::framing::{DataSegment, Receiver, TransmitQueue};
+use crate::framing::{Bound, DataSegment, Receiver, TransmitQueue};
 use crate::limits::{DATA_OUT_PROGRESS_BYTES, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
 use crate::negotiation::Negotiator;
-use crate::pdu::{AdditionalHeaders, BHS_BYTES, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
+use crate::pdu::{AdditionalHeaders, BHS_BYTES, DataIn, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
 
 /// A response that was sent and is kept.
 pub(super) enum Sent {
@@ -185,19 +186,52 @@ impl Link {
         self.transmit.push(header, &AdditionalHeaders::default(), data);
     }
 
-    /// Sends the data of a command that reads.
-    pub(super) fn push_data_in(&mut self, mut headers: DataInHeaders, data: DataInBuffer) {
+    /// Sends what a command read, for the first time or again.
+    pub(super) fn push_data_in(&mut self, mut headers: DataInHeaders, data: DataInBuffer, bound: Bound) {
         let cut = headers.cut.clone();
         let data = match (data, cut.clone().next()) {
             (_, None) => return,
             (DataInBuffer::Own(buffer), Some(piece)) if piece.end == cut.end => {
                 let raw = headers.next(&piece);
-                return self.transmit.push_raw(&raw, &AdditionalHeaders::default(), DataSegment::Buffer(buffer, piece));
+                return self.transmit.push_data_in(&raw, DataSegment::Buffer(buffer, piece));
             }
             (DataInBuffer::Own(buffer), _) => Arc::new(buffer),
             (DataInBuffer::Kept(buffer), _) => buffer,
         };
-        self.transmit.push_series(data, cut, move |piece| headers.next(piece));
+        self.transmit.push_series((data, bound), cut, move |piece| headers.next(piece));
+    }
+
+    /// Sends Data-In PDUs of an answer again, each when its turn comes: there may be one for each 512 bytes.
+    pub(super) fn push_pieces_again(
+        &mut self,
+        answer: &Answer,
+        (first_data_sn, count): (u32, u32),
+        (exp_cmd_sn, max_cmd_sn): (Serial32, Serial32),
+    ) {
+        let (Some(data), Some(pieces)) = (&answer.data, answer.pieces_from(first_data_sn, count)) else { return };
+        let pieces: Arc<[Piece]> = pieces.into();
+        let headed = Arc::clone(&pieces);
+        let (answer_lun, initiator_task_tag) = (answer.lun, answer.id.initiator_task_tag);
+        let mut index = 0;
+        let ranges = (0..pieces.len()).map(move |index| pieces[index].range.clone());
+        self.transmit.push_series((Arc::clone(data), Bound::Answers), ranges, move |range| {
+            let Piece { ends_sequence, acknowledgement, .. } = headed[index];
+            let data_sn = Serial32(first_data_sn.wrapping_add(index as u32));
+            index += 1;
+            let header = DataIn {
+                is_final: ends_sequence,
+                wants_acknowledgement: acknowledgement.is_some(),
+                status: None,
+                lun: if acknowledgement.is_some() { answer_lun } else { 0 },
+                initiator_task_tag,
+                target_transfer_tag: acknowledgement,
+                exp_cmd_sn,
+                max_cmd_sn,
+                data_sn,
+                buffer_offset: range.start as u32,
+            };
+            header.to_bytes()
+        });
     }
 
     /// Sends a response with the number it just took, and keeps it if the error recovery level

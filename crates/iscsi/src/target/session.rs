@@ -273,9 +273,9 @@ impl Session {
         if let Some((_, until)) = &mut link.ping {
             *until = now + ping_timeout;
         }
-        let was_high = link.transmit.bytes_waiting() > RESPONSE_BYTES_HIGH;
+        let was_high = link.transmit.answer_bytes() > RESPONSE_BYTES_HIGH;
         link.queue_mut(at).handle_transmitted(length);
-        if was_high && link.transmit.bytes_waiting() <= RESPONSE_BYTES_HIGH {
+        if was_high && link.transmit.answer_bytes() <= RESPONSE_BYTES_HIGH {
             let id = link.id;
             self.drain_receiver(id);
         }
@@ -467,7 +467,7 @@ impl Session {
             link.is_behind = false;
         }
         while let Some(link) =
-            live(&mut self.links, at).filter(|link| link.transmit.bytes_waiting() <= RESPONSE_BYTES_HIGH)
+            live(&mut self.links, at).filter(|link| link.transmit.answer_bytes() <= RESPONSE_BYTES_HIGH)
         {
             if link.pace.is_resting(self.now) {
                 break;

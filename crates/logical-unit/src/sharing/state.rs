@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 
 use base::clock::Instant;
+use base::refusals::Refusals;
 use locks::identity::{BootEpoch, ClientId, CommandId};
 use locks::limits::FENCED_REMEMBERED_MAX;
 use locks::manager::{FenceReason, LockManager, Output};
@@ -62,8 +63,9 @@ pub(super) struct State {
     pub(super) command_next: u64,
     /// Clients whose fence the driver has to carry out.
     pub(super) to_fence: Vec<ClientId>,
-    /// Keys of clients that were fenced last: a registration with one comes from a fenced client,
-    /// and makes no new one.
+    /// Of which the log tells.
+    fences: Refusals,
+    /// Keys of clients that were fenced last: who registers with one has not heard of it, and is no new client.
     pub(super) fenced_keys: VecDeque<[u8; 16]>,
     /// The epoch whose end of grace has to be made durable.
     pub(super) grace_end: Option<BootEpoch>,
@@ -89,6 +91,7 @@ impl State {
             arrived: BTreeMap::new(),
             command_next: 0,
             to_fence: Vec::new(),
+            fences: Refusals::default(),
             fenced_keys: VecDeque::new(),
             grace_end: None,
             saved,
@@ -118,7 +121,12 @@ impl State {
                 Output::Fence(client, reason) => {
                     match reason {
                         FenceReason::Left => tracing::info!(%client, "a client of a shared unit has left"),
-                        _ => tracing::warn!(%client, ?reason, "a client of a shared unit is fenced"),
+                        // A client may fence itself, and begin again, as often as it likes.
+                        _ => {
+                            if let Some(others) = self.fences.note(now) {
+                                tracing::warn!(%client, ?reason, others, "a client of a shared unit is fenced");
+                            }
+                        }
                     }
                     self.begin_fence(now, client, reason);
                 }

@@ -17,10 +17,10 @@ use super::super::placing::{Admission, DataOutPlan, admit, lend};
 use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, Task};
 use super::super::task_set::Held;
 use super::Session;
-use crate::framing::{DataSegment, ReceivedPdu};
+use crate::framing::{Bound, DataSegment, ReceivedPdu};
 use crate::limits::{PACE_DATA_BYTES, STALL_CHECK_INTERVAL};
 use crate::pdu::{
-    DataIn, DataInStatus, DataOut, ReadyToTransfer, RejectReason, Residual, ScsiCommand, ScsiResponse, ServiceResponse,
+    DataInStatus, DataOut, ReadyToTransfer, RejectReason, Residual, ScsiCommand, ScsiResponse, ServiceResponse,
 };
 
 const STATUS_GOOD: u8 = 0x00;
@@ -374,7 +374,7 @@ impl Session {
                 snack_tag: 0,
                 stat_sn: None,
             };
-            let answer = self.send_answer(answer);
+            let answer = self.send_answer(answer, Bound::Commands);
             return self.set.keep_answer(answer);
         }
         let numbers = self.set.command_numbers();
@@ -393,7 +393,7 @@ impl Session {
             status,
             acknowledged_as: None,
         };
-        link.push_data_in(headers, DataInBuffer::Own(data_in));
+        link.push_data_in(headers, DataInBuffer::Own(data_in), Bound::Commands);
         if can_collapse {
             return;
         }
@@ -412,9 +412,8 @@ impl Session {
         link.push(&response, sense_segment(&outcome.sense));
     }
 
-    /// Sends the unacknowledged part of an answer's data, and its response. Without its connection
-    /// it waits.
-    pub(super) fn send_answer(&mut self, mut answer: Answer) -> Answer {
+    /// Sends what of an answer's data is not acknowledged, and its response. Without its connection it waits.
+    pub(super) fn send_answer(&mut self, mut answer: Answer, bound: Bound) -> Answer {
         let burst_max = self.full.negotiated.max_burst_length as usize;
         let numbers = self.set.command_numbers();
         let Some(link) = live(&mut self.links, answer.link) else { return answer };
@@ -430,7 +429,7 @@ impl Session {
                 status: None,
                 acknowledged_as: Some((answer.lun, self.target_transfer_tag)),
             };
-            link.push_data_in(headers, DataInBuffer::Kept(Arc::clone(data)));
+            link.push_data_in(headers, DataInBuffer::Kept(Arc::clone(data)), bound);
         }
         for range in cut.clone() {
             let acknowledgement = cut.ends_burst(range.end).then(|| {
@@ -443,25 +442,6 @@ impl Session {
         send_response(link, &mut answer, numbers);
         answer
     }
-}
-
-/// Sends one Data-In PDU of an answer again.
-pub(super) fn send_piece(link: &mut Link, answer: &Answer, data_sn: u32, numbers: (Serial32, Serial32)) {
-    let Some(piece) = answer.piece(data_sn) else { return };
-    let Some(segment) = answer.segment(&piece.range) else { return };
-    let header = DataIn {
-        is_final: piece.ends_sequence,
-        wants_acknowledgement: piece.acknowledgement.is_some(),
-        status: None,
-        lun: if piece.acknowledgement.is_some() { answer.lun } else { 0 },
-        initiator_task_tag: answer.id.initiator_task_tag,
-        target_transfer_tag: piece.acknowledgement,
-        exp_cmd_sn: numbers.0,
-        max_cmd_sn: numbers.1,
-        data_sn: Serial32(data_sn),
-        buffer_offset: piece.range.start as u32,
-    };
-    link.push(&header, segment);
 }
 
 /// Sends the response of an answer, with the number it has or a new one.

@@ -14,8 +14,8 @@ use super::super::event::{CloseReason, LinkId, TaskId};
 use super::super::link::Sent;
 use super::super::link::live;
 use super::Session;
-use super::commands::{send_piece, send_response};
-use crate::framing::{DataSegment, ReceivedHeader};
+use super::commands::send_response;
+use crate::framing::{Bound, DataSegment, ReceivedHeader};
 use crate::pdu::{
     Bhs, InitiatorTaskTag, ReadyToTransfer, RejectReason, SnackRequest, SnackType, TargetTransferTag,
     TaskManagementOutcome, TaskManagementRequest,
@@ -136,9 +136,7 @@ impl Session {
             return self.reject(at, header, RejectReason::SnackReject);
         }
         let Some(link) = live(&mut self.links, at) else { return };
-        for step in 0..count {
-            send_piece(link, answer, first.wrapping_add(step), numbers);
-        }
+        link.push_pieces_again(answer, (first, count), numbers);
     }
 
     fn send_status_again(&mut self, at: LinkId, begin: Serial32, run_length: u32, header: &ReceivedHeader) {
@@ -194,7 +192,7 @@ impl Session {
         }
         let Some(mut answer) = self.set.answers.remove(&tag) else { return };
         answer.snack_tag = snack_tag;
-        let answer = self.send_answer(answer);
+        let answer = self.send_answer(answer, Bound::Answers);
         self.set.keep_answer(answer);
     }
 
@@ -244,7 +242,7 @@ impl Session {
             // An impossible number is ignored (RFC 7143 11.5.6).
             let _ = answer.acknowledge(exp_data_sn.0);
         }
-        let answer = self.send_answer(answer);
+        let answer = self.send_answer(answer, Bound::Answers);
         self.set.keep_answer(answer);
     }
 }

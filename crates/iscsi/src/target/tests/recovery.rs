@@ -7,7 +7,8 @@ use super::peer::*;
 use crate::framing::{DataSegment, TransmitQueue};
 use crate::limits::{
     COMMAND_WINDOW, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETAINED_ALWAYS_BYTES, RETAINED_ANSWERS,
-    RETAINED_DATA_BYTES_MAX, SESSION_CONNECTIONS_MAX, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX,
+    RETAINED_DATA_BYTES_MAX, SERIES_PDUS_MADE, SESSION_CONNECTIONS_MAX, UNACKNOWLEDGED_BYTES_MAX,
+    UNACKNOWLEDGED_RESPONSES_MAX,
 };
 use crate::pdu::*;
 
@@ -174,7 +175,61 @@ fn who_asks_for_ever_and_takes_nothing_fills_no_memory() {
     assert_eq!(peer.receive().len(), count, "and all are answered in the end");
 }
 
-/// Responses are kept with their data: few large ones count as much as many small ones.
+/// Echoes that nobody takes are a megabyte, and reads have bounds of their own: whatever waits of them, the next
+/// command is looked at.
+#[test]
+fn answers_wait_to_a_megabyte_and_what_reads_bring_is_not_among_them() {
+    const ECHO_BYTES: usize = 64 << 10;
+    const READ_BYTES: usize = 1 << 20;
+    for level in ["0", "1"] {
+        let keys = [("ErrorRecoveryLevel", level), ("MaxRecvDataSegmentLength", "262144")];
+        let mut peer = Peer::logged_in(parameters(), &keys);
+        for tag in 0..20 {
+            peer.read(tag, READ_BYTES as u32);
+            let command = peer.started();
+            peer.complete(command.task, good(&pattern(READ_BYTES)));
+        }
+        let before = 20 * READ_BYTES;
+        let ping = NopOut {
+            is_immediate: true,
+            lun: 0,
+            initiator_task_tag: Some(itt(0x7777)),
+            target_transfer_tag: None,
+            cmd_sn: peer.cmd_sn,
+            exp_stat_sn: Serial32(0),
+        };
+        let mut echoes = 0;
+        for _ in 0..100 {
+            peer.send(&ping, pattern(ECHO_BYTES));
+            let Target::Session(session, at) = &peer.target else { panic!("it is logged in") };
+            echoes = echoes.max(session.transmit_bytes(*at) - before);
+        }
+        assert!((1 << 19..(1 << 20) + 3 * ECHO_BYTES).contains(&echoes), "{echoes} bytes of echoes wait");
+    }
+}
+
+/// Of data that is sent again few PDUs are made before their turn, as of what is sent first.
+#[test]
+fn of_data_that_a_snack_asks_for_few_pdus_are_made_before_their_turn() {
+    const READ_BYTES: usize = 1 << 20;
+    let mut peer = Peer::logged_in(parameters(), &[LEVEL_1[0], ("MaxRecvDataSegmentLength", "512")]);
+    peer.read(5, READ_BYTES as u32);
+    let command = peer.started();
+    peer.complete(command.task, good(&pattern(READ_BYTES)));
+    let first = peer.receive();
+    snack(&mut peer, 5);
+    let Target::Session(session, at) = &peer.target else { panic!("it is logged in") };
+    let mut slices = vec![std::io::IoSlice::new(&[]); 3 * READ_BYTES / 512];
+    let made = session.io_slices(*at, usize::MAX, &mut slices);
+    assert!((1..=4 * SERIES_PDUS_MADE).contains(&made), "{made} pieces of PDUs are made");
+    let again = peer.receive();
+    assert_eq!(again.len(), READ_BYTES / 512);
+    for (again, first) in again.iter().zip(&first) {
+        assert_eq!((again.header.raw, again.data.bytes()), (first.header.raw, first.data.bytes()));
+    }
+}
+
+/// Responses are kept with what they carry: few large ones are as good as many small ones.
 #[test]
 fn who_never_acknowledges_echoes_is_cut_off_by_their_bytes() {
     const ECHO_BYTES: usize = 64 << 10;

@@ -188,7 +188,7 @@ fn an_attach_that_opens_a_large_full_cache_ends_in_time_and_leaves_it_whole() {
     assert!(disk.terminate().stderr.contains("stay dirty"));
     let assert_ends = |what: &str| {
         let mut early_count = 0;
-        for wait in [100, 200, 350, 600, 1000].map(Duration::from_millis) {
+        for wait in [30, 60, 90, 120, 150, 200, 350, 600].map(Duration::from_millis) {
             let ended = end_while_it_opens(&world, &attach, wait);
             // Where it came before the program had its first turn, nobody was there to catch it.
             let Some(code) = ended.code else { continue };
@@ -196,7 +196,7 @@ fn an_attach_that_opens_a_large_full_cache_ends_in_time_and_leaves_it_whole() {
             assert_eq!(code, i32::from(!was_ready), "{what}, after {wait:?}: {ended:?}");
             early_count += u32::from(!was_ready);
         }
-        assert!(early_count > 1, "{what}: none came while it was opened");
+        assert!(early_count > 0, "{what}: none came while it was opened");
         assert_eq!(world.run(["cache", "check", "large.cache"]).success(), "large.cache: no damage found\n");
     };
     assert_ends("full of dirty lines");

@@ -138,7 +138,8 @@ fn a_flush_for_room_that_was_not_done_is_no_loss() {
     assert_eq!(target.disk().durable(0, 9 * 4096), [7; 9 * 4096]);
 }
 
-/// Two paths to one unit with a cache: writes have FUA, and one that was acknowledged turns out lost (a deferred error).
+/// Two paths to one unit with a cache: writes have FUA, and one that was acknowledged turns out lost (a deferred
+/// error).
 #[test]
 fn several_paths_tell_of_a_loss_though_the_flush_goes_from_one_to_the_other() {
     let mut world = World::new(3);

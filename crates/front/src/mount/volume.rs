@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::background::named;
+use base::background;
 use ext2::{Blocks, FileSystem};
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::process::geteuid;
@@ -84,7 +84,8 @@ impl<B: Blocks> Volume<B> {
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         let session = session.expect("a file system is served once");
         let serving = serve(session, &self.directory, stop, self.tree.close(SHUTDOWN_TIME_MAX));
-        let (mut serving, mut committing) = (pin!(serving), pin!(named("mount-commits", self.commit_for_ever())));
+        let (mut serving, mut committing) =
+            (pin!(serving), pin!(background::named("mount-commits", self.commit_for_ever())));
         tokio::select! {
             ended = serving.as_mut() => ended.map(drop),
             () = committing.as_mut() => unreachable!("it commits for ever"),

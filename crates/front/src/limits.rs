@@ -60,8 +60,8 @@ pub const LOST_TIME_MAX: Duration = Duration::from_secs(300);
 pub const KERNEL_DISKS_MAX: u32 = 256;
 
 /// Time a server that shuts down gives its connections to finish what is under way. Whoever ends the process gives it 5
-/// s or more, and what is below the server needs some of it.
-pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(3);
+/// s or more, and what is below the server needs most of it.
+pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Pause after `accept` failed for want of descriptors or memory, which does not get better at once.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

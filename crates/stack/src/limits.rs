@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use target::limits::LINGER_TIMEOUT;
 use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
 
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
@@ -44,8 +45,29 @@ pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 pub const CLOSE_TIME_MAX: Duration = Duration::from_millis(2500);
 
 /// Time that each step of an end has at least, when those before it have used up [`CLOSE_TIME_MAX`]: some round trips
-/// of a target that answers. With all steps an attachment ends within five seconds.
-pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(400);
+/// of a target that answers.
+pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(300);
+
+/// Steps of an end that may wait for the target: those of shared stores, the log, the cache, the change marks, a cache
+/// that is removed, and the session.
+pub const CLOSE_STEPS_MAX: u32 = 6;
+
+/// Time that all fronts together have to finish what is under way, and a mount: side by side, before the first step.
+pub const FRONTS_TIME_MAX: Duration = front::limits::SHUTDOWN_TIME_MAX;
+
+/// Seconds that initiators of a gateway have to log out. Then their connections have [`LINGER_TIMEOUT`], and a front
+/// has had its time.
+pub const GATEWAY_DRAIN_SECONDS: u16 = (FRONTS_TIME_MAX.as_secs() - LINGER_TIMEOUT.as_secs()) as u16;
+const _: () = assert!(GATEWAY_DRAIN_SECONDS > 0);
+
+/// Time that a signal gives an attachment or a mount, whatever its peers do. What is left of it is for what the process
+/// does itself.
+pub const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+const _: () = assert!(FRONTS_TIME_MAX.as_millis() < CLOSE_TIME_MAX.as_millis());
+const _: () = assert!(
+    CLOSE_TIME_MAX.as_millis() + (CLOSE_STEPS_MAX as u128 - 1) * CLOSE_STEP_TIME_MIN.as_millis() + 1000
+        <= STOP_TIME_MAX.as_millis()
+);
 
 /// Time that the last flush of a target has, behind all that its devices still have to do, so that a target ends within
 /// five seconds, too. What initiators have not flushed was not promised to them.

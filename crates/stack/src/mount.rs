@@ -5,10 +5,13 @@
 //! ```
 //! It answers under its name from the beginning, and is there when it says `ready`. Order of the end, whoever asks for
 //! it (a signal, `forebay detach`, `umount`): the directory is unmounted and what is under way is answered, everything
-//! becomes durable and goes to its place, the superblock says that it is clean, and the session is closed.
+//! becomes durable and goes to its place, the superblock says that it is clean, and the session is closed. `ending` is
+//! what of that is left undone where the target is away.
 
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, pending};
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,6 +26,7 @@ use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
 use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
@@ -37,6 +41,8 @@ use crate::status::mount::{MountCounts, MountStatus};
 use crate::status::{Answer, Left, ProcessStatus};
 use crate::systemd;
 use crate::time::system_clock;
+
+mod ending;
 
 /// What is mounted, where and how.
 #[derive(Debug)]
@@ -73,6 +79,9 @@ struct MountParts {
     is_read_only: bool,
     /// `true` once it is to end.
     stopping: Sender<bool>,
+    ending_time: EndingTime,
+    /// Whether all that was done became durable at the end.
+    is_committed: Cell<bool>,
     /// Once it has ended: why it did not end well.
     ended: Sender<Option<Result<()>>>,
     _lock: Option<UnitLock>,
@@ -91,14 +100,21 @@ impl Mount {
     /// # Errors
     /// Whatever stands in the way, with nothing changed but what makes the file system whole.
     pub async fn start(config: MountConfig, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Self>> {
+        let mut signal = pin!(signal);
         let name = match &config.name {
             Some(name) => name.clone(),
             None => name_of(&config.directory)?,
         };
         check_name(&name)?;
         let control = ControlServer::bind(&paths.control_socket(&name))?;
-        let Some(source) = open_source(&config, &name, paths, &control, signal).await? else { return Ok(None) };
-        Ok(Some(Self { parts: Rc::new(MountParts::open(config, name, source).await?), control }))
+        let opened = open_source(&config, &name, paths, &control, signal.as_mut()).await?;
+        let Some(source) = opened else { return Ok(None) };
+        tokio::select! {
+            biased;
+            // What it makes whole is as whole as before, wherever that is left.
+            () = signal => Ok(None),
+            parts = MountParts::open(config, name, source) => Ok(Some(Self { parts: Rc::new(parts?), control })),
+        }
     }
 
     /// Where it is mounted.
@@ -106,28 +122,38 @@ impl Mount {
         &self.parts.directory
     }
 
-    /// Serves until it is unmounted or detached, or until `signal`; then everything is brought to safety.
+    /// Serves until it is unmounted or detached, or until `signal`; then everything is brought to safety. After a
+    /// signal that takes no longer than [`STOP_TIME_MAX`](crate::limits::STOP_TIME_MAX); `again` waits for another one,
+    /// after which nothing is waited for.
     ///
     /// # Errors
     /// When that fails: the next mount makes it whole then, without what was not durable.
-    pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
+    pub async fn run(self, signal: impl Future<Output = ()>, again: impl AsyncFnOnce()) -> Result<()> {
         let Self { parts, control } = self;
         let serve = async {
-            let stop = async {
-                tokio::select! {
-                    () = signal => {}
-                    () = wait_until(&parts.stopping) => {}
-                }
-                systemd::stopping();
+            let ended = tokio::select! {
+                ended = parts.serve() => ended,
+                () = parts.leave_silent_target() => unreachable!("it is asked for ever"),
             };
-            let served = parts.volume.serve(stop).await;
-            let served = served.map_err(|error| Error::io(format!("cannot serve {}", parts.source), &error));
-            let ended = parts.end().await.and(served);
             parts.ended.send_replace(Some(ended.clone()));
             ended
         };
+        let obey = async {
+            signal.await;
+            parts.ending_time.cut_short();
+            parts.stopping.send_replace(true);
+            again().await;
+            parts.ending_time.take_away();
+            pending::<()>().await;
+        };
+        let obey = async {
+            tokio::select! {
+                () = obey => unreachable!("it is pending for ever"),
+                () = parts.has_ended() => {}
+            }
+        };
         systemd::ready();
-        let (ended, ()) = tokio::join!(serve, control.serve(Rc::clone(&parts), parts.has_ended()));
+        let (ended, (), ()) = tokio::join!(serve, control.serve(Rc::clone(&parts), parts.has_ended()), obey);
         ended
     }
 }
@@ -149,6 +175,8 @@ impl MountParts {
         };
         let (stopping, ended) = (Sender::new(false), Sender::new(None));
         Ok(Self {
+            ending_time: EndingTime::new(&name),
+            is_committed: Cell::new(false),
             name,
             source: source_name,
             directory,
@@ -163,14 +191,17 @@ impl MountParts {
         })
     }
 
-    /// Everything is durable, in its place and marked as clean; nobody is asked any more.
-    async fn end(&self) -> Result<()> {
-        let closed = sharedfs::close(&self.file_system).await.map_err(Error::from);
-        let left = match &self.remotes {
-            Some(remotes) => remotes.close().await.map_err(Error::from),
-            None => Ok(()),
+    /// From the first request to the end.
+    async fn serve(&self) -> Result<()> {
+        let stop = async {
+            wait_until(&self.stopping).await;
+            systemd::stopping();
         };
-        closed.and(left)
+        let served = self.volume.serve(stop, self.ending_time.until_step_is_over()).await;
+        let served = served.map_err(|error| Error::io(format!("cannot serve {}", self.source), &error));
+        // Somebody else may have unmounted it.
+        self.stopping.send_replace(true);
+        self.end().await.and(served)
     }
 
     async fn has_ended(&self) {
@@ -198,25 +229,17 @@ impl MountParts {
             },
         }
     }
-
-    async fn detach(&self) -> Result<Answer> {
-        self.stopping.send_replace(true);
-        self.has_ended().await;
-        let ended = self.ended.borrow().clone();
-        let left = Left { name: Some(self.name.clone()), dirty_bytes: Some(0), is_target_silent: None };
-        ended.unwrap_or(Ok(())).map(|()| Answer::Left(left))
-    }
 }
 
 impl Handler for MountParts {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
         match request {
             Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
             Request::Clean => {
                 self.file_system.commit().await?;
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
-            Request::Detach { .. } => self.detach().await,
+            Request::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),
             Request::Set { .. } | Request::Reload => Err(Error::new(
                 Failure::Usage,
                 format!("\"{}\" is a mount: nothing of it changes while it runs", self.name),
@@ -243,7 +266,7 @@ async fn open_source(
     name: &str,
     paths: &Paths,
     control: &ControlServer,
-    signal: impl Future<Output = ()>,
+    signal: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Source>> {
     if !config.source.contains("://") {
         return open_file(config).map(Some);
@@ -295,7 +318,7 @@ async fn connect(
     unit: &RemotesConfig,
     name: &str,
     control: &ControlServer,
-    signal: impl Future<Output = ()>,
+    signal: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Remotes>> {
     let clock: Arc<dyn Clock> = system_clock()?;
     if config.waits_for_target {

@@ -14,9 +14,9 @@
 //! With both, what the log destages is clean there once the cache has it, durably. So the newest data may be in either,
 //! and the LUN is refused without the one that holds any.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use base::clock::Clock;
 use block::SharedDevice;
@@ -25,11 +25,11 @@ use cache::Cache;
 use difference::Difference;
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use writelog::WriteLog;
 
 use crate::caches::Caches;
 use crate::content::ends_early;
+use crate::ending_time::EndingTime;
 use crate::error::{Error, Result};
 use crate::flag::wait_until;
 use crate::held_marks::MarkRenewal;
@@ -90,14 +90,7 @@ pub struct Stack {
     stopping: Sender<bool>,
     /// `true` once nobody uses the device any more.
     unused: Sender<bool>,
-    /// `true` once it is to end at once, whatever is being cleaned.
-    cut_short: Sender<bool>,
-    /// When what is to end at once has had its time.
-    ending_deadline: OnceLock<Instant>,
-    /// Whether the target was asked at the end, and said nothing.
-    is_target_silent: Cell<bool>,
-    /// Whether a step of its end was not waited for.
-    is_target_left: Cell<bool>,
+    ending_time: EndingTime,
     /// `true` once everything is closed.
     ended: Sender<bool>,
     /// Why the end left what it should not.
@@ -161,6 +154,7 @@ impl Stack {
     fn of(opening: Opening<'_>) -> Self {
         opening.early_entries.keep();
         Self {
+            ending_time: EndingTime::new(&opening.config.name),
             name: opening.config.name,
             remotes: opening.remotes,
             cache: RefCell::new(opening.cache),
@@ -179,10 +173,6 @@ impl Stack {
             caches: opening.caches,
             stopping: Sender::new(false),
             unused: Sender::new(false),
-            cut_short: Sender::new(false),
-            ending_deadline: OnceLock::new(),
-            is_target_silent: Cell::new(false),
-            is_target_left: Cell::new(false),
             ended: Sender::new(false),
             failed_end: OnceCell::new(),
             settings: RefCell::new(opening.config.settings),

@@ -90,16 +90,16 @@ pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> 
     // Who keeps what is dirty waits for a moment only, and has said all there is to say.
     let keeps_dirty = matches!(request, Request::Detach { keep_dirty: true, .. });
     let answer = call(&paths.control_socket(name), request, |report| match report {
-        Report::Waits { waits_for, .. } if keeps_dirty || *waits_for == waited_for => {}
-        Report::Waits { waits_for, dirty_bytes } => {
+        Report::Waits { pid: None, .. } if keeps_dirty => {}
+        Report::Waits { waits_for, .. } if *waits_for == waited_for => {}
+        Report::Waits { waits_for, dirty_bytes, pid } => {
             waited_for.clone_from(waits_for);
             let target = plain(waits_for);
-            bar.suspend(|| {
-                eprintln!(
-                    "{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; `forebay detach {name} \
-                     --keep-dirty` leaves them and ends it at once"
-                );
-            });
+            let advice = match pid {
+                None => format!("`forebay detach {name} --keep-dirty` leaves them and ends it at once"),
+                Some(pid) => format!("`kill {pid}` ends it at once, without them"),
+            };
+            bar.suspend(|| eprintln!("{name}: {dirty_bytes} bytes are dirty, and {target} is waited for; {advice}"));
         }
         Report::Cleaned { lines_done, lines_total } => {
             bar.set_length(*lines_total);

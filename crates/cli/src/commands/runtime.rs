@@ -24,4 +24,4 @@ pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 
 /// How long what runs on other threads may take to its end when a command is over: a write to a disk, not an answer of
 /// the network.
-const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIME_MAX: Duration = Duration::from_millis(500);

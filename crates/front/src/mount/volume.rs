@@ -71,17 +71,26 @@ impl<B: Blocks> Volume<B> {
     }
 
     /// Serves it until `stop`, or until somebody unmounts it. Nothing is under way then, and what was done is left to
-    /// whoever has the file system to commit. It is served once.
+    /// whoever has the file system to commit. What is under way, and what the file system has to do for files that are
+    /// not open any more, is waited for no longer than until `give_up`; the next mount does that then. It is served
+    /// once.
     ///
     /// # Errors
     /// When the FUSE device fails.
     ///
     /// # Panics
     /// When it was served before.
-    pub async fn serve(&self, stop: impl Future<Output = ()>) -> io::Result<()> {
+    pub async fn serve(&self, stop: impl Future<Output = ()>, give_up: impl Future<Output = ()>) -> io::Result<()> {
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         let session = session.expect("a file system is served once");
-        let serving = serve(session, &self.directory, stop, self.tree.close(SHUTDOWN_TIME_MAX));
+        let close = async {
+            tokio::select! {
+                biased;
+                () = self.tree.close(SHUTDOWN_TIME_MAX) => {}
+                () = give_up => {}
+            }
+        };
+        let serving = serve(session, &self.directory, stop, close);
         let (mut serving, mut committing) = (pin!(serving), pin!(self.commit_for_ever()));
         tokio::select! {
             ended = serving.as_mut() => ended.map(drop),

@@ -111,7 +111,7 @@ impl Stack {
                 // What the new one has sent arrives before the old one goes on, and may send something newer.
                 let successor = self.successor.take();
                 if let Some(successor) = successor {
-                    self.within_ending_time(successor.leave()).await;
+                    self.ending_time.within(successor.leave()).await;
                 }
                 let message = format!("\"{}\" is being detached; its cache is as it was", self.name);
                 Err(Error::new(Failure::InUse, message))

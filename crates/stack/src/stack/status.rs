@@ -27,15 +27,7 @@ impl Stack {
 
     /// The target that dirty data waits for, and how it is.
     pub(super) fn waits_for(&self) -> Option<String> {
-        let Session { state, portal, .. } = self.remotes.session();
-        let state = match state.as_str() {
-            "online" if self.is_target_silent.get() => "silent",
-            state => state,
-        };
-        if state == "online" || self.dirty_bytes() == 0 {
-            return None;
-        }
-        Some(format!("{portal} ({state})"))
+        self.ending_time.missed_target(&self.remotes).filter(|_| self.dirty_bytes() > 0)
     }
 
     /// What is dirty here and where, with what to do.

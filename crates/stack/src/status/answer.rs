@@ -94,5 +94,8 @@ pub enum Report {
         waits_for: String,
         /// Bytes that are dirty.
         dirty_bytes: u64,
+        /// The process that a signal ends at once, where nothing but its memory has them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
     },
 }

@@ -72,14 +72,15 @@ pub const WRITE_SLICES_MAX: usize = 64;
 /// Connections the kernel completes before we accept them.
 pub const LISTEN_BACKLOG: i32 = 128;
 
-/// Time a connection has to end by itself after it was asked to log out, when the server stops.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64);
+/// Seconds an initiator has to log out after it was asked to, when the server stops, unless told otherwise. Those that
+/// know the request follow it at once.
+pub const DRAIN_SECONDS: u16 = 3;
 
 /// Time for a peer to take the last bytes of a connection that has ended, before it is closed
-/// without them. With [`DRAIN_TIMEOUT`] before it, a server that stops has closed every connection
+/// without them. With [`DRAIN_SECONDS`] before it, a server that stops has closed every connection
 /// within five seconds.
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
-const _: () = assert!(DRAIN_TIMEOUT.as_secs() + LINGER_TIMEOUT.as_secs() < 5);
+const _: () = assert!(DRAIN_SECONDS as u64 + LINGER_TIMEOUT.as_secs() < 5);
 
 /// Time for which a session that has ended waits for its I/O with the backends, unless the server
 /// ends. Disks give up within 30 s; after a minute a backend is stuck, and the initiator's next

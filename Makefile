@@ -8,7 +8,7 @@ CARGO ?= cargo
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 20
 
-.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cache-peers bench-cleaning bench-initiator bench-target bench-writelog bench-postmark bench-sharing bench-fairness clean
+.PHONY: help build demo check test soak bench bench-cache bench-cache-open bench-cache-peers bench-cleaning bench-initiator bench-target bench-writelog bench-postmark bench-sharing bench-fairness bench-marks clean
 
 help:
 	@echo "make demo    the main job on this machine alone: a slow remote disk, then the same through a local cache (~30 s)"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-writelog  the write log beside bare durable writes, and opening a full one (~3 min)"
 	@echo "make bench-sharing  what sharing a LUN costs who is alone, and what a callback costs (~1 min)"
 	@echo "make bench-fairness  what a client that asks for little keeps beside others that ask for all they can get (~3 min)"
+	@echo "make bench-marks  what change marks cost a write, in one process and without a network (~15 s)"
 	@echo "make bench-postmark  PostMark on ext2 mounted sync, plainly over iSCSI and with the write log (as root, ~40 min)"
 
 build:
@@ -101,6 +102,10 @@ bench-fairness: build
 	$(CARGO) build --release --locked --package bench --bin fairness
 	target/release/fairness
 	target/release/fairness --attack write-same --attack unmap --attack compare-and-write --same-blocks
+
+bench-marks:
+	$(CARGO) build --release --locked --package bench --bin mark-cost
+	target/release/mark-cost
 
 bench-initiator: build
 	bench/initiator

@@ -87,7 +87,22 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("lab", &["block", "initiator", "iscsi", "locks", "logical-unit", "stack", "target", "workload", "writelog"]),
-    ("bench", &["block", "cache", "clock", "file", "front", "initiator", "tests", "scsi", "workload", "writelog"]),
+    (
+        "bench",
+        &[
+            "block",
+            "cache",
+            "clock",
+            "file",
+            "front",
+            "initiator",
+            "logical-unit",
+            "tests",
+            "scsi",
+            "workload",
+            "writelog",
+        ],
+    ),
     ("conformance", &["iscsi"]),
     ("tests", &["block", "iscsi"]),
 ];

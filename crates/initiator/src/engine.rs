@@ -130,6 +130,7 @@ pub(crate) struct Engine {
     is_flush_failing: bool,
     failure_log: LogLimit,
     loss_log: LogLimit,
+    message_log: LogLimit,
     /// The error of every request since this host was fenced.
     fenced: Option<Error>,
     /// Whether writes of the last lost session are waiting to be issued again, their outcome
@@ -173,6 +174,7 @@ impl Engine {
             is_flush_failing: false,
             failure_log: LogLimit::default(),
             loss_log: LogLimit::default(),
+            message_log: LogLimit::default(),
             fenced: None,
             has_writes_in_doubt: false,
             was_useful: false,
@@ -215,6 +217,9 @@ impl Engine {
             match io {
                 Ok(has_moved) => has_progressed |= has_moved,
                 Err(error) => return Poll::Ready(Stop::Lost(error)),
+            }
+            if self.is_flooded() {
+                return Poll::Ready(Stop::Lost(LinkError::Flooded));
             }
             if self.attention > Attention::None && self.under_way.count() == 0 && self.is_member_idle() {
                 return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));

@@ -7,6 +7,7 @@ use iscsi::initiator::{ConnectionError, LoginError};
 use iscsi::pdu::LoginStatus;
 use scsi::{Sense, SenseKey};
 
+use crate::limits::OWED_MAX;
 use crate::options::InitiatorOptions;
 
 /// Why a session could not be opened, or was lost.
@@ -33,6 +34,11 @@ pub(crate) enum LinkError {
     OtherGroup { from: u16, to: u16 },
     #[error("the target asked for a logout")]
     LogoutRequested,
+    #[error(
+        "the target breaks the protocol of shared LUNs: it asks this host for more than {OWED_MAX} things at once; \
+         nothing that is cached of it is used"
+    )]
+    Flooded,
     #[error("a lost connection could not be recovered: {0}")]
     NotRecovered(String),
     /// An error of the unit, whose text is complete.

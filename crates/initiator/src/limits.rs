@@ -85,7 +85,21 @@ pub const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// the lease.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long an answer to REGISTER may take before REGISTER is sent again.
+/// Answers to callbacks of a shared LUN under way at once: a target that asks for 4096 copies at a time, all that its
+/// mailbox holds, has every answer within 64 round trips, which over a link of 100 ms is less than the 10 s of each.
+pub const ANSWERS_UNDER_WAY_MAX: usize = 64;
+const _: () = assert!(ANSWERS_UNDER_WAY_MAX + 1 < iscsi::limits::IMMEDIATE_TASKS_MAX, "a renewal goes beside them");
+
+/// What a target of a shared LUN may have asked for and is not done, and what is not told it yet. A purge is two such
+/// until its copies are dropped; ours has at most one for each command at its gate, one callback for each range that we
+/// hold, and its mailbox beside.
+pub const OWED_MAX: usize = 64 << 10;
+const _: () = assert!(
+    OWED_MAX >= 2 * (locks::limits::COMMANDS_MAX + locks::limits::MAILBOX_MAX + block::limits::GRANTS_MAX),
+    "what a target that keeps to the rules asks for is done"
+);
+
+/// How long an answer to a registration is waited for before it is asked for again.
 pub const REGISTRATION_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes asked for in INQUIRY, VPD and MODE SENSE data: all the pages we read fit.

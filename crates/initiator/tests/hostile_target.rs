@@ -12,14 +12,15 @@ use base::clock::{Clock, VirtualClock};
 use base::serial::Serial32;
 use block::completion::Workers;
 use block::device::DeviceExt;
-use block::{Buffer, ErrorKind};
+use block::{Buffer, Device, ErrorKind};
 use initiator::{BoxedStream, Connecting, Connector, InitiatorOptions, discover};
 use iscsi::pdu::{AsyncEvent, AsyncMessage, Bhs, DataIn, NopIn, TargetTransferTag, TextResponse};
 use iscsi::url::Portal;
-use scsi::Cdb;
+use scsi::sharing::{Message, MessageBody, Support, action_out};
+use scsi::{Cdb, vpd};
 use support::World;
 use support::peer::{Peer, WINDOW};
-use support::scripted::{Reaction, Scripted};
+use support::scripted::{Reaction, Reply, Scripted};
 use tokio::io::{AsyncReadExt, DuplexStream};
 
 /// What a target does once it is logged in.
@@ -222,6 +223,50 @@ fn requests_at_a_target_that_floods_every_session_end_in_their_time() {
     });
     let write = lun.write(0, Buffer::zeroed(256 << 10), false);
     world.run(write).expect("it has its whole time");
+}
+
+/// What it was asked for it would remember.
+#[test]
+fn a_target_that_asks_for_copies_without_end_loses_its_session_and_the_copies() {
+    const CLIENT: u64 = 1 << 32 | 1;
+    let support = Support {
+        is_paper_profile: false,
+        locks_max: 64,
+        lease_ms: 10_000,
+        callback_ms: 10_000,
+        callback_ms_max: 60_000,
+        hold_ms_min: 20,
+        block_bytes: 4096,
+        untaken_max: 4096,
+        prefetch_registers: true,
+        withholds: true,
+    };
+    let message = |number, body| Message { lun: 0, client: CLIENT, number, body };
+    let mut world = World::new(8);
+    let target = Scripted::new(&world);
+    target.tell(move |disk, cdb| match *cdb {
+        Cdb::Inquiry { is_vpd: true, page: vpd::page::SUPPORTED_PAGES, .. } => {
+            Reaction::Answer(Reply::data(vpd::emit_supported_pages(&[0, vpd::page::SHARING])))
+        }
+        Cdb::Inquiry { is_vpd: true, page: vpd::page::SHARING, .. } => Reaction::Answer(Reply::data(support.emit())),
+        Cdb::SharingOut { service_action: action_out::REGISTER, .. } if disk.session_count == 1 => {
+            let key = *disk.data_out.first_chunk().unwrap();
+            let registered = MessageBody::Registered { lease_ms: 10_000, grace_ms: 0, key, proof: [9; 32] };
+            let purge = |callback| MessageBody::Purge { callback, first_block: 0, block_count: 1, deadline_ms: 10_000 };
+            let purges = (1..100_000).map(move |callback| message(1 + callback, purge(callback)));
+            Reaction::Tell(Box::new(std::iter::once(message(1, registered)).chain(purges)))
+        }
+        Cdb::SharingOut { .. } => Reaction::Answer(None),
+        _ => Reaction::Proper,
+    });
+    let options = InitiatorOptions { is_shared: true, command_timeout: Duration::from_secs(300), ..world.options() };
+    let (lun, driver) = world.run(initiator::connect(options, Arc::new(target.clone()))).unwrap();
+    world.executor.spawn(driver);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(target.disk().session_count, 2);
+    assert!(!lun.copies().unwrap().may_use());
+    let purges = lun.status().sharing.unwrap().purges;
+    assert!(purges < 70_000, "{purges}");
 }
 
 /// Nothing of an attempt that is dropped stays: the connection is closed at once.

@@ -104,6 +104,44 @@ fn a_copy_is_asked_back_before_another_host_writes() {
     assert_eq!(read(&mut world, &one, 4096), 7);
 }
 
+/// Each purge has its time from when it was asked, and an answer takes a round trip.
+#[test]
+fn who_answers_over_a_long_link_is_not_fenced_by_the_writes_of_others() {
+    const OF_A_SESSION: u32 = 127;
+    for (round_trip_ms, count) in [(100, OF_A_SESSION), (10, 2000)] {
+        let mut world = World::new(17);
+        let device = Arc::new(MemoryDevice::new(16 << 20, identity("shared")));
+        serve(&mut world, device, SharingOptions::default());
+        world.network.set_delay(Some((world.clock.clone(), Duration::from_millis(round_trip_ms) / 2)));
+        let options = host(&world, 1);
+        let one = world.connect(options).unwrap();
+        world.network.set_delay(None);
+        let cache = Cache::over(&one);
+        register(&mut world, &one, ByteRange { offset: 0, length: u64::MAX }).unwrap();
+        let before = client(&one);
+        let mut others = Vec::new();
+        for number in 2..2 + count.div_ceil(OF_A_SESSION) {
+            let options = InitiatorOptions { is_shared: false, ..host(&world, number) };
+            others.push(world.connect(options).unwrap());
+        }
+        let asked = base::clock::Clock::now(&world.clock);
+        let write = |number: u32| {
+            let other = &others[(number / OF_A_SESSION) as usize];
+            other.write(u64::from(number) * 8192, Buffer::copy_of(&[7; 512]), false)
+        };
+        let writes: Vec<_> = (0..count).map(write).collect();
+        for write in writes {
+            world.run(write).unwrap();
+        }
+        let took = base::clock::Clock::now(&world.clock).since(asked);
+        world.pass(Duration::from_secs(1));
+        let case = format!("{count} writes, {round_trip_ms} ms: {took:?}");
+        assert_eq!((one.status().state, client(&one)), (State::Online, before), "{case}");
+        assert_eq!(cache.dropped().len(), count as usize, "{case}");
+        assert!(took < Duration::from_secs(1), "{case}");
+    }
+}
+
 fn register(world: &mut World, lun: &Arc<RemoteLun>, range: ByteRange) -> Result<(), block::Error> {
     let lun = Arc::clone(lun);
     world.run(async move { lun.register_copies(range).await })

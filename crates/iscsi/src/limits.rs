@@ -126,12 +126,17 @@ pub const DROPPED_CONNECTIONS_MAX: usize = 64;
 /// what a session can make a target hold.
 pub const COMMAND_WINDOW: u32 = 128;
 
-/// Immediate SCSI commands of one session under way beyond the window. RFC 7143 4.2.2.1 asks for at least one.
-pub const IMMEDIATE_TASKS_MAX: usize = 8;
+/// Immediate SCSI commands of one session under way beyond the window. RFC 7143 4.2.2.1 asks for at least one; a client
+/// of a shared unit answers 64 callbacks at once, and renews its lease meanwhile.
+pub const IMMEDIATE_TASKS_MAX: usize = 72;
 
 /// Bytes of data that an immediate command may bring whatever else its session holds: the answers
 /// of a client of a shared unit are shorter.
 pub const IMMEDIATE_DATA_BYTES: usize = 512;
+
+/// Immediate commands of a session under way of which that is true. A buffer is larger than what they bring, and there
+/// may be a thousand sessions.
+pub const IMMEDIATE_DATA_TASKS_MAX: usize = 8;
 
 /// Task management requests of one session that wait for their tasks.
 pub const TASK_MANAGEMENT_MAX: usize = 16;

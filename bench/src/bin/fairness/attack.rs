@@ -82,8 +82,8 @@ impl Attack {
         matches!(self, Self::Locks | Self::Circles)
     }
 
-    /// The command of an attack whose commands are all alike, its data, and the count of bytes it
-    /// reads. `own_name` is the name of the logical unit.
+    /// One command, for those that are all alike: it, what it writes, and how many bytes it brings. `own_name` is that
+    /// of the logical unit.
     fn command(self, own_name: u64) -> (Cdb, Vec<u8>, usize) {
         let blocks = |bytes: usize| Blocks::sixteen(0, (bytes / BLOCK_BYTES) as u32);
         let transfer = |bytes| Transfer { blocks: blocks(bytes), is_dpo: false, is_fua: false };
@@ -124,50 +124,45 @@ impl Attack {
         }
     }
 
-    /// The attack as a flood, for commands that are cheap to send.
-    fn flood(self) -> Flood {
-        let (cdb, data_out, data_in_bytes) = self.command(0);
-        let (is_solicited, sessions) = (self == Self::SolicitedWrite, self.sessions());
-        Flood { cdb, data_in_bytes, data_out_bytes: data_out.len(), is_solicited, depth: self.depth(), sessions }
+    fn flood(self, own_name: u64) -> Flood {
+        let (cdb, data_out, data_in_bytes) = self.command(own_name);
+        Flood { cdb, data_in_bytes, data_out, depth: self.depth(), sessions: self.sessions() }
     }
 
-    /// Attacks until the process is killed. A client that requests locks and takes none of the
-    /// messages about them is fenced soon: it registers again, as another client.
+    /// Attacks until the process is ended, with PDUs that are made once. Locks are the exception: no request of them is
+    /// like another, and they take a registered client, which our initiator is. A client that asks for locks and takes
+    /// none of the messages about them is fenced soon: it comes back as another one.
     pub async fn run(self, url: &str, number: usize) -> Result<()> {
         let name = format!("iqn.2026-11.io.forebay:unfair{number}");
         let options = self.options(url, &name)?;
         match self {
             Self::Ping => return flood::pings(&options),
             Self::Text => return flood::texts(&options),
-            Self::TestUnitReady | Self::SmallRead | Self::Read | Self::ImmediateWrite | Self::SolicitedWrite => {
-                return self.flood().run(&options);
+            Self::Locks | Self::Circles => {}
+            _ => {
+                let lun = self.connect(url, &name).await?;
+                let own_name = own_name(&lun).await?;
+                lun.close().await?;
+                return self.flood(own_name).run(&options);
             }
-            _ => {}
         }
         loop {
-            let ended = self.run_once(url, &name).await;
-            if !self.is_of_locks() {
-                return ended;
-            }
+            // The end of one is the beginning of the next.
+            let _ = self.lock_once(url, &name).await;
         }
     }
 
-    async fn run_once(self, url: &str, name: &str) -> Result<()> {
+    async fn lock_once(self, url: &str, name: &str) -> Result<()> {
         let requests = Arc::new(AtomicU64::new(1));
         let mut tasks = JoinSet::new();
         let lun = self.connect(url, name).await?;
-        let own_name = own_name(&lun).await?;
         for task in 0..self.depth() {
             let (lun, requests) = (Arc::clone(&lun), Arc::clone(&requests));
             tasks.spawn(async move {
                 loop {
                     match self {
-                        Self::Locks => ask_and_cancel(&lun, &requests).await?,
                         Self::Circles => transact(&lun, &requests, task).await?,
-                        _ => {
-                            let (cdb, data_out, data_in_bytes) = self.command(own_name);
-                            lun.execute(&cdb.emit(), &data_out, data_in_bytes).await?;
-                        }
+                        _ => ask_and_cancel(&lun, &requests).await?,
                     }
                 }
             });

@@ -1,13 +1,13 @@
 //! `make bench-fairness`: how much of its speed a modest client keeps beside others that send all
 //! they can.
 //!
-//! The good client reads 4 KiB at a time, one read in flight, as fast as it can. In each round it
-//! is alone, then beside two processes that only spin, which shows the cost of lost processor time
-//! alone, then beside two unfair clients, each a process of its own. The target has a processor to
-//! itself, and the clients another: this measures how the target shares its work out, not how the
-//! system does. The unfair clients are nice by default: on machines of their own they would take no
-//! processor from the good one. Medians of the rounds are printed, with the least and the largest
-//! share, and the time from SIGTERM to the end of the attacked target.
+//! The good client reads 4 KiB at a time, one read under way, as fast as it can. In each round it is alone, then beside
+//! two processes that only spin, which is what the loss of processor time alone costs on this machine, then beside two
+//! unfair clients, each a process of its own. The target has a processor to itself, and the clients another: what is
+//! measured is how the target shares its work out, and not how the system does. The unfair clients are nice by default:
+//! on machines of their own they would take no processor from the good one. Medians of the rounds are printed, with the
+//! least and the largest share, and how long the target takes to end at SIGTERM while the attack goes on; for attacks
+//! whose PDUs are made once, also how many of their commands were answered.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod attack;
 mod flood;
 
 use std::error::Error;
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -134,7 +135,7 @@ async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
     }
     let name = attack.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let (mut alone, mut spun, mut attacked) = (Vec::new(), Vec::new(), Vec::new());
-    let mut last = Vec::new();
+    let (mut last, mut answered) = (Vec::new(), Vec::new());
     for round in 1..=arguments.rounds {
         alone.push(read(&good_url, arguments).await?);
         let spinning = start_all(|_| Ok(own_program(0)?.arg("--spin").spawn()?))?;
@@ -143,13 +144,15 @@ async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
         last = start_all(|number| {
             let mut command = own_program(arguments.nice)?;
             command.args(["--attack", &name, "--url", &url, "--number", &number.to_string()]);
-            Ok(command.stderr(Stdio::null()).spawn()?)
+            let notes = File::create(notes_of(stage.path(), number))?;
+            Ok(command.stdout(notes).stderr(Stdio::null()).spawn()?)
         })?;
         tokio::time::sleep(RAMP).await;
         attacked.push(read(&good_url, arguments).await?);
         if last.iter_mut().any(Attacker::has_ended) {
             return Err(format!("an unfair client ended by itself: {name}").into());
         }
+        answered.extend(answers(stage.path())?);
         if round < arguments.rounds {
             last.clear();
         }
@@ -165,7 +168,36 @@ async fn measure(arguments: &Arguments, attack: Attack) -> Result<()> {
     };
     drop(last);
     report(&name, [&alone, &spun, &attacked], ending);
+    if !answered.is_empty() {
+        let rate = |which: fn(&Answered) -> f64| median(answered.iter().map(which).collect());
+        let (all, refused) = (rate(|answered| answered.all), rate(|answered| answered.refused));
+        println!(
+            "  {name}: {all:.1} commands of the unfair clients were answered a second, {refused:.1} not with GOOD"
+        );
+    }
     Ok(())
+}
+
+/// Commands of all unfair clients that were answered in a second of one round.
+struct Answered {
+    all: f64,
+    refused: f64,
+}
+
+/// Where an unfair client notes what it is answered.
+fn notes_of(stage: &Path, number: usize) -> PathBuf {
+    stage.join(format!("unfair{number}"))
+}
+
+/// What the unfair clients have noted last, if they note it.
+fn answers(stage: &Path) -> Result<Option<Answered>> {
+    let mut sum = Answered { all: 0.0, refused: 0.0 };
+    for number in 1..=ATTACKERS {
+        let notes = std::fs::read_to_string(notes_of(stage, number))?;
+        let Some((all, refused)) = notes.lines().last().and_then(|note| note.split_once(' ')) else { return Ok(None) };
+        (sum.all, sum.refused) = (sum.all + all.parse::<f64>()?, sum.refused + refused.parse::<f64>()?);
+    }
+    Ok(Some(sum))
 }
 
 fn report(name: &str, [alone, spun, attacked]: [&Vec<Phase>; 3], ending: Duration) {

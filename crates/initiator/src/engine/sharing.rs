@@ -135,8 +135,17 @@ impl Engine {
         match data.get(2..).map(Message::parse) {
             Some(Ok(message)) if message.lun == self.unit.lun => member.handle_message(now, &message),
             Some(Ok(_)) => {}
-            Some(Err(_)) | None => tracing::warn!(place = self.options.place(), "a message that makes no sense"),
+            Some(Err(_)) | None => {
+                if let Some(left_out) = self.message_log.admit(ErrorKind::Corrupt, now) {
+                    tracing::warn!(place = self.options.place(), left_out, "a message that makes no sense");
+                }
+            }
         }
+    }
+
+    /// Whether the target asks for more than a client of a shared LUN hears.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.shared.member().is_some_and(|member| member.is_flooded())
     }
 
     /// A command of the client has ended.

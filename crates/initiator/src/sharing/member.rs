@@ -13,6 +13,11 @@
 //!   target does not repeat a callback that it knows was received. That includes a callback
 //!   received while no lease lasted. Where the lease at the target goes on, it waits for these
 //!   answers: all copies are dropped by then, and the answer is *done*;
+//! - answers do not wait for each other: a callback has a deadline from when it was asked, however
+//!   many others were asked with it. An answer that is sent again may follow a later one: at the
+//!   target nothing follows *done*;
+//! - what the target may ask for is bounded: the session of one that asks for more than ours can is
+//!   dropped, and the life is over as when a lease ends;
 //! - messages are handled in the order of their numbers, each once;
 //! - copies may be used while the lease lasts, counted from the time at which its renewal was
 //!   *sent*. All copies of an old life are dropped before a new life allows any;
@@ -41,7 +46,7 @@ use super::holding::Holding;
 use super::order::{Answer, Order};
 use super::status::SharingStatus;
 use super::wire;
-use crate::limits::{LEAVE_TIMEOUT, REGISTRATION_WAIT};
+use crate::limits::{ANSWERS_UNDER_WAY_MAX, LEAVE_TIMEOUT, OWED_MAX, REGISTRATION_WAIT};
 
 /// The state of the present session for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +108,8 @@ pub(crate) struct Member {
     /// The deadline for unregistering; `None` while the client stays.
     leaving: Option<Instant>,
     has_left: bool,
+    /// The target asked for more than it may. Until the next session nothing that it says is heard.
+    is_flooded: bool,
     over: Option<Error>,
     purges: u64,
     lives: u64,
@@ -136,6 +143,7 @@ impl Member {
             next_number: 0,
             leaving: None,
             has_left: false,
+            is_flooded: false,
             over: None,
             purges: 0,
             lives: 0,
@@ -152,6 +160,7 @@ impl Member {
         self.standing = Standing::Joining { since: now, again_at: now + REGISTRATION_WAIT };
         self.is_registration_due = true;
         self.names_before = true;
+        self.is_flooded = false;
     }
 
     /// Notes that the session is lost, and the orders under way with it.
@@ -181,7 +190,12 @@ impl Member {
         self.continuity.take()
     }
 
-    /// Whether no order is under way.
+    /// Whether the session is to be dropped: the target breaks the protocol.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.is_flooded
+    }
+
+    /// Whether nothing of it is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -402,7 +416,7 @@ impl Member {
         self.end_for_good();
     }
 
-    /// The next command to send, with its number. The target has room for one answer and one renewal at a time.
+    /// The next command to send, with its number. The target has room for so many answers and one renewal at a time.
     pub(crate) fn next_order(&mut self, now: Instant) -> Option<(u64, Order)> {
         let order = self.due_order()?;
         let number = self.next_number;
@@ -422,7 +436,7 @@ impl Member {
             return None;
         }
         let client = self.client;
-        if !self.is_sent(is_acknowledgement)
+        if self.sent_count(is_acknowledgement) < ANSWERS_UNDER_WAY_MAX
             && let Some(mut order) = self.acknowledgements.pop_front()
         {
             if let Parameters::Acknowledge { taken, .. } = &mut order.parameters {
@@ -430,7 +444,8 @@ impl Member {
             }
             return Some(order);
         }
-        if self.is_renewal_due && !self.is_sent(|parameters| matches!(parameters, Parameters::Renew { .. })) {
+        let is_renewal = |parameters: &Parameters| matches!(parameters, Parameters::Renew { .. });
+        if self.is_renewal_due && self.sent_count(is_renewal) == 0 {
             self.is_renewal_due = false;
             return Some(Order { client, parameters: Parameters::Renew { taken: self.taken } });
         }
@@ -440,7 +455,7 @@ impl Member {
             return Some(order);
         }
         let is_leave = |parameters: &Parameters| matches!(parameters, Parameters::Leave);
-        if self.leaving.is_some() && !self.is_sent(is_leave) {
+        if self.leaving.is_some() && self.sent_count(is_leave) == 0 {
             return Some(Order { client, parameters: Parameters::Leave });
         }
         None
@@ -454,8 +469,15 @@ impl Member {
         Order { client: None, parameters }
     }
 
-    fn is_sent(&self, is_one: impl Fn(&Parameters) -> bool) -> bool {
-        self.under_way.values().any(|(order, _)| is_one(&order.parameters))
+    fn sent_count(&self, is_one: impl Fn(&Parameters) -> bool) -> usize {
+        self.under_way.values().filter(|(order, _)| is_one(&order.parameters)).count()
+    }
+
+    /// An answer did not reach the target. What a start of before asked for, the one of now knows nothing of.
+    fn answer_again(&mut self, order: Order) {
+        if order.client == self.client {
+            self.acknowledgements.push_front(order);
+        }
     }
 
     /// Handles the end of an order.
@@ -473,9 +495,12 @@ impl Member {
             (Parameters::Register { .. }, _) => {}
             (_, Answer::Unknown) => {
                 if is_acknowledgement(&order.parameters) {
-                    self.acknowledgements.push_front(order);
+                    self.answer_again(order);
                 }
-                self.begin_session(now);
+                // The others that were under way say the same while the registration is on its way.
+                if self.standing == Standing::Joined {
+                    self.begin_session(now);
+                }
             }
             (Parameters::Lock { request, .. }, Answer::Refused) => {
                 // The target found the request malformed, and keeps none to be granted.
@@ -485,7 +510,7 @@ impl Member {
                 }
             }
             (Parameters::Lock { .. }, Answer::Again) => self.holding.ask_later(now),
-            (Parameters::Acknowledge { .. }, Answer::Again) => self.acknowledgements.push_front(order),
+            (Parameters::Acknowledge { .. }, Answer::Again) => self.answer_again(order),
             _ => {}
         }
     }
@@ -506,6 +531,35 @@ impl Member {
 
     /// A message of the target.
     pub(crate) fn handle_message(&mut self, now: Instant, message: &Message) {
+        if self.is_flooded || self.over.is_some() {
+            return;
+        }
+        self.take_message(now, message);
+        self.collect();
+        if self.owed_count() > OWED_MAX {
+            self.drop_session(now);
+        }
+    }
+
+    /// What is to be done for the target, and what is to be sent or under way.
+    fn owed_count(&self) -> usize {
+        let to_be_sent = self.acknowledgements.len() + self.requests.len() + self.under_way.len();
+        self.outputs.len() + self.called_back.len() + to_be_sent
+    }
+
+    /// The target asks for more than it may. Nothing more is heard or sent in this session, and no copy is used before
+    /// a life begins in another.
+    fn drop_session(&mut self, now: Instant) {
+        self.is_flooded = true;
+        self.standing = Standing::Away;
+        if let Some(client) = self.client {
+            let renew = FromClient::Renew(client);
+            self.holder.handle_reply(now, &renew, now, Err(LockError::LeaseOver(client)));
+        }
+        self.collect();
+    }
+
+    fn take_message(&mut self, now: Instant, message: &Message) {
         let client = ClientId::from_bits(message.client);
         let is_registered = matches!(message.body, MessageBody::Registered { key, .. } if key == self.key);
         if self.client != Some(client) {

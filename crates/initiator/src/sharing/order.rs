@@ -38,8 +38,7 @@ pub(crate) enum Answer {
 }
 
 impl Order {
-    /// Whether it is sent as an immediate command: the target has room for one of each kind outside
-    /// the command window.
+    /// Whether it passes the window: the target has room for some answers and a renewal beside it.
     pub(crate) fn is_immediate(&self) -> bool {
         matches!(self.parameters, Parameters::Renew { .. } | Parameters::Acknowledge { .. })
     }

@@ -24,7 +24,7 @@ use iscsi::pdu::Isid;
 use iscsi::url::Portal;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 use target::{Addresses, Target, TargetServer, TargetServerOptions};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
 pub(crate) const IQN: &str = "iqn.2026-01.io.forebay:test";
 
@@ -111,6 +111,8 @@ struct NetworkState {
     budgets: VecDeque<u64>,
     connect_count: u64,
     mute_ends: Vec<DuplexStream>,
+    /// How long bytes take one way, on links made from now on.
+    delay: Option<(VirtualClock, Duration)>,
 }
 
 /// One link. It is cut when its budget of bytes is used up, or by the test.
@@ -138,6 +140,11 @@ impl Network {
     /// Sets the server for new links; existing links go on.
     pub(crate) fn set_server(&self, server: Option<TargetServer>) {
         self.lock().server = server;
+    }
+
+    /// How long bytes take one way, on links made from now on.
+    pub(crate) fn set_delay(&self, delay: Option<(VirtualClock, Duration)>) {
+        self.lock().delay = delay;
     }
 
     pub(crate) fn set_mute(&self, is_mute: bool) {
@@ -189,6 +196,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Network {
+    /// The other end of a link over which bytes take that long one way.
+    fn far_away(&self, end: DuplexStream, clock: &VirtualClock, delay: Duration) -> DuplexStream {
+        let (here, there) = tokio::io::duplex(256 << 10);
+        let ((from_near, to_near), (from_far, to_far)) = (tokio::io::split(end), tokio::io::split(here));
+        for (mut from, mut to) in [(from_near, to_far), (from_far, to_near)] {
+            let (sender, mut under_way) = tokio::sync::mpsc::unbounded_channel();
+            let (sending, arriving) = (clock.clone(), clock.clone());
+            self.workers.spawn(async move {
+                let mut bytes = [0; 4096];
+                while let Ok(count @ 1..) = from.read(&mut bytes).await {
+                    let _ = sender.send((sending.now() + delay, bytes[..count].to_vec()));
+                }
+            });
+            self.workers.spawn(async move {
+                while let Some((at, bytes)) = under_way.recv().await {
+                    arriving.sleep_until(at).await;
+                    if to.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                }
+                let _ = to.shutdown().await;
+            });
+        }
+        there
+    }
+}
+
 impl Connector for Network {
     fn connect(&self, _portal: &Portal) -> Connecting<'_> {
         let mut state = self.lock();
@@ -201,6 +236,10 @@ impl Connector for Network {
                 return Box::pin(async { Err(io::Error::from(io::ErrorKind::ConnectionRefused)) });
             };
             let addresses = Addresses { local: "10.0.0.1:3260".to_owned(), peer: "10.0.0.2:1000".to_owned() };
+            let far = match state.delay.clone() {
+                Some((clock, delay)) => self.far_away(far, &clock, delay),
+                None => far,
+            };
             self.workers.spawn(async move {
                 server.serve_connection(far, addresses).await;
             });

@@ -9,13 +9,15 @@ use base::serial::Serial32;
 use block::completion::Workers;
 use initiator::{BoxedStream, Connecting, Connector};
 use iscsi::pdu::{
-    Bhs, DataIn, LogoutOutcome, LogoutResponse, NopIn, ReadyToTransfer, Residual, ScsiCommand, ScsiResponse,
-    ServiceResponse, TargetTransferTag, TaskManagementOutcome, TaskManagementResponse,
+    AsyncEvent, AsyncMessage, Bhs, DataIn, LogoutOutcome, LogoutResponse, NopIn, ReadyToTransfer, Residual,
+    ScsiCommand, ScsiResponse, ServiceResponse, TargetTransferTag, TaskManagementOutcome, TaskManagementResponse,
 };
 use iscsi::url::Portal;
 use scsi::capacity::Capacity;
 use scsi::cdb::CdbForm;
 use scsi::inquiry::{Peripheral, StandardInquiry, VERSION_DESCRIPTORS};
+use scsi::sharing::Message;
+use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 use scsi::vpd::{self, Designator};
 use scsi::{Cdb, Sense, mode};
 
@@ -53,6 +55,8 @@ pub(crate) enum Reaction {
     Leave,
     /// R2Ts ask for its data again and again, and nothing more is read.
     Flood,
+    /// It is carried out with success, and then the client of a shared unit is told these.
+    Tell(Box<dyn Iterator<Item = Message> + Send>),
 }
 
 /// The page control of MODE SENSE that asks which bits can be changed (SPC-4 6.14.1).
@@ -74,6 +78,8 @@ pub(crate) struct Disk {
     pub(crate) has_fua: bool,
     /// Logins so far.
     pub(crate) session_count: u32,
+    /// What came with the command that is looked at.
+    pub(crate) data_out: Vec<u8>,
     /// The portal group that answers.
     pub(crate) group: &'static str,
 }
@@ -202,6 +208,7 @@ impl Scripted {
             is_cache_changeable: true,
             has_fua: false,
             session_count: 0,
+            data_out: Vec::new(),
             group: "1",
         };
         let script: Script = Box::new(|_, _| Reaction::Proper);
@@ -220,6 +227,7 @@ impl Scripted {
 
     fn deed(&self, cdb: &Cdb, data_out: &[u8]) -> Reaction {
         let mut disk = self.disk();
+        disk.data_out = data_out.to_vec();
         match self.script.lock().unwrap_or_else(PoisonError::into_inner)(&mut disk, cdb) {
             Reaction::Proper => Reaction::Answer(disk.carry_out(cdb, data_out)),
             Reaction::Hold(None) => Reaction::Hold(disk.carry_out(cdb, data_out)),
@@ -251,6 +259,12 @@ impl Scripted {
                         Reaction::Answer(None) | Reaction::Proper => {}
                         Reaction::Leave => return Ok(()),
                         Reaction::Flood => return flood(&mut peer, &command, window).await,
+                        Reaction::Tell(messages) => {
+                            answer(&mut peer, &command, Reply::default(), window).await?;
+                            for message in messages {
+                                tell(&mut peer, &message, window).await?;
+                            }
+                        }
                     }
                 }
                 Ok(Bhs::NopOut(ping)) if ping.initiator_task_tag.is_some() => {
@@ -322,6 +336,18 @@ async fn flood(peer: &mut Peer, command: &ScsiCommand, window: (Serial32, Serial
         peer.send(&r2t, Vec::new()).await?;
     }
     Ok(())
+}
+
+async fn tell(peer: &mut Peer, message: &Message, window: (Serial32, Serial32)) -> io::Result<()> {
+    let header = AsyncMessage {
+        event: AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, parameters: [0; 3] },
+        lun: message.lun,
+        stat_sn: peer.next_stat_sn(),
+        exp_cmd_sn: window.0,
+        max_cmd_sn: window.1,
+    };
+    // SenseLength comes first.
+    peer.send(&header, [vec![0, 0], message.emit()].concat()).await
 }
 
 /// The data of a command, then its status.

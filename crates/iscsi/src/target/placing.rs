@@ -131,7 +131,7 @@ pub(super) fn place_immediate_data(
     // An answer for which others wait must not be refused because waiting writes have all the
     // buffers.
     let is_small = command.is_immediate && bytes <= IMMEDIATE_DATA_BYTES && plan.wanted as usize <= bytes;
-    let small = || is_small.then(|| Buffer::zeroed(bytes));
+    let small = || (is_small && set.has_room_for_immediate_data()).then(|| Buffer::zeroed(bytes));
     let buffer = plan.buffer(parameters, set.data_out(), bytes).or_else(small);
     buffer.map_or(Destination::Discard, |buffer| Destination::Buffer { buffer, offset: 0 })
 }

@@ -15,7 +15,8 @@ use super::parameters::RetainedData;
 use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
 use crate::limits::{
-    COMMAND_WINDOW, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX, TASK_MANAGEMENT_MAX,
+    COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX,
+    TASK_MANAGEMENT_MAX,
 };
 use crate::pdu::{InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome};
 
@@ -113,6 +114,11 @@ impl TaskSet {
 
     pub(super) fn has_room_for_immediate(&self) -> bool {
         self.immediate_tasks < IMMEDIATE_TASKS_MAX
+    }
+
+    /// Whether one more may bring a little data whatever else the session holds.
+    pub(super) fn has_room_for_immediate_data(&self) -> bool {
+        self.immediate_tasks < IMMEDIATE_DATA_TASKS_MAX
     }
 
     pub(super) fn has_room_for_management(&self) -> bool {

@@ -204,17 +204,15 @@ fn what_comes_when_the_lease_is_over_is_answered_behind_all_drops() {
     cache.0.store(true, Ordering::Relaxed);
     poll_at(&mut member, late);
     rejoin(&mut member, late, 4);
-    let first = take_done(&mut member, late, 1);
-    // The life goes on when this renewal is answered.
+    let asked = [1, 2].map(|callback| take_done(&mut member, late, callback));
+    // Its life goes on when this is answered.
     let Some((renewal, Order { parameters: Parameters::Renew { .. }, .. })) = member.next_order(late) else {
         panic!("it renews its lease");
     };
     cache.0.store(false, Ordering::Relaxed);
     member.handle_message(late, &message(CLIENT, 5, purge(3, 7, 1)));
     poll_at(&mut member, late);
-    member.handle_answer(late, first, Answer::Done);
-    let second = take_done(&mut member, late, 2);
-    member.handle_answer(late, second, Answer::Done);
+    asked.into_iter().for_each(|number| member.handle_answer(late, number, Answer::Done));
     assert_eq!(member.next_order(late), None, "the copies are not dropped");
     member.handle_answer(late, renewal, Answer::Done);
     cache.0.store(true, Ordering::Relaxed);
@@ -241,8 +239,96 @@ fn an_answer_that_waits_when_the_lease_ends_is_sent_when_the_client_is_back() {
     }
 }
 
-/// Sent after the target's restart it would be refused again and again, as that of an unknown
-/// client.
+/// Each has its own deadline at the target, from when it was asked.
+#[test]
+fn answers_do_not_wait_for_each_other_and_all_of_them_are_sent_again_in_a_new_session() {
+    let mut member = joined();
+    let under_way = ANSWERS_UNDER_WAY_MAX as u64;
+    for callback in 1..=under_way + 10 {
+        member.handle_message(NOW, &message(CLIENT, 1 + callback, purge(callback, callback, 1)));
+    }
+    poll(&mut member);
+    let sent: Vec<u64> = (1..=under_way).map(|callback| take_done(&mut member, NOW, callback)).collect();
+    assert_eq!(member.next_order(NOW), None, "the target has room for so many");
+    member.handle_answer(NOW, sent[1], Answer::Done);
+    take_done(&mut member, NOW, under_way + 1);
+    member.handle_answer(NOW, sent[3], Answer::Again);
+    take_done(&mut member, NOW, 4);
+    member.end_session();
+    member.begin_session(NOW);
+    rejoin(&mut member, NOW, under_way + 12);
+    let mut answered = BTreeSet::new();
+    while let Some((number, order)) = member.next_order(NOW) {
+        if let Parameters::Acknowledge { callback, .. } = order.parameters {
+            assert!(answered.insert(callback), "{callback} is sent twice");
+        }
+        member.handle_answer(NOW, number, Answer::Done);
+    }
+    assert!(answered.into_iter().eq((1..=under_way + 10).filter(|callback| *callback != 2)));
+}
+
+/// They are on their way when the target says of each that it knows no such client: one registration comes of that.
+#[test]
+fn answers_that_a_target_does_not_know_the_client_of_are_one_reason_to_register() {
+    let mut member = joined();
+    for callback in 1..=3 {
+        member.handle_message(NOW, &message(CLIENT, 1 + callback, purge(callback, callback, 1)));
+    }
+    poll(&mut member);
+    let sent = [1, 2, 3].map(|callback| take_done(&mut member, NOW, callback));
+    member.handle_answer(NOW, sent[0], Answer::Unknown);
+    let Some((registration, Order { parameters: Parameters::Register { .. }, .. })) = member.next_order(NOW) else {
+        panic!("it registers");
+    };
+    member.handle_answer(NOW, sent[1], Answer::Unknown);
+    assert_eq!(member.next_order(NOW), None, "it has");
+    member.handle_answer(NOW, registration, Answer::Done);
+    member.handle_message(NOW, &message(2 << 32 | 1, 1, registered(KEY)));
+    member.handle_answer(NOW, sent[2], Answer::Again);
+    poll(&mut member);
+    assert!(member.may_issue(NOW));
+    assert_eq!(member.next_order(NOW), None, "nobody waits for what a target before asked");
+}
+
+/// The target takes no answers, or asks faster than they leave.
+#[test]
+fn a_target_that_asks_for_more_than_it_may_is_heard_no_more_and_no_copy_is_used() {
+    let lock = Lock { resource: Resource::Group(0, 3), mode: None, grant: 9 };
+    let call_back = |callback| MessageBody::CallBack { callback, lock, deadline_ms: 0 };
+    for (is_lock, polls) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut member = joined();
+        let mut heard = 0;
+        while !member.is_flooded() {
+            heard += 1;
+            assert!(heard < 100_000, "it hears {heard} callbacks and has an end to nothing");
+            let body = if is_lock { call_back(heard) } else { purge(heard, heard, 1) };
+            member.handle_message(NOW, &message(CLIENT, 1 + heard, body));
+            if polls {
+                poll(&mut member);
+                while member.next_order(NOW).is_some() {}
+            }
+        }
+        assert!(heard as usize > OWED_MAX / 4, "{heard} may be asked");
+        member.handle_message(NOW, &message(CLIENT, 2 + heard, purge(1 + heard, 0, 1)));
+        poll(&mut member);
+        assert!(!member.may_issue(NOW) && !member.copies().may_use() && member.over().is_none());
+        assert_eq!((member.next_order(NOW), member.status(NOW).lives), (None, 1));
+        member.end_session();
+        member.begin_session(NOW);
+        rejoin(&mut member, NOW, 2 + heard);
+        assert!(!member.copies().may_use(), "its life goes on when a renewal is answered");
+        let mut answered = 0;
+        while let Some((number, order)) = member.next_order(NOW) {
+            answered += u64::from(is_acknowledgement(&order.parameters));
+            member.handle_answer(NOW, number, Answer::Done);
+            poll(&mut member);
+        }
+        assert!(answered >= heard, "{answered} of {heard}");
+        assert!(member.may_issue(NOW) && member.copies().may_use());
+    }
+}
+
+/// Sent to the target's next start it would be refused as a stranger's, again and again.
 #[test]
 fn an_answer_to_a_target_that_has_started_again_is_not_sent() {
     let mut member = joined();

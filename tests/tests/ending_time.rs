@@ -340,7 +340,7 @@ fn a_detach_of_a_mount_that_has_nothing_volatile_does_not_wait_for_its_target() 
 #[test]
 fn a_mount_that_begins_ends_in_time() {
     let world = World::new();
-    let slow = world.target(["--lun", "0=ram:16MiB,seek=100s"]);
+    let slow = world.target(["--lun", "0=ram:16MiB,transfer=10B/s"]);
     let directory = world.path("files");
     fs::create_dir(&directory).unwrap();
     let mut begun = world.forebay().args(["mount", &slow.url(0)]).arg(directory).spawn().unwrap();

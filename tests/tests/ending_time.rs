@@ -1,16 +1,18 @@
-//! SIGTERM ends a target and an attachment within five seconds, whatever their peers do or do not do.
+//! SIGTERM ends a target, an attachment and a mount within five seconds, whatever their peers do or do not do.
 
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tests::bare_session::BareSession;
-use tests::{Finished, IQN, Process, World, tool};
+use tests::{Finished, IQN, Process, Target, World, tool};
 
 /// What is promised (docs/reference/exit-codes.md).
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -208,6 +210,146 @@ fn an_attach_that_opens_a_large_full_cache_ends_in_time_and_leaves_it_whole() {
     let disk = world.start(&attach);
     ask("read -P 7");
     disk.terminate().success();
+}
+
+/// A file system on a LUN in a directory, with a file that is durable.
+struct Mounted {
+    world: World,
+    target: Target,
+    directory: PathBuf,
+    mount: Option<Process>,
+}
+
+const OLD: &[u8] = b"durable";
+const NEW: &[u8] = b"changed";
+
+impl Mounted {
+    fn new() -> Self {
+        let world = World::new();
+        let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+        world.run(["mkfs", &target.url(0)]).success();
+        let directory = world.path("files");
+        fs::create_dir(&directory).unwrap();
+        let mut mounted = Self { world, target, directory, mount: None };
+        mounted.start(&PATIENT);
+        let mut file = File::create(mounted.file()).unwrap();
+        file.write_all(OLD).unwrap();
+        file.sync_all().unwrap();
+        mounted
+    }
+
+    fn start(&mut self, more: &[&str]) {
+        let url = self.target.url(0);
+        let mount = ["mount", &url, self.directory.to_str().unwrap()];
+        self.mount = Some(self.world.start([&mount[..], more].concat()));
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("file")
+    }
+
+    /// Writes what is in no cache of the kernel's, and stays in memory here while the target is away.
+    fn change(&self) {
+        File::options().write(true).open(self.file()).unwrap().write_all_at(NEW, 0).unwrap();
+    }
+
+    fn mount(&mut self) -> Process {
+        self.mount.take().expect("it is mounted")
+    }
+
+    /// Mounts it again at a target that answers: what was durable is there.
+    #[track_caller]
+    fn check(mut self) {
+        self.target = self.world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+        self.start(&[]);
+        let found = fs::read(self.file()).unwrap();
+        assert!(found == OLD || found == NEW, "{found:?}");
+        self.mount().terminate().success();
+        tool("/usr/sbin/e2fsck", ["-fn".as_ref(), self.world.path("disk.img").as_os_str()]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // What was killed leaves a directory without a server.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.directory).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn a_mount_ends_in_time_without_its_target() {
+    for is_killed in [false, true] {
+        for is_changed in [false, true] {
+            let what = format!("a mount, its target killed: {is_killed}, with something volatile: {is_changed}");
+            let mut mounted = Mounted::new();
+            match is_killed {
+                true => mounted.target.process.kill(),
+                false => signal(&mounted.target.process, Signal::STOP),
+            }
+            if is_changed {
+                mounted.change();
+            }
+            let ended = end(mounted.mount(), &what);
+            assert_eq!(ended.code, Some(if is_changed { 3 } else { 0 }), "{what}: {ended:?}");
+            for (words, are_said) in [("may be lost", is_changed), ("not marked as clean", !is_changed)] {
+                assert_eq!(ended.stderr.contains(words), are_said, "{what}: {ended:?}");
+            }
+            mounted.target.process.kill();
+            mounted.check();
+        }
+    }
+}
+
+#[test]
+fn a_detach_of_a_mount_says_what_it_waits_for_and_sigterm_ends_that() {
+    let mut mounted = Mounted::new();
+    mounted.target.process.kill();
+    mounted.change();
+    let world = &mounted.world;
+    let portal = mounted.target.portal().to_owned();
+    // Nothing but the memory of the mount has what was changed.
+    world.run(["detach", "files", "--keep-dirty"]).failure(9, &["nothing keeps", &portal, "kill "]);
+    let detach = world.forebay().args(["detach", "files"]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    world.run(["detach", "files"]).failure(6, &["being detached already", &portal]);
+    let ended = end(mounted.mount(), "a mount that is being detached");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    let detach = detach.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&detach.stderr).into_owned();
+    assert_eq!(detach.status.code(), Some(3), "{said}");
+    for words in ["bytes are dirty, and ", "is waited for; `kill ", "may be lost"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    mounted.check();
+}
+
+#[test]
+fn a_detach_of_a_mount_that_has_nothing_volatile_does_not_wait_for_its_target() {
+    let mut mounted = Mounted::new();
+    signal(&mounted.target.process, Signal::STOP);
+    let began = Instant::now();
+    let said = mounted.world.run(["detach", "files"]).success();
+    assert!(began.elapsed() < end_time_max(), "{:?}", began.elapsed());
+    assert!(said.contains("all that it acknowledged is durable"), "{said}");
+    mounted.mount().wait().success();
+    mounted.target.process.kill();
+    mounted.check();
+}
+
+/// The target answers every question, and takes minutes for the first block.
+#[test]
+fn a_mount_that_begins_ends_in_time() {
+    let world = World::new();
+    let slow = world.target(["--lun", "0=ram:16MiB,transfer=10B/s"]);
+    let directory = world.path("files");
+    fs::create_dir(&directory).unwrap();
+    let mut begun = world.forebay().args(["mount", &slow.url(0)]).arg(directory).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let began = Instant::now();
+    kill_process(Pid::from_child(&begun), Signal::TERM).unwrap();
+    let ended = begun.wait().unwrap();
+    assert!(began.elapsed() < end_time_max(), "{:?}", began.elapsed());
+    assert_eq!(ended.code(), Some(1));
 }
 
 fn signal(process: &Process, signal: Signal) {

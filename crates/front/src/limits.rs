@@ -62,8 +62,8 @@ pub const LOST_TIME_MAX: Duration = Duration::from_secs(300);
 pub const KERNEL_DISKS_MAX: u32 = 256;
 
 /// Time for connections to finish their requests when a server shuts down. An administrator that
-/// ends the process allows 5 s or more, and the layers below the server need some of it.
-pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(3);
+/// ends the process allows 5 s or more, and the layers below the server need most of it.
+pub const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Pause after `accept` failed for lack of descriptors or memory, which may last.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -282,9 +282,6 @@ pub const PING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60)
 /// connection will free one.
 pub const BUFFER_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 
-/// Time an initiator has to log out after it was asked to. Those that know the request follow it at once.
-pub const LOGOUT_REQUEST_SECONDS: u16 = 2;
-
 /// Time for which a logout waits for the session's I/O with the backend before it is answered with
 /// "cleanup failed". As long as an initiator's next session waits: disks give up within 30 s, after
 /// a minute a backend is stuck.

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use target::limits::{DRAIN_GRACE, LINGER_TIMEOUT};
 use writelog::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_PAPER, SLOT_BYTES_MAX, UNIT_BYTES};
 
 /// Longest line on a control socket: a status of some thousand sessions fits, a mistake does not fill the memory.
@@ -46,9 +47,31 @@ pub const CHANGE_TIME_MAX: Duration = Duration::from_secs(5);
 pub const CLOSE_TIME_MAX: Duration = Duration::from_millis(2500);
 
 /// Shortest time for each step of an end, when those before it have used up [`CLOSE_TIME_MAX`]:
-/// some round trips to a target that answers. With all steps an attachment ends within five
-/// seconds.
-pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(400);
+/// some round trips to a target that answers.
+pub const CLOSE_STEP_TIME_MIN: Duration = Duration::from_millis(300);
+
+/// Steps of an end that may wait for the target: those of shared stores, the log, the cache, the
+/// change marks, the removal of a cache, and the session.
+pub const CLOSE_STEPS_MAX: u32 = 6;
+
+/// Time for all fronts together to finish their requests, and for a mount: side by side, before the
+/// first step.
+pub const FRONTS_TIME_MAX: Duration = front::limits::SHUTDOWN_TIME_MAX;
+
+/// Seconds for the initiators of a gateway to log out: whole ones that leave their connections
+/// [`DRAIN_GRACE`] and [`LINGER_TIMEOUT`] within the time of a front.
+pub const GATEWAY_DRAIN_SECONDS: u16 =
+    ((FRONTS_TIME_MAX.as_millis() - DRAIN_GRACE.as_millis() - LINGER_TIMEOUT.as_millis()) / 1000) as u16;
+const _: () = assert!(GATEWAY_DRAIN_SECONDS > 0);
+
+/// Time within which a signal ends an attachment or a mount, whatever its peers do. The rest of it
+/// is for the work of the process itself.
+pub const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+const _: () = assert!(FRONTS_TIME_MAX.as_millis() < CLOSE_TIME_MAX.as_millis());
+const _: () = assert!(
+    CLOSE_TIME_MAX.as_millis() + (CLOSE_STEPS_MAX as u128 - 1) * CLOSE_STEP_TIME_MIN.as_millis() + 1000
+        <= STOP_TIME_MAX.as_millis()
+);
 
 /// Time for the last flush of a target, after all requests that its devices still have, so that a
 /// target ends within five seconds, too. Data that initiators have not flushed was not promised to

@@ -6,10 +6,13 @@
 //! It answers on its control socket from the beginning, and is mounted when it reports `ready`.
 //! Order of the end, after a signal, `forebay detach` or `umount`: the directory is unmounted and
 //! requests under way are answered, all changes become durable and are written to their place, the
-//! superblock is marked clean, and the session is closed.
+//! superblock is marked clean, and the session is closed. `ending` is the part of that which is
+//! left out where the target is away.
 
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, pending};
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -24,6 +27,7 @@ use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
 use crate::control::{ControlServer, Handler, Progress, Request};
+use crate::ending_time::EndingTime;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
@@ -38,6 +42,8 @@ use crate::status::mount::{MountCounts, MountStatus};
 use crate::status::{Answer, Left, ProcessStatus};
 use crate::systemd;
 use crate::time::system_clock;
+
+mod ending;
 
 /// The configuration of a mount.
 #[derive(Debug)]
@@ -74,6 +80,9 @@ struct MountParts {
     is_read_only: bool,
     /// `true` once it is to end.
     stopping: Sender<bool>,
+    ending_time: EndingTime,
+    /// Whether all changes became durable at the end.
+    is_committed: Cell<bool>,
     /// `Some` once it has ended, with the error if it did not end well.
     ended: Sender<Option<Result<()>>>,
     _lock: Option<UnitLock>,
@@ -93,14 +102,21 @@ impl Mount {
     /// # Errors
     /// Whatever prevents the mount; only the repair has changed anything then.
     pub async fn start(config: MountConfig, paths: &Paths, signal: impl Future<Output = ()>) -> Result<Option<Self>> {
+        let mut signal = pin!(signal);
         let name = match &config.name {
             Some(name) => name.clone(),
             None => name_of(&config.directory)?,
         };
         check_name(&name)?;
         let control = ControlServer::bind_as(paths, &name)?;
-        let Some(source) = open_source(&config, &name, paths, &control, signal).await? else { return Ok(None) };
-        Ok(Some(Self { parts: Rc::new(MountParts::open(config, name, source).await?), control }))
+        let opened = open_source(&config, &name, paths, &control, signal.as_mut()).await?;
+        let Some(source) = opened else { return Ok(None) };
+        tokio::select! {
+            biased;
+            // A repair that is left in the middle leaves the file system no worse.
+            () = signal => Ok(None),
+            parts = MountParts::open(config, name, source) => Ok(Some(Self { parts: Rc::new(parts?), control })),
+        }
     }
 
     /// The directory of the mount.
@@ -109,29 +125,38 @@ impl Mount {
     }
 
     /// Serves until it is unmounted or detached, or until `signal`; then all changes are made
-    /// durable.
+    /// durable. After a signal that takes [`STOP_TIME_MAX`](crate::limits::STOP_TIME_MAX) at most;
+    /// after another one, which `again` waits for, nothing is waited for.
     ///
     /// # Errors
     /// When that fails: the next mount repairs the file system then, without the changes that were
     /// not durable.
-    pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
+    pub async fn run(self, signal: impl Future<Output = ()>, again: impl AsyncFnOnce()) -> Result<()> {
         let Self { parts, control } = self;
         let serve = async {
-            let stop = async {
-                tokio::select! {
-                    () = signal => {}
-                    () = wait_until(&parts.stopping) => {}
-                }
-                systemd::stopping();
+            let ended = tokio::select! {
+                ended = parts.serve() => ended,
+                () = parts.leave_silent_target() => unreachable!("it is asked for ever"),
             };
-            let served = parts.volume.serve(stop).await;
-            let served = served.map_err(|error| Error::io(format!("cannot serve {}", parts.source), &error));
-            let ended = parts.end().await.and(served);
             parts.ended.send_replace(Some(ended.clone()));
             ended
         };
+        let obey = async {
+            signal.await;
+            parts.ending_time.cut_short();
+            parts.stopping.send_replace(true);
+            again().await;
+            parts.ending_time.take_away();
+            pending::<()>().await;
+        };
+        let obey = async {
+            tokio::select! {
+                () = obey => unreachable!("it is pending for ever"),
+                () = parts.has_ended() => {}
+            }
+        };
         systemd::ready();
-        let (ended, ()) = tokio::join!(serve, control.serve(Rc::clone(&parts), parts.has_ended()));
+        let (ended, (), ()) = tokio::join!(serve, control.serve(Rc::clone(&parts), parts.has_ended()), obey);
         ended
     }
 }
@@ -153,6 +178,8 @@ impl MountParts {
         };
         let (stopping, ended) = (Sender::new(false), Sender::new(None));
         Ok(Self {
+            ending_time: EndingTime::new(&name),
+            is_committed: Cell::new(false),
             name,
             source: source_name,
             directory,
@@ -167,15 +194,17 @@ impl MountParts {
         })
     }
 
-    /// Makes all changes durable, in their place, and marks the file system clean; the device is
-    /// not used afterwards.
-    async fn end(&self) -> Result<()> {
-        let closed = sharedfs::close(&self.file_system).await.map_err(Error::from);
-        let left = match &self.remotes {
-            Some(remotes) => remotes.close().await.map_err(Error::from),
-            None => Ok(()),
+    /// From the first request to the end.
+    async fn serve(&self) -> Result<()> {
+        let stop = async {
+            wait_until(&self.stopping).await;
+            systemd::stopping();
         };
-        closed.and(left)
+        let served = self.volume.serve(stop, self.ending_time.until_step_is_over()).await;
+        let served = served.map_err(|error| Error::io(format!("cannot serve {}", self.source), &error));
+        // Somebody else may have unmounted it.
+        self.stopping.send_replace(true);
+        self.end().await.and(served)
     }
 
     async fn has_ended(&self) {
@@ -203,25 +232,17 @@ impl MountParts {
             },
         }
     }
-
-    async fn detach(&self) -> Result<Answer> {
-        self.stopping.send_replace(true);
-        self.has_ended().await;
-        let ended = self.ended.borrow().clone();
-        let left = Left { name: Some(self.name.clone()), dirty_bytes: Some(0), is_target_silent: None };
-        ended.unwrap_or(Ok(())).map(|()| Answer::Left(left))
-    }
 }
 
 impl Handler for MountParts {
-    async fn handle(&self, request: Request, _progress: Progress) -> Result<Answer> {
+    async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
         match request {
             Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
             Request::Clean => {
                 self.file_system.commit().await?;
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
-            Request::Detach { .. } => self.detach().await,
+            Request::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),
             Request::Set { .. } | Request::Reload => Err(Error::new(
                 Failure::Usage,
                 format!("\"{}\" is a mount: nothing of it changes while it runs", self.name),
@@ -248,7 +269,7 @@ async fn open_source(
     name: &str,
     paths: &Paths,
     control: &ControlServer,
-    signal: impl Future<Output = ()>,
+    signal: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Source>> {
     if !config.source.contains("://") {
         return open_file(config).map(Some);
@@ -301,7 +322,7 @@ async fn connect(
     unit: &RemotesConfig,
     name: &str,
     control: &ControlServer,
-    signal: impl Future<Output = ()>,
+    signal: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Remotes>> {
     let clock: Arc<dyn Clock> = system_clock()?;
     if config.waits_for_target {

@@ -16,9 +16,9 @@
 //! With both, data that the log destages is clean in the log once the cache has it durably. So the
 //! newest data may be in either, and the LUN is refused without a store that holds any.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use base::clock::Clock;
 use block::SharedDevice;
@@ -27,11 +27,11 @@ use cache::Cache;
 use difference::Difference;
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use writelog::WriteLog;
 
 use crate::caches::Caches;
 use crate::content::ends_early;
+use crate::ending_time::EndingTime;
 use crate::error::{Error, Result};
 use crate::flag::wait_until;
 use crate::held_marks::MarkRenewal;
@@ -93,14 +93,7 @@ pub struct Stack {
     stopping: Sender<bool>,
     /// `true` once the device is not used any more.
     unused: Sender<bool>,
-    /// `true` once it is to end at once, even during a cleaning.
-    cut_short: Sender<bool>,
-    /// The deadline of an end at once.
-    ending_deadline: OnceLock<Instant>,
-    /// Whether the target was asked at the end, and did not answer.
-    is_target_silent: Cell<bool>,
-    /// Whether a step of the end was given up because of the target.
-    is_target_left: Cell<bool>,
+    ending_time: EndingTime,
     /// `true` once everything is closed.
     ended: Sender<bool>,
     /// The error of the end, if it failed.
@@ -164,6 +157,7 @@ impl Stack {
     fn of(opening: Opening<'_>) -> Self {
         opening.early_entries.keep();
         Self {
+            ending_time: EndingTime::new(&opening.config.name),
             name: opening.config.name,
             remotes: opening.remotes,
             cache: RefCell::new(opening.cache),
@@ -182,10 +176,6 @@ impl Stack {
             caches: opening.caches,
             stopping: Sender::new(false),
             unused: Sender::new(false),
-            cut_short: Sender::new(false),
-            ending_deadline: OnceLock::new(),
-            is_target_silent: Cell::new(false),
-            is_target_left: Cell::new(false),
             ended: Sender::new(false),
             failed_end: OnceCell::new(),
             settings: RefCell::new(opening.config.settings),

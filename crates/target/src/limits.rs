@@ -73,15 +73,19 @@ pub const WRITE_SLICES_MAX: usize = 64;
 /// Connections the kernel completes before we accept them.
 pub const LISTEN_BACKLOG: i32 = 128;
 
-/// Time a connection has to end by itself after it was asked to log out, when the server stops: what it is told, and a
-/// little for a logout at the last moment.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(iscsi::limits::LOGOUT_REQUEST_SECONDS as u64 * 1000 + 500);
+/// Seconds an initiator is told to log out within, when the server stops, unless the options of the server say
+/// otherwise. Those that know the request follow it at once.
+pub const DRAIN_SECONDS: u16 = 2;
 
-/// Time a peer has to take the last words of a connection that is over, before it is closed without them. With
-/// [`DRAIN_TIMEOUT`] before it, a server that stops is rid of any peer within three seconds; its devices have two more
-/// for their last flush, and a busy host for all of it.
+/// Time beyond these seconds for a logout at the last moment.
+pub const DRAIN_GRACE: Duration = Duration::from_millis(500);
+
+/// Time for a peer to take the last bytes of a connection that has ended, before it is closed
+/// without them. With [`DRAIN_SECONDS`] and [`DRAIN_GRACE`] before it, a server that stops has
+/// closed every connection within three seconds; its devices have two more for their last flush,
+/// and a busy host for all of it.
 pub const LINGER_TIMEOUT: Duration = Duration::from_millis(500);
-const _: () = assert!(DRAIN_TIMEOUT.as_millis() + LINGER_TIMEOUT.as_millis() <= 3000);
+const _: () = assert!(DRAIN_SECONDS as u128 * 1000 + DRAIN_GRACE.as_millis() + LINGER_TIMEOUT.as_millis() <= 3000);
 
 /// Time for which a session that has ended waits for its I/O with the backends, unless the server
 /// ends. Disks give up within 30 s; after a minute a backend is stuck, and the initiator's next

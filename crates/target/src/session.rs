@@ -26,6 +26,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::{Instant, Sleep};
@@ -44,7 +45,7 @@ use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
 use crate::held_data::HeldData;
 use crate::limits::{
-    COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_TIMEOUT, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
+    COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_GRACE, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
     TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_TIMEOUT,
 };
 use crate::own_wakes::OwnWakes;
@@ -663,8 +664,9 @@ impl Session {
         match directive {
             Directive::Run => return false,
             Directive::Drain if self.drain_deadline.is_none() => {
-                self.drain_deadline = Some(now() + DRAIN_TIMEOUT);
-                self.protocol.request_logout(now());
+                let drain_seconds = server.options.drain_seconds;
+                self.drain_deadline = Some(now() + Duration::from_secs(drain_seconds.into()) + DRAIN_GRACE);
+                self.protocol.request_logout(now(), drain_seconds);
             }
             // Also a connection that is logging out and waits for I/O that does not end.
             Directive::Drain

@@ -14,6 +14,7 @@ use iscsi::target::{Authentication, RetainedData, TargetParameters, TargetPortal
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::data_in::DataIn;
+use crate::limits::DRAIN_SECONDS;
 use crate::portals::{PORTAL_GROUP_DEFAULT, Portals};
 use crate::quota::Quota;
 use crate::sessions::Sessions;
@@ -21,7 +22,7 @@ use crate::target::Target;
 use crate::turns::Turns;
 
 /// The options of a server.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TargetServerOptions {
     /// Addresses to listen on; port 0 takes a free one.
     pub portals: Vec<TargetPortal>,
@@ -36,6 +37,22 @@ pub struct TargetServerOptions {
     /// How long a session polls its sockets, at most, before it sleeps, where that pays: about the
     /// duration of a wake-up. Zero for never.
     pub busy_poll: Duration,
+    /// Seconds that initiators have to log out when the server stops (RFC 7143 11.9.1, event 1).
+    pub drain_seconds: u16,
+}
+
+impl Default for TargetServerOptions {
+    fn default() -> Self {
+        Self {
+            portals: Vec::new(),
+            shards: 0,
+            discovery_authentication: Authentication::default(),
+            offer: None,
+            quota: Quota::default(),
+            busy_poll: Duration::ZERO,
+            drain_seconds: DRAIN_SECONDS,
+        }
+    }
 }
 
 /// The state that all connections share.

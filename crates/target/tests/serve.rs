@@ -13,7 +13,7 @@ use iscsi::pdu::*;
 use iscsi::target::{AccessRule, NamePattern, TargetPortal};
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, NexusId};
 use scsi::{Cdb, Status};
-use target::limits::{SESSION_DATA_IN_BYTES_MAX, SETTLING_TIMEOUT};
+use target::limits::{DRAIN_GRACE, DRAIN_SECONDS, LINGER_TIMEOUT, SESSION_DATA_IN_BYTES_MAX, SETTLING_TIMEOUT};
 use target::{Addresses, LunMask, MaskedLun, Target, TargetServer, TargetServerOptions};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -363,15 +363,18 @@ async fn a_peer_that_takes_nothing_does_not_hold_the_end_up() {
 /// A backend may be a remote target that is away, and its session waits for it for minutes.
 #[tokio::test(start_paused = true)]
 async fn io_that_does_not_end_does_not_hold_the_end_of_a_server_up() {
-    for logs_out in [false, true] {
-        let (_device, server, mut client) = with_a_held_write().await;
+    for (logs_out, drain_seconds) in [(false, DRAIN_SECONDS), (true, DRAIN_SECONDS), (false, 1), (true, 1)] {
+        let options = TargetServerOptions { drain_seconds, ..TargetServerOptions::default() };
+        let (_device, server, mut client) = with_a_held_write_at(options).await;
         let begun = tokio::time::Instant::now();
         if logs_out {
             client.log_out().await;
             let_things_happen().await;
         }
         tokio::time::timeout(10 * SETTLING_TIMEOUT, server.drain()).await.expect("it ends");
-        assert!(begun.elapsed() <= Duration::from_millis(3100), "after {:?}, logging out: {logs_out}", begun.elapsed());
+        let bound =
+            Duration::from_secs(drain_seconds.into()) + DRAIN_GRACE + LINGER_TIMEOUT + Duration::from_millis(100);
+        assert!(begun.elapsed() < bound, "after {:?} of {bound:?}, logging out: {logs_out}", begun.elapsed());
     }
 }
 

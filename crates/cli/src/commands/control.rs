@@ -94,14 +94,15 @@ pub async fn call_with_progress(name: &str, request: &Request) -> Result<Value> 
     // Who keeps what is dirty waits for a moment only, and has said all there is to say.
     let keeps_dirty = matches!(request, Request::Detach { keep_dirty: true, .. });
     let answer = call(&paths.control_socket(name), request, |report| match report {
-        Report::Waits { .. } if keeps_dirty => {}
-        Report::Waits { waits_for, dirty_bytes, is_file_gone } => {
+        Report::Waits { pid: None, .. } if keeps_dirty => {}
+        Report::Waits { waits_for, dirty_bytes, is_file_gone, pid } => {
             let now = Some((waits_for.clone(), *is_file_gone));
             if said != now {
                 said = now;
-                let advice = match is_file_gone {
-                    false => format!("`forebay detach {name} --keep-dirty` leaves them and ends it at once"),
-                    true => "they cannot stay here, since the file that they are in was removed".to_owned(),
+                let advice = match (pid, is_file_gone) {
+                    (Some(pid), _) => format!("`kill {pid}` ends it at once, without them"),
+                    (None, false) => format!("`forebay detach {name} --keep-dirty` leaves them and ends it at once"),
+                    (None, true) => "they cannot stay here, since the file that they are in was removed".to_owned(),
                 };
                 let target = plain(waits_for);
                 bar.suspend(|| {

@@ -20,7 +20,12 @@ pub async fn run(arguments: Mount) -> Result<()> {
     let ended = || Error::new(Failure::Other, "ended before anything was mounted");
     let running = Running::start(config, &paths, signal.as_mut()).await?.ok_or_else(ended)?;
     print_line(&format!("ready: {}", running.directory().display()));
-    running.run(signal).await
+    let again = async || match signal::termination_or_hangup() {
+        Ok(signal) => signal.await,
+        // It is still ended in time by the first one.
+        Err(_) => std::future::pending().await,
+    };
+    running.run(signal, again).await
 }
 
 fn config(arguments: Mount) -> Result<MountConfig> {

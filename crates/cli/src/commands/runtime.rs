@@ -24,4 +24,4 @@ pub fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 
 /// How long blocking tasks may still run when a command is over: enough for a write to a disk, not
 /// for an answer from the network.
-const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIME_MAX: Duration = Duration::from_millis(500);

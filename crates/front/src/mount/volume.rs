@@ -73,17 +73,26 @@ impl<B: Blocks> Volume<B> {
     }
 
     /// Serves it until `stop`, or until it is unmounted. No request is under way then; the owner of
-    /// the file system commits the changes. It is served once.
+    /// the file system commits the changes. Requests under way, and the work of the file system for
+    /// files that are no longer open, are waited for until `give_up` at most; the next mount does
+    /// the rest. It is served once.
     ///
     /// # Errors
     /// When the FUSE device fails.
     ///
     /// # Panics
     /// When it was served before.
-    pub async fn serve(&self, stop: impl Future<Output = ()>) -> io::Result<()> {
+    pub async fn serve(&self, stop: impl Future<Output = ()>, give_up: impl Future<Output = ()>) -> io::Result<()> {
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
         let session = session.expect("a file system is served once");
-        let serving = serve(session, &self.directory, stop, self.tree.close(SHUTDOWN_TIME_MAX));
+        let close = async {
+            tokio::select! {
+                biased;
+                () = self.tree.close(SHUTDOWN_TIME_MAX) => {}
+                () = give_up => {}
+            }
+        };
+        let serving = serve(session, &self.directory, stop, close);
         let (mut serving, mut committing) =
             (pin!(serving), pin!(background::named("mount-commits", self.commit_for_ever())));
         tokio::select! {

@@ -45,8 +45,8 @@ use super::task::DataOutHeld;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader, ReceivedPdu};
 use crate::limits::{
-    BUFFER_RETRY_INTERVAL, LOGOUT_REQUEST_SECONDS, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETENTION_MAX,
-    SESSION_CONNECTIONS_MAX, WORK_PER_TURN, WORK_TEXT_BYTES,
+    BUFFER_RETRY_INTERVAL, LOST_CONNECTIONS_MAX, RESPONSE_BYTES_HIGH, RETENTION_MAX, SESSION_CONNECTIONS_MAX,
+    WORK_PER_TURN, WORK_TEXT_BYTES,
 };
 use crate::negotiation::{Negotiated, SessionType};
 use crate::pdu::{AsyncEvent, AsyncMessage, Bhs, LoginStatus, NopIn, Reject, RejectReason, TargetTransferTag};
@@ -352,12 +352,12 @@ impl Session {
         self.forget_lost();
     }
 
-    /// Asks the initiator to log out, and takes no new commands from now on. The driver closes when
+    /// Asks the initiator to log out within some seconds, and takes no new commands from now on. The driver closes when
     /// [`Event::Closed`] comes or its patience ends.
-    pub fn request_logout(&mut self, now: Instant) {
+    pub fn request_logout(&mut self, now: Instant, within_seconds: u16) {
         self.now = now;
         if !std::mem::replace(&mut self.full.is_draining, true) {
-            self.tell(AsyncEvent::LogoutRequest { logout_within_seconds: LOGOUT_REQUEST_SECONDS }, None);
+            self.tell(AsyncEvent::LogoutRequest { logout_within_seconds: within_seconds }, None);
         }
         if self.live().next().is_none() {
             self.close(now, CloseReason::Local);

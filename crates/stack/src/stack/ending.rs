@@ -1,18 +1,15 @@
 //! The end of a stack, and what happens to dirty data.
 
-use std::future::Future;
-
 use block::device::DeviceExt;
 use initiator::State;
-use tokio::time::Instant;
 
 use super::Stack;
 use super::cache_parts::CacheParts;
 use crate::control::Progress;
+use crate::ending_time::tell_of_waiting;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::release_marks;
-use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, WATCH_INTERVAL};
 use crate::registry::Store;
 use crate::remote::in_a_word;
 use crate::status::{Left, Report};
@@ -43,7 +40,7 @@ impl Stack {
         let gone = self.gone(|_| true);
         let ending = if gone.is_empty() { Ending::KeepDirty } else { Ending::Clean };
         if ending == Ending::KeepDirty {
-            self.cut_short();
+            self.ending_time.cut_short();
         }
         if *self.stopping.borrow() {
             return Ok(());
@@ -91,13 +88,20 @@ impl Stack {
             return self.cut_detach_short(keep_dirty).await;
         }
         if keep_dirty {
-            self.cut_short();
+            self.ending_time.cut_short();
         }
         let closing = self.close(ending, progress.clone());
+        let waits = || {
+            let (waits_for, dirty_bytes) = (self.waits_for()?, self.dirty_bytes());
+            let is_file_gone = !self.gone_with_dirty().is_empty();
+            Some(Report::Waits { waits_for, dirty_bytes, is_file_gone, pid: None })
+        };
         let closed = tokio::select! {
             closed = closing => closed,
-            () = self.tell_of_waiting(progress.as_ref()) => unreachable!("it is told for ever"),
-            () = self.leave_silent_target() => unreachable!("it is asked for ever"),
+            () = tell_of_waiting(progress.as_ref(), waits) => unreachable!("it is told for ever"),
+            () = self.ending_time.leave_silent_target(&self.remotes, || self.dirty_bytes()) => {
+                unreachable!("it is asked for ever")
+            }
         };
         self.ended.send_replace(true);
         if let Err(error) = &closed {
@@ -106,20 +110,6 @@ impl Stack {
             let _ = self.failed_end.set(error.clone());
         }
         closed.and_then(|closed| self.check_clean(ending, closed))
-    }
-
-    /// Asks the target, for ever, whether it still answers. A silent target is waited for while
-    /// there is dirty data; after that no longer than after a signal.
-    async fn leave_silent_target(&self) {
-        loop {
-            let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, self.remotes.answer()).await.is_err();
-            self.is_target_silent.set(is_silent);
-            if is_silent && self.dirty_bytes() == 0 {
-                self.ending_deadline.get_or_init(Instant::now);
-                self.cut_short();
-            }
-            tokio::time::sleep(WATCH_INTERVAL).await;
-        }
     }
 
     /// Handles another detach during a detach: it may keep dirty data, which the first caller did
@@ -131,21 +121,9 @@ impl Stack {
             });
             return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already{waits}", self.name)));
         }
-        self.cut_short();
+        self.ending_time.cut_short();
         wait_until(&self.ended).await;
         Ok(self.left())
-    }
-
-    /// Reports to the caller what the detach waits for, for ever.
-    async fn tell_of_waiting(&self, progress: Option<&Progress>) {
-        loop {
-            tokio::time::sleep(WATCH_INTERVAL).await;
-            if let (Some(progress), Some(target)) = (progress, self.waits_for()) {
-                // Sending fails when the caller has hung up.
-                let (dirty_bytes, is_file_gone) = (self.dirty_bytes(), !self.gone_with_dirty().is_empty());
-                let _ = progress.send(Report::Waits { waits_for: target, dirty_bytes, is_file_gone });
-            }
-        }
     }
 
     /// Detaches, and removes the file of a cache that holds no data which the LUN lacks.
@@ -190,24 +168,25 @@ impl Stack {
         };
         let renewal = self.renewal.take();
         if let Some(renewal) = &renewal {
-            self.within_ending_time(renewal.empty_shared()).await;
+            self.ending_time.within(renewal.empty_shared()).await;
         }
         let log_cleaned = self.close_log(keep_dirty, progress.as_ref()).await?;
         let cache_cleaned = self.close_cache(keep_dirty, progress.as_ref()).await?;
         let (dirty_bytes, waited_for) = (self.dirty_bytes(), self.waits_for());
         if let Some(renewal) = renewal {
             // A store that could not be closed in time may still be written.
-            let are_closed = !self.is_target_left.get();
+            let are_closed = !self.ending_time.is_target_left();
             if are_closed && cache_cleaned.is_ok() {
                 renewal.note_telling();
             }
-            self.within_ending_time(renewal.finish(are_closed)).await;
+            self.ending_time.within(renewal.finish(are_closed)).await;
         }
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
-            self.within_ending_time(self.forget_cache()).await.unwrap_or(Ok(()))?;
+            self.ending_time.within(self.forget_cache()).await.unwrap_or(Ok(()))?;
         }
         let kept = self
-            .within_ending_time(self.remotes.close())
+            .ending_time
+            .within(self.remotes.close())
             .await
             .unwrap_or_else(|| self.remotes.check_nothing_in_doubt());
         flushed?;
@@ -234,7 +213,7 @@ impl Stack {
     /// cleaned, unless another caller ended it at once.
     fn check_clean(&self, ending: Ending, closed: Closed) -> Result<Left> {
         let Closed { dirty_bytes, waited_for } = closed;
-        if ending != Ending::KeepDirty && dirty_bytes > 0 && *self.cut_short.borrow() {
+        if ending != Ending::KeepDirty && dirty_bytes > 0 && self.ending_time.is_cut_short() {
             return Err(match waited_for {
                 Some(target) => {
                     self.ends_dirty(Failure::Unreachable, &format!("it waited for {target}, and was ended at once"))
@@ -242,8 +221,7 @@ impl Stack {
                 None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
             });
         }
-        // A target that was silent for a while, and answered before the end, was not left.
-        let is_target_silent = Some(self.is_target_silent.get() && self.is_target_left.get());
+        let is_target_silent = Some(self.ending_time.is_silent_target_left());
         Ok(Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent })
     }
 
@@ -290,10 +268,10 @@ impl Stack {
                     is_clean = result.is_ok();
                     cleaned = result;
                 }
-                () = wait_until(&self.cut_short) => {}
+                () = self.ending_time.until_cut_short() => {}
             }
         }
-        let is_closed = match self.within_ending_time(log.close(!is_clean)).await {
+        let is_closed = match self.ending_time.within(log.close(!is_clean)).await {
             // The registry keeps its entries, as for a log in use.
             Some(Err(error)) => return Ok(cleaned.and(Err(error))),
             Some(Ok(())) => true,
@@ -319,44 +297,15 @@ impl Stack {
                     is_clean = result.is_ok();
                     cleaned = result;
                 }
-                () = wait_until(&self.cut_short) => {}
+                () = self.ending_time.until_cut_short() => {}
             }
         }
-        if let Some(Err(error)) = self.within_ending_time(cache.close(!is_clean)).await {
+        if let Some(Err(error)) = self.ending_time.within(cache.close(!is_clean)).await {
             // The registry keeps its entries, as for a cache in use.
             return Ok(cleaned.and(Err(error)));
         }
         self.update_registry(Store::Cache, false)?;
         Ok(cleaned)
-    }
-
-    /// Stops the end from waiting for the target.
-    fn cut_short(&self) {
-        self.ending_deadline.get_or_init(|| Instant::now() + CLOSE_TIME_MAX);
-        self.cut_short.send_replace(true);
-    }
-
-    /// The result of `ending`; `None` when it is to end at once and takes too long, since a target
-    /// that is away is not waited for. The rest is then as after a crash, through which a cache
-    /// keeps its dirty data. All steps of an end share one time; a step after that gets the time
-    /// that a target which answers needs.
-    pub(super) async fn within_ending_time<T>(&self, ending: impl Future<Output = T>) -> Option<T> {
-        let too_long = async {
-            wait_until(&self.cut_short).await;
-            let least = Instant::now() + CLOSE_STEP_TIME_MIN;
-            let until = self.ending_deadline.get().map_or(least, |&deadline| deadline.max(least));
-            tokio::time::sleep_until(until).await;
-        };
-        tokio::select! {
-            biased;
-            outcome = ending => Some(outcome),
-            () = too_long => {
-                if !self.is_target_left.replace(true) {
-                    tracing::warn!("\"{}\" ends without its target", self.name);
-                }
-                None
-            }
-        }
     }
 
     /// Cleans on request. The caller's cleaning does not delay an end at once, which a target that
@@ -366,7 +315,7 @@ impl Stack {
         self.check_stays()?;
         tokio::select! {
             cleaned = self.clean_stores(progress) => cleaned?,
-            () = wait_until(&self.cut_short) => return Err(self.is_being_detached()),
+            () = self.ending_time.until_cut_short() => return Err(self.is_being_detached()),
             () = wait_until(&self.ended) => return Err(self.is_being_detached()),
         }
         Ok(self.left())

@@ -113,7 +113,7 @@ impl Stack {
                 // send newer data.
                 let successor = self.successor.take();
                 if let Some(successor) = successor {
-                    self.within_ending_time(successor.leave()).await;
+                    self.ending_time.within(successor.leave()).await;
                 }
                 let message = format!("\"{}\" is being detached; its cache is as it was", self.name);
                 Err(Error::new(Failure::InUse, message))

@@ -27,15 +27,7 @@ impl Stack {
 
     /// The target for which dirty data waits, and its state.
     pub(super) fn waits_for(&self) -> Option<String> {
-        let Session { state, portal, .. } = self.remotes.session();
-        let state = match state.as_str() {
-            "online" if self.is_target_silent.get() => "silent",
-            state => state,
-        };
-        if state == "online" || self.dirty_bytes() == 0 {
-            return None;
-        }
-        Some(format!("{portal} ({state})"))
+        self.ending_time.missed_target(&self.remotes).filter(|_| self.dirty_bytes() > 0)
     }
 
     /// The dirty data that is left here, its place, and advice.

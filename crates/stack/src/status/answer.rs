@@ -97,5 +97,8 @@ pub enum Report {
         /// Whether the file that they are in was removed: they cannot stay there.
         #[serde(default)]
         is_file_gone: bool,
+        /// The process that a signal ends at once, where nothing but its memory has them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
     },
 }

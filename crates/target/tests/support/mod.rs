@@ -271,10 +271,17 @@ impl Device for HeldDevice {
 
 /// A server of a held device, a session on it, and a write of one block of sevens that the device holds.
 pub async fn with_a_held_write() -> (Arc<HeldDevice>, TargetServer, Client<DuplexStream>) {
+    with_a_held_write_at(TargetServerOptions::default()).await
+}
+
+/// The same at a server that is set up so.
+pub async fn with_a_held_write_at(
+    options: TargetServerOptions,
+) -> (Arc<HeldDevice>, TargetServer, Client<DuplexStream>) {
     let device = Arc::new(HeldDevice::new(1 << 20));
     let luns = LunMap::new();
     luns.insert(0, LogicalUnit::new(Arc::clone(&device) as SharedDevice, LogicalUnitOptions::default()));
-    let server = TargetServer::new(vec![Target::new(NAME, luns)], TargetServerOptions::default());
+    let server = TargetServer::new(vec![Target::new(NAME, luns)], options);
     let (mut client, _) = connect(&server);
     client.log_in(1).await;
     client.settle().await;

@@ -64,20 +64,24 @@ fn codes() -> String {
         text.push_str(&format!("| {code} | {meaning} |\n"));
     }
     text.push_str(
-        "\nSIGTERM, SIGINT, and SIGHUP (a closed terminal; not under `nohup`) end `attach` in about five seconds, \
-         also while it starts, whatever it waits for: with 1 \
-         before it said `ready:`, when nothing was attached and nothing half-made is left, and with 0 after that, \
-         whether or not its target answers, and with what is dirty left in its cache or log. Two ends are others:\n\
+        "\nSIGTERM, SIGINT, and SIGHUP (a closed terminal; not under `nohup`) end `attach` and \
+         `mount` within five seconds, also while they start, whatever they wait for: with 1 \
+         before they said `ready:`, when nothing was attached and nothing half-made is left, and with 0 after that, \
+         whether or not the target answers, and with what is dirty left in the cache or log of an attachment. Three \
+         ends are others:\n\
          \n- Where the file of a cache or log was removed or cut while it had dirty data, nothing would be left: all \
          is written back first, which takes as long as it takes. Where the target stays away for the replacement \
          timeout, it ends with an error then, and says what is lost.\n\
          - Where writes that were acknowledged may be lost, since the target went away before a flush and neither a \
          cache in write-back nor a log has them, it ends in time, and with the code of why the target is away.\n\
+         - A mount has what was not durable yet in its memory only: where its target does not take that any more, it \
+         ends in time, with the code of why, and says how much may be lost. What was durable is whole at the next \
+         mount.\n\
          \nThe same signals but SIGHUP, which reads its configuration again, end `target serve` within five seconds, \
          too: with 0 when all that was written is durable, and with 1 when its last flush, which has 0.7 s, failed or \
          did not end. Then what initiators had written and not flushed may not be durable; what they had flushed is.\n\
-         \nA `detach` that fails although it ended the attachment ends both with the same code, the command and \
-         `attach`.\n",
+         \nA `detach` that fails although it ended the attachment, or the mount, ends both with the same code, the \
+         command and `attach` or `mount`.\n",
     );
     text
 }

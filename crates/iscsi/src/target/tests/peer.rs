@@ -133,8 +133,8 @@ impl Target {
             _ => 0,
         }
     }
-    pub(super) fn request_logout(&mut self, now: Instant) {
-        self.session().request_logout(now);
+    pub(super) fn request_logout(&mut self, now: Instant, within_seconds: u16) {
+        self.session().request_logout(now, within_seconds);
     }
     pub(super) fn handle_task_management(
         &mut self,

@@ -263,9 +263,9 @@ fn an_initiator_asked_to_log_out_gets_no_new_commands() {
     let mut peer = Peer::logged_in(parameters(), &[]);
     peer.read(0x10, 512);
     let command = peer.started();
-    peer.target.request_logout(peer.now);
+    peer.target.request_logout(peer.now, 2);
     let Bhs::AsyncMessage(message) = peer.receive_bhs()[0] else { panic!("an asynchronous message") };
-    assert!(matches!(message.event, AsyncEvent::LogoutRequest { .. }));
+    assert_eq!(message.event, AsyncEvent::LogoutRequest { logout_within_seconds: 2 });
     peer.read(0x11, 512);
     assert_eq!(reject_reason(&peer.receive_bhs()[0]), RejectReason::WaitingForLogout);
     peer.complete(command.task, good(&pattern(512)));

@@ -20,6 +20,7 @@ use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap};
 
 use crate::fronts::kind::Served;
 use crate::fronts::options::FrontOptions;
+use crate::limits::GATEWAY_DRAIN_SECONDS;
 use crate::registry::file_stem;
 use crate::sidecar::Sidecar;
 use crate::time::system_clock;
@@ -66,7 +67,9 @@ impl Gateway {
             own: options.own.clone(),
             ..Target::new(options.iqn.clone(), luns)
         };
-        Ok(Self { unit, server: TargetServer::new(vec![target], TargetServerOptions::default()) })
+        let server_options =
+            TargetServerOptions { drain_seconds: GATEWAY_DRAIN_SECONDS, ..TargetServerOptions::default() };
+        Ok(Self { unit, server: TargetServer::new(vec![target], server_options) })
     }
 
     /// Serves connections until `stop`, then lets sessions end.

@@ -97,7 +97,7 @@ const ABSENT: &[(&str, &str)] = &[
 const MODEL: &[(&str, &str, &str)] = &[
     ("SIMPLE, ORDERED, HEAD OF QUEUE tasks", "yes", "ordered_tasks_wait_for_all_older_ones_and_hold_back_younger_ones"),
     ("overlapping commands in order", "yes", "overlapping_commands_run_in_the_order_they_came"),
-    ("TASK SET FULL", "yes, at 4096 tasks", "a_full_set_says_so"),
+    ("TASK SET FULL", "yes, at 4096 tasks; a name that has none gets one beyond that", "a_full_set_says_so"),
     ("unit attentions, one queue per I_T nexus", "yes", "each_condition_is_told_once_to_each_nexus"),
     ("MODE PARAMETERS CHANGED, to the other nexuses", "yes", "software_write_protection_is_set_told_and_reset"),
     ("CAPACITY DATA HAS CHANGED, POWER ON after lost writes", "yes", "events_of_the_device_become_unit_attentions"),

@@ -594,7 +594,7 @@ impl Run {
     fn act(&mut self, step: &Step) {
         let now = self.now;
         match step.pick % 8 {
-            6 if step.amount.is_multiple_of(16) => self.session.request_logout(now),
+            6 if step.amount.is_multiple_of(16) => self.session.request_logout(now, 2),
             7 if step.amount.is_multiple_of(16) => self.session.drop_session(now),
             7 if step.amount % 16 == 1 => self.session.close(now, CloseReason::Local),
             _ => {}

@@ -361,7 +361,7 @@ impl Run {
             }
             6 => {
                 if let Some(session) = self.target.session() {
-                    session.request_logout(self.now);
+                    session.request_logout(self.now, 2);
                 }
             }
             7 if amount.is_multiple_of(16) => match &mut self.target {

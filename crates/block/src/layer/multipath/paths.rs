@@ -144,8 +144,11 @@ impl Paths {
     /// Whether any path lost acknowledged writes of which no flush was told. It counts as told from now on.
     pub(super) fn take_losses(&self) -> bool {
         let mut state = self.lock();
-        let told: Vec<bool> = state.states.iter_mut().map(|state| std::mem::take(&mut state.has_lost)).collect();
-        told.contains(&true)
+        let mut has_lost = false;
+        for path in &mut state.states {
+            has_lost |= std::mem::take(&mut path.has_lost);
+        }
+        has_lost
     }
 
     /// Notes a change of `range` with unknown outcome on `path`. If the path is online its session

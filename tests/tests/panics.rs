@@ -31,8 +31,12 @@ const TARGET_WORK: [&str; 2] = ["target-connection", "file-ring"];
 const CACHE: [&str; 4] = ["--cache", "disk.cache", "--cache-size", "8MiB"];
 const DIFFERENCE: [&str; 4] = ["--difference", "own", "--difference-size", "16MiB"];
 /// With what an attachment needs to have it.
-const ATTACHMENT_WORK: [(&str, &[&str]); 3] =
-    [("cache-switch", &CACHE), ("difference", &DIFFERENCE), ("link", &["--link-round-trip", "1ms"])];
+const ATTACHMENT_WORK: [(&str, &[&str]); 4] = [
+    ("loss-record", &[]),
+    ("cache-switch", &CACHE),
+    ("difference", &DIFFERENCE),
+    ("link", &["--link-round-trip", "1ms"]),
+];
 const MARKS_WORK: &str = "marks";
 const PATHS_WORK: &str = "paths";
 const UNIT_WORK: [&str; 2] = ["unit", "unit-workers"];

@@ -12,6 +12,7 @@
 //! | [`event`] | events of devices for the layers above: resized, offline, back ... |
 //! | [`range_lock`] | the one lock that keeps overlapping requests in order |
 //! | [`shared_sync`] | which writes and flushes wait for which sync, where they share one |
+//! | [`losses`] | [`Losses`](losses::Losses): losses of acknowledged data, and which clients have been told |
 //! | [`pieces`] | how much of a long request is done at a time |
 //! | [`submitter`] | [`Submitter`]: the submitter of a request |
 //! | [`fair_queue`] | [`FairQueue`]: fair turns for submitters where there is too little for all |
@@ -33,6 +34,7 @@ pub mod grants;
 pub mod identity;
 pub mod layer;
 pub mod limits;
+pub mod losses;
 pub mod memory;
 pub mod pieces;
 pub mod range_lock;

@@ -61,3 +61,7 @@ pub const GRANTS_MAX: usize = 16 << 10;
 /// Time for which a range that was called back is not asked for again: where several hosts write,
 /// each asks for it at most so often.
 pub const GRANT_REST_TIME: Duration = Duration::from_secs(1);
+
+/// Clients that left before they were told of a loss, and whose report the next ones get: more than
+/// connect to one device.
+pub const LEFT_CLIENTS_MAX: usize = 64;

@@ -89,6 +89,8 @@ pub(crate) struct Connection<S> {
     /// Its place among the connections of the server, once the handshake is over.
     place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
+    /// Whether the client closed the connection without a word: it may have died.
+    is_abandoned: bool,
 }
 
 /// Ready when a handshake must end: at its deadline, or to make room.
@@ -144,9 +146,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
         let shared = Arc::clone(&open.shared);
         let holdings = shared.holdings();
-        let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.device)));
+        let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.exported.device)));
         let turns = ConnectionTurns::new(Arc::clone(&shared.admission), device.submitter());
         let next_turn = NextTurn::new(Arc::clone(&shared.turn_line));
+        let flushes = Flushes::new(shared.exported.losses.reader());
         Self {
             stream: Channel::Clear(stream),
             is_flushed: true,
@@ -157,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             follows_size: false,
             server,
             running: FuturesUnordered::new(),
-            flushes: Flushes::default(),
+            flushes,
             work_share: WorkShare::default(),
             turns,
             turn_bytes: 0,
@@ -171,6 +174,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             handshake_turn: None,
             place: None,
             is_closing: false,
+            is_abandoned: false,
         }
     }
 
@@ -205,6 +209,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             has_progressed |= self.send(context)?;
             has_progressed |= self.receive(context)?;
             if self.is_closing && self.server.outstanding() == 0 && self.server.transmit().is_empty() {
+                if !self.is_abandoned {
+                    self.flushes.note_answers_received();
+                }
                 return Poll::Ready(Ok(()));
             }
             if !has_progressed {
@@ -413,7 +420,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let commands = CommandContext {
             device: &self.device,
             geometry: &self.open.geometry,
-            turns: &self.shared.turns,
+            turns: &self.shared.exported.turns,
             work_share: &self.work_share,
             long_requests: &self.shared.long_requests,
             device_turns,
@@ -507,10 +514,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Poll::Ready(result) => result?,
         }
         match space.filled().len() {
-            0 => self.is_closing = true,
+            0 => (self.is_closing, self.is_abandoned) = (true, true),
             count => {
                 self.turn_bytes += count as u64;
                 self.server.handle_received(count);
+                if self.server.transmit().is_empty() {
+                    self.flushes.note_answers_received();
+                }
             }
         }
         Ok(true)

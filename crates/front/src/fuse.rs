@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`mountpoint`] | [`Mountpoint`]: the path, and the file below the mount |
 //! | [`file`] | [`FuseFile`]: serves a device there |
+//! | `openers` | the openers, and the losses of which each has been told |
 //! | `requests` | requests of the kernel, and their answers |
 //! | `work` | device requests for them |
 //! | `session` | the thread that serves it, and its end |
@@ -15,6 +16,7 @@
 pub mod counters;
 pub mod file;
 pub mod mountpoint;
+mod openers;
 mod requests;
 pub(crate) mod session;
 mod work;

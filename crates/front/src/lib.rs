@@ -6,6 +6,7 @@
 //! | [`client`] | [`NbdClient`]: an NBD export as a device |
 //! | [`listener`] | [`Listener`]: a socket to serve on; [`SocketAccess`]: mode and group of its file |
 //! | [`address`] | [`ListenAddress`]: `unix:PATH` or `HOST:PORT` |
+//! | [`exported`] | [`Exported`]: a device for fronts, with what they share |
 //! | [`fuse`] | [`FuseFile`]: a device as a file |
 //! | [`mount`] | [`Volume`]: a file system in a directory |
 //! | [`kernel`] | [`KernelDisk`]: a device as the kernel's `/dev/nbdN` |
@@ -22,6 +23,7 @@ pub mod client;
 mod connection;
 pub mod counters;
 mod error_table;
+pub mod exported;
 mod flushes;
 pub mod fuse;
 mod handshake_turn;
@@ -45,6 +47,7 @@ pub mod tls;
 pub use address::ListenAddress;
 pub use client::{ClientDriver, NbdClient};
 pub use counters::NbdCounters;
+pub use exported::Exported;
 pub use fuse::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 pub use kernel::{KernelDisk, check_kernel_nbd, free_disk};
 pub use kind_counters::RequestCounters;

@@ -15,7 +15,7 @@ pub(crate) struct OpenConnection {
 
 impl OpenConnection {
     pub(crate) fn begin(shared: &Arc<Shared>) -> Self {
-        let geometry = shared.device.geometry();
+        let geometry = shared.exported.device.geometry();
         shared.counters.note_opened(geometry.size_bytes);
         Self { shared: Arc::clone(shared), geometry }
     }
@@ -23,7 +23,7 @@ impl OpenConnection {
     /// Notes that the present size of the device was reported to the client. Returns whether it
     /// differs from the former one.
     pub(crate) fn follow(&mut self) -> bool {
-        let geometry = self.shared.device.geometry();
+        let geometry = self.shared.exported.device.geometry();
         let before = std::mem::replace(&mut self.geometry, geometry).size_bytes;
         if before == geometry.size_bytes {
             return false;

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use base::buffer::BufferPool;
 use base::refusals::Refusals;
-use block::range_lock::RangeLock;
 use block::{EventReceiver, Geometry, SharedDevice};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
@@ -25,6 +24,7 @@ use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::counters::{Counters, NbdCounters};
+use crate::exported::Exported;
 use crate::handshake_turn::HandshakeLine;
 use crate::holdings::Shares;
 use crate::limits::{
@@ -45,22 +45,20 @@ pub struct NbdServer {
 impl NbdServer {
     /// A server of `device` that has no connection yet.
     pub fn new(device: SharedDevice, options: NbdOptions) -> Self {
-        Self::beside(device, RangeLock::new(), options)
+        Self::beside(Exported::alone(device), options)
     }
 
-    /// A server of `device` besides other fronts of it. Partial blocks are read and written back
-    /// here: all fronts take `turns` for that.
-    pub fn beside(device: SharedDevice, turns: RangeLock, mut options: NbdOptions) -> Self {
+    /// A server of a device besides other fronts of it.
+    pub fn beside(exported: Exported, mut options: NbdOptions) -> Self {
         for text in [&mut options.export_name, &mut options.description] {
             text.truncate(text.floor_char_boundary(nbd::limits::STRING_BYTES_MAX));
         }
         let spare_bytes = options.spare_connections_max.saturating_mul(SPARE_SHARE_BYTES);
         let shared = Shared {
-            device,
             pool: BufferPool::new(options.buffer_bytes_max.saturating_add(LARGE_BYTES_MAX).saturating_add(spare_bytes)),
             shares: Shares::new(options.buffer_bytes_max, options.connections_max),
             counters: Counters::default(),
-            turns,
+            exported,
             refusals: Refusals::default(),
             begun: Instant::now(),
             large_places: Arc::default(),
@@ -77,7 +75,7 @@ impl NbdServer {
 
     /// The counters so far.
     pub fn counters(&self) -> NbdCounters {
-        self.shared.counters.snapshot(self.shared.device.geometry().size_bytes)
+        self.shared.counters.snapshot(self.shared.exported.device.geometry().size_bytes)
     }
 
     /// Accepts and serves connections until `shutdown`; then finishes the requests under way and
@@ -145,13 +143,13 @@ impl NbdServer {
 
     /// The transmission flags and the geometry for a client without a handshake.
     pub(crate) fn facts(&self) -> (u16, Geometry) {
-        let geometry = self.shared.device.geometry();
+        let geometry = self.shared.exported.device.geometry();
         (self.shared.export(&geometry).abilities.to_flags(), geometry)
     }
 
     /// The device's events from now on.
     pub(crate) fn events(&self) -> EventReceiver {
-        self.shared.device.subscribe()
+        self.shared.exported.device.subscribe()
     }
 
     /// Serves a client that needs no handshake, and gets a new size in another way.

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 
 use base::buffer::BufferPool;
 use base::refusals::Refusals;
-use block::range_lock::RangeLock;
-use block::{Geometry, SharedDevice};
+use block::Geometry;
 use nbd::server::Export;
 use nbd::{Abilities, BlockSize};
 use tokio::sync::Semaphore;
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::admission::Admission;
 use crate::counters::Counters;
+use crate::exported::Exported;
 use crate::handshake_turn::HandshakeLine;
 use crate::handshakes::Handshakes;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
@@ -26,11 +26,10 @@ const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// The state that all connections share.
 pub(crate) struct Shared {
-    pub(crate) device: SharedDevice,
+    /// The device, with the turns of changes of the same blocks over all connections.
+    pub(crate) exported: Exported,
     pub(crate) pool: BufferPool,
     pub(crate) counters: Counters,
-    /// Turns of changes of the same blocks, over all connections.
-    pub(crate) turns: RangeLock,
     pub(crate) large_places: Arc<LargePlaces>,
     pub(crate) long_requests: Arc<LongRequests>,
     pub(crate) admission: Arc<Admission>,

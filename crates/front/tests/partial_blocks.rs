@@ -9,11 +9,10 @@ use std::time::Duration;
 use base::buffer::Buffer;
 use base::random::Random;
 use block::device::DeviceExt;
-use block::range_lock::RangeLock;
 use block::{Completion, Device, Geometry, Identity, Request, SharedDevice};
 use common::step_client::StepClient;
 use common::{memory, memory_with};
-use front::{NbdOptions, NbdServer};
+use front::{Exported, NbdOptions, NbdServer};
 use nbd::ErrorCode;
 use nbd::client::Command;
 
@@ -160,8 +159,8 @@ async fn parts_of_one_block_that_are_written_at_once_are_all_there() {
 async fn parts_of_one_block_that_two_servers_write_at_once_are_all_there() {
     let device = memory(MIB);
     let late: SharedDevice = Arc::new(Late(device.clone()));
-    let turns = RangeLock::new();
-    let servers = [(), ()].map(|()| NbdServer::beside(late.clone(), turns.clone(), NbdOptions::default()));
+    let exported = Exported::alone(late);
+    let servers = [(), ()].map(|()| NbdServer::beside(exported.clone(), NbdOptions::default()));
     let writers = (0..8u64).map(|part| {
         let server = servers[part as usize % 2].clone();
         tokio::spawn(async move {

@@ -2,10 +2,11 @@
 //! its cache must not be carried out as if it had not.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+use block::losses::{LossReader, Losses};
 use block::{Event, EventReceiver, SharedDevice};
 use scsi::Sense;
 
@@ -15,8 +16,10 @@ use crate::lost_writes::LostWrites;
 /// Turns events of the device into unit attentions.
 pub(crate) struct DeviceWatch {
     events: EventReceiver,
+    /// Losses that are no events, and how many of them are handled.
+    losses: Option<(Arc<Losses>, AtomicU64)>,
     /// Held from taking an event until it is handled, so that no command runs between the two.
-    handling: Mutex<()>,
+    handling: Mutex<Option<LossReader>>,
     attentions: Arc<UnitAttentions>,
     /// Set where the loss of writes is also reported by the initiators' flushes.
     lost_writes: Option<Arc<LostWrites>>,
@@ -31,11 +34,13 @@ impl DeviceWatch {
         device: &SharedDevice,
         attentions: Arc<UnitAttentions>,
         lost_writes: Option<Arc<LostWrites>>,
+        losses: Option<Arc<Losses>>,
         waits: bool,
     ) -> Self {
         Self {
             events: device.subscribe(),
-            handling: Mutex::default(),
+            handling: Mutex::new(losses.as_ref().map(Losses::reader)),
+            losses: losses.map(|losses| (losses, AtomicU64::new(0))),
             attentions,
             lost_writes,
             waits,
@@ -50,20 +55,42 @@ impl DeviceWatch {
 
     /// Handles all events that the device has reported by now.
     pub(crate) fn catch_up(&self) {
-        if !self.events.may_have_event() {
+        if !self.events.may_have_event() && !self.may_have_loss() {
             return;
         }
-        let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handling = self.lock();
         while let Some(event) = self.events.try_receive() {
             self.handle(&event);
         }
+        if let (Some((losses, handled)), Some(reader)) = (&self.losses, &mut *handling) {
+            handled.store(losses.count(), Ordering::Release);
+            if reader.has_new() {
+                self.handle(&Event::WritesLost);
+            }
+        }
+    }
+
+    fn may_have_loss(&self) -> bool {
+        let is_new = |(losses, handled): &(Arc<Losses>, AtomicU64)| losses.count() != handled.load(Ordering::Acquire);
+        self.losses.as_ref().is_some_and(is_new)
+    }
+
+    /// Notes that an initiator is told of the losses so far.
+    pub(crate) fn note_told(&self) {
+        if let Some(reader) = &mut *self.lock() {
+            reader.note_delivered();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<LossReader>> {
+        self.handling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handles events as they come, for ever, so that those are handled too that no command would
     /// ask for.
     pub(crate) async fn run(&self) {
         poll_fn(|context| {
-            let _handling = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
+            let _handling = self.lock();
             while let Poll::Ready(event) = self.events.poll_receive(context) {
                 self.handle(&event);
             }

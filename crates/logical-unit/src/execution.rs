@@ -149,6 +149,7 @@ impl Drop for Execution {
             }
             State::Task(wait) => {
                 let Some(TaskWait { future, ticket, workers }) = wait.take() else { return };
+                ticket.leave();
                 workers.spawn(async move {
                     future.await;
                     drop(ticket);

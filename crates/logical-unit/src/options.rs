@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::BufferPool;
+use block::losses::Losses;
 
 use crate::change_marks::{ChangeStore, SavedMarks};
 use crate::comparison::CompareAndWrite;
@@ -46,6 +47,9 @@ pub struct LogicalUnitOptions {
     /// ([`block::Event::WritesLost`]): for a device that goes on after such a loss as if nothing
     /// had happened. A unit attention reports it in any case.
     pub tells_lost_writes: bool,
+    /// The losses that flushes of the device have reported, those that clients of other fronts asked
+    /// for included: for a device that does not publish each as an event.
+    pub losses: Option<Arc<Losses>>,
     /// Whether the device lets requests wait while it is offline, and fails them when that takes
     /// too long: then no command is refused only because it is offline.
     pub waits_for_device: bool,
@@ -87,6 +91,7 @@ impl Default for LogicalUnitOptions {
             reservation_store: None,
             saved_reservations: SavedReservations::default(),
             tells_lost_writes: false,
+            losses: None,
             waits_for_device: false,
             compares_below: None,
             change_store: None,

@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -104,6 +104,8 @@ pub(crate) enum Abort {
 pub(crate) struct Ticket {
     set: TaskSet,
     number: u64,
+    /// Set when nobody awaits its outcome any more.
+    is_left: AtomicBool,
 }
 
 impl TaskSet {
@@ -156,7 +158,7 @@ impl TaskSet {
         *state.counts.entry(nexus.clone()).or_default() += 1;
         self.shared.task_count.fetch_add(1, Ordering::Release);
         self.shared.barrier_count.fetch_add(usize::from(order != Order::Simple), Ordering::Release);
-        Ticket { set: self.clone(), number }
+        Ticket { set: self.clone(), number, is_left: AtomicBool::new(false) }
     }
 
     /// Aborts every task that `matches`, on behalf of `by`. Returns their numbers, to wait for with
@@ -230,6 +232,16 @@ impl Ticket {
     /// How this task was aborted, if it was.
     pub(crate) fn abort(&self) -> Option<Abort> {
         self.set.lock().tasks.iter().find(|task| task.number == self.number).and_then(|task| task.abort)
+    }
+
+    /// Notes that nobody awaits its outcome any more: its session has ended.
+    pub(crate) fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+    }
+
+    /// Whether its outcome is sent to the initiator.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.is_left.load(Ordering::Acquire) && self.abort().is_none()
     }
 }
 

@@ -106,7 +106,8 @@ impl LogicalUnit {
         let attentions = Arc::<UnitAttentions>::default();
         let lost_writes = Arc::<LostWrites>::default();
         let told = options.tells_lost_writes.then(|| Arc::clone(&lost_writes));
-        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told, options.waits_for_device));
+        let (losses, waits) = (options.losses.clone(), options.waits_for_device);
+        let watch = Arc::new(DeviceWatch::new(&device, Arc::clone(&attentions), told, losses, waits));
         Arc::new(Self {
             device,
             options,
@@ -238,25 +239,31 @@ impl LogicalUnit {
         if self.mode.is_write_protected() { Err(Sense::SOFTWARE_WRITE_PROTECTED) } else { Ok(()) }
     }
 
-    /// Makes durable what a nexus wrote.
+    /// Makes durable what a nexus wrote, for the task of `ticket`.
     ///
     /// # Errors
     /// That of the device, or an earlier loss of writes that has not been reported to this nexus
     /// yet.
-    pub(crate) fn flush(self: &Arc<Self>, nexus: &NexusId) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let is_owed = self.lost_writes.tell(nexus);
+    pub(crate) fn flush(
+        self: &Arc<Self>,
+        nexus: &NexusId,
+        ticket: Arc<Ticket>,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let flush = self.device.submit(Request::flush());
         let (unit, nexus) = (Arc::clone(self), nexus.clone());
         async move {
-            match flush.await.result {
-                Ok(()) if is_owed => Err(Sense::WRITE_ERROR.into()),
+            let result = flush.await.result;
+            // The device's event about a failure is taken here: the error reports it.
+            unit.watch.catch_up();
+            // A report that nobody gets is still due.
+            let is_told = ticket.is_answered() && unit.lost_writes.tell(&nexus);
+            if is_told {
+                unit.watch.note_told();
+            }
+            match result {
+                Ok(()) if is_told => Err(Sense::WRITE_ERROR.into()),
                 Ok(()) => Ok(()),
-                Err(error) => {
-                    // The device's event about this failure is taken here: the error reports it.
-                    unit.watch.catch_up();
-                    unit.lost_writes.tell(&nexus);
-                    Err(failure::of_block_error(&error, DeviceAccess::Writing, None))
-                }
+                Err(error) => Err(failure::of_block_error(&error, DeviceAccess::Writing, None)),
             }
         }
     }

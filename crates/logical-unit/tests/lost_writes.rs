@@ -3,17 +3,21 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
+use base::executor::{Executor, block_on};
+use block::completion::SlotSender;
+use block::device::DeviceExt;
+use block::layer::loss_record::LossRecordLayer;
 use block::memory::MemoryDevice;
 use block::{
-    Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, OperationKind, Request,
+    Buffer, Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, OperationKind, Request,
 };
 use common::{Target, memory};
 use logical_unit::LogicalUnitOptions;
 use scsi::cdb::{Blocks, CacheRange};
-use scsi::{Cdb, Sense};
+use scsi::{Cdb, Sense, TaskAttribute, TaskManagementFunction};
 
 /// A device that fails a flush on demand, and reports the loss of its cache.
 struct Losing {
@@ -86,4 +90,140 @@ fn a_device_that_lost_writes_and_does_not_go_on_by_itself_fails_no_flush_of_othe
     first.refuses(flush(), &[], Sense::WRITE_ERROR);
     assert_eq!(second.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
     second.good(flush(), &[]);
+}
+
+/// A device whose flushes wait for the test, and which publishes no events.
+#[derive(Default)]
+struct Silent {
+    below: Option<Arc<MemoryDevice>>,
+    flushes: Mutex<Vec<(Request, SlotSender)>>,
+}
+
+impl Silent {
+    /// Ends the oldest flush: with a loss, or well.
+    fn end(&self, is_lost: bool) {
+        let (request, sender) = self.flushes.lock().unwrap().remove(0);
+        let below = self.below.as_ref().expect("it is made with one");
+        sender.complete(if is_lost { request.fail(ErrorKind::Media) } else { block_on(below.submit(request)) });
+    }
+}
+
+impl Device for Silent {
+    fn geometry(&self) -> Geometry {
+        let below = self.below.as_ref().expect("it is made with one");
+        Geometry { is_write_cache_volatile: true, ..below.geometry() }
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::default()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        if request.operation.kind() != OperationKind::Flush {
+            return self.below.as_ref().expect("it is made with one").submit(request);
+        }
+        let (completion, sender) = Completion::slot();
+        self.flushes.lock().unwrap().push((request, sender));
+        completion
+    }
+}
+
+/// The unit of a gateway, beside another front of the same device.
+fn gateway() -> (Arc<Silent>, Arc<LossRecordLayer>, Target) {
+    let silent = Arc::new(Silent { below: Some(memory()), ..Silent::default() });
+    let layer = Arc::new(LossRecordLayer::new(silent.clone()));
+    let losses = Some(Arc::clone(layer.losses()));
+    let options = LogicalUnitOptions { tells_lost_writes: true, losses, ..LogicalUnitOptions::default() };
+    (silent, layer.clone(), Target::with(layer, options))
+}
+
+/// A flush of an initiator. The sense data of its answer, once it is there.
+fn begin_flush(executor: &mut Executor, of: &Target, tag: u64) -> Arc<Mutex<Option<Option<Sense>>>> {
+    let execution = of.start(flush().emit(), Buffer::empty(), TaskAttribute::Simple, tag);
+    let answer = Arc::new(Mutex::new(None));
+    let place = Arc::clone(&answer);
+    executor.spawn(async move {
+        let outcome = execution.await;
+        *place.lock().unwrap() = (!outcome.is_silent).then_some(outcome.sense);
+    });
+    executor.run_until_stalled();
+    answer
+}
+
+/// A flush of an initiator that the device ends well.
+fn flush_well(executor: &mut Executor, silent: &Silent, of: &Target) -> Option<Sense> {
+    let answer = begin_flush(executor, of, 99);
+    silent.end(false);
+    executor.run_until_stalled();
+    answer.lock().unwrap().take().expect("it is answered")
+}
+
+#[test]
+fn a_loss_that_another_front_was_told_of_is_told_to_every_initiator() {
+    let (silent, layer, first) = gateway();
+    let second = first.other("second,i,0x1 target,t,0x1");
+    let mut executor = Executor::in_order();
+    let other_front = layer.flush();
+    silent.end(true);
+    assert!(executor.block_on(other_front).is_err());
+    for initiator in [&first, &second] {
+        assert_eq!(initiator.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+        assert_eq!(flush_well(&mut executor, &silent, initiator), Some(Sense::WRITE_ERROR));
+        assert_eq!(flush_well(&mut executor, &silent, initiator), None);
+    }
+    assert!(layer.losses().check_known().is_ok());
+}
+
+#[test]
+fn a_loss_reported_by_a_flush_that_nobody_waits_for_is_told_to_every_initiator() {
+    let (silent, layer, first) = gateway();
+    let second = first.other("second,i,0x1 target,t,0x1");
+    let mut executor = Executor::in_order();
+    first.good(Cdb::SynchronizeCache(CacheRange { blocks: Blocks::new(0, 0), is_immediate: true }), &[]);
+    silent.end(true);
+    assert!(layer.losses().check_known().is_err(), "nobody was told");
+    for initiator in [&second, &first] {
+        assert_eq!(initiator.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+        assert_eq!(flush_well(&mut executor, &silent, initiator), Some(Sense::WRITE_ERROR));
+        assert_eq!(flush_well(&mut executor, &silent, initiator), None);
+    }
+}
+
+/// An initiator that waited too long for its flush aborts it, or comes back with a new session, and
+/// flushes again.
+#[test]
+fn a_loss_reported_by_a_flush_whose_answer_is_not_sent_is_told_by_the_next() {
+    for by in ["abort", "new session", "new session, and the unit goes on by itself"] {
+        let (silent, _, first) = gateway();
+        let second = first.other("second,i,0x1 target,t,0x1");
+        let mut executor = Executor::in_order();
+        let unit = first.map.get(0).unwrap();
+        let answer = match by {
+            "abort" => {
+                let answer = begin_flush(&mut executor, &first, 7);
+                let function = TaskManagementFunction::AbortTask;
+                drop(first.map.task_management(&first.nexus, function, Some(0), Some(7)));
+                answer
+            }
+            "new session" => {
+                let answer = begin_flush(&mut executor, &first, 7);
+                first.map.remove_nexus(&first.nexus);
+                first.map.add_nexus(&first.nexus);
+                answer
+            }
+            _ => {
+                executor.spawn(unit.run());
+                drop(first.start(flush().emit(), Buffer::empty(), TaskAttribute::Simple, 7));
+                Arc::default()
+            }
+        };
+        silent.end(true);
+        executor.run_until_stalled();
+        assert_eq!(*answer.lock().unwrap(), None, "{by}");
+        for initiator in [&first, &second] {
+            assert_eq!(initiator.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET), "{by}");
+            assert_eq!(flush_well(&mut executor, &silent, initiator), Some(Sense::WRITE_ERROR), "{by}");
+            assert_eq!(flush_well(&mut executor, &silent, initiator), None, "{by}");
+        }
+    }
 }

@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base::clock::Clock;
+use front::Exported;
 use tokio::sync::watch::Sender;
 
 use crate::control::ControlServer;
@@ -103,7 +104,8 @@ impl Attachment {
 
 /// The device that the fronts offer, and its locks.
 fn served(stack: &Stack) -> Served {
-    Served { device: stack.device(), turns: stack.turns(), compares_below: stack.compares_below() }
+    let exported = Exported { device: stack.device(), losses: stack.losses(), turns: stack.turns() };
+    Served { exported, compares_below: stack.compares_below() }
 }
 
 /// Runs `work` with a flag that is raised when `signal` comes.

@@ -204,8 +204,8 @@ mod tests {
 
     use block::device::DeviceExt;
     use block::memory::MemoryDevice;
-    use block::range_lock::RangeLock;
     use block::{Buffer, Identity};
+    use front::Exported;
 
     use super::*;
     use crate::settings::find;
@@ -245,11 +245,8 @@ mod tests {
         let fronts = Fronts::of(vec![broken(), (local.kind.listen)(&local).unwrap()]);
         let place = fronts.places()[1].parse().unwrap();
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        let served = Served {
-            device: Arc::new(MemoryDevice::new(1 << 20, identity)),
-            turns: RangeLock::new(),
-            compares_below: None,
-        };
+        let served =
+            Served { exported: Exported::alone(Arc::new(MemoryDevice::new(1 << 20, identity))), compares_below: None };
         let stop = Sender::new(false);
         let using = async {
             let (client, driver) = front::NbdClient::connect(&place).await.unwrap();

@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 use base::clock::Clock;
 use block::SharedDevice;
+use block::layer::loss_record::LossRecordLayer;
+use block::losses::Losses;
 use block::range_lock::RangeLock;
 use cache::Cache;
 use difference::Difference;
@@ -77,7 +79,7 @@ pub struct Stack {
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,
     /// The topmost device.
-    device: SharedDevice,
+    device: Arc<LossRecordLayer>,
     /// The lock for changes of less than a block.
     turns: RangeLock,
     /// The background tasks of all layers; they stop when this is dropped.
@@ -156,6 +158,9 @@ impl Stack {
     /// The stack of what was opened.
     fn of(opening: Opening<'_>) -> Self {
         opening.early_entries.keep();
+        let device = Arc::new(LossRecordLayer::new(opening.device));
+        let mut background = opening.background;
+        background.spawn(base::background::named("loss-record", device.run()));
         Self {
             ending_time: EndingTime::new(&opening.config.name),
             name: opening.config.name,
@@ -167,9 +172,9 @@ impl Stack {
             freshness: opening.freshness,
             renewal: RefCell::new(Some(MarkRenewal::start(opening.held_marks))),
             difference: opening.difference,
-            device: opening.device,
+            device,
             turns: RangeLock::new(),
-            background: RefCell::new(opening.background),
+            background: RefCell::new(background),
             destaging: RefCell::new(opening.destaging),
             entries: opening.entries,
             registry: opening.registry,
@@ -185,7 +190,12 @@ impl Stack {
 
     /// The device, for its fronts.
     pub fn device(&self) -> SharedDevice {
-        Arc::clone(&self.device)
+        Arc::clone(&self.device) as SharedDevice
+    }
+
+    /// The losses that its flushes have reported.
+    pub fn losses(&self) -> Arc<Losses> {
+        Arc::clone(self.device.losses())
     }
 
     /// The lock for changes of less than a block of the device.

@@ -6,6 +6,7 @@
 //! | [`delay`] | answers later, by a fixed or seeded latency per operation |
 //! | [`disk`] | answers as late as a disk with one actuator would |
 //! | [`error`] | fails chosen requests with a chosen error |
+//! | [`loss_record`] | records which losses the flushes of a device report |
 //! | [`multipath`] | one unit over several paths, with failover or round robin |
 //! | [`read_only`] | refuses what would change the device |
 //! | [`shared_flush`] | turns durable writes into writes that share a flush: a file or disk without FUA |
@@ -22,6 +23,7 @@ pub mod crash;
 pub mod delay;
 pub mod disk;
 pub mod error;
+pub mod loss_record;
 pub mod multipath;
 pub mod read_only;
 pub mod shared_flush;

@@ -5,17 +5,17 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use block::SharedDevice;
-use block::range_lock::RangeLock;
 use fuser::{Config, MountOption, Session, SessionACL};
 use rustix::process::{getegid, geteuid};
 use tokio::runtime::Handle;
 
 use super::counters::FuseCounters;
 use super::mountpoint::Mountpoint;
+use super::openers::Openers;
 use super::requests::{Ownership, Requests};
 use super::session::{self, Ended};
 use super::work::Work;
+use crate::exported::Exported;
 use crate::limits::SHUTDOWN_TIME_MAX;
 use crate::listener::SocketAccess;
 
@@ -39,18 +39,13 @@ pub struct FuseFile {
 }
 
 impl FuseFile {
-    /// Mounts `device` as a file. Changes of part of a block take `turns` with the other fronts of
-    /// that device. It is served on the calling runtime.
+    /// Mounts a device as a file. It is served on the calling runtime.
     ///
     /// # Errors
     /// When it cannot be mounted.
-    pub fn mount(
-        mountpoint: Mountpoint,
-        device: SharedDevice,
-        turns: RangeLock,
-        options: FuseOptions,
-    ) -> io::Result<Self> {
-        let work = Arc::new(Work::new(device, turns));
+    pub fn mount(mountpoint: Mountpoint, exported: Exported, options: FuseOptions) -> io::Result<Self> {
+        let openers = Openers::new(Arc::clone(&exported.losses));
+        let work = Arc::new(Work::new(exported));
         let mode = options.access.mode_bits()?;
         let mut config = Config::default();
         let names = [MountOption::FSName("forebay".to_owned()), MountOption::Subtype("forebay".to_owned())];
@@ -65,6 +60,7 @@ impl FuseFile {
         };
         let requests = Requests {
             work: Arc::clone(&work),
+            openers,
             handle: Handle::current(),
             ownership,
             is_read_only: options.is_read_only,

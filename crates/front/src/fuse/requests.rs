@@ -18,6 +18,7 @@ use fuser::{
 use rustix::fs::OFlags;
 use tokio::runtime::Handle;
 
+use super::openers::Openers;
 use super::work::Work;
 use crate::limits::{FUSE_BACKGROUND_MAX, STEP_BYTES};
 
@@ -33,6 +34,7 @@ pub(super) struct Ownership {
 /// The handler of the kernel's requests.
 pub(super) struct Requests {
     pub(super) work: Arc<Work>,
+    pub(super) openers: Openers,
     pub(super) handle: Handle,
     pub(super) ownership: Ownership,
     pub(super) is_read_only: bool,
@@ -116,20 +118,22 @@ impl Filesystem for Requests {
             return reply.error(Errno::EROFS);
         }
         self.work.counters.note_opened();
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+        let handle = FileHandle(self.openers.add());
+        reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
     }
 
     fn release(
         &self,
         _: &Request,
         _: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
         self.work.counters.note_closed();
+        self.openers.remove(handle.0);
         reply.ok();
     }
 
@@ -181,8 +185,8 @@ impl Filesystem for Requests {
         });
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let flush = self.work.flush();
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let flush = self.openers.tell(handle.0, self.work.flush());
         self.work.carry_out(&self.handle, (|counters| &counters.flushes, 0), flush, |outcome| answer(reply, outcome));
     }
 

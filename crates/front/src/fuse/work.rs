@@ -7,20 +7,20 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use block::device::DeviceExt;
-use block::range_lock::{Acquire, RangeLock};
-use block::{Buffer, ByteRange, Error, ErrorKind, ExtentKind, Geometry, SharedDevice};
+use block::range_lock::Acquire;
+use block::{Buffer, ByteRange, Error, ErrorKind, ExtentKind, Geometry};
 use fuser::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::counters::{Counters, Kind};
+use crate::exported::Exported;
 use crate::limits::{BYTES_IN_FLIGHT_MAX, SEEK_STEP_BYTES, SHARE_UNIT_BYTES, ZERO_PIECE_BYTES_ALONE};
 use crate::partial::{Blocks, around, is_whole};
 
 /// A device, and the requests under way in it.
 pub(super) struct Work {
-    device: SharedDevice,
-    turns: RangeLock,
+    exported: Exported,
     /// Room for requests under way, in units of [`SHARE_UNIT_BYTES`].
     room: Arc<Semaphore>,
     is_closed: AtomicBool,
@@ -30,19 +30,19 @@ pub(super) struct Work {
 const ROOM_UNITS: u32 = (BYTES_IN_FLIGHT_MAX / SHARE_UNIT_BYTES) as u32;
 
 impl Work {
-    pub(super) fn new(device: SharedDevice, turns: RangeLock) -> Self {
+    pub(super) fn new(exported: Exported) -> Self {
         let room = Arc::new(Semaphore::new(ROOM_UNITS as usize));
-        Self { device, turns, room, is_closed: AtomicBool::new(false), counters: Counters::default() }
+        Self { exported, room, is_closed: AtomicBool::new(false), counters: Counters::default() }
     }
 
     /// Bytes of the file now.
     pub(super) fn size_bytes(&self) -> u64 {
-        self.device.geometry().size_bytes
+        self.exported.device.geometry().size_bytes
     }
 
     /// Preferred size of reads and writes.
     pub(super) fn block_bytes(&self) -> u32 {
-        let geometry = self.device.geometry();
+        let geometry = self.exported.device.geometry();
         geometry.physical_block_bytes.max(geometry.logical_block_bytes)
     }
 
@@ -118,7 +118,8 @@ impl Work {
         fua: bool,
     ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let turn = self.inside(offset, bytes.len() as u64).map(|range| self.turn_of(range));
-        let (device, geometry, buffer) = (Arc::clone(&self.device), self.device.geometry(), Buffer::copy_of(bytes));
+        let (device, geometry, buffer) =
+            (Arc::clone(&self.exported.device), self.exported.device.geometry(), Buffer::copy_of(bytes));
         async move {
             let _turn = turn?.await;
             if is_one_request(&geometry, offset, buffer.len()) {
@@ -152,7 +153,7 @@ impl Work {
 
     /// Makes durable what was written.
     pub(super) fn flush(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        self.device.flush()
+        self.exported.device.flush()
     }
 
     /// The next offset from `offset` on with data, or else in a hole. The end of the file is a
@@ -162,8 +163,8 @@ impl Work {
         offset: u64,
         is_data_wanted: bool,
     ) -> impl Future<Output = Result<Option<u64>, Error>> + Send + use<> {
-        let geometry = self.device.geometry();
-        let (device, size_bytes) = (Arc::clone(&self.device), geometry.size_bytes);
+        let geometry = self.exported.device.geometry();
+        let (device, size_bytes) = (Arc::clone(&self.exported.device), geometry.size_bytes);
         let block_bytes = u64::from(geometry.logical_block_bytes);
         async move {
             let mut at = offset;
@@ -191,7 +192,7 @@ impl Work {
     }
 
     fn blocks(&self) -> Result<Blocks, Error> {
-        Blocks::new(Arc::clone(&self.device), &self.device.geometry(), u64::MAX, None)
+        Blocks::new(Arc::clone(&self.exported.device), &self.exported.device.geometry(), u64::MAX, None)
     }
 
     /// A range, which must be inside the file: nothing makes a device longer.
@@ -204,7 +205,7 @@ impl Work {
 
     /// The turn among changes of the same blocks.
     fn turn_of(&self, range: ByteRange) -> Acquire {
-        self.turns.exclusive(around(self.device.geometry().logical_block_bytes.into(), range))
+        self.exported.turns.exclusive(around(self.exported.device.geometry().logical_block_bytes.into(), range))
     }
 }
 
@@ -244,7 +245,7 @@ mod tests {
 
     fn work(bytes: u64) -> Work {
         let identity = Identity { target: "t".into(), unit: "u".into(), serial: "s".into() };
-        Work::new(Arc::new(MemoryDevice::new(bytes, identity)), RangeLock::new())
+        Work::new(Exported::alone(Arc::new(MemoryDevice::new(bytes, identity))))
     }
 
     #[tokio::test]

@@ -20,8 +20,7 @@ pub(super) fn synchronize(task: Task<'_>, range: CacheRange) -> Execution {
         drop(task.unit.device().submit(Request::flush()));
         return nothing();
     }
-    let flush = task.unit.flush(task.nexus);
-    task.run(async move { flush.await.map(|()| Buffer::empty()) })
+    task.run_flush()
 }
 
 /// Reads nothing ahead: GOOD reports that not all of it is in the cache; CONDITION MET would claim

@@ -50,8 +50,7 @@ pub(super) fn start_stop(task: Task<'_>, start_stop: StartStopUnit) -> Execution
         drop(task.unit.device().submit(Request::flush()));
         return nothing();
     }
-    let flush = task.unit.flush(task.nexus);
-    task.run(async move { flush.await.map(|()| Buffer::empty()) })
+    task.run_flush()
 }
 
 fn load_eject(unit: &Arc<LogicalUnit>, nexus: &NexusId, is_load: bool) -> Result<(), Sense> {

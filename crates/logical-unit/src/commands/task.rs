@@ -41,6 +41,14 @@ impl Task<'_> {
         Execution::task(async move { Outcome::from(steps.await) }, ticket, self.unit.workers())
     }
 
+    /// Makes durable what the nexus wrote.
+    pub(super) fn run_flush(&self) -> Execution {
+        self.run_long(|ticket| {
+            let flush = self.unit.flush(self.nexus, ticket);
+            async move { flush.await.map(|()| Buffer::empty()) }
+        })
+    }
+
     /// Carries out a command that changes a range, once it holds that exclusively. Its place in the
     /// queue of the range is taken at once. If it was aborted or a sanitize began while it waited,
     /// nothing of it is carried out.

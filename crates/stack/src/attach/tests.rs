@@ -414,3 +414,26 @@ async fn an_attachment_that_nobody_can_reach_any_more_ends_with_what_ended_its_f
     let error = attachment.run(pending()).await.unwrap_err().to_string();
     assert!(error.contains("the broken front at nowhere"), "{error}");
 }
+
+#[tokio::test]
+async fn a_loss_that_nobody_was_told_of_is_told_at_the_end() {
+    let address = serve(Gate::new(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    for is_told in [false, true] {
+        let config = config(address, directory.path(), Percent::ALL);
+        let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+        let losses = attachment.stack.losses();
+        losses.note(&Err(block::Error::new(block::ErrorKind::Media, "the device lost it")));
+        if is_told {
+            let mut client = losses.reader();
+            assert!(client.end(Ok(())).is_err());
+            client.note_delivered();
+        }
+        let ended = attachment.run(ready(())).await;
+        assert_eq!(ended.is_ok(), is_told);
+        if let Err(error) = ended {
+            assert!(error.to_string().contains("had gone (the device lost it"), "{error}");
+        }
+    }
+}

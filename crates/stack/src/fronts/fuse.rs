@@ -3,7 +3,6 @@
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use front::{FuseCounters, FuseFile, FuseOptions, Mountpoint, check_fuse};
 use futures_util::future::LocalBoxFuture;
@@ -75,8 +74,7 @@ impl Front for FuseFront {
 
     fn open(&self, served: &Served) -> io::Result<()> {
         let mountpoint = self.mountpoint.take().expect("a front is opened once");
-        let (device, turns) = (Arc::clone(&served.device), served.turns.clone());
-        let file = FuseFile::mount(mountpoint, device, turns, self.options)?;
+        let file = FuseFile::mount(mountpoint, served.exported.clone(), self.options)?;
         self.file.set(file).map_err(|_| io::Error::other("it is open"))
     }
 

@@ -4,7 +4,6 @@
 use std::cell::{Cell, OnceCell};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use front::{KernelDisk, NbdCounters, NbdOptions, NbdServer, check_kernel_nbd, free_disk};
 use futures_util::future::LocalBoxFuture;
@@ -80,9 +79,9 @@ impl Front for KernelNbdFront {
     }
 
     fn open(&self, served: &Served) -> io::Result<()> {
-        let backend = format!("forebay:{}:{}", self.name, file_stem(&served.device.identity()));
+        let backend = format!("forebay:{}:{}", self.name, file_stem(&served.exported.device.identity()));
         let options = NbdOptions { is_read_only: self.is_read_only, ..NbdOptions::default() };
-        let server = NbdServer::beside(Arc::clone(&served.device), served.turns.clone(), options);
+        let server = NbdServer::beside(served.exported.clone(), options);
         self.disk.set(Some(KernelDisk::connect(Path::new(&self.path), &server, &backend)?));
         self.server.set(server).map_err(|_| io::Error::other("it is open"))
     }

@@ -4,8 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use block::SharedDevice;
-use block::range_lock::RangeLock;
+use front::Exported;
 use futures_util::future::LocalBoxFuture;
 use logical_unit::CompareAndWrite;
 
@@ -49,11 +48,8 @@ pub struct FrontConfig {
 /// A device to serve, and how.
 #[derive(Clone)]
 pub struct Served {
-    /// The device.
-    pub device: SharedDevice,
-    /// The lock for changes of less than a block, which read and write the rest of it, too; shared
-    /// by all fronts of a device.
-    pub turns: RangeLock,
+    /// The device, with what all its fronts share.
+    pub exported: Exported,
     /// The layer that compares and writes, where other hosts reach the blocks as well.
     pub compares_below: Option<Arc<dyn CompareAndWrite>>,
 }

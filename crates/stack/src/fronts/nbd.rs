@@ -137,7 +137,7 @@ impl Front for NbdFront {
     fn serve<'a>(&'a self, served: Served, stop: LocalBoxFuture<'a, ()>) -> LocalBoxFuture<'a, io::Result<()>> {
         Box::pin(async move {
             let listener = self.listener.lock().await.take().expect("a front is served once");
-            let server = NbdServer::beside(served.device, served.turns, self.options.clone());
+            let server = NbdServer::beside(served.exported, self.options.clone());
             self.server.get_or_init(|| server).serve(listener, stop).await
         })
     }

@@ -206,6 +206,7 @@ impl Stack {
             self.ends_dirty(words.failure(), &why)
         })?;
         self.check_kept(kept)?;
+        self.check_losses_known()?;
         Ok(Closed { dirty_bytes, waited_for })
     }
 
@@ -252,6 +253,19 @@ impl Stack {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// A loss that a flush reported to nobody: its application had gone.
+    fn check_losses_known(&self) -> Result<()> {
+        self.losses().check_known().map_err(|error| {
+            let words = Error::from(error);
+            let message = format!(
+                "\"{}\" is detached, but data that was written to it may be lost, and the application that was to be \
+                 told of it had gone ({words})",
+                self.name
+            );
+            Error::new(words.failure(), message)
+        })
     }
 
     /// The inner result is that of cleaning, and of closing the log.

@@ -41,12 +41,12 @@ impl Gateway {
     /// When its serial number can neither be read nor made.
     pub(super) fn open(all: &FrontOptions, served: &Served) -> io::Result<Self> {
         let options = &all.gateway;
-        let name = format!("{}-{}", all.name, file_stem(&served.device.identity()));
+        let name = format!("{}-{}", all.name, file_stem(&served.exported.device.identity()));
         let sidecar = Sidecar::named(&name, &options.folder).map_err(io::Error::other)?;
         let serial = sidecar.serial().map_err(io::Error::other)?;
         let (reservation_store, saved_reservations) = sidecar.reservations().map_err(io::Error::other)?;
         let identity = Identity { target: "gateway".into(), unit: "lun".into(), serial };
-        let device = Arc::new(WithIdentity { inner: Arc::clone(&served.device), identity });
+        let device = Arc::new(WithIdentity { inner: Arc::clone(&served.exported.device), identity });
         let geometry = device.geometry();
         let unit_options = LogicalUnitOptions {
             product: "GATEWAY DISK".into(),
@@ -55,6 +55,8 @@ impl Gateway {
             reservation_store: Some(Arc::new(reservation_store)),
             saved_reservations,
             waits_for_device: true,
+            tells_lost_writes: true,
+            losses: Some(Arc::clone(&served.exported.losses)),
             compares_below: served.compares_below.clone(),
             clock: Some(system_clock().map_err(io::Error::other)?),
             ..LogicalUnitOptions::default()
@@ -119,23 +121,63 @@ impl Device for WithIdentity {
 mod tests {
     use std::path::Path;
 
+    use block::losses::Losses;
     use block::memory::MemoryDevice;
-    use block::range_lock::RangeLock;
+    use block::{Buffer, Error, ErrorKind};
+    use front::Exported;
+    use logical_unit::{Command, NexusId};
+    use scsi::cdb::{Blocks, CacheRange};
+    use scsi::{Cdb, Sense, TaskAttribute};
 
     use super::*;
     use crate::fronts::options::GatewayOptions;
 
+    fn memory(serial: &str) -> SharedDevice {
+        let identity = Identity { target: "t".into(), unit: "u".into(), serial: serial.into() };
+        Arc::new(MemoryDevice::new(1 << 20, identity))
+    }
+
     fn identity_of(name: &str, behind: &str, folder: &Path) -> Identity {
-        let identity = Identity { target: "t".into(), unit: "u".into(), serial: behind.into() };
-        let device = Arc::new(MemoryDevice::new(1 << 20, identity));
-        let served = Served { device, turns: RangeLock::new(), compares_below: None };
+        unit_of(name, Exported::alone(memory(behind)), folder).device().identity()
+    }
+
+    fn unit_of(name: &str, exported: Exported, folder: &Path) -> Arc<LogicalUnit> {
+        let served = Served { exported, compares_below: None };
         let gateway = GatewayOptions {
             iqn: "iqn.2026-11.io.forebay:gateway".into(),
             folder: folder.join("gateways"),
             ..GatewayOptions::default()
         };
         let options = FrontOptions { name: name.into(), gateway, ..FrontOptions::default() };
-        Gateway::open(&options, &served).unwrap().unit.device().identity()
+        Gateway::open(&options, &served).unwrap().unit
+    }
+
+    #[tokio::test]
+    async fn a_loss_that_a_client_of_another_front_was_told_of_is_told_to_initiators() {
+        let state = tempfile::tempdir().unwrap();
+        let device: SharedDevice = memory("a");
+        let losses = Arc::<Losses>::default();
+        let exported = Exported { losses: Arc::clone(&losses), ..Exported::alone(device) };
+        let luns = LunMap::new();
+        luns.insert(LUN, unit_of("disk", exported, state.path()));
+        let nexus = NexusId::new("initiator,i,0x1 target,t,0x1");
+        luns.add_nexus(&nexus);
+        let run = async |cdb: Cdb| {
+            let command = Command {
+                cdb: Ok(cdb),
+                data_out: Buffer::empty(),
+                data_in_bytes_max: 0,
+                attribute: TaskAttribute::Simple,
+                task_tag: 1,
+            };
+            luns.execute(&nexus, LUN, command).await.sense
+        };
+        let flush = Cdb::SynchronizeCache(CacheRange { blocks: Blocks::new(0, 0), is_immediate: false });
+        assert_eq!(run(Cdb::TestUnitReady).await, Some(Sense::POWER_ON_OR_RESET));
+        assert_eq!(run(flush).await, None);
+        losses.note(&Err(Error::new(ErrorKind::Media, "lost")));
+        assert_eq!(run(Cdb::TestUnitReady).await, Some(Sense::POWER_ON_OR_RESET));
+        assert_eq!([run(flush).await, run(flush).await], [Some(Sense::WRITE_ERROR), None]);
     }
 
     #[tokio::test]

@@ -14,9 +14,35 @@ use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, ErrorKind};
+use rustix::fs::{AtFlags, StatxFlags};
 
 /// Bytes in which the system counts a file's blocks, whatever the file system has.
 const COUNTED_BYTES: i64 = 512;
+
+/// Size and blocks of a file.
+struct Extent {
+    size_bytes: i64,
+    allocated_bytes: i64,
+}
+
+impl Extent {
+    /// `None` where they cannot be found out. The file's times are not asked for: a kernel with
+    /// multigrain timestamps gives a file whose times were looked at a new one with the next write,
+    /// and a sync then has to write the inode, too, as often as this looks.
+    fn of(file: &File) -> Option<Self> {
+        let asked = StatxFlags::SIZE | StatxFlags::BLOCKS;
+        if let Ok(status) = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, asked) {
+            return Some(Self::new(status.stx_size.cast_signed(), status.stx_blocks.cast_signed()));
+        }
+        // Kernels, and sandboxes, without statx.
+        let status = rustix::fs::fstat(file).ok()?;
+        Some(Self::new(status.st_size, status.st_blocks))
+    }
+
+    fn new(size_bytes: i64, blocks: i64) -> Self {
+        Self { size_bytes, allocated_bytes: blocks.saturating_mul(COUNTED_BYTES) }
+    }
+}
 
 /// The state of a file at opening.
 pub(crate) struct Wholeness {
@@ -30,10 +56,10 @@ pub(crate) struct Wholeness {
 impl Wholeness {
     /// The state of `file` now; `None` where it cannot be found out.
     pub(crate) fn of(file: &File) -> Option<Self> {
-        let status = rustix::fs::fstat(file).ok()?;
+        let Extent { size_bytes, allocated_bytes } = Extent::of(file)?;
         Some(Self {
-            size_bytes: status.st_size,
-            is_allocated: AtomicBool::new(status.st_blocks.saturating_mul(COUNTED_BYTES) >= status.st_size),
+            size_bytes,
+            is_allocated: AtomicBool::new(allocated_bytes >= size_bytes),
             is_cut: AtomicBool::new(false),
         })
     }
@@ -47,9 +73,9 @@ impl Wholeness {
     /// `Media` once the file was found cut.
     pub(crate) fn check(&self, file: &File, path: &str) -> Result<(), Error> {
         if !self.is_cut.load(Ordering::Relaxed) {
-            let Ok(status) = rustix::fs::fstat(file) else { return Ok(()) };
-            let is_short = status.st_size < self.size_bytes;
-            let lacks_blocks = status.st_blocks.saturating_mul(COUNTED_BYTES) < self.size_bytes;
+            let Some(now) = Extent::of(file) else { return Ok(()) };
+            let is_short = now.size_bytes < self.size_bytes;
+            let lacks_blocks = now.allocated_bytes < self.size_bytes;
             let is_punched = lacks_blocks && self.is_allocated.load(Ordering::Relaxed);
             if !is_short && !is_punched {
                 return Ok(());

@@ -21,6 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
@@ -187,6 +188,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.handshake_turn.is_none() {
+            return self.poll_turn(context);
+        }
+        let begun = Instant::now();
+        let polled = self.poll_turn(context);
+        if let Some(turn) = &self.handshake_turn {
+            turn.note_work(begun.elapsed());
+        }
+        polled
+    }
+
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.next_turn.poll(context).is_pending() {
             return Poll::Pending;
         }

@@ -4,21 +4,44 @@
 //! A client may repeat options of the handshake without end, on as many connections as have a
 //! place. Together they get no more turns than one connection that has finished its handshake, so
 //! that other clients do not wait for all of them. They wait in order of arrival.
+//!
+//! A step of a TLS handshake is one signature, of a millisecond and more, that cannot be divided. So
+//! after a long step all handshakes rest for a multiple of its time.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Context;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::limits::{HANDSHAKE_REST, HANDSHAKE_STEP_LONG};
 
 /// The turn of all handshakes. One for each server.
 #[derive(Clone)]
-pub(crate) struct HandshakeLine(Arc<Semaphore>);
+pub(crate) struct HandshakeLine {
+    turn: Arc<Semaphore>,
+    /// When the next step may begin; `None` for at once.
+    rests_until: Arc<Mutex<Option<Instant>>>,
+}
 
 impl Default for HandshakeLine {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
+        Self { turn: Arc::new(Semaphore::new(1)), rests_until: Arc::default() }
+    }
+}
+
+impl HandshakeLine {
+    /// The turn, once it comes and no handshake has to rest.
+    async fn turn(self) -> OwnedSemaphorePermit {
+        let turn = self.turn.acquire_owned().await.expect("nobody closes the semaphore");
+        let until = self.rests_until.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(until) = until {
+            tokio::time::sleep_until(until).await;
+        }
+        turn
     }
 }
 
@@ -49,9 +72,7 @@ impl HandshakeTurn {
         if !matches!(self.step, Step::InLine(_)) {
             // Before it waits again: it would wait for itself otherwise.
             self.rest();
-            let line = Arc::clone(&self.line.0);
-            self.step =
-                Step::InLine(Box::pin(async move { line.acquire_owned().await.expect("nobody closes the semaphore") }));
+            self.step = Step::InLine(Box::pin(self.line.clone().turn()));
         }
         if let Step::InLine(turn) = &mut self.step
             && let std::task::Poll::Ready(turn) = turn.as_mut().poll(context)
@@ -59,6 +80,14 @@ impl HandshakeTurn {
             self.step = Step::Working { _turn: turn };
         }
         matches!(self.step, Step::Working { .. })
+    }
+
+    /// Notes how long it has worked in its turn.
+    pub(crate) fn note_work(&self, time: Duration) {
+        if time >= HANDSHAKE_STEP_LONG {
+            let until = Instant::now() + time * HANDSHAKE_REST;
+            *self.line.rests_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        }
     }
 
     /// Ends a turn without work: it is the next one's turn.
@@ -84,6 +113,23 @@ mod tests {
             assert!(!begins(0), "it has just had its turn");
             assert!(!begins(2) && begins(1), "in their order");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_long_step_all_rest_and_after_a_short_one_nobody() {
+        let (line, mut context) = (HandshakeLine::default(), Context::from_waker(Waker::noop()));
+        let mut turns: Vec<HandshakeTurn> = (0..2).map(|_| HandshakeTurn::new(line.clone())).collect();
+        assert!(turns[0].begin(&mut context) && !turns[1].begin(&mut context));
+        turns[0].note_work(HANDSHAKE_STEP_LONG / 2);
+        turns[0].rest();
+        assert!(turns[1].begin(&mut context) && !turns[0].begin(&mut context));
+        turns[1].note_work(Duration::from_millis(2));
+        turns[1].rest();
+        assert!(!turns[0].begin(&mut context));
+        tokio::time::advance(Duration::from_millis(2) * HANDSHAKE_REST - Duration::from_millis(1)).await;
+        assert!(!turns[0].begin(&mut context) && !turns[1].begin(&mut context));
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert!(turns[0].begin(&mut context));
     }
 
     #[test]

@@ -47,6 +47,14 @@ pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// ten milliseconds at least.
 pub const HANDSHAKES_MAX: usize = 128;
 
+/// Work of a handshake in one turn after which all handshakes rest: longer than any but that of a
+/// TLS signature, which takes one to two milliseconds with a key of 2048 bits.
+pub const HANDSHAKE_STEP_LONG: Duration = Duration::from_micros(200);
+
+/// For how many times its own duration all handshakes rest after such a step: together they take a
+/// quarter of the thread.
+pub const HANDSHAKE_REST: u32 = 3;
+
 /// Connections that are accepted before the next one waits for [`ACCEPT_INTERVAL`]: a client that
 /// connects again and again gets a fifth of the thread.
 pub const ACCEPTS_IN_A_ROW: u32 = 16;

@@ -94,6 +94,7 @@ pub fn find(key: &str) -> Result<&'static Setting> {
             [] => "; `forebay attach --help-all` lists all".to_owned(),
             near => format!(": is {} meant?", near.join(" or ")),
         };
+        let key = if key.len() > KEY_BYTES_COMPARED_MAX { "what is asked for" } else { key };
         // Without its value, which may be a secret.
         Error::new(Failure::Usage, format!("\"{key}\" is no setting of an attachment{advice}"))
     })
@@ -102,6 +103,9 @@ pub fn find(key: &str) -> Result<&'static Setting> {
 /// Keys that the user may have meant by `key`, the most likely first: those with nearly the same
 /// letters, and those with the same ending.
 fn near(key: &str) -> Vec<&'static str> {
+    if key.len() > KEY_BYTES_COMPARED_MAX {
+        return Vec::new();
+    }
     let last = |key: &'_ str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let likeness = |setting: &Setting| {
         let of_flag = setting.flag.map_or(0.0, |flag| strsim::jaro_winkler(flag, key));
@@ -117,6 +121,9 @@ fn near(key: &str) -> Vec<&'static str> {
 /// Similarity (Jaro-Winkler) from which a key may have been meant: one or two letters of a short
 /// word differ.
 const LIKENESS_MIN: f64 = 0.9;
+/// Bytes of a key that is compared with those there are, much longer than any of them: to compare
+/// takes time by the length, and a caller of the control socket may send one of megabytes.
+const KEY_BYTES_COMPARED_MAX: usize = 100;
 /// Most keys that an error names.
 const NEAR_MAX: usize = 3;
 

@@ -174,3 +174,12 @@ fn what_is_in_effect_is_what_was_said_and_the_defaults_of_what_is_there() {
     assert_eq!(all.get("log.durability"), None, "there is no log");
     assert_eq!(all.get("cache.block-size"), None, "the cache says itself what it was made with");
 }
+
+/// Any caller of the control socket may ask, and waits for the answer on the thread that serves
+/// data: to compare a key takes time by its length.
+#[test]
+fn a_key_as_long_as_a_message_may_be_is_compared_with_none_and_not_repeated() {
+    let error = find(&"cache.mode".repeat(100_000)).unwrap_err().to_string();
+    assert!(error.len() < 200 && error.contains("is no setting of an attachment; `forebay attach"), "{error}");
+    assert!(find("cache.mod").unwrap_err().to_string().contains("cache.mode"));
+}

@@ -129,12 +129,20 @@ impl Frames {
         !self.checksums.is_empty()
     }
 
-    /// Sets the checksum of the data in `frame`; ignored where not all of it is valid.
+    /// Sets the checksum of the data in `frame`; ignored where not all of it is valid. Where one was
+    /// known of a dirty line, its page is urgent: with the old one, data that was written since
+    /// would count as damaged once no record of the log says otherwise.
     pub(crate) fn set_checksum(&mut self, frame: FrameNumber, checksum: LineChecksum) {
-        if let Some(place) = self.checksums.get_mut(frame.index())
-            && self.valid.get(frame) == self.layout.line_size.all_sectors()
-        {
-            *place = checksum.to_raw();
+        let is_whole = self.valid.get(frame) == self.layout.line_size.all_sectors();
+        let Some(place) = self.checksums.get_mut(frame.index()).filter(|_| is_whole) else { return };
+        let before = std::mem::replace(place, checksum.to_raw());
+        if before == checksum.to_raw() {
+            return;
+        }
+        let page = self.layout.page_of(frame);
+        self.changed.insert(page);
+        if LineChecksum::from_raw(before).is_known() && !self.dirty.is_empty(frame) {
+            self.urgent.insert(page);
         }
     }
 
@@ -544,6 +552,27 @@ mod tests {
         let mut frames = frames(Associativity::Full, 64);
         let placed: Vec<_> = (100..120).map(|block| insert(&mut frames, block, 0).unwrap()).collect();
         assert!(placed.windows(2).all(|pair| pair[1] == pair[0].next()));
+    }
+
+    #[test]
+    fn a_checksum_that_changes_is_stored_and_at_once_where_a_dirty_line_had_another() {
+        let known = |byte: u8| LineChecksum::of(&[byte; 4096]);
+        for (dirty, is_urgent) in [(0xff, true), (0x01, true), (0, false)] {
+            let mut frames = frames(Associativity::Full, 16).with_checksums();
+            let frame = insert(&mut frames, 7, dirty).unwrap();
+            let page = vec![frames.layout.page_of(frame)];
+            let take = |frames: &mut Frames| (frames.take_pages(false), frames.take_pages(true));
+            take(&mut frames);
+            frames.set_checksum(frame, known(1));
+            assert_eq!(take(&mut frames), (vec![], page.clone()), "no stored one is wrong");
+            frames.set_checksum(frame, known(1));
+            assert_eq!(take(&mut frames), (vec![], vec![]));
+            for changed in [known(2), LineChecksum::UNKNOWN] {
+                frames.set_checksum(frame, changed);
+                let urgent = if is_urgent { page.clone() } else { vec![] };
+                assert_eq!(take(&mut frames), (urgent, page.clone()), "{dirty:#x}");
+            }
+        }
     }
 
     #[test]

@@ -112,6 +112,27 @@ fn small_writes_at_the_same_time_share_their_append() {
     assert_eq!(bench.cache.status().writes_deferred, 24);
 }
 
+/// The page of a dirty line has its checksum. A deferred write of part of the line changes neither
+/// what is valid there nor what is dirty, and its record is released once its data is in the frame.
+#[test]
+fn a_deferred_write_into_a_dirty_line_is_no_damage_after_its_record_is_released() {
+    let mut bench = Bench::new(FormatOptions { has_checksums: true, ..roomy() });
+    bench.write(0, 8, 1);
+    let fill = |bench: &mut Bench| {
+        let before = bench.cache.status().checkpoints;
+        for byte in 0..100 {
+            bench.write(64, 8, byte);
+        }
+        assert!(bench.cache.status().checkpoints > before, "records are released");
+    };
+    fill(&mut bench);
+    bench.write(7, 1, 2);
+    fill(&mut bench);
+    bench.lose_power();
+    assert_eq!(bench.read(0, 8), [1, 1, 1, 1, 1, 1, 1, 2]);
+    assert_eq!(bench.cache.status().checksum_errors, 0);
+}
+
 #[test]
 fn a_read_sees_what_is_deferred_over_what_the_frame_and_the_origin_have() {
     let mut bench = Bench::new(roomy());

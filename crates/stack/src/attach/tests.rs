@@ -153,6 +153,23 @@ fn config(address: SocketAddr, directory: &std::path::Path, clean_above: Percent
     }
 }
 
+/// A log in `directory`.
+fn log_config(directory: &std::path::Path) -> LogConfig {
+    LogConfig {
+        path: directory.join("disk.log"),
+        offset: None,
+        size_bytes: Some(16 * MIB),
+        segment_bytes: None,
+        slot_bytes: None,
+        durability: writelog::Durability::Log,
+        nvram: None,
+        ram_bytes: None,
+        record_cache_bytes: None,
+        destage: DestageConfig::default(),
+        is_paper: false,
+    }
+}
+
 fn filled(byte: u8) -> Buffer {
     Buffer::copy_of(&[byte; 4096])
 }
@@ -265,19 +282,7 @@ async fn a_cache_and_a_log_that_would_lie_over_each_other_are_refused_as_that() 
         let mut config = config(address, directory.path(), Percent::ALL);
         let cache = config.stack.cache.as_mut().unwrap();
         (cache.path, cache.offset) = (disk.clone(), Some(cache_offset));
-        config.stack.log = Some(LogConfig {
-            path: disk.clone(),
-            offset: Some(log_offset),
-            size_bytes: Some(16 * MIB),
-            segment_bytes: None,
-            slot_bytes: None,
-            durability: writelog::Durability::Log,
-            nvram: None,
-            ram_bytes: None,
-            record_cache_bytes: None,
-            destage: DestageConfig::default(),
-            is_paper: false,
-        });
+        config.stack.log = Some(LogConfig { path: disk.clone(), offset: Some(log_offset), ..log_config(&disk) });
         config
     };
     for (cache_offset, log_offset) in [(MIB, MIB), (MIB, 4 * MIB), (16 * MIB, MIB)] {
@@ -435,5 +440,47 @@ async fn a_loss_that_nobody_was_told_of_is_told_at_the_end() {
         if let Err(error) = ended {
             assert!(error.to_string().contains("had gone (the device lost it"), "{error}");
         }
+    }
+}
+
+/// What it has sent is dirty on its device until it is closed. If the LUN were used without it
+/// meanwhile, it would be sent again over newer data.
+#[tokio::test]
+async fn a_store_that_could_not_be_closed_in_time_is_asked_for_by_the_next_attach() {
+    for has_log in [false, true] {
+        let gate = Gate::new();
+        let (memory, reached, opened) = (Arc::clone(&gate.inner), Arc::clone(&gate.reached), Arc::clone(&gate.opened));
+        let address = serve(gate.clone(), Arc::new(MemoryChanges));
+        let directory = tempfile::tempdir().unwrap();
+        let paths = open_paths(directory.path());
+        let with_store = || {
+            let mut config = config(address, directory.path(), Percent::new(0));
+            if has_log {
+                (config.stack.cache, config.stack.log) = (None, Some(log_config(directory.path())));
+            }
+            config
+        };
+        let attachment = Attachment::start(with_store(), &paths, pending()).await.unwrap().unwrap();
+        let device = attachment.stack.device();
+        device.write(0, filled(7), true).await.unwrap();
+        let is_sent = async {
+            while memory.read(0, Buffer::zeroed(4096)).await.unwrap()[..] != [7; 4096] {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), is_sent).await.expect("it is sent");
+        gate.stop_at(|operation| matches!(operation, Operation::Read { .. }));
+        let reading = tokio::spawn(device.read(MIB, Buffer::zeroed(4096)));
+        reached.notified().await;
+        // Its requests end after this, or not at all.
+        let _ = attachment.run(ready(())).await;
+        assert_eq!(Registry::open(&paths).unwrap().entries().unwrap().len(), 1, "log: {has_log}");
+        opened.notify_one();
+        let _ = reading.await;
+
+        let mut without = with_store();
+        (without.stack.cache, without.stack.log) = (None, None);
+        let refused = Attachment::start(without, &paths, pending()).await.err().expect("data may be missing there");
+        assert_eq!(refused.failure(), Failure::WouldLoseData, "{refused}");
     }
 }

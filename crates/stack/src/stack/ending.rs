@@ -285,15 +285,12 @@ impl Stack {
                 () = self.ending_time.until_cut_short() => {}
             }
         }
-        let is_closed = match self.ending_time.within(log.close(!is_clean)).await {
+        match self.ending_time.within(log.close(!is_clean)).await {
             // The registry keeps its entries, as for a log in use.
             Some(Err(error)) => return Ok(cleaned.and(Err(error))),
-            Some(Ok(())) => true,
-            None => false,
-        };
-        // A device that failed may hold older data than the LUN, until the log is closed empty.
-        let has_failed = log.status().failure.is_some();
-        self.update_registry(Store::Log, has_failed && !is_closed)?;
+            Some(Ok(())) => self.update_registry(Store::Log, false)?,
+            None => self.tell_of_open_store("log"),
+        }
         Ok(cleaned)
     }
 
@@ -314,12 +311,21 @@ impl Stack {
                 () = self.ending_time.until_cut_short() => {}
             }
         }
-        if let Some(Err(error)) = self.ending_time.within(cache.close(!is_clean)).await {
+        match self.ending_time.within(cache.close(!is_clean)).await {
             // The registry keeps its entries, as for a cache in use.
-            return Ok(cleaned.and(Err(error)));
+            Some(Err(error)) => return Ok(cleaned.and(Err(error))),
+            Some(Ok(())) => self.update_registry(Store::Cache, false)?,
+            None => self.tell_of_open_store("cache"),
         }
-        self.update_registry(Store::Cache, false)?;
         Ok(cleaned)
+    }
+
+    /// A store that was not closed in time, as after a crash: what it has sent to the LUN may still
+    /// be dirty on its device, and would be sent again over newer data if the LUN were used without
+    /// it meanwhile. So the registry keeps its entries.
+    fn tell_of_open_store(&self, store: &str) {
+        let name = &self.name;
+        tracing::warn!("the {store} of \"{name}\" could not be closed in time: attach \"{name}\" again with it");
     }
 
     /// Cleans on request. The caller's cleaning does not delay an end at once, which a target that

@@ -52,8 +52,9 @@ impl Core {
         let losses = self.origin.losses.count();
         let change = async {
             let failures = self.origin.flushes.failures.count();
-            self.origin.device().discard(range.offset, range.length).await?;
-            self.origin.note_write(failures);
+            let discarded = self.origin.device().discard(range.offset, range.length).await;
+            self.origin.note_change(&discarded, false, failures);
+            discarded?;
             if must_be_durable { self.flush_origin_since(losses).await } else { Ok(()) }
         };
         self.replace_on_origin(range, change).await
@@ -64,11 +65,9 @@ impl Core {
         let fua = fua || self.lines.mode().delays_writes() || self.lines.has_dirty(range);
         let change = async {
             let failures = self.origin.flushes.failures.count();
-            self.origin.device().write_zeroes(range.offset, range.length, fua, may_discard).await?;
-            if !fua {
-                self.origin.note_write(failures);
-            }
-            Ok(())
+            let zeroed = self.origin.device().write_zeroes(range.offset, range.length, fua, may_discard).await;
+            self.origin.note_change(&zeroed, fua, failures);
+            zeroed
         };
         self.replace_on_origin(range, change).await
     }

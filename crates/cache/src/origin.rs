@@ -172,11 +172,19 @@ impl Origin {
         self.flushes.has_unflushed_writes()
     }
 
-    /// Notes a write that the origin acknowledged and may still lose. It was sent when
-    /// `failures_before` flushes had failed: one that failed since may have dropped it.
-    pub(crate) fn note_write(&self, failures_before: u64) {
-        self.flushes.note_write();
-        self.flushes.failures.note_stake(failures_before);
+    /// Notes the end of a change that was sent when `failures_before` flushes had failed. One that
+    /// the origin acknowledged it may still lose, unless `is_durable`, and a flush that failed since
+    /// may have dropped it. One that failed may have landed all the same: what is read there from now
+    /// on is not durable, whatever was asked for.
+    pub(crate) fn note_change(&self, result: &Result<(), Error>, is_durable: bool, failures_before: u64) {
+        match result {
+            Ok(()) if is_durable => {}
+            Ok(()) => {
+                self.flushes.note_write();
+                self.flushes.failures.note_stake(failures_before);
+            }
+            Err(_) => self.flushes.note_write(),
+        }
     }
 
     /// A range of the origin, with the padding added.
@@ -235,7 +243,7 @@ mod tests {
             medium.flushes_seen()
         };
         assert_eq!([flush(), flush()], [1, 1], "nobody knows what it had acknowledged before the first");
-        origin.note_write(origin.flushes.failures.count());
+        origin.note_change(&Ok(()), false, origin.flushes.failures.count());
         assert_eq!(flush(), 2);
     }
 
@@ -247,7 +255,7 @@ mod tests {
         let medium = CrashLayer::new(1 << 20, 2);
         let (origin, _lines) = origin(&medium);
         let losses = origin.losses.count();
-        origin.note_write(origin.flushes.failures.count());
+        origin.note_change(&Ok(()), false, origin.flushes.failures.count());
         medium.lose_cache();
         let flushing = Arc::clone(&origin);
         executor.block_on(async move { flushing.flush().await }).expect("nothing fails");

@@ -74,7 +74,7 @@ impl OriginFlushes {
         self.writes_flushed.fetch_max(written, Ordering::AcqRel);
     }
 
-    /// Counts a change that the origin has acknowledged.
+    /// Counts a change that the origin has and may lose.
     pub(crate) fn note_write(&self) {
         self.writes.fetch_add(1, Ordering::SeqCst);
     }

@@ -23,10 +23,8 @@ impl Core {
         }
         let failures = self.origin.flushes.failures.count();
         let mut response = self.origin.write(range, buffer, fua).await;
+        self.origin.note_change(&response.result, fua, failures);
         if response.result.is_ok() {
-            if !fua {
-                self.origin.note_write(failures);
-            }
             response.result = self.forget_superseded(range).await;
         }
         // Released only now: a line that is still dirty would be picked for cleaning and sent over

@@ -5,13 +5,17 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::buffer::Buffer;
 use base::clock::Clock;
 use base::executor::Executor;
 use base::random::Random;
-use block::layer::crash::{CrashLayer, Loss, Power};
-use block::{Geometry, SharedDevice};
+use block::device::DeviceExt;
+use block::layer::crash::{CrashLayer, Loss, Power, Reported, WriteEffect};
+use block::{Error, ErrorKind, Geometry, SharedDevice};
 use cache::{Cache, CrashMode, FormatOptions, Mode, OpenOptions};
 use common::{format, format_options, read, try_open, write};
+use futures_util::TryFutureExt;
+use futures_util::future::{BoxFuture, FutureExt};
 
 const LINE: u64 = 4096;
 /// Four times as many lines as the cache has room for.
@@ -91,4 +95,58 @@ fn a_warm_cache_has_the_hit_ratio_after_a_crash_that_it_had_before() {
     // The ratio is not reached by filling again quickly.
     let (before, after) = before_and_after(CrashMode::DirtySynchronous, Mode::WriteThrough, Loss::InFlightOnly);
     assert!(after < 0.9 * before, "{before} before and {after} after");
+}
+
+/// A write that failed and landed all the same is volatile on the LUN: what is read there is not kept
+/// over a crash before the LUN has flushed it.
+#[test]
+fn what_a_failed_change_left_volatile_on_the_lun_is_not_clean_over_a_crash() {
+    type Change = fn(&Cache) -> BoxFuture<'static, Result<(), Error>>;
+    let changes: [(&str, Change); 3] = [
+        ("write", |cache| cache.write(0, Buffer::copy_of(&[2; LINE as usize]), false).map_ok(drop).boxed()),
+        ("durable write", |cache| cache.write(0, Buffer::copy_of(&[2; LINE as usize]), true).map_ok(drop).boxed()),
+        ("zeroes", |cache| cache.write_zeroes(0, LINE, false, false).boxed()),
+    ];
+    for (name, change) in changes {
+        let geometry = Geometry { is_write_cache_volatile: true, ..Geometry::plain(64 * LINE) };
+        let mut executor = Executor::in_order();
+        let cache_medium = CrashLayer::new(1 << 20, 1);
+        let origin_medium = CrashLayer::new(64 * LINE, 2).with_geometry(geometry);
+        let open = |executor: &mut Executor, cache_medium: &CrashLayer, origin_medium: &CrashLayer| {
+            let (device, origin): (SharedDevice, SharedDevice) =
+                (Arc::new(cache_medium.clone()), Arc::new(origin_medium.clone()));
+            let options = OpenOptions::new(Mode::WriteThrough, Arc::new(executor.clock()));
+            try_open(executor, &device, &origin, options).expect("nothing fails")
+        };
+        let options = FormatOptions { crash_mode: CrashMode::Warm, ..format_options() };
+        format(
+            &mut executor,
+            &(Arc::new(cache_medium.clone()) as SharedDevice),
+            &(Arc::new(origin_medium.clone()) as SharedDevice),
+            options,
+        );
+        let cache = open(&mut executor, &cache_medium, &origin_medium);
+        write(&mut executor, &cache, 0, &[1; LINE as usize]);
+        let flushing = cache.flush();
+        executor.block_on(flushing).expect("nothing fails");
+        let nth = origin_medium.writes_seen();
+        origin_medium.fail_write_as(nth, ErrorKind::Media, WriteEffect::Whole, Reported::Once);
+        let changing = change(&cache);
+        executor.block_on(changing).expect_err("it is told to have failed");
+        for _ in 0..3 {
+            let found = read(&mut executor, &cache, 0, LINE);
+            assert_ne!(found[0], 1, "{name}: it has landed");
+        }
+        assert!(cache.status().reads.hits > 0, "{name}: it is in the cache");
+        // Clean lines are stored meanwhile.
+        let sleeping = executor.clock().sleep(Duration::from_secs(600));
+        executor.block_on(sleeping);
+        drop(cache);
+        let lose = |medium: &CrashLayer| medium.after_power_loss_as(Loss::All, &Power::new());
+        let (cache_medium, origin_medium) = (lose(&cache_medium), lose(&origin_medium));
+        let lun = origin_medium.durable_bytes(0, 1)[0];
+        let mut executor = Executor::in_order();
+        let cache = open(&mut executor, &cache_medium, &origin_medium);
+        assert_eq!(read(&mut executor, &cache, 0, LINE)[0], lun, "{name}: what the LUN has");
+    }
 }

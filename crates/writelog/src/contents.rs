@@ -13,7 +13,7 @@ use crate::place::PlaceView;
 use crate::records::RecordCache;
 use crate::segments::Segments;
 use crate::shadow::Shadow;
-use crate::stage::Stage;
+use crate::stage::{Slot, Stage, stage_tag};
 use crate::sums::Sums;
 
 /// The map of the log, with the segments and slots whose counts depend on it.
@@ -72,6 +72,19 @@ impl Contents {
         };
         map.remove(sector, sectors, &mut forget);
         shadow.remove(sector, sectors, forget);
+    }
+
+    /// A piece that is still needed of a slot that touches these sectors.
+    pub(crate) fn piece_in_slot_of(&self, (sector, sectors): (Sector, u64)) -> Option<Piece> {
+        let touches = |slot: &Slot| slot.sector < sector + sectors && sector < slot.sector + u64::from(slot.sectors);
+        let slots = self.stage.iter().flat_map(Stage::slots_by_age).filter(|(_, _, slot)| touches(slot));
+        let wholes = slots.map(|(_, place, slot)| Piece {
+            sector: slot.sector,
+            sectors: slot.sectors.into(),
+            place,
+            tag: stage_tag(),
+        });
+        wholes.filter_map(|whole| self.map.pieces_at(&whole).next()).next()
     }
 
     /// Marks clean what is still at the place from which a batch sent it. Returns the sectors that

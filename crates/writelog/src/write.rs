@@ -22,8 +22,8 @@ use crate::entry::{Content, extents_of_slot};
 use crate::limits::{EXTENTS_OF_A_CHANGE, UNIT_BYTES, ZERO_SECTORS_MAX};
 use crate::map::Piece;
 use crate::numbers::Sector;
-use crate::place::{Place, Zeroed};
-use crate::sectors::sectors_of;
+use crate::place::{Place, PlaceView, Zeroed};
+use crate::sectors::{range_of, sectors_of};
 use crate::stage::{Stage, stage_tag};
 
 pub(crate) async fn write(
@@ -171,20 +171,48 @@ impl Core {
     /// from the failure note, or the log is discarded.
     async fn write_through(self: &Arc<Self>, range: ByteRange, buffer: &Buffer) -> Result<(), Error> {
         self.note_failure().await?;
+        // No slot is on its way to the log now.
+        let _round = self.moving.lock().await;
         let _batch = self.destaging.lock().await;
-        let _below = self.below.exclusive(range).await;
         self.origin.check()?;
+        self.send_slots_of(range).await?;
+        let _below = self.below.exclusive(range).await;
         self.origin.device().write(range.offset, Buffer::copy_of(buffer), true).await?;
         let (sector, sectors) = sectors_of(range);
         self.state().contents.forget(sector, sectors);
         self.keep_failure_note().await
     }
 
+    /// Sends what is still needed of the slots that touch a range to the origin, durably, and frees
+    /// them. After a crash a slot comes back as a whole, also the part of it that was overwritten past
+    /// the log. The caller lets no slot move.
+    async fn send_slots_of(&self, range: ByteRange) -> Result<(), Error> {
+        loop {
+            let found = self.state().contents.piece_in_slot_of(sectors_of(range));
+            let Some(piece) = found else { return Ok(()) };
+            let bytes = range_of(&piece);
+            let _below = self.below.exclusive(bytes).await;
+            let mut buffer = Buffer::zeroed(bytes.length as usize);
+            {
+                let contents = &self.state().contents;
+                let PlaceView::Slot(unit) = piece.place.view() else { continue };
+                // Its slot may have been freed, and taken for other sectors, while this waited.
+                let is_there = contents.map.pieces_at(&piece).any(|there| there.sectors == piece.sectors);
+                let Some(stage) = contents.stage.as_ref().filter(|_| is_there) else { continue };
+                stage.load(unit, &mut buffer);
+            }
+            self.origin.device().write(bytes.offset, buffer, true).await?;
+            self.state().contents.mark_clean(&piece);
+        }
+    }
+
     async fn zero_through(self: &Arc<Self>, range: ByteRange, zeroed: Zeroed) -> Result<(), Error> {
         self.note_failure().await?;
+        let _round = self.moving.lock().await;
         let _batch = self.destaging.lock().await;
-        let _below = self.below.exclusive(range).await;
         self.origin.check()?;
+        self.send_slots_of(range).await?;
+        let _below = self.below.exclusive(range).await;
         let losses = self.losses_until_now();
         self.origin.zero(range, zeroed).await?;
         self.flush_origin_since(losses).await?;

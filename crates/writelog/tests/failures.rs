@@ -23,7 +23,7 @@ use common::{Kind, format, open_options, read, try_open, write};
 use futures_util::future::{Either, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use writelog::options::Level2;
-use writelog::{DestageOrder, Durability, OpenOptions, VolatileRegion, WriteLog};
+use writelog::{DestageOrder, Durability, OpenOptions, PersistentRegion, VolatileRegion, WriteLog};
 
 const ORIGIN_BYTES: u64 = 64 * 4096;
 const LOG_BYTES: u64 = 512 << 10;
@@ -909,6 +909,47 @@ fn what_is_in_slots_when_the_log_fails_is_brought_to_the_origin() {
         }
         assert!(bench.log.status().failure.is_some(), "level 1 has met it");
         assert_eq!(bench.origin_medium.durable_bytes(0, 4096), [1; 4096], "{durability}");
+    }
+}
+
+/// After a crash a slot comes back as a whole, also where the rest of it alone is still needed.
+#[test]
+fn what_goes_past_a_failed_log_is_not_undone_by_a_slot_of_which_it_is_a_part() {
+    let kind = Kind { durability: Durability::Nvram, order: DestageOrder::Lba };
+    for is_zeroed in [false, true] {
+        let region = Arc::new(VolatileRegion::new(64 << 10));
+        let nvram = || Some(Arc::clone(&region) as Arc<dyn PersistentRegion>);
+        let mut bench = Bench::new(|options| {
+            only_when_asked(options);
+            (options.durability, options.order, options.nvram) = (kind.durability, kind.order, nvram());
+        });
+        bench.write(0, 1).unwrap();
+        bench.log_medium.fail_write_once(bench.log_medium.writes_seen(), ErrorKind::Media);
+        // Too large for slots.
+        let large = bench.log.write(128 << 10, Buffer::copy_of(&[7; 16 << 10]), true);
+        // The origin refuses the slots, which are brought there first, once.
+        bench.origin_medium.fail_write_once(bench.origin_medium.writes_seen(), ErrorKind::Gone);
+        bench.executor.block_on(large).expect("the origin takes it");
+        assert!(bench.log.status().failure.is_some());
+        assert!(bench.log.status().dirty_bytes >= 4096, "they are still there");
+        if is_zeroed {
+            let zeroing = bench.log.write_zeroes(512, 512, true, false);
+            bench.executor.block_on(zeroing).expect("the origin takes it");
+        } else {
+            let writing = bench.log.write(512, Buffer::copy_of(&[2; 512]), true);
+            bench.executor.block_on(writing).map(drop).expect("the origin takes it");
+        }
+        let expected = |at: usize| if at / 512 == 1 { if is_zeroed { 0 } else { 2 } } else { 1 };
+        bench.origin_medium = bench.origin_medium.after_power_loss();
+        let after = bench.log_medium.after_power_loss();
+        let (device, origin) = (Arc::new(after), Arc::new(bench.origin_medium.clone()));
+        let (device, origin): (SharedDevice, SharedDevice) = (device, origin);
+        let options = open_options(&bench.executor, kind, nvram());
+        let log = try_open(&mut bench.executor, &device, &origin, options).expect("the log device works again");
+        let found = read(&mut bench.executor, log.as_ref(), 0, 4096);
+        let sectors: Vec<u8> = found.chunks(512).map(|sector| sector[0]).collect();
+        let expected: Vec<u8> = (0..8).map(|sector| expected(sector * 512)).collect();
+        assert_eq!(sectors, expected, "zeroed: {is_zeroed}");
     }
 }
 

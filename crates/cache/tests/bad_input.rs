@@ -229,8 +229,8 @@ fn call_closed(executor: &mut Executor, cache_device: &SharedDevice) {
     }
 }
 
-/// Earlier programs that closed a cache while it was cleaned went on after that. Its table is older than what the frames
-/// hold.
+/// Earlier programs that closed a cache while it was cleaned went on after that. Its table is older than what the
+/// frames hold.
 #[test]
 fn a_closed_cache_that_has_gone_on_since_keeps_what_is_dirty_alone() {
     const LINES: u64 = 16;

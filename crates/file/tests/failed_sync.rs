@@ -176,8 +176,8 @@ fn a_durable_write_refused_for_want_of_room_breaks_nothing() {
     }
 }
 
-/// The page cache shows what could not be written until it is dropped: at once where the device goes on, otherwise when it
-/// is closed. Somebody else has the disk open, so that the kernel itself drops nothing.
+/// The page cache shows what could not be written until it is dropped: at once where the device goes on, otherwise when
+/// it is closed. Somebody else has the disk open, so that the kernel itself drops nothing.
 #[test]
 fn what_the_disk_has_not_got_after_a_flush_that_failed_is_not_read_from_the_page_cache() {
     if !may_make_devices() {

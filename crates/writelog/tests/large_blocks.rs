@@ -73,8 +73,8 @@ const BLOCK_BYTES: u64 = 4096;
 const SLOT_BYTES: usize = 1024;
 const SLOTS_AT: usize = 4096;
 
-/// A log over a LUN with blocks of 4096 bytes, all of 1 before. The power failed between the slots of a write of 2 to one
-/// of them, which are smaller than a block: the third is torn. Nothing is destaged unless it is asked for.
+/// A log over a LUN with blocks of 4096 bytes, of which one is of 1. The power failed between the slots of a write of 2
+/// to it, which are smaller than a block: the third is torn. Nothing is destaged unless it is asked for.
 fn with_a_torn_slot() -> (Executor, CrashLayer, Arc<WriteLog>) {
     let geometry = Geometry { logical_block_bytes: 4096, ..Geometry::plain(64 * BLOCK_BYTES) };
     let device: SharedDevice = Arc::new(CrashLayer::new(1 << 20, 1));

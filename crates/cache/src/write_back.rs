@@ -337,9 +337,14 @@ impl Core {
             let old_frame = line.old_frame.expect("only a line that moves has something to copy");
             let run = line.copied.hull().expect("something is copied");
             let offset = self.layout.frame_offset(old_frame) + run.offset();
-            let read = match self.is_line_intact(line.block, old_frame, line.before.checksum).await {
+            let is_intact = self.is_line_intact(line.block, old_frame, line.before.checksum).await;
+            let read = match is_intact {
                 true => self.cache_device.read(offset, Buffer::zeroed(run.length() as usize)).await,
-                false => Err(Error::new(ErrorKind::Media, "its data does not match its checksum")),
+                false => {
+                    // The write changes part of the line, which forgets the checksum.
+                    self.note_damage(&[(line.block, old_frame)]);
+                    Err(Error::new(ErrorKind::Media, "its data does not match its checksum"))
+                }
             };
             match read {
                 Ok(read) => {

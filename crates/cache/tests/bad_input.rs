@@ -2,15 +2,21 @@
 
 mod common;
 
+use std::mem::offset_of;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::executor::Executor;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Completion, Device, Error, ErrorKind, Geometry, Identity, Request, SharedDevice};
-use cache::{Cache, FormatOptions, Mode, check, discard, inspect};
+use cache::format::{ParametersRaw, STATE_CLOSED, STATE_IN_USE};
+use cache::{Cache, CrashMode, FormatOptions, Mode, OpenOptions, check, discard, inspect};
 use common::{format, format_options, open, open_options, read, try_open, write};
+
+/// Offset of the state in a superblock.
+const STATE_AT: usize = 128 + offset_of!(ParametersRaw, state);
 
 fn named(size_bytes: u64, serial: &str) -> SharedDevice {
     let identity = Identity { target: "iqn.2026-01.test:disk".into(), unit: "naa.1".into(), serial: serial.into() };
@@ -209,6 +215,59 @@ fn a_closed_cache_of_which_the_table_has_not_the_dirty_lines_is_refused() {
     assert_eq!(inspected.0.unwrap_err().to_string(), message);
     assert_eq!(inspected.1.unwrap_err().to_string(), message);
     assert_eq!(read(&mut executor, &cache_device, 0, 1 << 20), before);
+}
+
+/// Says that a cache in use was closed, in both copies of its superblock.
+fn call_closed(executor: &mut Executor, cache_device: &SharedDevice) {
+    for place in [0, cache_device.geometry().size_bytes - 4096] {
+        let mut bytes = read(executor, cache_device, place, 4096);
+        assert_eq!(bytes[STATE_AT], STATE_IN_USE);
+        bytes[STATE_AT] = STATE_CLOSED;
+        let checksum = base::checksum::crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        write(executor, cache_device, place, &bytes);
+    }
+}
+
+/// Earlier programs that closed a cache while it was cleaned went on after that. Its table is older than what the
+/// frames hold.
+#[test]
+fn a_closed_cache_that_has_gone_on_since_keeps_what_is_dirty_alone() {
+    const LINES: u64 = 16;
+    let (cache_device, origin) = (named(1 << 20, "C"), named(1 << 20, "S1"));
+    let mut executor = Executor::in_order();
+    let all: Vec<u8> = (0..4 * LINES).flat_map(|line| [1 + line as u8; 4096]).collect();
+    write(&mut executor, &origin, 0, &all);
+    let crash_mode = CrashMode::DirtySynchronous;
+    let options = FormatOptions { crash_mode, frames_max: Some(LINES), ..format_options() };
+    format(&mut executor, &cache_device, &origin, options);
+    let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
+    read(&mut executor, &cache, 0, LINES * 4096);
+    executor.run();
+    executor.block_on(async move { cache.close(true).await.unwrap() });
+    let options = OpenOptions { lazy_interval: Duration::from_secs(3600), ..open_options(&executor, Mode::WriteBack) };
+    let cache = try_open(&mut executor, &cache_device, &origin, options).unwrap();
+    assert!(cache.status().recovery.was_closed);
+    // Other lines take the place of those in the table.
+    for line in LINES..3 * LINES {
+        read(&mut executor, &cache, line * 4096, 4096);
+        executor.run_until_stalled();
+    }
+    assert!(cache.status().evictions >= LINES);
+    write(&mut executor, &cache, 3 * LINES * 4096, &[99; 4096]);
+    drop((cache, executor));
+
+    let mut executor = Executor::in_order();
+    call_closed(&mut executor, &cache_device);
+    let cache = open(&mut executor, &cache_device, &origin, Mode::WriteBack);
+    let recovery = cache.status().recovery;
+    assert_eq!((recovery.was_closed, recovery.dirty_lines), (false, 1));
+    assert_eq!(read(&mut executor, &cache, 3 * LINES * 4096, 4096), [99; 4096]);
+    // Those first that would be evicted last.
+    for line in (0..LINES).rev() {
+        let bytes = read(&mut executor, &cache, line * 4096, 4096);
+        assert_eq!(bytes[0], 1 + line as u8, "its frame has another line by now");
+    }
 }
 
 #[test]

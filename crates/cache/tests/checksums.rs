@@ -128,6 +128,22 @@ fn damaged_dirty_data_is_an_error_and_never_reaches_the_origin() {
     }
 }
 
+/// The write overwrites a dirty sector, so the others move along to another frame.
+#[test]
+fn a_write_to_part_of_a_damaged_dirty_line_makes_the_rest_of_it_no_good_again() {
+    let mut bench = Bench::new(Mode::WriteBack);
+    bench.write(0, 1, LINE);
+    bench.damage(1);
+    bench.write(0, 4, 512);
+    assert_eq!(bench.read(0, 512), Ok(vec![4; 512]));
+    assert_eq!(bench.read(512, LINE - 512).map(drop), Err(ErrorKind::Media), "it is not what was written");
+    assert_eq!(bench.cache.status().checksum_errors, 1);
+    let cache = Arc::clone(&bench.cache);
+    drop(bench.executor.block_on(async move { cache.clean(|_| {}).await }));
+    let origin = read(&mut bench.executor, &bench.origin, 512, (LINE - 512) as u64);
+    assert!(origin.iter().all(|&byte| byte == 0), "nor comes to the origin");
+}
+
 #[test]
 fn a_check_finds_damaged_dirty_lines() {
     let mut bench = Bench::new(Mode::WriteBack);

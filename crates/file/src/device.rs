@@ -145,6 +145,21 @@ impl FileDevice {
     }
 }
 
+impl Engine {
+    /// Which part makes the syncs of jobs; `flushes_for_each`: each durable write by itself would be
+    /// a flush of the whole disk.
+    fn syncs(&self, flushes_for_each: bool) -> Syncs {
+        match self {
+            Self::Ring(_) if flushes_for_each => Syncs::SharedByWrites,
+            Self::Ring(_) => Syncs::Shared,
+            // The syncs take turns: the failure of another one, which may have dropped these bytes,
+            // too, is noted before this one begins.
+            Self::Pool(_) if flushes_for_each => Syncs::OwnAfterWrites,
+            Self::Pool(_) => Syncs::Own,
+        }
+    }
+}
+
 fn start_engine(file: &Arc<Shared>, may_use_ring: bool, workers: &Workers, runtime: &Handle) -> Engine {
     let detached = workers.clone();
     if may_use_ring {
@@ -196,14 +211,7 @@ impl Core {
             _ => {}
         }
         let OpenFile { is_direct, flushes_for_each, .. } = self.file.open;
-        let syncs = match &self.engine {
-            Engine::Ring(_) if is_direct && flushes_for_each => Syncs::SharedByWrites,
-            Engine::Ring(_) => Syncs::Shared,
-            // The syncs take turns: the failure of another one, which may have dropped these bytes,
-            // too, is noted before this one begins.
-            Engine::Pool(_) if is_direct && flushes_for_each => Syncs::OwnAfterWrites,
-            Engine::Pool(_) => Syncs::Own,
-        };
+        let syncs = self.engine.syncs(is_direct && flushes_for_each);
         let job = Job::new(operation, range, done, is_durable).with_syncs(syncs).at(moment);
         let (completion, sender) = Completion::slot();
         let work = Work { job, guard, sender };
@@ -445,6 +453,58 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::job::Progress;
+
+    /// Two that flush the whole disk at once could each drop what the other relies on.
+    #[tokio::test]
+    async fn where_each_durable_write_would_flush_the_disk_none_does_by_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        for io_uring in [true, false] {
+            let path = folder.path().join(format!("io_uring {io_uring}"));
+            let options = FileOptions { size: Some(1 << 20), io_uring, ..FileOptions::default() };
+            let device = FileDevice::open(path, options).unwrap();
+            for flushes_for_each in [true, false] {
+                let write = Operation::Write { buffer: Buffer::zeroed(4096), fua: true };
+                let range = ByteRange { offset: 0, length: 4096 };
+                let syncs = device.core.engine.syncs(flushes_for_each);
+                let job = Job::new(write, range, 0, false).with_syncs(syncs);
+                let by_itself = (!flushes_for_each).then_some(DurableCall::Write);
+                assert_eq!(job.durable_call(), by_itself, "io_uring {io_uring}");
+                let is_shared = flushes_for_each && device.is_on_io_uring();
+                assert_eq!(job.is_write_before_sync(), is_shared, "io_uring {io_uring}");
+            }
+        }
+    }
+
+    /// Another durable call fails while this one is under way: what it wrote may have been dropped, too.
+    #[tokio::test]
+    async fn a_durable_write_that_ends_after_another_call_failed_is_not_promised() {
+        let (folder, range) = (tempfile::tempdir().unwrap(), ByteRange { offset: 0, length: 4096 });
+        let write = || Operation::Write { buffer: Buffer::zeroed(4096), fua: true };
+        for direct in [false, true] {
+            let (size, path) = (Some(1 << 20), folder.path().join(format!("direct {direct}")));
+            let options = FileOptions { size, direct, waits_for_fast_writes: true, ..FileOptions::default() };
+            let device = match FileDevice::open(path, options) {
+                Err(error) if direct && error.kind() == ErrorKind::Unsupported => {
+                    println!("skipped: {error}");
+                    return;
+                }
+                opened => opened.unwrap(),
+            };
+            let (core, file) = (&device.core, &device.core.file);
+            let moment = file.promises.moment();
+            let mut job = Job::new(write(), range, 0, false).at(moment);
+            file.promises.call_failed(DurableCall::Sync, Errno::IO, true);
+            let Progress::Done(result) = file.handle(&mut job, None, Ok(4096)) else { panic!("it is over") };
+            assert_eq!(result.map_err(|error| error.kind()), Err(ErrorKind::Media), "direct: {direct}");
+            if let Inline::Done(response) = core.try_inline(write(), range, false, moment) {
+                assert!(direct, "through the page cache it is the engine's");
+                assert_eq!(response.result.map_err(|error| error.kind()), Err(ErrorKind::Media), "on the spot");
+            } else {
+                assert!(!direct, "it was to be carried out on the spot");
+            }
+        }
+    }
 
     /// A slow call, as `BLKDISCARD` may be: until it has ended no other process may claim the file.
     #[tokio::test]

@@ -176,6 +176,39 @@ fn a_durable_write_refused_for_want_of_room_breaks_nothing() {
     }
 }
 
+/// The page cache shows what could not be written until it is dropped: at once where the device goes on, otherwise when
+/// it is closed. Somebody else has the disk open, so that the kernel itself drops nothing.
+#[test]
+fn what_the_disk_has_not_got_after_a_flush_that_failed_is_not_read_from_the_page_cache() {
+    if !may_make_devices() {
+        return;
+    }
+    let folder = folder();
+    let full = SmallFileSystem::new(&folder.path().join("full"), 1 << 20);
+    for (goes_on_after_loss, io_uring) in [(true, true), (true, false), (false, true), (false, false)] {
+        let name = format!("goes on {goes_on_after_loss}, io_uring {io_uring}");
+        let backing = full.path.join("disk");
+        let disk = LoopDevice::new(&backing, 8 << 20, 4096);
+        let _other = std::fs::File::open(&disk.path).unwrap();
+        block_on(async {
+            let options = FileOptions { goes_on_after_loss, io_uring, ..FileOptions::default() };
+            let mut device = FileDevice::open(&disk.path, options.clone()).unwrap();
+            assert_eq!(write(&device, 4 << 20, 2 << 20, false).await, None, "{name}: the page cache takes it");
+            assert!(kind(device.flush().await).is_some(), "{name}: the disk has no room for it");
+            if !goes_on_after_loss {
+                let closed = device.closed();
+                drop(device);
+                closed.await;
+                device = FileDevice::open(&disk.path, options).unwrap();
+            }
+            let read = device.read(4 << 20, Buffer::zeroed(2 << 20)).await.unwrap();
+            let there = std::fs::read(&backing).unwrap();
+            assert!(there.iter().filter(|&&byte| byte == 7).count() < 2 << 20, "{name}: some of it is lost");
+            assert!(read[..] == there[4 << 20..6 << 20], "{name}: what is lost is shown as if it were there");
+        });
+    }
+}
+
 /// An owner that notifies all its clients goes on without opening anew.
 #[test]
 fn where_all_are_told_what_comes_after_a_failed_flush_is_promised_anew() {

@@ -135,6 +135,38 @@ fn zeroes_and_discards_are_written_again_as_such() {
     assert!(lun.status().writes_replayed >= 3);
 }
 
+/// What was completed while a flush was under way may have come too late for it.
+#[test]
+fn what_was_written_while_a_flush_was_under_way_is_written_again() {
+    let mut world = World::new(4);
+    let device = CrashLayer::new(1 << 20, 4);
+    let delays = Delays { flush: Latency::Fixed(Duration::from_millis(10)), ..Delays::default() };
+    let slow = DelayLayer::new(Arc::new(device.clone()), Arc::new(world.clock.clone()), &world.workers, delays, 4);
+    world.serve(Arc::new(slow));
+    let lun = world.connect(world.options()).unwrap();
+    let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+    world.run(writing).unwrap();
+    let flushing = lun.flush();
+    world.pass(Duration::from_millis(1));
+    // The flush itself has been carried out by now, and is answered later.
+    for (block, byte) in [(1, 8), (2, 9)] {
+        let writing = lun.write(block * 4096, Buffer::copy_of(&[byte; 4096]), false);
+        world.run(writing).unwrap();
+    }
+    world.run(flushing).unwrap();
+    world.network.set_server(None);
+    world.network.cut();
+    device.power().lose();
+    let after = device.after_power_loss_as(Loss::All, &Power::new());
+    assert_eq!((after.durable_bytes(0, 512), after.durable_bytes(4096, 512)), (vec![7; 512], vec![0; 512]));
+    world.serve(Arc::new(after));
+    world.pass(Duration::from_secs(1));
+    let reading = lun.read(0, Buffer::zeroed(3 * 4096));
+    let bytes = world.run(reading).unwrap();
+    assert_eq!([bytes[0], bytes[4096], bytes[8192]], [7, 8, 9]);
+    assert_eq!(lun.status().writes_replayed, 2, "the first write is durable");
+}
+
 #[test]
 fn another_device_in_its_place_is_found_out() {
     let mut world = World::new(4);

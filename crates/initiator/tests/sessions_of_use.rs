@@ -145,3 +145,26 @@ fn requests_end_in_their_time_at_a_target_that_takes_copies_and_never_all_of_the
     let took = base::clock::Clock::now(&world.clock).since(began);
     assert!(ended.load(Ordering::Relaxed), "it waits still, after {took:?}");
 }
+
+/// The session before was lost longer ago than requests wait.
+#[test]
+fn a_request_that_came_late_in_a_session_of_no_use_has_its_whole_time() {
+    let mut world = World::new(3);
+    let target = Scripted::new(&world);
+    let (is_leaving, is_stuck) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (leaves, sticks) = (Arc::clone(&is_leaving), Arc::clone(&is_stuck));
+    target.tell(move |_, cdb| match cdb {
+        Cdb::TestUnitReady if leaves.load(Ordering::Relaxed) => Reaction::Leave,
+        Cdb::Read(_) if sticks.load(Ordering::Relaxed) => Reaction::Answer(None),
+        _ => Reaction::Proper,
+    });
+    let lun = attach(&mut world, &target);
+    lose_session(&mut world, &lun, &is_leaving);
+    world.pass(2 * TIME);
+    is_stuck.store(true, Ordering::Relaxed);
+    let reading = lun.read(0, Buffer::zeroed(BLOCK));
+    world.pass(Duration::from_millis(1));
+    lose_session(&mut world, &lun, &is_leaving);
+    is_stuck.store(false, Ordering::Relaxed);
+    world.run(reading).expect("it waited for a millisecond");
+}

@@ -827,6 +827,32 @@ mod tests {
         assert!(read(&device, KIND).unwrap_err().to_string().contains("no superblock"));
     }
 
+    /// Of a write that failed one copy landed, so that it counts. The next one of the same program is cut off: it was
+    /// to the other copy.
+    #[test]
+    fn a_write_behind_one_that_reached_one_copy_leaves_that_one_whole() {
+        for seed in 0..16 {
+            let medium = CrashLayer::new(DEVICE_BYTES, seed);
+            let (device, uuid): (SharedDevice, _) = (Arc::new(medium.clone()), Uuid::from_bytes([7; 16]));
+            let writing = medium.clone();
+            block_on(async move {
+                let mut superblock = Superblock::create(&device, KIND, uuid, [U64::new(1); 128]).await.unwrap();
+                for nth in [0, 1] {
+                    writing.fail_write_once(writing.writes_seen() + nth, ErrorKind::Media);
+                    superblock.payload = [U64::new(2); 128];
+                    superblock.write(&device).await.unwrap_err();
+                    assert_eq!(superblock.is_undecided(), nth == 0);
+                }
+                writing.power().fail_write(writing.power().writes_seen());
+                superblock.payload = [U64::new(3); 128];
+                superblock.write(&device).await.unwrap_err();
+            });
+            let device: SharedDevice = Arc::new(medium.after_power_loss_as(Loss::Seeded(seed), &Power::new()));
+            let found = block_on(async move { Superblock::<[U64; 128]>::read(&device, KIND).await.unwrap() });
+            assert!([2, 3].contains(&found.payload[0].get()), "seed {seed}: {}", found.payload[0]);
+        }
+    }
+
     /// The older copy is written first: whatever becomes of it, the newer one is whole.
     #[test]
     fn a_write_cut_short_after_another_that_was_leaves_a_whole_copy() {

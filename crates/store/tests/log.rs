@@ -264,6 +264,23 @@ fn damage_in_the_middle_is_an_error_and_never_a_shorter_log() {
     assert!(error.to_string().contains("record 1 is missing"), "{error}");
 }
 
+/// The second record was made when the first was durable, and says so.
+#[test]
+fn damage_of_the_last_record_but_one_is_an_error_where_each_was_on_its_way_alone() {
+    let mut executor = Executor::in_order();
+    let medium = CrashLayer::new(64 << 10, 1);
+    let device: SharedDevice = Arc::new(medium.clone());
+    let log = RecordLog::new(Arc::clone(&device), REGION, ID, START).unwrap();
+    executor.block_on(async move {
+        for _ in 0..2 {
+            drop(log.append(&payload(0, &mut Random::new(1))).await.unwrap().durable().await.unwrap());
+        }
+    });
+    medium.corrupt(REGION.offset + 100, &[0xa5; 8]);
+    let error = executor.block_on(async move { replay(&device, REGION, ID, START, |_| Ok(())).await.unwrap_err() });
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
 #[test]
 fn a_failed_medium_fails_the_log_for_good() {
     let mut executor = Executor::in_order();

@@ -174,9 +174,9 @@ impl Core {
         // No slot is on its way to the log now.
         let _round = self.moving.lock().await;
         let _batch = self.destaging.lock().await;
-        self.origin.check()?;
         self.send_slots_of(range).await?;
         let _below = self.below.exclusive(range).await;
+        self.origin.check()?;
         self.origin.device().write(range.offset, Buffer::copy_of(buffer), true).await?;
         let (sector, sectors) = sectors_of(range);
         self.state().contents.forget(sector, sectors);
@@ -201,6 +201,7 @@ impl Core {
                 let Some(stage) = contents.stage.as_ref().filter(|_| is_there) else { continue };
                 stage.load(unit, &mut buffer);
             }
+            self.origin.check()?;
             self.origin.device().write(bytes.offset, buffer, true).await?;
             self.state().contents.mark_clean(&piece);
         }
@@ -210,9 +211,9 @@ impl Core {
         self.note_failure().await?;
         let _round = self.moving.lock().await;
         let _batch = self.destaging.lock().await;
-        self.origin.check()?;
         self.send_slots_of(range).await?;
         let _below = self.below.exclusive(range).await;
+        self.origin.check()?;
         let losses = self.losses_until_now();
         self.origin.zero(range, zeroed).await?;
         self.flush_origin_since(losses).await?;

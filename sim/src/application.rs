@@ -15,6 +15,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::choice::{draw_level2, draw_mode, draw_tuning};
+use crate::flushes::Flushes;
 use crate::history::{History, SECTOR_BYTES};
 use crate::made::Made;
 use crate::running::Running;
@@ -43,6 +44,8 @@ pub struct Application {
     pub clock: Arc<dyn Clock>,
     /// Events of the stack.
     pub events: Arc<EventReceiver>,
+    /// Flushes whose answers it has not taken.
+    pub flushes: Flushes,
     /// Held during a flush of a bare LUN.
     pub flush_turn: Arc<futures_util::lock::Mutex<()>>,
     /// The run, in messages about failures.
@@ -145,6 +148,7 @@ impl Application {
             }
             let covered = application.covered();
             if application.running.close(keep_dirty).await.is_ok() && application.is_powered() {
+                application.flushes.settle(application.clock.as_ref()).await;
                 application.note_durable(&covered);
             }
         }
@@ -230,8 +234,13 @@ impl Application {
             }
             .boxed();
         }
+        let number = self.flushes.begin();
         let (covered, answer) = self.submit_flush();
-        async move { application.end_flush(&covered, answer).await }.boxed()
+        async move {
+            application.end_flush(&covered, answer).await;
+            application.flushes.end(number);
+        }
+        .boxed()
     }
 
     fn submit_flush(&self) -> (Covered, Completion) {
@@ -283,7 +292,10 @@ impl Application {
                 // All of them, up to the change: it waits for requests under way, and no loss that comes
                 // after it is reported to the client.
                 let covered = Covered { untold, ..application.covered() };
-                application.note_durable(&covered);
+                application.flushes.settle(application.clock.as_ref()).await;
+                if application.is_powered() {
+                    application.note_durable(&covered);
+                }
             }
         }
         .boxed()

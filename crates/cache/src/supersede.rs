@@ -24,8 +24,9 @@ impl Core {
         let failures = self.origin.flushes.failures.count();
         let mut response = self.origin.write(range, buffer, fua).await;
         self.origin.note_change(&response.result, fua, failures);
-        if response.result.is_ok() {
-            response.result = self.forget_superseded(range).await;
+        match &response.result {
+            Ok(()) => response.result = self.forget_superseded(range).await,
+            Err(_) => self.distrust(range),
         }
         // Released only now: a line that is still dirty would be picked for cleaning and sent over
         // the newer data.
@@ -46,6 +47,18 @@ impl Core {
                 Forget::Record(entries) => self.journal.commit_states(&entries).await?,
             }
         }
+    }
+
+    /// A change of the origin failed, and may have landed all the same. Nothing that is here of the
+    /// range counts as the origin's any more: what is clean is forgotten, and what a batch under way
+    /// has sent stays dirty.
+    fn distrust(&self, range: ByteRange) {
+        let state = &mut *self.lines.state();
+        for block in state.frames.resident_in(self.line_size().blocks_of(range)) {
+            let (part, _) = self.line_size().part_of(block, range);
+            state.supersede_cleaning(block, part);
+        }
+        state.forget_clean(range);
     }
 
     fn plan_forget(&self, range: ByteRange, entries_max: usize) -> Forget {
@@ -83,9 +96,10 @@ impl Core {
         let mut result = self.journal.unmap_cleaned(range).await;
         if result.is_ok() {
             result = change.await;
-        }
-        if result.is_ok() {
-            result = self.forget_superseded(range).await;
+            match &result {
+                Ok(()) => result = self.forget_superseded(range).await,
+                Err(_) => self.distrust(range),
+            }
         }
         // Released only now: a line that is still dirty would be picked for cleaning and sent over
         // the newer data.

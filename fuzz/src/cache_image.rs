@@ -7,6 +7,7 @@ use base::executor::Executor;
 use block::device::DeviceExt;
 use cache::format::{PAGE_BYTES, ParametersRaw};
 use cache::layout::Layout;
+use cache::numbers::PageNumber;
 use cache::{Associativity, Cache, FormatOptions, Mode, OpenOptions};
 use store::limits::LOG_BYTES_MIN;
 use store::superblock::HeaderRaw;
@@ -64,7 +65,7 @@ pub fn apply(damage: &Damage, cache: &mut [u8], layout: &Layout) {
     let log = layout.log.offset as usize..layout.log.end() as usize;
     damage.apply(cache, log, |cache, index, at, bytes| {
         let slot = u64::from(index) % (2 * layout.page_count);
-        let start = layout.slot_offset(slot / 2, (slot % 2) as usize) as usize;
+        let start = layout.slot_offset(PageNumber(slot / 2), (slot % 2) as usize) as usize;
         let page = &mut cache[start..start + PAGE_BYTES];
         overwrite(page, at % PAGE_BYTES, bytes);
         seal(page, PAGE_BYTES);

@@ -26,7 +26,7 @@ use block::device::DeviceExt;
 use block::{Identity, SharedDevice};
 use cache::format::{Line, PAGE_BYTES, emit_page};
 use cache::layout::Layout;
-use cache::numbers::{FrameNumber, Tag};
+use cache::numbers::{FrameNumber, PageNumber, TableSequence, Tag};
 use cache::{Cache, CrashMode, FormatOptions, LineSize, Mode, OpenOptions};
 use clap::Parser;
 use clock::TokioClock;
@@ -133,10 +133,10 @@ async fn make(arguments: &Arguments) -> Result<()> {
         let count = PAGES_PER_WRITE.min(layout.page_count - page);
         let mut buffer = Buffer::zeroed(count as usize * 2 * PAGE_BYTES);
         for (slots, page) in buffer.chunks_exact_mut(2 * PAGE_BYTES).zip(page..) {
-            let lines = layout.frames_of_page(page).map(line);
-            emit_page(&mut slots[..PAGE_BYTES], layout.line_size, uuid, page, 1, lines);
+            let lines = layout.frames_of_page(PageNumber(page)).map(line);
+            emit_page(&mut slots[..PAGE_BYTES], layout.line_size, uuid, PageNumber(page), TableSequence(1), lines);
         }
-        device.write(layout.slot_offset(page, 0), buffer, false).await?;
+        device.write(layout.slot_offset(PageNumber(page), 0), buffer, false).await?;
         page += count;
     }
     device.flush().await?;

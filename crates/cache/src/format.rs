@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::limits::{LINE_BYTES_MAX, SECTOR_BYTES};
 use crate::line_checksum::LineChecksum;
 use crate::line_size::LineSize;
-use crate::numbers::{BlockNumber, FrameNumber};
+use crate::numbers::{BlockNumber, FrameNumber, PageNumber, TableSequence};
 use crate::sectors::Sectors;
 
 /// What the superblock calls a cache.
@@ -303,8 +303,8 @@ pub fn emit_page(
     bytes: &mut [u8],
     line_size: LineSize,
     uuid: Uuid,
-    page_index: u64,
-    sequence: u64,
+    page: PageNumber,
+    sequence: TableSequence,
     lines: impl Iterator<Item = Line>,
 ) {
     assert_eq!(bytes.len(), PAGE_BYTES);
@@ -312,7 +312,7 @@ pub fn emit_page(
     let header = PageHeaderRaw {
         checksum: U32::ZERO,
         magic: PAGE_MAGIC.into(),
-        page_index: page_index.into(),
+        page_index: page.0.into(),
         sequence: sequence.into(),
         uuid: uuid.into_bytes(),
         reserved: [0; 24],
@@ -334,23 +334,23 @@ pub enum Slot {
     /// All zero: never written.
     Empty,
     /// A whole page of this sequence.
-    Valid(u64),
+    Valid(TableSequence),
     /// Not whole. The sequence is what its header claims, if that is one of this page.
-    Damaged(Option<u64>),
+    Damaged(Option<TableSequence>),
 }
 
 /// The state of the slot in `bytes`, for this cache and page.
-pub fn parse_slot(bytes: &[u8], uuid: Uuid, page_index: u64) -> Slot {
+pub fn parse_slot(bytes: &[u8], uuid: Uuid, page: PageNumber) -> Slot {
     if is_zero(bytes) {
         return Slot::Empty;
     }
     let Ok((header, _)) = PageHeaderRaw::read_from_prefix(bytes) else { return Slot::Damaged(None) };
     let is_ours =
-        header.magic.get() == PAGE_MAGIC && header.uuid == *uuid.as_bytes() && header.page_index.get() == page_index;
+        header.magic.get() == PAGE_MAGIC && header.uuid == *uuid.as_bytes() && header.page_index.get() == page.0;
     let is_whole = bytes.get(4..).is_some_and(|covered| crc32c(covered) == header.checksum.get());
     match (is_ours, is_whole) {
-        (true, true) => Slot::Valid(header.sequence.get()),
-        (true, false) => Slot::Damaged(Some(header.sequence.get())),
+        (true, true) => Slot::Valid(header.sequence.into()),
+        (true, false) => Slot::Damaged(Some(header.sequence.into())),
         (false, _) => Slot::Damaged(None),
     }
 }
@@ -622,17 +622,24 @@ mod tests {
     fn a_page_is_what_the_format_page_says() {
         let mut page = [0xa5; PAGE_BYTES];
         let line = Line { block: BlockNumber(2), valid: sectors(&[1]), dirty: sectors(&[1]), ..Line::default() };
-        emit_page(&mut page, LineSize::default(), ID, 3, 4, [Line::default(), line].into_iter());
+        emit_page(
+            &mut page,
+            LineSize::default(),
+            ID,
+            PageNumber(3),
+            TableSequence(4),
+            [Line::default(), line].into_iter(),
+        );
         let golden = "667461620300000000000000040000000000000007070707070707070707070707070707";
         assert_eq!(hex(&page[4..40]), golden);
         assert!(page[40..80].iter().all(|&byte| byte == 0));
         assert_eq!(hex(&page[80..96]), "02000000000001010000000000000000");
         assert!(page[96..].iter().all(|&byte| byte == 0));
-        assert_eq!(parse_slot(&page, ID, 3), Slot::Valid(4));
-        assert_eq!(parse_slot(&page, ID, 2), Slot::Damaged(None));
+        assert_eq!(parse_slot(&page, ID, PageNumber(3)), Slot::Valid(TableSequence(4)));
+        assert_eq!(parse_slot(&page, ID, PageNumber(2)), Slot::Damaged(None));
         page[95] = 1;
-        assert_eq!(parse_slot(&page, ID, 3), Slot::Damaged(Some(4)));
-        assert_eq!(parse_slot(&[0; PAGE_BYTES], ID, 3), Slot::Empty);
+        assert_eq!(parse_slot(&page, ID, PageNumber(3)), Slot::Damaged(Some(TableSequence(4))));
+        assert_eq!(parse_slot(&[0; PAGE_BYTES], ID, PageNumber(3)), Slot::Empty);
     }
 
     #[test]
@@ -677,8 +684,8 @@ mod tests {
                 })
                 .collect();
             let mut page = [0xa5; PAGE_BYTES];
-            emit_page(&mut page, line_size, ID, 0, 1, lines.iter().copied());
-            prop_assert_eq!(parse_slot(&page, ID, 0), Slot::Valid(1));
+            emit_page(&mut page, line_size, ID, PageNumber::FIRST, TableSequence(1), lines.iter().copied());
+            prop_assert_eq!(parse_slot(&page, ID, PageNumber::FIRST), Slot::Valid(TableSequence(1)));
             let read: Vec<Line> = page_lines(&page, line_size).map(|stored| stored.line()).collect();
             prop_assert_eq!(&read[..lines.len()], &lines[..]);
             let agrees = |stored: StoredLine<'_>| {
@@ -694,7 +701,7 @@ mod tests {
         #[test]
         fn any_bytes_are_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..300), shift in 12u32..=18) {
             let line_size = LineSize::new(1 << shift).unwrap();
-            parse_slot(&bytes, ID, 0);
+            parse_slot(&bytes, ID, PageNumber::FIRST);
             assert!(page_lines(&bytes, line_size).count() < 300);
             LogEntry::parse(&bytes, line_size);
             LogEntry::take(&mut &bytes[..], line_size);

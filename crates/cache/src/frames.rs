@@ -33,7 +33,7 @@ use crate::index::Index;
 use crate::layout::Layout;
 use crate::line_checksum::LineChecksum;
 use crate::mappings::Mappings;
-use crate::numbers::{BlockNumber, FrameNumber, SetNumber, each_of};
+use crate::numbers::{BlockNumber, FrameNumber, PageNumber, SetNumber, each_of};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement, Taken};
 use crate::sectors::Sectors;
@@ -78,12 +78,12 @@ pub struct Frames {
     /// cache without checksums.
     checksums: Vec<u32>,
     counts: Counts,
-    changed: PageSet,
-    urgent: PageSet,
+    changed: PageSet<PageNumber>,
+    urgent: PageSet<PageNumber>,
     /// Count of frames given up because their medium failed, for sets that have any.
     failed: BTreeMap<SetNumber, u32>,
     /// Where the next search for changed pages to be stored lazily begins.
-    lazy_cursor: u64,
+    lazy_cursor: PageNumber,
     pub(crate) mappings: Mappings,
     /// Blocks with dirty data beyond the end of the origin. See `stranded`.
     pub(crate) stranded: BTreeSet<BlockNumber>,
@@ -112,7 +112,7 @@ impl Frames {
             changed: PageSet::new(layout.page_count),
             urgent: PageSet::new(layout.page_count),
             failed: BTreeMap::new(),
-            lazy_cursor: 0,
+            lazy_cursor: PageNumber::FIRST,
             mappings: Mappings::new(layout.frame_count(), false),
             stranded: BTreeSet::new(),
         }
@@ -411,7 +411,7 @@ impl Frames {
 
     /// Takes the table pages that have to be written: the urgent ones, or all that changed. They
     /// count as written from now on.
-    pub fn take_pages(&mut self, is_complete: bool) -> Vec<u64> {
+    pub fn take_pages(&mut self, is_complete: bool) -> Vec<PageNumber> {
         let mut pages = self.urgent.take();
         if is_complete {
             pages.extend(self.changed.take());
@@ -423,9 +423,9 @@ impl Frames {
 
     /// Takes the urgent pages and about `count` of the changed ones; they count as written from now
     /// on.
-    pub(crate) fn take_pages_lazily(&mut self, count: usize) -> Vec<u64> {
+    pub(crate) fn take_pages_lazily(&mut self, count: usize) -> Vec<PageNumber> {
         let mut pages = self.changed.take_from(self.lazy_cursor, count);
-        self.lazy_cursor = pages.last().map_or(0, |page| page + 1);
+        self.lazy_cursor = pages.last().map_or(PageNumber::FIRST, |page| page.next());
         pages.extend(self.urgent.take());
         pages.sort_unstable();
         pages.dedup();
@@ -438,7 +438,7 @@ impl Frames {
     }
 
     /// Takes back [`Frames::take_pages`] for pages that could not be written.
-    pub fn put_pages_back(&mut self, pages: &[u64]) {
+    pub fn put_pages_back(&mut self, pages: &[PageNumber]) {
         for &page in pages {
             self.urgent.insert(page);
             self.changed.insert(page);
@@ -447,7 +447,7 @@ impl Frames {
 
     /// The lines of a table page as it is to be stored. Where clean lines count after a crash,
     /// those that might prove untrue then are left out; the page stays a changed one.
-    pub fn page_to_store(&mut self, page: u64) -> Vec<Line> {
+    pub fn page_to_store(&mut self, page: PageNumber) -> Vec<Line> {
         self.layout.frames_of_page(page).map(|frame| self.line_to_store(frame)).collect()
     }
 

@@ -18,7 +18,7 @@ use crate::limits::{
     FRAMES_MAX, FRAMES_MIN, LOG_BYTES_DEFAULT_MAX, LOG_BYTES_DEFAULT_MIN, LOG_SHARE, RUN_BYTES, SECTOR_BYTES,
 };
 use crate::line_size::LineSize;
-use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
+use crate::numbers::{BlockNumber, FrameNumber, PageNumber, SetNumber, Tag};
 use crate::options::{Associativity, FormatOptions};
 
 /// The offsets and sizes of all structures on a cache device.
@@ -163,21 +163,21 @@ impl Layout {
     }
 
     /// The table page with the entry of a frame.
-    pub fn page_of(&self, frame: FrameNumber) -> u64 {
-        u64::from(frame.0 / self.entries_per_page())
+    pub fn page_of(&self, frame: FrameNumber) -> PageNumber {
+        PageNumber((frame.0 / self.entries_per_page()).into())
     }
 
     /// The frames whose entries are in a table page.
-    pub fn frames_of_page(&self, page_index: u64) -> impl Iterator<Item = FrameNumber> + use<> {
+    pub fn frames_of_page(&self, page: PageNumber) -> impl Iterator<Item = FrameNumber> + use<> {
         let entries = u64::from(self.entries_per_page());
-        let first = page_index * entries;
+        let first = page.0 * entries;
         let end = (first + entries).min(u64::from(self.frame_count()));
         FrameNumber(first as u32).up_to(FrameNumber(end as u32))
     }
 
     /// Offset of one of the two slots of a table page.
-    pub fn slot_offset(&self, page_index: u64, slot: usize) -> u64 {
-        self.table_offset + (page_index * 2 + slot as u64) * PAGE_BYTES as u64
+    pub fn slot_offset(&self, page: PageNumber, slot: usize) -> u64 {
+        self.table_offset + (page.0 * 2 + slot as u64) * PAGE_BYTES as u64
     }
 
     /// The set that a block belongs to.

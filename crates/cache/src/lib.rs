@@ -12,8 +12,9 @@
 //! | [`replace`] | another cache in place of this one |
 //! | `dispatch` | requests, on their way to what carries them out |
 //! | `write_back`, `write_through`, `read`, `discard`, `extents`, `flush` | one kind of request each |
-//! | `room`, `clean`, `batch`, `origin_write` | dirty to clean: for a write that waits, on command; batches; writes |
-//! | `granted` | writes of a shared origin that are delayed: under a grant, and cleaned when it is called back |
+//! | `keeper` | what other hosts ask back of a shared origin |
+//! | `room`, `clean`, `clean_range`, `batch`, `origin_write` | dirty to clean: for a write that waits, on command, of a range; batches; writes |
+//! | `granted` | writes of a shared origin that are delayed and sent: only under a grant |
 //! | `lazy` | clean lines are stored, without hurry |
 //! | `events` | events of the origin |
 //! | `supersede` | changes of the origin that replace what the cache holds |
@@ -81,6 +82,7 @@ mod beyond_end;
 mod bitmaps;
 mod changes;
 mod clean;
+mod clean_range;
 mod cleaner;
 mod close;
 mod core;
@@ -100,6 +102,7 @@ mod index;
 mod insertion;
 mod invalidation;
 mod journal;
+mod keeper;
 mod lazy;
 mod line_check;
 mod line_write;

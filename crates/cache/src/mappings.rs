@@ -40,11 +40,11 @@ pub(crate) struct Mappings {
     /// By block.
     unmapped: BTreeMap<BlockNumber, Unmapped>,
     /// Frames with data that the origin could lose.
-    unflushed: PageSet,
+    unflushed: PageSet<FrameNumber>,
     /// Those of them that a flush of the origin, under way, will make safe.
-    flushing: PageSet,
+    flushing: PageSet<FrameNumber>,
     /// Frames with data that the origin shows, though it may have dropped it.
-    doubtful: PageSet,
+    doubtful: PageSet<FrameNumber>,
     /// Flushes of the origin under way.
     flush_count: u32,
     /// Whether one of these failed.
@@ -54,7 +54,7 @@ pub(crate) struct Mappings {
 impl Mappings {
     /// No mapping, for `frame_count` frames.
     pub(crate) fn new(frame_count: u32, is_kept: bool) -> Self {
-        let frames = || PageSet::new(u64::from(frame_count));
+        let frames = || PageSet::new(frame_count.into());
         Self {
             is_kept,
             unmapped: BTreeMap::new(),
@@ -113,12 +113,12 @@ impl Mappings {
 
     /// `frame` holds data that the origin could lose.
     pub(crate) fn set_unflushed(&mut self, frame: FrameNumber) {
-        self.unflushed.insert(u64::from(frame));
+        self.unflushed.insert(frame);
     }
 
     /// Whether `frame` may hold data that the origin could lose.
     pub(crate) fn is_unflushed(&self, frame: FrameNumber) -> bool {
-        self.unflushed.contains(u64::from(frame)) || self.flushing.contains(u64::from(frame))
+        self.unflushed.contains(frame) || self.flushing.contains(frame)
     }
 
     /// Whether any frame may.
@@ -136,12 +136,12 @@ impl Mappings {
 
     /// Notes that the origin may have dropped the data in `frame`, though it shows it.
     pub(crate) fn set_doubtful(&mut self, frame: FrameNumber) {
-        self.doubtful.insert(u64::from(frame));
+        self.doubtful.insert(frame);
     }
 
     /// Whether the origin may have dropped the data in `frame`, though it shows it.
     pub(crate) fn is_doubtful(&self, frame: FrameNumber) -> bool {
-        self.doubtful.contains(u64::from(frame))
+        self.doubtful.contains(frame)
     }
 
     /// Notes that the clean data of the frame `from` was copied to `to`: it is as safe, or as
@@ -180,7 +180,7 @@ impl Mappings {
         let mut frames = self.unflushed.list();
         frames.extend(self.flushing.list());
         frames.extend(self.doubtful.list());
-        frames.into_iter().map(|frame| FrameNumber(frame as u32)).collect()
+        frames
     }
 }
 

@@ -1,4 +1,4 @@
-//! The numbers of frames, sets, tags and blocks, each a type of its own, so that none is taken for
+//! The numbers of frames, sets, tags, blocks and pages of the table, each a type of its own, so that none is taken for
 //! another or for a count. They are bare numbers only on the device ([`crate::format`]).
 
 use std::fmt;
@@ -62,13 +62,6 @@ impl Sub for FrameNumber {
 impl fmt::Display for FrameNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// As a member of a set of small numbers.
-impl From<FrameNumber> for u64 {
-    fn from(frame: FrameNumber) -> Self {
-        frame.0.into()
     }
 }
 
@@ -175,5 +168,91 @@ impl From<U64> for BlockNumber {
 impl From<BlockNumber> for U64 {
     fn from(block: BlockNumber) -> Self {
         block.0.into()
+    }
+}
+
+/// Number of a page of the table, counted from 0; each has two slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageNumber(pub u64);
+const _: () = assert!(size_of::<PageNumber>() == 8);
+
+impl PageNumber {
+    /// The first page.
+    pub const FIRST: Self = Self(0);
+
+    /// Index into a table with one row a page.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The page behind it.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for PageNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Sequence of the table: grows with each checkpoint, and each page says of which one it is. A type of its own, since a
+/// record of the log ([`store::Sequence`]) is counted otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableSequence(pub u64);
+const _: () = assert!(size_of::<TableSequence>() == 8);
+
+impl TableSequence {
+    /// That of a page that was never written.
+    pub const NONE: Self = Self(0);
+
+    /// The one behind it.
+    pub(crate) fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for TableSequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<U64> for TableSequence {
+    fn from(raw: U64) -> Self {
+        Self(raw.get())
+    }
+}
+
+impl From<TableSequence> for U64 {
+    fn from(sequence: TableSequence) -> Self {
+        sequence.0.into()
+    }
+}
+
+/// A number of which a set has one bit each ([`PageSet`](crate::page_set::PageSet)).
+pub(crate) trait Member: Copy {
+    fn bit(self) -> u64;
+    fn of_bit(bit: u64) -> Self;
+}
+
+impl Member for PageNumber {
+    fn bit(self) -> u64 {
+        self.0
+    }
+
+    fn of_bit(bit: u64) -> Self {
+        Self(bit)
+    }
+}
+
+impl Member for FrameNumber {
+    fn bit(self) -> u64 {
+        self.0.into()
+    }
+
+    fn of_bit(bit: u64) -> Self {
+        Self(bit as u32)
     }
 }

@@ -44,7 +44,7 @@ use crate::frames::Frames;
 use crate::frames::restore::{Restored, SetSeen};
 use crate::layout::Layout;
 use crate::line_size::LineSize;
-use crate::numbers::{BlockNumber, FrameNumber};
+use crate::numbers::{BlockNumber, FrameNumber, PageNumber, TableSequence};
 use crate::page_set::PageSet;
 use crate::recovery_report::RecoveryReport;
 use crate::sectors::Sectors;
@@ -105,7 +105,7 @@ pub(crate) async fn recover(
     let keeps_clean = clean == Clean::Keep && CrashMode::from_raw(parameters.crash_mode)?.keeps_clean();
     let is_table_trusted = keeps_clean || (clean != Clean::Drop && was_closed);
     let mut replaying = Replaying::new(frames, origin_bytes, is_table_trusted, keeps_clean);
-    let table_sequence = parameters.table_sequence.get();
+    let table_sequence = TableSequence::from(parameters.table_sequence);
     let take = |frame, stored: StoredLine<'_>| replaying.take_stored(frame, stored);
     let table = load(device, &layout, superblock.uuid(), table_sequence, take).await?;
     let start = LogPosition::from(parameters.log_position);
@@ -129,7 +129,7 @@ pub(crate) async fn recover(
     report.lost_lines = frames.lost_count() as u64;
     // Pages of an incomplete checkpoint may hold fewer dirty lines: an open that was interrupted
     // may have given some up.
-    if report.was_closed && table.sequence_next == table_sequence + 1 {
+    if report.was_closed && table.sequence_next == table_sequence.next() {
         check_dirty_lines(parameters.dirty_lines.get(), report.dirty_lines)?;
         let digest = parameters.table_digest.get();
         report.is_table_older = digest != 0 && digest != table.digest();
@@ -178,7 +178,7 @@ struct Replaying {
     /// Deferred data of records.
     deferred: Deferred,
     /// Pages that differ from what recovery found.
-    changed: PageSet,
+    changed: PageSet<PageNumber>,
     unproven: BTreeMap<BlockNumber, Unproven>,
     /// The block whose unproven write freed a frame.
     freed_by: BTreeMap<FrameNumber, BlockNumber>,
@@ -268,7 +268,7 @@ impl Replaying {
     }
 
     /// Applies the states from the log to the frames.
-    fn finish(mut self, torn_pages: &[u64]) -> Result<Frames, Error> {
+    fn finish(mut self, torn_pages: &[PageNumber]) -> Result<Frames, Error> {
         let mut urgent = PageSet::new(self.layout.page_count);
         for &page in torn_pages {
             self.changed.insert(page);

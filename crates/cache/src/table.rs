@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::format::{PAGE_BYTES, Slot, StoredLine, page_lines, parse_slot};
 use crate::layout::Layout;
 use crate::limits::{TABLE_IO_BYTES, TABLE_READS_IN_FLIGHT};
-use crate::numbers::FrameNumber;
+use crate::numbers::{FrameNumber, PageNumber, TableSequence};
 
 /// Most checkpoints that can fail in a row before one completes. A sequence further ahead than this
 /// is damage.
@@ -26,31 +26,31 @@ const SEQUENCES_AHEAD_MAX: u64 = 1 << 32;
 #[derive(Clone, Copy, Default)]
 struct Newest {
     is_second: bool,
-    /// 0 when nothing was written yet.
-    sequence: u64,
+    /// [`TableSequence::NONE`] when nothing was written yet.
+    sequence: TableSequence,
 }
 
 /// Which slot of each page is the newest.
 pub(crate) struct Table {
     newest: Vec<Newest>,
     /// Larger than the sequence of every page.
-    pub(crate) sequence_next: u64,
+    pub(crate) sequence_next: TableSequence,
     /// Pages with a torn slot that claims to be the newest. They have to be written before a checkpoint of a later
     /// sequence is complete: from then on the slot would look like one that was durable once.
-    pub(crate) torn: Vec<u64>,
+    pub(crate) torn: Vec<PageNumber>,
 }
 
 impl Table {
     /// Offset of the slot to write `page` to.
-    pub(crate) fn older_slot_offset(&self, layout: &Layout, page: u64) -> u64 {
-        let newest = self.newest.get(page as usize).copied().unwrap_or_default();
+    pub(crate) fn older_slot_offset(&self, layout: &Layout, page: PageNumber) -> u64 {
+        let newest = self.newest.get(page.index()).copied().unwrap_or_default();
         layout.slot_offset(page, usize::from(!newest.is_second))
     }
 
     /// Notes that pages of this sequence were written to their older slots, durably.
-    pub(crate) fn note_written(&mut self, pages: &[u64], sequence: u64) {
+    pub(crate) fn note_written(&mut self, pages: &[PageNumber], sequence: TableSequence) {
         for &page in pages {
-            if let Some(newest) = self.newest.get_mut(page as usize) {
+            if let Some(newest) = self.newest.get_mut(page.index()) {
                 *newest = Newest { is_second: !newest.is_second, sequence };
             }
         }
@@ -61,7 +61,7 @@ impl Table {
     pub(crate) fn digest(&self) -> u64 {
         let mut digest = Crc32c::new();
         for newest in &self.newest {
-            digest.update(&newest.sequence.to_le_bytes());
+            digest.update(&newest.sequence.0.to_le_bytes());
         }
         u64::from(digest.finish()) | 1 << 32
     }
@@ -77,11 +77,11 @@ pub(crate) async fn load(
     device: &SharedDevice,
     layout: &Layout,
     uuid: Uuid,
-    durable_sequence: u64,
+    durable_sequence: TableSequence,
     mut take: impl FnMut(FrameNumber, StoredLine<'_>) -> Result<(), Error>,
 ) -> Result<Table, Error> {
     check_sequence(durable_sequence)?;
-    let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence + 1, torn: Vec::new() };
+    let mut table = Table { newest: Vec::new(), sequence_next: durable_sequence.next(), torn: Vec::new() };
     let pages_per_read = (TABLE_IO_BYTES / (2 * PAGE_BYTES)) as u64;
     // One more buffer than reads in flight, for the one that is being looked through. Buffers are
     // used again: new memory would have to be zeroed for each read.
@@ -89,12 +89,12 @@ pub(crate) async fn load(
     let reads = stream::iter((0..layout.page_count).step_by(pages_per_read as usize)).map(async |page| {
         let count = pages_per_read.min(layout.page_count - page);
         let buffer = pool.acquire(count as usize * 2 * PAGE_BYTES).await;
-        device.read(layout.slot_offset(page, 0), buffer).await
+        device.read(layout.slot_offset(PageNumber(page), 0), buffer).await
     });
     let mut reads = std::pin::pin!(reads.buffered(TABLE_READS_IN_FLIGHT));
     while let Some(buffer) = reads.next().await {
         for slots in buffer?.chunks_exact(2 * PAGE_BYTES) {
-            let page = table.newest.len() as u64;
+            let page = PageNumber(table.newest.len() as u64);
             let (first, second) = slots.split_at(PAGE_BYTES);
             let parsed = [first, second].map(|slot| parse_slot(slot, uuid, page));
             let newest = newest_slot(parsed, page, durable_sequence)?;
@@ -102,16 +102,16 @@ pub(crate) async fn load(
                 // A torn page's sequence must not be used again, or the page would later look like one that was durable
                 // once.
                 if let Slot::Damaged(Some(claimed)) = slot
-                    && claimed < durable_sequence.saturating_add(SEQUENCES_AHEAD_MAX)
+                    && claimed.0 < durable_sequence.0.saturating_add(SEQUENCES_AHEAD_MAX)
                 {
-                    table.sequence_next = table.sequence_next.max(claimed + 1);
+                    table.sequence_next = table.sequence_next.max(claimed.next());
                     if newest.is_none_or(|(_, sequence)| claimed > sequence) {
                         table.torn.push(page);
                     }
                 }
             }
             if let Some((is_second, sequence)) = newest {
-                table.sequence_next = table.sequence_next.max(sequence + 1);
+                table.sequence_next = table.sequence_next.max(sequence.next());
                 let lines = page_lines(if is_second { second } else { first }, layout.line_size);
                 for (frame, line) in layout.frames_of_page(page).zip(lines) {
                     if !line.is_empty() {
@@ -127,22 +127,26 @@ pub(crate) async fn load(
 }
 
 /// Refuses a sequence that no cache reaches: counting on from it would overflow.
-fn check_sequence(sequence: u64) -> Result<(), Error> {
-    if sequence <= SEQUENCE_MAX {
+fn check_sequence(sequence: TableSequence) -> Result<(), Error> {
+    if sequence.0 <= SEQUENCE_MAX {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Corrupt, format!("the cache's table claims sequence {sequence}, which none reaches")))
 }
 
-/// The slot that counts, and its sequence; `None` for a page that was never written.
-fn newest_slot([first, second]: [Slot; 2], page: u64, durable_sequence: u64) -> Result<Option<(bool, u64)>, Error> {
+/// The slot that counts (whether it is the second), and its sequence; `None` for a page that was never written.
+fn newest_slot(
+    [first, second]: [Slot; 2],
+    page: PageNumber,
+    durable_sequence: TableSequence,
+) -> Result<Option<(bool, TableSequence)>, Error> {
     let newest = match (first, second) {
         (Slot::Valid(first), Slot::Valid(second)) if second > first => Some((true, second)),
         (Slot::Valid(first), _) => Some((false, first)),
         (_, Slot::Valid(second)) => Some((true, second)),
         _ => None,
     };
-    let sequence = newest.map_or(0, |(_, sequence)| sequence);
+    let sequence = newest.map_or(TableSequence::NONE, |(_, sequence)| sequence);
     check_sequence(sequence)?;
     for slot in [first, second] {
         let is_damaged = match slot {
@@ -171,12 +175,14 @@ mod tests {
         let mut bytes = vec![0; PAGE_BYTES];
         let line_size = crate::line_size::LineSize::default();
         let line = Line { block: BlockNumber(sequence), valid: line_size.all_sectors(), ..Line::default() };
-        emit_page(&mut bytes, line_size, ID, 0, sequence, std::iter::once(line));
+        emit_page(&mut bytes, line_size, ID, PageNumber::FIRST, TableSequence(sequence), std::iter::once(line));
         bytes
     }
 
     fn newest(first: &[u8], second: &[u8], durable_sequence: u64) -> Result<Option<(bool, u64)>, ErrorKind> {
-        newest_slot([first, second].map(|slot| parse_slot(slot, ID, 0)), 0, durable_sequence)
+        let slots = [first, second].map(|slot| parse_slot(slot, ID, PageNumber::FIRST));
+        newest_slot(slots, PageNumber::FIRST, TableSequence(durable_sequence))
+            .map(|newest| newest.map(|(is_second, sequence)| (is_second, sequence.0)))
             .map_err(|error| error.kind())
     }
 
@@ -192,8 +198,11 @@ mod tests {
     #[test]
     fn the_digest_is_what_the_format_page_says_and_another_one_when_any_page_is_another_one() {
         let table = |sequences: &[u64]| Table {
-            newest: sequences.iter().map(|&sequence| Newest { is_second: false, sequence }).collect(),
-            sequence_next: 9,
+            newest: sequences
+                .iter()
+                .map(|&sequence| Newest { is_second: false, sequence: TableSequence(sequence) })
+                .collect(),
+            sequence_next: TableSequence(9),
             torn: Vec::new(),
         };
         let digest = table(&[0, 3, 0x0102_0304_0506_0708]).digest();
@@ -205,7 +214,7 @@ mod tests {
             assert_ne!(table(&other).digest(), digest);
         }
         let mut written = table(&[0, 3, 0x0102_0304_0506_0708]);
-        written.note_written(&[0, 2], 8);
+        written.note_written(&[0, 2].map(PageNumber), TableSequence(8));
         assert_eq!(written.digest(), table(&[8, 3, 8]).digest());
         assert_ne!(table(&[]).digest(), 0);
     }

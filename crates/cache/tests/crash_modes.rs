@@ -16,6 +16,7 @@ use block::layer::delay::{DelayLayer, Delays, Latency};
 use block::layer::stats::StatsLayer;
 use block::{ErrorKind, Event, Geometry, OperationKind, SharedDevice};
 use cache::layout::Layout;
+use cache::numbers::PageNumber;
 use cache::{Cache, CrashMode, FormatOptions, Mode};
 use common::{format, format_options, memory, open, open_options, read, try_open, write};
 
@@ -475,12 +476,13 @@ fn a_torn_page_is_written_anew_before_it_looks_like_a_durable_one() {
     executor.run();
     executor.block_on(async move { cache.close(false).await.unwrap() });
     // The other slot is a copy that claims to be newer, with the old checksum.
-    let [first, second] = [0, 1].map(|slot| read(&mut executor, &device, layout.slot_offset(0, slot), 4096));
+    let [first, second] =
+        [0, 1].map(|slot| read(&mut executor, &device, layout.slot_offset(PageNumber::FIRST, slot), 4096));
     let sequence = |slot: &[u8]| u64::from_le_bytes(slot[16..24].try_into().unwrap());
     let (newest, other) = if sequence(&first) > sequence(&second) { (first, 1) } else { (second, 0) };
     let mut torn = newest.clone();
     torn[16..24].copy_from_slice(&(sequence(&newest) + 10).to_le_bytes());
-    write(&mut executor, &device, layout.slot_offset(0, other), &torn);
+    write(&mut executor, &device, layout.slot_offset(PageNumber::FIRST, other), &torn);
     for start in 0..3 {
         let cache = open(&mut executor, &device, &origin, Mode::WriteThrough);
         assert_eq!(cache.status().resident_lines, 2, "start {start}");

@@ -25,7 +25,7 @@
 //! | `change_marks` | what other hosts changed while this one had no session, where the target records it |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries |
-//! | `engine/loss` | what becomes of jobs when the session, or the LUN's cache, is lost |
+//! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
 //! | `job` | one request as a sequence of commands |
 //! | `under_way` | commands in the order in which they were sent |
 //! | `verdict` | what each outcome of a command means |

@@ -404,6 +404,14 @@ impl LockTable {
         answered
     }
 
+    /// Removes all locks of an owner, leaves first.
+    pub fn release_all(&mut self, owner: Owner) {
+        let held: Vec<Resource> = self.grants_of(owner).map(|(resource, _)| resource).collect();
+        for resource in held.into_iter().rev() {
+            self.demote(owner, resource, None);
+        }
+    }
+
     fn demote_alone(&mut self, owner: Owner, resource: Resource, to: Option<Mode>) -> Option<CallbackNumber> {
         let Some(mode) = to else {
             return self.drop_grant(owner, resource)?.callback.map(|callback| callback.number);

@@ -1,7 +1,8 @@
-//! The time that an end has, once it is not to wait for its target any more.
+//! The end of what needs a target, an attachment or a mount: when it begins, the time that it has
+//! once it is not to wait for its target any more, and what it reports meanwhile.
 
 use std::cell::Cell;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::OnceLock;
 
 use tokio::sync::watch::Sender;
@@ -11,13 +12,15 @@ use crate::control::Progress;
 use crate::flag::wait_until;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX, WATCH_INTERVAL};
 use crate::remotes::{Remotes, Session};
-use crate::status::Report;
+use crate::status::{Left, Report};
 
 /// The bound of the steps of one end, which share one time; a step after that has
 /// [`CLOSE_STEP_TIME_MIN`].
 pub(crate) struct EndingTime {
     /// What ends, for the log.
     name: String,
+    /// `true` once it is to end.
+    stopping: Sender<bool>,
     /// `true` once it is to end at once, even during a cleaning.
     cut_short: Sender<bool>,
     /// The deadline of an end at once.
@@ -30,14 +33,24 @@ pub(crate) struct EndingTime {
     is_target_silent: Cell<bool>,
 }
 
-/// Reports to the caller what the end waits for, for ever.
-pub(crate) async fn tell_of_waiting(progress: Option<&Progress>, waits: impl Fn() -> Option<Report>) {
-    loop {
-        tokio::time::sleep(WATCH_INTERVAL).await;
-        if let (Some(progress), Some(report)) = (progress, waits()) {
-            // Sending fails when the caller has hung up.
-            let _ = progress.send(report);
+/// The result of `end`; meanwhile the caller is told, again and again, what the end waits for.
+pub(crate) async fn telling<T>(
+    end: impl Future<Output = T>,
+    progress: Option<&Progress>,
+    waits: impl Fn() -> Option<Report>,
+) -> T {
+    let tell = async {
+        loop {
+            tokio::time::sleep(WATCH_INTERVAL).await;
+            if let (Some(progress), Some(report)) = (progress, waits()) {
+                // Sending fails when the caller has hung up.
+                let _ = progress.send(report);
+            }
         }
+    };
+    tokio::select! {
+        ended = end => ended,
+        () = tell => unreachable!("it is told for ever"),
     }
 }
 
@@ -45,12 +58,27 @@ impl EndingTime {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            stopping: Sender::new(false),
             cut_short: Sender::new(false),
             deadline: OnceLock::new(),
             is_over: Sender::new(false),
             is_target_left: Cell::new(false),
             is_target_silent: Cell::new(false),
         }
+    }
+
+    /// Begins the end. Returns whether it had begun before.
+    pub(crate) fn begin(&self) -> bool {
+        self.stopping.send_replace(true)
+    }
+
+    /// Raised once it is to end.
+    pub(crate) fn stopping(&self) -> &Sender<bool> {
+        &self.stopping
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        *self.stopping.borrow()
     }
 
     /// Stops the end from waiting for the target. It has [`CLOSE_TIME_MAX`] from now on.
@@ -77,9 +105,30 @@ impl EndingTime {
         wait_until(&self.cut_short).await;
     }
 
+    /// The result of `life`, which includes the end. From the beginning of that on the target, if there is one, is
+    /// asked whether it still answers; a silent one is left.
+    pub(crate) async fn watching_target<T>(
+        &self,
+        life: impl Future<Output = T>,
+        remotes: Option<&Remotes>,
+        dirty_bytes: impl Fn() -> u64,
+    ) -> T {
+        let watch = async {
+            wait_until(&self.stopping).await;
+            match remotes {
+                Some(remotes) => self.leave_silent_target(remotes, dirty_bytes).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            ended = life => ended,
+            () = watch => unreachable!("it is asked for ever"),
+        }
+    }
+
     /// Asks the target, for ever, whether it still answers. A silent target is waited for while
     /// there is dirty data; after that no longer than after a signal.
-    pub(crate) async fn leave_silent_target(&self, remotes: &Remotes, dirty_bytes: impl Fn() -> u64) {
+    async fn leave_silent_target(&self, remotes: &Remotes, dirty_bytes: impl Fn() -> u64) {
         loop {
             let is_silent = tokio::time::timeout(CLOSE_TIME_MAX, remotes.answer()).await.is_err();
             self.is_target_silent.set(is_silent);
@@ -90,14 +139,20 @@ impl EndingTime {
         }
     }
 
-    /// Whether it ended without a silent target. One that was silent for a while, and
-    /// answered before the end, was not left.
-    pub(crate) fn is_silent_target_left(&self) -> bool {
-        self.is_target_silent.get() && self.is_target_left.get()
+    /// What is left where this ended with `dirty_bytes`. A target that was silent for a while, and answered before the
+    /// end, was not left.
+    pub(crate) fn left(&self, dirty_bytes: u64) -> Left {
+        let is_target_silent = Some(self.is_target_silent.get() && self.is_target_left.get());
+        Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent }
+    }
+
+    /// The target for which dirty data waits, where it is away, and its state.
+    pub(crate) fn waits_for(&self, remotes: Option<&Remotes>, dirty_bytes: impl FnOnce() -> u64) -> Option<String> {
+        self.missed_target(remotes?).filter(|_| dirty_bytes() > 0)
     }
 
     /// The target, where it is away, and its state.
-    pub(crate) fn missed_target(&self, remotes: &Remotes) -> Option<String> {
+    fn missed_target(&self, remotes: &Remotes) -> Option<String> {
         let Session { state, portal, .. } = remotes.session();
         let state = match state.as_str() {
             "online" if self.is_target_silent.get() => "silent",
@@ -145,7 +200,6 @@ impl EndingTime {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
     use std::time::Duration;
 
     use super::*;

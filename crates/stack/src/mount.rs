@@ -22,7 +22,6 @@ use block::SharedDevice;
 use ext2::{OpenOptions, Timestamp};
 use file::{FileDevice, FileOptions};
 use front::{Volume, VolumeOptions};
-use sharedfs::{Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
 use crate::caches::Caches;
@@ -44,6 +43,9 @@ use crate::systemd;
 use crate::time::system_clock;
 
 mod ending;
+mod parts;
+
+use parts::MountParts;
 
 /// The configuration of a mount.
 #[derive(Debug)]
@@ -66,26 +68,6 @@ pub struct MountConfig {
 pub struct Mount {
     parts: Rc<MountParts>,
     control: ControlServer,
-}
-
-/// The parts of a mount, and the handler of its control requests.
-struct MountParts {
-    name: String,
-    source: String,
-    directory: PathBuf,
-    file_system: Arc<Mounted>,
-    volume: Volume<SharedBlocks<Redo>>,
-    device: SharedDevice,
-    remotes: Option<Remotes>,
-    is_read_only: bool,
-    /// `true` once it is to end.
-    stopping: Sender<bool>,
-    ending_time: EndingTime,
-    /// Whether all changes became durable at the end.
-    is_committed: Cell<bool>,
-    /// `Some` once it has ended, with the error if it did not end well.
-    ended: Sender<Option<Result<()>>>,
-    _lock: Option<UnitLock>,
 }
 
 /// The device below the file system.
@@ -134,17 +116,15 @@ impl Mount {
     pub async fn run(self, signal: impl Future<Output = ()>, again: impl AsyncFnOnce()) -> Result<()> {
         let Self { parts, control } = self;
         let serve = async {
-            let ended = tokio::select! {
-                ended = parts.serve() => ended,
-                () = parts.leave_silent_target() => unreachable!("it is asked for ever"),
-            };
+            let time = &parts.ending_time;
+            let ended = time.watching_target(parts.serve(), parts.remotes.as_ref(), || parts.dirty_bytes()).await;
             parts.ended.send_replace(Some(ended.clone()));
             ended
         };
         let obey = async {
             signal.await;
             parts.ending_time.cut_short();
-            parts.stopping.send_replace(true);
+            parts.ending_time.begin();
             again().await;
             parts.ending_time.take_away();
             pending::<()>().await;
@@ -176,7 +156,6 @@ impl MountParts {
                 return Err(Error::io(format!("cannot mount over {}", directory.display()), &error));
             }
         };
-        let (stopping, ended) = (Sender::new(false), Sender::new(None));
         Ok(Self {
             ending_time: EndingTime::new(&name),
             is_committed: Cell::new(false),
@@ -188,8 +167,7 @@ impl MountParts {
             device,
             remotes,
             is_read_only,
-            stopping,
-            ended,
+            ended: Sender::new(None),
             _lock: lock,
         })
     }
@@ -197,18 +175,14 @@ impl MountParts {
     /// From the first request to the end.
     async fn serve(&self) -> Result<()> {
         let stop = async {
-            wait_until(&self.stopping).await;
+            wait_until(self.ending_time.stopping()).await;
             systemd::stopping();
         };
         let served = self.volume.serve(stop, self.ending_time.until_step_is_over()).await;
         let served = served.map_err(|error| Error::io(format!("cannot serve {}", self.source), &error));
         // Somebody else may have unmounted it.
-        self.stopping.send_replace(true);
+        self.ending_time.begin();
         self.end().await.and(served)
-    }
-
-    async fn has_ended(&self) {
-        let _ = self.ended.subscribe().wait_for(Option::is_some).await;
     }
 
     fn status(&self) -> MountStatus {

@@ -91,8 +91,6 @@ pub struct Stack {
     entries: Vec<Entry>,
     registry: Registry,
     caches: Caches,
-    /// `true` once it is to stop.
-    stopping: Sender<bool>,
     /// `true` once the device is not used any more.
     unused: Sender<bool>,
     ending_time: EndingTime,
@@ -179,7 +177,6 @@ impl Stack {
             entries: opening.entries,
             registry: opening.registry,
             caches: opening.caches,
-            stopping: Sender::new(false),
             unused: Sender::new(false),
             ended: Sender::new(false),
             failed_end: OnceCell::new(),
@@ -210,7 +207,7 @@ impl Stack {
 
     /// Raised once it is to stop: the users of the device finish, and call [`Self::note_unused`].
     pub(crate) fn stopping(&self) -> &Sender<bool> {
-        &self.stopping
+        self.ending_time.stopping()
     }
 
     /// Notes that the device is not used any more.
@@ -266,7 +263,7 @@ impl Stack {
     }
 
     async fn wait_for_stop(&self) {
-        wait_until(&self.stopping).await;
+        wait_until(self.stopping()).await;
     }
 
     /// Places of those stores whose file was removed: their data is lost with this process.

@@ -11,7 +11,8 @@
 use std::sync::Arc;
 
 use base::range::ByteRange;
-use block::{Device, Event};
+use block::device::DeviceExt;
+use block::{Device, Error, ErrorKind, Event};
 
 use crate::core::Core;
 use crate::map::Piece;
@@ -28,6 +29,26 @@ impl Core {
     pub(crate) fn handle_origin_events(self: &Arc<Self>) {
         while let Some(event) = self.origin.reports.take() {
             self.handle_origin_event(&event);
+        }
+    }
+
+    /// Handles the origin's events, and returns how often it has lost what it had not flushed.
+    pub(crate) fn losses_until_now(self: &Arc<Self>) -> u64 {
+        self.handle_origin_events();
+        self.origin.reports.losses().count()
+    }
+
+    /// Flushes the origin: what it has taken since its count of losses was `losses`
+    /// ([`Core::losses_until_now`]) is durable.
+    ///
+    /// # Errors
+    /// `OutcomeUnknown` when it lost something meanwhile, as it reports with the answer to the
+    /// flush at the latest: what it took may be gone.
+    pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
+        self.origin.device().flush().await?;
+        match self.losses_until_now() == losses {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::OutcomeUnknown, "the LUN lost what it had not flushed yet")),
         }
     }
 

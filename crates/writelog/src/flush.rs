@@ -7,8 +7,7 @@
 use std::sync::Arc;
 
 use base::buffer::Buffer;
-use block::device::DeviceExt;
-use block::{Error, ErrorKind, Response};
+use block::{Error, Response};
 
 use crate::core::Core;
 use crate::options::Durability;
@@ -18,26 +17,6 @@ pub(crate) async fn flush(core: Arc<Core>) -> Response {
 }
 
 impl Core {
-    /// Handles the origin's events, and returns how often it has lost what it had not flushed.
-    pub(crate) fn losses_until_now(self: &Arc<Self>) -> u64 {
-        self.handle_origin_events();
-        self.origin.reports.losses().count()
-    }
-
-    /// Flushes the origin: what it has taken since its count of losses was `losses`
-    /// ([`Core::losses_until_now`]) is durable.
-    ///
-    /// # Errors
-    /// `OutcomeUnknown` when it lost something meanwhile, as it reports with the answer to the
-    /// flush at the latest: what it took may be gone.
-    pub(crate) async fn flush_origin_since(self: &Arc<Self>, losses: u64) -> Result<(), Error> {
-        self.origin.device().flush().await?;
-        match self.losses_until_now() == losses {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::OutcomeUnknown, "the LUN lost what it had not flushed yet")),
-        }
-    }
-
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Error> {
         if self.options.durability != Durability::UnsafeVolatile {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::frames::{Frames, MAPPED};
 use crate::index::{Index, SCANNED_WAYS_MAX};
 use crate::layout::Layout;
 use crate::mappings::Mappings;
-use crate::numbers::{BlockNumber, FrameNumber, SetNumber, Tag};
+use crate::numbers::{BlockNumber, FrameNumber, PageNumber, SetNumber, Tag};
 use crate::page_set::PageSet;
 use crate::replacement::{List, Order, Replacement};
 use crate::tags::Tags;
@@ -130,7 +130,7 @@ impl Frames {
     /// Declares that the table on the device agrees with the frames, except the `changed` pages;
     /// the `urgent` of these differ in what counts after a crash. Frames that were not restored
     /// become free.
-    pub(crate) fn set_stored(&mut self, changed: &PageSet, urgent: &PageSet) {
+    pub(crate) fn set_stored(&mut self, changed: &PageSet<PageNumber>, urgent: &PageSet<PageNumber>) {
         self.order.free_reserved();
         self.changed = changed.clone();
         self.urgent = urgent.clone();
@@ -154,6 +154,7 @@ mod tests {
     use super::*;
     use crate::format::{PAGE_BYTES, emit_page, page_lines};
     use crate::line_size::LineSize;
+    use crate::numbers::TableSequence;
     use crate::options::{Associativity, FormatOptions};
     use crate::sectors::Sectors;
 
@@ -169,8 +170,8 @@ mod tests {
         let (mut seen, mut all) = (SetSeen::new(), Vec::new());
         for (page, lines) in lines.chunks(layout.entries_per_page() as usize).enumerate() {
             let mut bytes = vec![0; PAGE_BYTES];
-            let page = page as u64;
-            emit_page(&mut bytes, layout.line_size, Uuid::nil(), page, 1, lines.iter().copied());
+            let page = PageNumber(page as u64);
+            emit_page(&mut bytes, layout.line_size, Uuid::nil(), page, TableSequence(1), lines.iter().copied());
             let stored = layout.frames_of_page(page).zip(page_lines(&bytes, layout.line_size));
             for (frame, stored) in stored.filter(|(_, it)| !it.is_empty()) {
                 let restored = match stored.is_dirty() {

@@ -25,6 +25,7 @@ use crate::crash_mode::CrashMode;
 use crate::format::{PAGE_BYTES, STATE_CLOSED, STATE_IN_USE, emit_page};
 use crate::journal::{Journal, Stored};
 use crate::limits::{LAZY_PAGES, PAGES_PER_BATCH, TABLE_WRITES_IN_FLIGHT};
+use crate::numbers::{PageNumber, TableSequence};
 use crate::table::Table;
 
 /// Which pages a checkpoint writes, and what the superblock says after it.
@@ -75,7 +76,7 @@ impl Journal {
             let state = &mut *self.lines.state();
             state.note_clean();
             let sequence = table.sequence_next;
-            table.sequence_next += 1;
+            table.sequence_next = sequence.next();
             let pages = match extent {
                 Extent::Dirty => state.frames.take_pages(false),
                 Extent::Lazy => state.frames.take_pages_lazily(LAZY_PAGES),
@@ -117,7 +118,7 @@ impl Journal {
     }
 
     /// Writes table pages as they are now to their older slots, durably.
-    async fn write_pages(&self, table: &Table, pages: &[u64], sequence: u64) -> Result<(), Error> {
+    async fn write_pages(&self, table: &Table, pages: &[PageNumber], sequence: TableSequence) -> Result<(), Error> {
         for batch in pages.chunks(PAGES_PER_BATCH) {
             let images = self.page_images(table, batch, sequence);
             if self.crash_mode.keeps_clean() {
@@ -132,8 +133,8 @@ impl Journal {
     }
 
     /// The page images to write, with their offsets.
-    fn page_images(&self, table: &Table, pages: &[u64], sequence: u64) -> Vec<(u64, Buffer)> {
-        let image = |&page: &u64| {
+    fn page_images(&self, table: &Table, pages: &[PageNumber], sequence: TableSequence) -> Vec<(u64, Buffer)> {
+        let image = |&page: &PageNumber| {
             let mut buffer = Buffer::zeroed(PAGE_BYTES);
             let lines = self.lines.state().frames.page_to_store(page);
             emit_page(&mut buffer, self.lines.line_size(), self.uuid(), page, sequence, lines.into_iter());

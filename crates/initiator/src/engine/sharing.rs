@@ -1,6 +1,7 @@
-//! The engine as a client of a shared LUN: SHARING OUT commands go out beside the requests, and no
-//! request leaves that the client has no right to.
+//! The engine's side of the client of a shared LUN: SHARING OUT commands go out beside the requests, and no request
+//! leaves that the client has no right to.
 
+use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
@@ -12,128 +13,144 @@ use iscsi::pdu::{AsyncEvent, AsyncMessage};
 use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
-use super::Engine;
-use crate::job::Kind;
+use super::jobs::Jobs;
+use crate::job::{Job, Kind};
 use crate::limits::{WITHHELD_MARGIN, WITHHELD_TIME_MAX};
 use crate::link::Link;
+use crate::log_limit::LogLimit;
+use crate::options::InitiatorOptions;
+use crate::shared::Shared;
 use crate::sharing::member::Continuity;
-use crate::sharing::order;
-use crate::verdict::Attention;
+use crate::sharing::{SharingStatus, order};
+use crate::unit::Unit;
 
-impl Engine {
+/// What a client of a shared LUN has to do beside its requests; nothing for a LUN of one host.
+pub(super) struct Sharing {
+    options: Arc<InitiatorOptions>,
+    shared: Arc<Shared>,
+    message_log: LogLimit,
+}
+
+/// The result of [`Sharing::exchange`].
+#[derive(Default)]
+pub(super) struct Exchanged {
+    pub(super) has_progressed: bool,
+    /// The error of every request since this host was fenced.
+    pub(super) fenced: Option<Error>,
+    /// Whether the target was found to have started again.
+    pub(super) is_new_start: bool,
+}
+
+impl Sharing {
+    pub(super) fn new(options: Arc<InitiatorOptions>, shared: Arc<Shared>) -> Self {
+        Self { options, shared, message_log: LogLimit::default() }
+    }
+
     /// The timeout of a command. On a shared unit a command may wait until another host has
     /// cleaned. The target bounds that wait; to give up earlier would end writes with an unknown
     /// outcome, and let reads wait anew.
-    pub(super) fn command_timeout(&self) -> Duration {
+    pub(super) fn command_timeout(&self, unit: &Unit) -> Duration {
         let usual = self.options.command_timeout;
-        let Some(support) = self.unit.sharing.filter(|_| self.options.is_shared) else { return usual };
+        let Some(support) = unit.sharing.filter(|_| self.options.is_shared) else { return usual };
         let withheld_ms = u64::from(support.callback_ms_max) + u64::from(support.lease_ms);
         usual.max((Duration::from_millis(withheld_ms) + WITHHELD_MARGIN).min(WITHHELD_TIME_MAX))
     }
 
     /// Notes that a session has begun.
-    pub(crate) fn begin_session(&mut self) {
+    pub(super) fn begin_session(&self) {
         let now = self.options.clock.now();
         if let Some(mut member) = self.shared.member() {
             member.begin_session(now);
         }
     }
 
-    /// Sends and receives the messages of a client of a shared LUN. Returns whether there was
-    /// progress.
-    pub(super) fn share(&mut self, link: &mut Link, context: &mut Context<'_>, now: Instant) -> bool {
-        let Some(mut member) = self.shared.member() else { return false };
+    /// Notes that the session has ended.
+    pub(super) fn end_session(&self) {
+        if let Some(mut member) = self.shared.member() {
+            member.end_session();
+        }
+    }
+
+    /// Sends and receives the messages of a client of a shared LUN. None is sent with `is_settling`: none of our
+    /// commands may be under way while the unit is read.
+    pub(super) fn exchange(
+        &self,
+        link: &mut Link,
+        context: &mut Context<'_>,
+        now: Instant,
+        unit: &Unit,
+        is_settling: bool,
+    ) -> Exchanged {
+        let Some(mut member) = self.shared.member() else { return Exchanged::default() };
         let mut has_progressed = member.poll(context, now);
-        self.fenced = member.over().cloned();
-        // None of our commands may be under way while the unit is read.
-        let is_settling = self.attention > Attention::None && self.under_way.count() == 0;
+        let fenced = member.over().cloned();
         while !is_settling && let Some((number, order)) = member.next_order(now) {
-            let command = order.command(number, self.unit.lun, self.options.command_timeout);
+            let command = order.command(number, unit.lun, self.options.command_timeout);
             match order.is_immediate() {
                 true => link.session.submit_immediate(now, command),
                 false => link.session.submit(now, command),
             }
             has_progressed = true;
         }
-        if member.take_continuity() == Some(Continuity::NewStart) {
-            drop(member);
-            self.lose_retained();
-        }
-        has_progressed
+        let is_new_start = member.take_continuity() == Some(Continuity::NewStart);
+        Exchanged { has_progressed, fenced, is_new_start }
+    }
+
+    /// Whether requests may be issued now.
+    pub(super) fn may_issue(&self, now: Instant) -> bool {
+        self.shared.member().is_none_or(|member| member.may_issue(now))
     }
 
     /// The next job to issue. Where this client holds ranges alone, half of the queue depth is kept
     /// for writes to them and for flushes: a callback waits for these, and what fills the other
     /// half may wait for ranges that other hosts hold.
-    pub(super) fn next_ready(&self) -> Option<u64> {
+    pub(super) fn next_ready(&self, jobs: &Jobs, under_way: usize) -> Option<u64> {
         let grants = self.shared.copies().and_then(Copies::grants);
         let is_scarce = |grants: &&Grants| {
-            self.under_way.count() >= self.options.queue_depth / 2
-                && !grants.all(&[Standing::Held, Standing::Leaving]).is_empty()
+            under_way >= self.options.queue_depth / 2 && !grants.all(&[Standing::Held, Standing::Leaving]).is_empty()
         };
         let Some(grants) = grants.filter(is_scarce) else {
-            return self.ready.first().copied();
+            return jobs.ready().next();
         };
         let goes_first = |order: &u64| {
-            let job = self.jobs.get(order);
+            let job = jobs.get(*order);
             job.is_some_and(|job| matches!(job.kind, Kind::Flush) || job.is_mutation() && grants.is_held(job.range()))
         };
-        self.ready.iter().copied().find(goes_first)
+        jobs.ready().find(goes_first)
     }
 
-    /// Whether a mutation must wait, because its range was held alone and may be another host's by
-    /// now. It waits until the range is reclaimed, and fails if it is lost.
-    pub(super) fn holds_back(&mut self, now: Instant, order: u64) -> bool {
-        let grants = self.shared.copies().and_then(Copies::grants);
-        let Some((grants, job)) = grants.zip(self.jobs.get(&order)).filter(|(_, job)| job.is_mutation()) else {
-            return false;
-        };
-        match grants.obstacle(job.range()) {
-            Some(Standing::Lost) => {
-                let words = format!("{} is not done: the range may be another host's by now", job.words());
-                if let Some(job) = self.jobs.get_mut(&order) {
-                    job.give_up(Error::new(ErrorKind::Gone, words));
-                }
-                self.go_on(order);
-                true
-            }
-            Some(_) => {
-                self.delay(now, order);
-                true
-            }
-            None => false,
-        }
+    /// Why a mutation must wait: its range was held alone, and may be another host's by now. It waits until the range
+    /// is reclaimed, and fails if it is lost.
+    pub(super) fn obstacle(&self, job: &Job) -> Option<Standing> {
+        let grants = self.shared.copies().and_then(Copies::grants)?;
+        if job.is_mutation() { grants.obstacle(job.range()) } else { None }
     }
 
     /// Unregisters from a shared LUN. Returns whether that is complete.
-    pub(super) fn leave(&mut self, now: Instant) -> bool {
+    pub(super) fn leave(&self, now: Instant) -> bool {
         self.shared.member().is_none_or(|mut member| member.leave(now))
     }
 
-    pub(super) fn is_member_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.shared.member().is_none_or(|member| member.is_idle())
     }
 
-    /// Reports as lost what a shared LUN had not made durable: it is never written again.
-    pub(super) fn lose_retained(&mut self) {
-        if self.retained.is_empty() {
-            return;
-        }
-        self.retained.release(self.retained.mark());
-        let words = format!(
-            "the target of {} started again before a flush; several hosts share it, so nothing is written again",
-            self.options.place()
-        );
-        self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
+    /// When the client has something to do next.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.shared.member().and_then(|member| member.next_deadline())
+    }
+
+    pub(super) fn status(&self) -> Option<SharingStatus> {
+        self.shared.member().map(|member| member.status(self.options.clock.now()))
     }
 
     /// Handles a message of the target to a client of a shared LUN.
-    pub(super) fn take_message(&mut self, header: &AsyncMessage, data: &[u8], now: Instant) {
+    pub(super) fn take_message(&mut self, header: &AsyncMessage, data: &[u8], unit: &Unit, now: Instant) {
         let AsyncEvent::Vendor { event: ASYNC_EVENT, code: ASYNC_VCODE, .. } = header.event else { return };
         let Some(mut member) = self.shared.member() else { return };
         // SenseLength comes first, and is zero.
         match data.get(2..).map(Message::parse) {
-            Some(Ok(message)) if message.lun == self.unit.lun => member.handle_message(now, &message),
+            Some(Ok(message)) if message.lun == unit.lun => member.handle_message(now, &message),
             Some(Ok(_)) => {}
             Some(Err(_)) | None => {
                 if let Some(left_out) = self.message_log.admit(ErrorKind::Corrupt, now) {
@@ -149,7 +166,7 @@ impl Engine {
     }
 
     /// A command of the client has ended.
-    pub(super) fn take_answer(&mut self, now: Instant, number: u64, outcome: &Outcome) {
+    pub(super) fn take_answer(&self, now: Instant, number: u64, outcome: &Outcome) {
         if let Some(mut member) = self.shared.member() {
             member.handle_answer(now, number, order::answer(outcome));
         }

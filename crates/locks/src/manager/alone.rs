@@ -16,8 +16,8 @@ use base::clock::Instant;
 use super::LockManager;
 use crate::blocks::BlockRange;
 use crate::gate::{Change, Command};
-use crate::identity::{CommandId, Owner};
-use crate::limits::Limits;
+use crate::identity::{ClientId, CommandId, Owner};
+use crate::limits::{ALONE_LOCKS_MAX, Limits};
 use crate::mode::Mode;
 use crate::queue::TicketNumber;
 use crate::resource::{FileId, GroupIndex, Resource};
@@ -41,6 +41,21 @@ impl LockManager {
             self.call_back_from(now, *holder, (*resource, Mode::D_X));
         }
         !holders.is_empty()
+    }
+
+    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata
+    /// blocks of the range. A range of more than `ALONE_LOCKS_MAX` locks is not checked.
+    pub(super) fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
+        let holds =
+            |resource, mode| self.table.grant(Owner::own(client), resource).is_some_and(|grant| grant.mode == mode);
+        let unit = FileId::LOGICAL_UNIT;
+        let size = self.settings.group_size;
+        let (first, last) = (size.group_of(range.first()).0, size.group_of(range.end() - 1).0);
+        holds(Resource::File(unit), Mode::D_X)
+            || (last - first < ALONE_LOCKS_MAX
+                && (first..=last).all(|group| holds(Resource::Group(unit, GroupIndex(group)), Mode::D_X)))
+            || (range.count() <= ALONE_LOCKS_MAX
+                && (range.first()..range.end()).all(|block| holds(Resource::Metadata(block), Mode::M_X)))
     }
 
     /// The other clients that hold some of a command's blocks alone.
@@ -140,13 +155,6 @@ impl LockManager {
                 self.end_clearing(id, None);
             }
             self.take_steps(now);
-        }
-    }
-
-    /// Grants the tickets whose range is clear.
-    pub(super) fn settle_cleared(&mut self, now: Instant) {
-        if !self.cleared.is_empty() {
-            self.settle(now);
         }
     }
 }

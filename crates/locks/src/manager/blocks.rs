@@ -2,21 +2,20 @@
 
 use base::clock::Instant;
 
-use super::{LockManager, Output};
+use super::LockManager;
 use crate::blocks::BlockRange;
 use crate::callbacks::Subject;
 use crate::error::{LockError, Table};
 use crate::gate::{Change, Command, Passage, Step};
 use crate::identity::{ClientId, CommandId, Generation, Owner};
-use crate::limits::{ALONE_LOCKS_MAX, Limits};
+use crate::limits::Limits;
 use crate::message::ToClient;
-use crate::mode::Mode;
 use crate::open_files::OpenMode;
-use crate::resource::{FileId, GroupIndex, Resource};
+use crate::resource::FileId;
 
 impl LockManager {
     /// Adds a read of a client that may keep a copy; `client` is `None` for a stock initiator. A
-    /// read that does not pass at once passes by an [`Output::Pass`].
+    /// read that does not pass at once passes by an [`Output::Pass`](super::Output::Pass).
     ///
     /// # Errors
     /// When the client's life is over, or the gate is full.
@@ -45,7 +44,7 @@ impl LockManager {
     }
 
     /// Adds a change of blocks. It passes when no other client has copies, at once or by an
-    /// [`Output::Pass`].
+    /// [`Output::Pass`](super::Output::Pass).
     ///
     /// # Errors
     /// When the client's life is over, or the gate is full.
@@ -74,21 +73,6 @@ impl LockManager {
         }
         self.gate.arrive(command, &Limits { commands_max, ..self.settings.limits.clone() })?;
         Ok(self.advance_gate_for(now, command.id()))
-    }
-
-    /// Whether a client holds a range alone, for itself: the unit, or the block groups or metadata
-    /// blocks of the range. A range of more than `ALONE_LOCKS_MAX` locks is not checked.
-    pub(super) fn holds_alone(&self, client: ClientId, range: BlockRange) -> bool {
-        let holds =
-            |resource, mode| self.table.grant(Owner::own(client), resource).is_some_and(|grant| grant.mode == mode);
-        let unit = FileId::LOGICAL_UNIT;
-        let size = self.settings.group_size;
-        let (first, last) = (size.group_of(range.first()).0, size.group_of(range.end() - 1).0);
-        holds(Resource::File(unit), Mode::D_X)
-            || (last - first < ALONE_LOCKS_MAX
-                && (first..=last).all(|group| holds(Resource::Group(unit, GroupIndex(group)), Mode::D_X)))
-            || (range.count() <= ALONE_LOCKS_MAX
-                && (range.first()..range.end()).all(|block| holds(Resource::Metadata(block), Mode::M_X)))
     }
 
     /// Ends a change that passed, which is done or was given up: its blocks may be old, new, or
@@ -120,18 +104,6 @@ impl LockManager {
         Ok(())
     }
 
-    pub(super) fn advance_gate(&mut self, now: Instant) {
-        self.take_steps(now);
-        self.settle_cleared(now);
-    }
-
-    /// Lets commands pass that can. Tickets whose range was cleared are not granted yet.
-    pub(super) fn take_steps(&mut self, now: Instant) {
-        for step in self.gate.advance(&self.settings.limits) {
-            self.take_step(now, step);
-        }
-    }
-
     /// Like [`advance_gate`](Self::advance_gate), but returns the passage of one command.
     fn advance_gate_for(&mut self, now: Instant, command: CommandId) -> Option<Passage> {
         let mut passage = None;
@@ -143,19 +115,6 @@ impl LockManager {
         }
         self.settle_cleared(now);
         passage
-    }
-
-    fn take_step(&mut self, now: Instant, step: Step) {
-        match step {
-            Step::Pass(command, _) if self.clearing.contains_key(&command) => self.cleared.push(command),
-            Step::Pass(command, passage) => self.outputs.push_back(Output::Pass(command, passage)),
-            // What a client being fenced holds is waited for until its fence is complete.
-            Step::Purge(client, ..) if !self.clients.is_served(client) => {}
-            Step::Purge(client, range, generation) => {
-                let number = self.callbacks.send(now, client, Subject::Copies(range, generation), &self.settings);
-                self.post(client, ToClient::Purge { number, range, generation });
-            }
-        }
     }
 
     /// Counts one more opening of a file by a client.

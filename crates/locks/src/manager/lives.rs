@@ -99,7 +99,7 @@ impl LockManager {
         let fenced = self.clients.take_fenced(now);
         for client in fenced.iter().copied() {
             for owner in self.table.owners_of(client) {
-                self.release_all(owner);
+                self.table.release_all(owner);
             }
             self.gate.forget(client);
             let closed = self.open_files.forget(client);
@@ -109,21 +109,6 @@ impl LockManager {
         if !fenced.is_empty() {
             self.advance_gate(now);
         }
-    }
-
-    /// Begins to fence a client: nothing of it is served from now on. Its locks stay held.
-    pub(super) fn begin_fence(&mut self, client: ClientId, reason: FenceReason) {
-        if !self.clients.begin_fence(client) {
-            return;
-        }
-        for ticket in self.table.tickets_of_client(client).collect::<Vec<_>>() {
-            // Other tickets may be first now: the caller settles that, or the next timeout, which
-            // is due.
-            self.table.withdraw(ticket);
-        }
-        self.transactions.forget(client);
-        self.callbacks.forget(client);
-        self.outputs.push_back(Output::Fence(client, reason));
     }
 
     /// Handles what is due: ended leases, unanswered callbacks, locks held for long enough, the end
@@ -159,10 +144,5 @@ impl LockManager {
             Grace::Until(end) => Some(end.since(now)),
             Grace::Ending | Grace::Over => None,
         }
-    }
-
-    /// Whether the grace period lasts, in which only reclaims are granted.
-    pub fn is_in_grace(&self) -> bool {
-        self.grace != Grace::Over
     }
 }

@@ -12,21 +12,29 @@
 //!   of this time is made durable before anything else is granted: after another start no client
 //!   can reclaim what was granted to others.
 //!
+//! A file calls only what is below it in this table:
+//!
 //! | file | holds |
 //! |---|---|
-//! | `requests` | locks requested, given back, called back; transactions |
-//! | `settle` | decides what is granted, called back and refused |
-//! | `blocks` | reads and changes at the gate; open files |
-//! | `alone` | ranges of the unit that one client holds alone: their grants, and the commands that wait |
-//! | `lives` | registration, leases, fencing, the time after a start |
 //! | `exchange` | dispatches messages to calls |
+//! | `requests` | locks requested, given back, called back; transactions |
+//! | `blocks` | reads and changes at the gate; open files |
+//! | `lives` | registration, leases, fencing, the time after a start |
+//! | `settle` | decides what is granted, called back and refused |
+//! | `alone` | ranges of the unit that one client holds alone: their grants, and the commands that wait |
+//! | `steps` | commands that pass the gate, and copies in their way |
+//! | `calling_back` | holders that have to give up what others wait for |
+//! | `mailboxes` | messages for clients; a client that takes none is fenced |
 
 mod alone;
 mod blocks;
+mod calling_back;
 mod exchange;
 mod lives;
+mod mailboxes;
 mod requests;
 mod settle;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -205,13 +213,8 @@ impl LockManager {
         &self.settings
     }
 
-    /// Puts a message into a mailbox; a client whose mailbox is full is fenced.
-    fn post(&mut self, client: ClientId, message: ToClient) {
-        let had_none = self.clients.mail(client).next().is_none();
-        if !self.clients.post(client, message, &self.settings.limits) {
-            self.begin_fence(client, FenceReason::MailboxFull);
-        } else if had_none {
-            self.outputs.push_back(Output::Mail(client));
-        }
+    /// Whether the grace period lasts, in which only reclaims are granted.
+    pub fn is_in_grace(&self) -> bool {
+        self.grace != Grace::Over
     }
 }

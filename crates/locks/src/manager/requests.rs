@@ -284,19 +284,11 @@ impl LockManager {
         self.clients.live(now, client)?;
         let owner = Owner { client, transaction };
         self.transactions.end(owner)?;
-        self.release_all(owner);
+        self.table.release_all(owner);
         for number in self.table.tickets_of(owner).collect::<Vec<_>>() {
             self.table.withdraw(number);
         }
         self.settle(now);
         Ok(())
-    }
-
-    /// Removes all locks of an owner, leaves first.
-    pub(super) fn release_all(&mut self, owner: Owner) {
-        let held: Vec<Resource> = self.table.grants_of(owner).map(|(resource, _)| resource).collect();
-        for resource in held.into_iter().rev() {
-            self.table.demote(owner, resource, None);
-        }
     }
 }

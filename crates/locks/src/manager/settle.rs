@@ -6,14 +6,12 @@ use std::collections::BTreeSet;
 use base::clock::Instant;
 
 use super::LockManager;
-use crate::callbacks::Subject;
 use crate::deadlock::{Found, Search};
 use crate::error::LockError;
-use crate::grants::PendingCallback;
 use crate::identity::{Owner, RequestId};
 use crate::limits::SEARCH_REST;
 use crate::lock_table::Touched;
-use crate::message::{Answer, GrantedLock, ToClient, Wanted};
+use crate::message::{Answer, GrantedLock, ToClient};
 use crate::queue::{Ticket, TicketNumber};
 
 /// Requests that wait no longer, with their outcome.
@@ -48,6 +46,19 @@ impl LockManager {
     fn begin_settling(&mut self, now: Instant) {
         self.forget_clearing(now);
         self.admit_withheld(now);
+    }
+
+    /// Lets commands pass that can, and grants the tickets whose range that clears.
+    pub(super) fn advance_gate(&mut self, now: Instant) {
+        self.take_steps(now);
+        self.settle_cleared(now);
+    }
+
+    /// Grants the tickets whose range is clear.
+    pub(super) fn settle_cleared(&mut self, now: Instant) {
+        if !self.cleared.is_empty() {
+            self.settle(now);
+        }
     }
 
     /// Like [`settle`](Self::settle), after a request was queued: returns the outcome of that
@@ -155,44 +166,6 @@ impl LockManager {
         let Some(owner) = self.table.ticket(number).map(|ticket| ticket.owner) else { return };
         let Some(last) = self.clients.grant_last(owner.client) else { return };
         settled.granted.extend(self.table.fulfil(number, now, last));
-    }
-
-    /// Calls back the holders in the way of the tickets that are first where something has changed.
-    fn call_back(&mut self, now: Instant, changed: &Touched) {
-        let changed_at = changed.freed.union(&changed.taken).copied();
-        let held_at = changed_at.filter(|resource| self.table.has_somebody_to_call(*resource));
-        let everybody = held_at.flat_map(|resource| self.table.first_at(resource));
-        let everybody = everybody.map(|(_, owner, wanted)| (owner, wanted));
-        let themselves = changed.tickets.iter().flat_map(|number| self.table.first_places(*number));
-        for (owner, wanted) in everybody.chain(themselves).collect::<BTreeSet<_>>() {
-            for holder in self.table.conflicting_clients(owner, wanted).collect::<Vec<_>>() {
-                self.call_back_from(now, holder, wanted);
-            }
-        }
-    }
-
-    pub(super) fn call_back_from(&mut self, now: Instant, holder: Owner, (resource, requested): Wanted) {
-        let Some(grant) = self.table.grant(holder, resource).copied() else { return };
-        if !holder.is_own() || grant.callback.is_some() || !self.clients.is_served(holder.client) {
-            return;
-        }
-        let until = grant.since + self.settings.hold_time_min;
-        if until > now {
-            self.looks.insert((until, resource));
-            return;
-        }
-        let to = grant.mode.strongest_beside(requested);
-        let number = self.callbacks.send(now, holder.client, Subject::Lock(resource, to), &self.settings);
-        self.table.set_callback(holder, resource, PendingCallback { number, to, is_deferred: false });
-        self.post(holder.client, ToClient::Callback { number, resource, grant: grant.number, to });
-    }
-
-    /// Examines again the holders of resources that have been held for long enough.
-    pub(super) fn look_at_long_held(&mut self, now: Instant) {
-        while let Some((_, resource)) = self.looks.first().copied().filter(|(at, _)| *at <= now) {
-            self.looks.pop_first();
-            self.table.touch(resource);
-        }
     }
 
     /// Sends clients the outcome of requests that they know to be waiting.

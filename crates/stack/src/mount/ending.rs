@@ -2,13 +2,10 @@
 //!
 //! What was acknowledged as durable is in the redo area, at least, and stays; what was not is in memory only.
 
-use std::future::pending;
-
-use super::MountParts;
+use super::parts::MountParts;
 use crate::control::Progress;
-use crate::ending_time::tell_of_waiting;
+use crate::ending_time::telling;
 use crate::error::{Error, Failure, Result};
-use crate::flag::wait_until;
 use crate::status::{Left, Report};
 
 impl MountParts {
@@ -59,7 +56,7 @@ impl MountParts {
     }
 
     /// Bytes of blocks that are changed and not durable.
-    fn dirty_bytes(&self) -> u64 {
+    pub(super) fn dirty_bytes(&self) -> u64 {
         if self.is_committed.get() {
             // What is changed since says that it is clean.
             return 0;
@@ -70,16 +67,7 @@ impl MountParts {
 
     /// The target that they wait for, and how it is.
     fn waits_for(&self) -> Option<String> {
-        self.ending_time.missed_target(self.remotes.as_ref()?).filter(|_| self.dirty_bytes() > 0)
-    }
-
-    /// Once it is to end, asks the target for ever whether it is still there.
-    pub(super) async fn leave_silent_target(&self) {
-        wait_until(&self.stopping).await;
-        match &self.remotes {
-            Some(remotes) => self.ending_time.leave_silent_target(remotes, || self.dirty_bytes()).await,
-            None => pending().await,
-        }
+        self.ending_time.waits_for(self.remotes.as_ref(), || self.dirty_bytes())
     }
 
     /// Ends it, as long as that takes. Nothing but memory has what is not durable: with `keep_dirty`, too, that is
@@ -99,7 +87,7 @@ impl MountParts {
             );
             return Err(Error::new(Failure::WouldLoseData, message));
         }
-        if self.stopping.send_replace(true) && !keep_dirty {
+        if self.ending_time.begin() && !keep_dirty {
             let waits = waits_for.map_or_else(String::new, |target| {
                 format!("; it waits for {target}, and `kill {pid}` ends it at once, without what is not durable")
             });
@@ -112,13 +100,8 @@ impl MountParts {
             let (waits_for, dirty_bytes) = (self.waits_for()?, self.dirty_bytes());
             Some(Report::Waits { waits_for, dirty_bytes, is_file_gone: false, pid: Some(pid) })
         };
-        tokio::select! {
-            () = self.has_ended() => {}
-            () = tell_of_waiting(Some(progress), waits) => unreachable!("it is told for ever"),
-        }
+        telling(self.has_ended(), Some(progress), waits).await;
         let ended = self.ended.borrow().clone();
-        let is_target_silent = Some(self.ending_time.is_silent_target_left());
-        let left = Left { name: Some(self.name.clone()), dirty_bytes: Some(0), is_target_silent };
-        ended.unwrap_or(Ok(())).map(|()| left)
+        ended.unwrap_or(Ok(())).map(|()| self.ending_time.left(0))
     }
 }

@@ -6,7 +6,7 @@ use initiator::State;
 use super::Stack;
 use super::cache_parts::CacheParts;
 use crate::control::Progress;
-use crate::ending_time::tell_of_waiting;
+use crate::ending_time::telling;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::release_marks;
@@ -42,7 +42,7 @@ impl Stack {
         if ending == Ending::KeepDirty {
             self.ending_time.cut_short();
         }
-        if *self.stopping.borrow() {
+        if self.ending_time.has_begun() {
             return Ok(());
         }
         for place in &gone {
@@ -61,13 +61,13 @@ impl Stack {
         let name = &self.name;
         let advice = match (ending, self.waits_for()) {
             (Ending::Clean | Ending::RemoveCache, None) => return Ok(()),
-            (Ending::KeepDirty, None) if *self.stopping.borrow() => {
+            (Ending::KeepDirty, None) if self.ending_time.has_begun() => {
                 "it is being detached, which writes that back".to_owned()
             }
             (Ending::KeepDirty, None) => {
                 format!("it stays attached, and `forebay detach {name}` without --keep-dirty writes that back")
             }
-            (_, Some(target)) if *self.stopping.borrow() => {
+            (_, Some(target)) if self.ending_time.has_begun() => {
                 format!("it is being detached, which writes that back once {target} is there again")
             }
             (_, Some(target)) => {
@@ -84,7 +84,7 @@ impl Stack {
 
     pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Left> {
         let keep_dirty = ending == Ending::KeepDirty;
-        if self.stopping.send_replace(true) {
+        if self.ending_time.begin() {
             return self.cut_detach_short(keep_dirty).await;
         }
         if keep_dirty {
@@ -96,13 +96,8 @@ impl Stack {
             let is_file_gone = !self.gone_with_dirty().is_empty();
             Some(Report::Waits { waits_for, dirty_bytes, is_file_gone, pid: None })
         };
-        let closed = tokio::select! {
-            closed = closing => closed,
-            () = tell_of_waiting(progress.as_ref(), waits) => unreachable!("it is told for ever"),
-            () = self.ending_time.leave_silent_target(&self.remotes, || self.dirty_bytes()) => {
-                unreachable!("it is asked for ever")
-            }
-        };
+        let told = telling(closing, progress.as_ref(), waits);
+        let closed = self.ending_time.watching_target(told, Some(&self.remotes), || self.dirty_bytes()).await;
         self.ended.send_replace(true);
         if let Err(error) = &closed {
             // If another caller ended it at once, which is checked below, that is no failure of the
@@ -222,8 +217,7 @@ impl Stack {
                 None => self.ends_dirty(Failure::InUse, "somebody else ended it at once"),
             });
         }
-        let is_target_silent = Some(self.ending_time.is_silent_target_left());
-        Ok(Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent })
+        Ok(self.ending_time.left(dirty_bytes))
     }
 
     /// The error when dirty data is left that should have been cleaned, or a store was not closed
@@ -358,7 +352,7 @@ impl Stack {
 
     /// Refuses requests that need an attachment which goes on.
     pub(super) fn check_stays(&self) -> Result<()> {
-        match *self.stopping.borrow() {
+        match self.ending_time.has_begun() {
             true => Err(self.is_being_detached()),
             false => Ok(()),
         }

@@ -27,7 +27,7 @@ impl Stack {
 
     /// The target for which dirty data waits, and its state.
     pub(super) fn waits_for(&self) -> Option<String> {
-        self.ending_time.missed_target(&self.remotes).filter(|_| self.dirty_bytes() > 0)
+        self.ending_time.waits_for(Some(&self.remotes), || self.dirty_bytes())
     }
 
     /// The dirty data that is left here, its place, and advice.
@@ -132,7 +132,7 @@ impl Stack {
             size_bytes: Some(geometry.size_bytes),
             logical_block_bytes: geometry.logical_block_bytes,
             is_read_only: geometry.is_read_only,
-            detaching: self.stopping.borrow().then(|| Detaching { waits_for: self.waits_for() }),
+            detaching: self.ending_time.has_begun().then(|| Detaching { waits_for: self.waits_for() }),
             troubles: self.troubles(outdated),
             remote: self.remotes.status(),
             stripe: self.remotes.stripe_status(),

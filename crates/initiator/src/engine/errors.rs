@@ -1,0 +1,42 @@
+//! The errors of requests that may or may not have been carried out.
+
+use block::{Error, ErrorKind};
+
+use crate::job::Job;
+
+/// Why a command that was issued too often is given up.
+pub(super) const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
+
+/// The error of a raw command that was carried out, but may not be durable.
+pub(super) fn reset_too_early() -> Error {
+    let words = "the unit was reset before the command was durable; it may or may not last";
+    Error::new(ErrorKind::OutcomeUnknown, words)
+}
+
+/// What a change ends with that may have been carried out, where other hosts may have written there since.
+pub(super) fn in_doubt(job: &Job, why: &str) -> Error {
+    let words = format!(
+        "{} may or may not have happened: {why}, and what several hosts share is not written again unasked",
+        job.words()
+    );
+    Error::new(ErrorKind::OutcomeUnknown, words)
+}
+
+/// The error of a job that has had its time: it failed because of `why`.
+pub(super) fn timed_out(job: &Job, why: &str) -> Error {
+    final_error(job, &Error::new(ErrorKind::TimedOut, format!("{} failed: {why}", job.words())))
+}
+
+/// The error of a job; `OutcomeUnknown` where a mutation may have been carried out, since
+/// `TimedOut` would deny that.
+pub(super) fn final_error(job: &Job, error: &Error) -> Error {
+    let is_doubtful = error.kind() == ErrorKind::TimedOut;
+    if is_doubtful && job.was_sent && job.is_mutation() {
+        return Error::with_source(
+            ErrorKind::OutcomeUnknown,
+            format!("{}; it may or may not have happened", error),
+            error.clone(),
+        );
+    }
+    error.clone()
+}

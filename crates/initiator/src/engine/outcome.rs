@@ -1,0 +1,199 @@
+//! What an answer means for its job, and what the engine has to do besides.
+//!
+//! - An answer that depends on the state of the cache, as that of a flush does, counts only if no loss of the cache was
+//!   reported: else its request is sent again, after what was lost.
+//! - A change that relies on no cache being on does not count if it is answered after a change of the unit was
+//!   reported.
+//! - On a shared LUN nothing is written again: what may have been carried out ends with an unknown outcome.
+
+use base::clock::Instant;
+use block::{Buffer, Error, ErrorKind};
+use iscsi::initiator::{Completed, Outcome};
+use scsi::Sense;
+
+use super::errors::{AGAIN_WORDS, in_doubt, timed_out};
+use crate::job::{Job, Kind, Repeat, Step};
+use crate::limits::ATTEMPTS_MAX;
+use crate::options::InitiatorOptions;
+use crate::unit::Unit;
+use crate::verdict::{Attention, Verdict, attention, judge};
+
+/// What is known of the unit when an answer comes.
+pub(super) struct Situation<'a> {
+    pub(super) options: &'a InitiatorOptions,
+    pub(super) unit: &'a Unit,
+    /// What its reports call for.
+    pub(super) attention: Attention,
+    pub(super) now: Instant,
+}
+
+/// What the engine does after an answer.
+#[derive(Default)]
+pub(super) struct Consequences {
+    /// A report of the unit.
+    pub(super) sense: Option<Sense>,
+    /// What else calls for attention.
+    pub(super) attention: Attention,
+    /// Whether the unit carried out what a caller waited for.
+    pub(super) is_useful: bool,
+    /// Whether the command counts as issued once more.
+    pub(super) is_retried: bool,
+    /// Whether this host is fenced from the shared LUN.
+    pub(super) is_fenced: bool,
+    /// What the client's next flush reports: acknowledged changes could not be made durable.
+    pub(super) loss: Option<Error>,
+    pub(super) next: Next,
+}
+
+/// What comes next for the job.
+#[derive(Default)]
+pub(super) enum Next {
+    /// It issues more, waits for its other commands, or ends.
+    #[default]
+    GoOn,
+    /// As [`Next::GoOn`], after a pause: the unit is busy.
+    Delayed,
+    /// It is carried out.
+    Complete,
+    /// A raw command ends with this outcome.
+    EndRaw(Outcome, Buffer),
+    /// A raw command was carried out, and the unit was reset before it was durable.
+    EndReset,
+}
+
+/// Judges an answer to a command of `job`; `None` where the command is not one of its own.
+pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situation<'_>) -> Option<Consequences> {
+    let Completed { token, mut buffer, outcome } = completed;
+    let depends_on_cache = job.depends_on_cache(token);
+    let step = job.take_step(token, &mut buffer)?;
+    if let Some(repeat) = job.repeat() {
+        return Some(judge_raw(job, step, repeat, (outcome, buffer), situation));
+    }
+    let Situation { options, unit, .. } = *situation;
+    let is_only_once = options.is_shared && job.is_mutation();
+    if situation.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
+        // It may have been carried out after the unit lost what is about to be written again.
+        match job.kind {
+            Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
+            _ if is_only_once => job.give_up(in_doubt(job, "the unit was reset")),
+            _ => job.start_over(),
+        }
+        return Some(Consequences { is_retried: !is_only_once, ..Consequences::default() });
+    }
+    if situation.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(unit) {
+        // A cache may have been switched on before it was carried out, and no copy of it would
+        // be retained.
+        match is_only_once {
+            true => job.give_up(in_doubt(job, "the unit may have had a cache switched on")),
+            false => job.reissue(step),
+        }
+        return Some(Consequences { is_retried: !is_only_once, ..Consequences::default() });
+    }
+    // The unit decides how many extents it reports: fewer than asked for is no failure.
+    if job.take_extents(unit, &outcome, &buffer) {
+        return Some(Consequences { is_useful: true, next: Next::Complete, ..Consequences::default() });
+    }
+    let mut consequences = Consequences::default();
+    match judge(&outcome, job.read_bytes(step), || job.words()) {
+        Verdict::Done => {
+            consequences.is_useful = job.is_waited_for();
+            job.advance(step, &buffer);
+        }
+        Verdict::Again(sense) => {
+            consequences.sense = sense;
+            consequences.try_again(job, step, AGAIN_WORDS, situation);
+        }
+        Verdict::Elsewhere(error) if options.has_other_paths => job.give_up(error),
+        Verdict::Later | Verdict::Elsewhere(_) => consequences.wait(job, step, situation),
+        Verdict::Unanswered(words) if is_only_once => job.give_up(in_doubt(job, &words)),
+        Verdict::Unanswered(words) | Verdict::Unsent(words) => {
+            consequences.try_again(job, step, &words, situation);
+        }
+        Verdict::Fenced(error) => {
+            job.give_up(error);
+            consequences.is_fenced = true;
+        }
+        Verdict::Failed(error) => {
+            job.give_up(error.clone());
+            if step.is_synchronize() {
+                // It may be about what others wrote.
+                consequences.loss = Some(error);
+            }
+        }
+    }
+    Some(consequences)
+}
+
+/// Judges the answer to a raw command. Its sense data is noted even where its caller decides what comes next.
+fn judge_raw(
+    job: &mut Job,
+    step: Step,
+    repeat: Repeat,
+    (outcome, buffer): (Outcome, Buffer),
+    situation: &Situation<'_>,
+) -> Consequences {
+    let mut consequences = Consequences::default();
+    // Its caller judges how much it should bring.
+    let verdict = judge(&outcome, 0, || "a SCSI command".to_owned());
+    let is_refused = match &verdict {
+        Verdict::Again(Some(sense)) => {
+            consequences.sense = Some(*sense);
+            true
+        }
+        Verdict::Later => true,
+        Verdict::Elsewhere(_) => !situation.options.has_other_paths,
+        _ => false,
+    };
+    let reported = situation.attention.max(consequences.sense.as_ref().map(attention).unwrap_or_default());
+    consequences.is_fenced = matches!(verdict, Verdict::Fenced(_));
+    consequences.is_useful = matches!(verdict, Verdict::Done) && job.is_waited_for();
+    let is_unanswered = matches!(verdict, Verdict::Again(_) | Verdict::Unanswered(_) | Verdict::Unsent(_));
+    if (is_refused && repeat != Repeat::Never) || (is_unanswered && repeat == Repeat::Always) {
+        match verdict {
+            Verdict::Later | Verdict::Elsewhere(_) => consequences.wait(job, step, situation),
+            _ => consequences.try_again(job, step, AGAIN_WORDS, situation),
+        }
+    } else if !job.makes_durable(situation.unit, reported > Attention::None, &outcome) {
+        if job.is_mode_select() && outcome.is_good() {
+            consequences.attention = Attention::Changed;
+        }
+        if job.is_synchronizing()
+            && let Verdict::Failed(error) = verdict
+        {
+            consequences.loss = Some(error);
+        }
+        consequences.next = if reported >= Attention::PowerOn && job.is_synchronizing() {
+            Next::EndReset
+        } else {
+            Next::EndRaw(outcome, buffer)
+        };
+    }
+    consequences
+}
+
+impl Consequences {
+    /// Issues a job's command once more, unless that was tried often enough and long enough.
+    fn try_again(&mut self, job: &mut Job, step: Step, words: &str, situation: &Situation<'_>) {
+        let attempts = step.attempts() + 1;
+        self.is_retried = true;
+        let is_too_late = situation.now.since(job.since) >= situation.options.replacement_timeout;
+        if attempts >= ATTEMPTS_MAX || is_too_late {
+            job.give_up(timed_out(job, words));
+        } else {
+            job.reissue(step.after(attempts));
+        }
+    }
+
+    /// Delays a job until its command may be issued once more.
+    fn wait(&mut self, job: &mut Job, step: Step, situation: &Situation<'_>) {
+        let options = situation.options;
+        if situation.now.since(job.since) >= options.replacement_timeout {
+            let words = format!("{} failed: {} is busy and does not get better", job.words(), options.place());
+            job.give_up(Error::new(ErrorKind::Busy, words));
+            return;
+        }
+        job.reissue(step);
+        self.is_retried = true;
+        self.next = Next::Delayed;
+    }
+}

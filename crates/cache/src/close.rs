@@ -59,12 +59,14 @@ impl Core {
                 // Another cache has taken its place, or who closed it was dropped after that.
                 return Ok(());
             }
+            let taken_count = self.origin.reports.taken_count();
             let result = match self.journal.failure() {
                 Some(error) => Err(error),
                 None => self.journal.checkpoint(Extent::Complete).await,
             };
-            if result.is_ok() && self.handle_origin_events() > 0 {
-                // An event may have made part of what was just stored void.
+            self.handle_origin_events();
+            if result.is_ok() && self.origin.reports.taken_count() != taken_count {
+                // An event, whoever took it, may have made part of what was just stored void.
                 continue;
             }
             self.life.end();

@@ -21,6 +21,10 @@ use crate::{discard, extents, flush, read, write_back, write_through};
 
 impl Core {
     pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
+        // What has been reported by now is true for this request.
+        if self.origin.reports.may_have_event() {
+            self.handle_origin_events();
+        }
         let range = match self.shape().check(&request) {
             Ok(range) => self.origin.inside(range),
             Err(error) => return Completion::ready(request.fail(error)),

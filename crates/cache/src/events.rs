@@ -21,41 +21,57 @@ impl Core {
     /// Handles events as they come. Ends when the cache closes.
     pub(crate) async fn follow_origin(self: Arc<Self>) {
         let reports = &self.origin.reports;
-        reports.follow(&self.life, &self.lines.background, |event| self.handle_origin_event(event)).await;
+        let prepare = |event: &Event| self.forgetting_for(event);
+        reports
+            .follow(&self.life, &self.lines.background, prepare, |event, forgetting| {
+                self.handle_origin_event(event, forgetting);
+            })
+            .await;
     }
 
-    /// Handles the events received so far. Returns how many there were.
-    pub(crate) fn handle_origin_events(self: &Arc<Self>) -> usize {
-        let mut handled_count = 0;
-        while let Some(event) = self.origin.reports.take() {
-            self.handle_origin_event(&event);
-            handled_count += 1;
+    /// Handles the events received so far.
+    pub(crate) fn handle_origin_events(self: &Arc<Self>) {
+        while let Some((event, forgetting)) = self.origin.reports.take(|event| self.forgetting_for(event)) {
+            self.handle_origin_event(&event, forgetting);
         }
-        handled_count
     }
 
-    fn handle_origin_event(self: &Arc<Self>, event: &Event) {
+    /// The forgetting of clean copies that an event asks for. Its place among the requests is taken
+    /// here, so that no request that comes after the event was taken is answered from such a copy.
+    fn forgetting_for(self: &Arc<Self>, event: &Event) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let range = match event {
+            Event::Invalidated(range) => self.origin.inside(*range),
+            Event::Missed => ByteRange { offset: 0, length: self.origin.end() },
+            Event::Resized(geometry) => {
+                let end = geometry.size_bytes.saturating_add(self.origin.padding);
+                ByteRange { offset: end, length: u64::MAX - end }
+            }
+            Event::WritesLost | Event::IdentityChanged | Event::Offline | Event::Back => return None,
+        };
+        Some(self.forgetting(range))
+    }
+
+    fn handle_origin_event(
+        self: &Arc<Self>,
+        event: &Event,
+        forgetting: Option<impl Future<Output = ()> + Send + 'static>,
+    ) {
+        let is_resized = matches!(event, Event::Resized(_));
+        if let Some(forgetting) = forgetting {
+            let core = Arc::clone(self);
+            self.start(async move {
+                forgetting.await;
+                if is_resized {
+                    core.find_stranded();
+                }
+            });
+        }
         let mut is_for_above = true;
         match event {
             Event::WritesLost => is_for_above = !self.lines.mode().delays_writes(),
-            Event::Invalidated(range) => self.forget_later(self.origin.inside(*range)),
             Event::IdentityChanged => self.refuse(),
-            Event::Missed => {
-                self.forget_later(ByteRange { offset: 0, length: self.origin.end() });
-                if self.origin.reports.is_another() {
-                    self.refuse();
-                }
-            }
-            Event::Resized(geometry) => {
-                let end = geometry.size_bytes.saturating_add(self.origin.padding);
-                let forgotten = self.forgetting(ByteRange { offset: end, length: u64::MAX - end });
-                let core = Arc::clone(self);
-                self.start(async move {
-                    forgotten.await;
-                    core.find_stranded();
-                });
-            }
-            Event::Offline | Event::Back => {}
+            Event::Missed if self.origin.reports.is_another() => self.refuse(),
+            Event::Missed | Event::Invalidated(_) | Event::Resized(_) | Event::Offline | Event::Back => {}
         }
         if is_for_above {
             self.events.publish(event);
@@ -84,11 +100,6 @@ impl Core {
         );
         self.origin.reports.refuse();
         self.life.refuse_requests();
-    }
-
-    /// Forgets clean copies once the requests on them are done.
-    fn forget_later(self: &Arc<Self>, range: ByteRange) {
-        self.start(self.forgetting(range));
     }
 
     /// Forgets clean copies once the requests that are on them now are done.

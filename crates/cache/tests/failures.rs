@@ -553,6 +553,20 @@ fn what_a_failed_change_may_have_replaced_stays_dirty_though_a_batch_has_sent_it
     assert!(found == lun || cache.status().dirty_lines == 1, "{} here, {} there, and clean", found[0], lun[0]);
 }
 
+#[test]
+fn a_read_behind_the_report_of_a_change_sees_it_before_anybody_has_handled_the_report() {
+    let mut bench = Bench::new(Mode::WriteThrough);
+    bench.write(0, 1, 4096).unwrap();
+    for _ in 0..3 {
+        bench.read(0, 4096).unwrap();
+    }
+    assert_eq!(bench.cache.status().valid_bytes, 4096, "it is clean in the cache");
+    write(&mut bench.executor, &bench.origin_medium, 0, &[2; 4096]);
+    bench.origin_medium.publish(&Event::Invalidated(ByteRange { offset: 0, length: 4096 }));
+    let reading = bench.cache.read(0, Buffer::zeroed(4096));
+    assert_eq!(bench.executor.block_on(reading).expect("nothing fails")[..], [2; 4096]);
+}
+
 /// An answer after the report of the loss does not prove that the discard was carried out after the
 /// loss.
 #[test]

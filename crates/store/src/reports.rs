@@ -7,8 +7,8 @@
 //! the same moment. A loss that is counted twice only makes something be sent again.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::signal::Signal;
 use block::{Device, Event, EventReceiver, Identity, SharedDevice};
@@ -22,7 +22,11 @@ pub struct OriginReports {
     origin: SharedDevice,
     /// Its identity at open.
     identity: Identity,
-    events: Mutex<EventReceiver>,
+    events: EventReceiver,
+    /// How many events were taken.
+    taken_count: AtomicU64,
+    /// Held from taking an event until what it asks for at once is done.
+    taking: Mutex<()>,
     losses: Arc<Losses>,
     /// Whether it is known to be another disk by now. Nothing is sent to it any more.
     is_refused: AtomicBool,
@@ -32,7 +36,15 @@ impl OriginReports {
     /// `origin` had this `identity`; `events` has received from it since before anything was read.
     /// Each loss is counted in `losses` while the receiver is locked.
     pub fn new(origin: SharedDevice, identity: Identity, events: EventReceiver, losses: Arc<Losses>) -> Self {
-        Self { origin, identity, events: Mutex::new(events), losses, is_refused: AtomicBool::new(false) }
+        Self {
+            origin,
+            identity,
+            events,
+            taken_count: AtomicU64::new(0),
+            taking: Mutex::default(),
+            losses,
+            is_refused: AtomicBool::new(false),
+        }
     }
 
     /// How often it lost something.
@@ -60,47 +72,75 @@ impl OriginReports {
         self.is_refused.load(Ordering::Acquire)
     }
 
-    /// Passes each event to `handle` as it arrives. Ends when `life` is stopped; the caller then
-    /// notifies `woken`.
-    pub async fn follow(&self, life: &Life, woken: &Signal, mut handle: impl FnMut(&Event)) {
+    /// Passes each event to `handle` as it arrives, with what was prepared for it ([`Self::take`]).
+    /// Ends when `life` is stopped; the caller then notifies `woken`.
+    pub async fn follow<T>(
+        &self,
+        life: &Life,
+        woken: &Signal,
+        prepare: impl Fn(&Event) -> T,
+        mut handle: impl FnMut(&Event, T),
+    ) {
         loop {
             let count = woken.count();
             if life.is_stopped() {
                 return;
             }
             let event = poll_fn(|context| {
-                let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-                receiver.poll_receive(context).map(|event| self.note_loss(event))
+                let _taking = self.lock();
+                self.events.poll_receive(context).map(|event| self.prepared(event, &prepare))
             });
-            if let Either::Left((event, _)) = select(event, woken.changed_since(count)).await {
-                handle(&event);
+            if let Either::Left(((event, prepared), _)) = select(event, woken.changed_since(count)).await {
+                handle(&event, prepared);
             }
         }
     }
 
-    /// Takes the oldest event that is not taken yet.
-    pub fn take(&self) -> Option<Event> {
-        let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        receiver.try_receive().map(|event| self.note_loss(event))
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there may be an event that is not taken, or that another thread prepares for: a look
+    /// before every request is nearly free.
+    pub fn may_have_event(&self) -> bool {
+        self.events.may_have_event()
+    }
+
+    /// How many events were taken so far, by whomever.
+    pub fn taken_count(&self) -> u64 {
+        self.taken_count.load(Ordering::Acquire)
+    }
+
+    /// Takes the oldest event that is not taken yet. `prepare` is called while the receiver is still
+    /// locked: whoever finds no event, on another thread, comes behind what it did. It must neither
+    /// wait nor look for events.
+    pub fn take<T>(&self, prepare: impl Fn(&Event) -> T) -> Option<(Event, T)> {
+        let _taking = self.lock();
+        self.events.try_receive().map(|event| self.prepared(event, &prepare))
     }
 
     /// Counts a loss whose event is not taken yet; it is counted again when that is taken. A caller
     /// that has read or written data meanwhile, and not noted the copy yet, must not take it for
     /// safe because nothing is left to flush.
     pub fn note_unread_losses(&self) {
-        let receiver = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if receiver.has_unread(is_loss) {
+        let _taking = self.lock();
+        if self.events.has_unread(is_loss) {
             self.losses.note();
         }
     }
 
-    /// Counts a loss while the receiver is still locked: a caller that finds it empty then knows of
-    /// all losses until now.
-    fn note_loss(&self, event: Event) -> Event {
+    /// Counts a loss, and prepares for the event, while the receiver is still locked: a caller that
+    /// finds it empty then knows of all losses until now.
+    fn prepared<T>(&self, event: Event, prepare: &impl Fn(&Event) -> T) -> (Event, T) {
         if is_loss(&event) {
             self.losses.note();
         }
-        event
+        if matches!(event, Event::IdentityChanged) {
+            self.refuse();
+        }
+        let prepared = prepare(&event);
+        self.taken_count.fetch_add(1, Ordering::Release);
+        (event, prepared)
     }
 }
 
@@ -111,8 +151,6 @@ fn is_loss(event: &Event) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
     use block::layer::crash::CrashLayer;
 
     use super::*;
@@ -136,11 +174,23 @@ mod tests {
         let (reports, forgotten) = reports_of(&origin);
         for (event, losses) in [(Event::WritesLost, 1), (Event::Missed, 2), (Event::Back, 2)] {
             origin.publish(&event);
-            assert_eq!(reports.take(), Some(event));
-            assert_eq!((reports.take(), reports.losses().count()), (None, losses));
+            let taken = || reports.take(|_| ()).map(|(event, ())| event);
+            assert_eq!(taken(), Some(event));
+            assert_eq!((taken(), reports.losses().count()), (None, losses));
             let forgotten = forgotten.load(Ordering::Relaxed);
             assert_eq!(forgotten, losses, "whoever finds no event finds no copy of what is lost either");
         }
+    }
+
+    /// By hand, as above: another thread looks for events while one is prepared for, and finds the
+    /// receiver locked; once it is free the event is prepared for, and another disk is refused.
+    #[test]
+    fn who_finds_no_event_comes_behind_what_was_prepared_for_it() {
+        let origin = CrashLayer::new(1 << 20, 1);
+        let (reports, _) = reports_of(&origin);
+        origin.publish(&Event::IdentityChanged);
+        let taken = reports.take(|event| (event.clone(), reports.taking.try_lock().is_err(), reports.is_refused()));
+        assert_eq!(taken, Some((Event::IdentityChanged, (Event::IdentityChanged, true, true))));
     }
 
     #[test]
@@ -152,7 +202,7 @@ mod tests {
             origin.publish(event);
             reports.note_unread_losses();
             let heard = (forgotten.swap(0, Ordering::Relaxed), reports.losses().count() - before);
-            while reports.take().is_some() {}
+            while reports.take(|_| ()).is_some() {}
             forgotten.store(0, Ordering::Relaxed);
             heard
         };

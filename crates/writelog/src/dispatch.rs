@@ -12,6 +12,10 @@ use crate::{extents, flush, read, write};
 
 impl Core {
     pub(crate) fn submit(self: &Arc<Self>, request: Request) -> Completion {
+        // What has been reported by now is true for this request.
+        if self.origin.reports.may_have_event() {
+            self.handle_origin_events();
+        }
         let range = match self.geometry().check(&request) {
             Ok(range) => range,
             Err(error) => return Completion::ready(request.fail(error)),

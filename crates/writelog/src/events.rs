@@ -22,13 +22,19 @@ use crate::sectors::sectors_of;
 impl Core {
     /// Handles events as they come. Ends when the log closes.
     pub(crate) async fn follow_origin(self: Arc<Self>) {
-        self.origin.reports.follow(&self.life, &self.background, |event| self.handle_origin_event(event)).await;
+        let prepare = |event: &Event| self.forgetting_for(event);
+        self.origin
+            .reports
+            .follow(&self.life, &self.background, prepare, |event, forgetting| {
+                self.handle_origin_event(event, forgetting);
+            })
+            .await;
     }
 
     /// Handles the events received so far.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) {
-        while let Some(event) = self.origin.reports.take() {
-            self.handle_origin_event(&event);
+        while let Some((event, forgetting)) = self.origin.reports.take(|event| self.forgetting_for(event)) {
+            self.handle_origin_event(&event, forgetting);
         }
     }
 
@@ -52,19 +58,20 @@ impl Core {
         }
     }
 
-    fn handle_origin_event(self: &Arc<Self>, event: &Event) {
+    fn handle_origin_event(
+        self: &Arc<Self>,
+        event: &Event,
+        forgetting: Option<impl Future<Output = ()> + Send + 'static>,
+    ) {
+        if let Some(forgetting) = forgetting {
+            self.start(forgetting);
+        }
         let mut is_for_above = true;
         match event {
             Event::WritesLost => is_for_above = false,
-            Event::Invalidated(range) => self.forget_later(*range),
             Event::IdentityChanged => self.refuse_origin(),
-            Event::Missed => {
-                self.forget_later(ByteRange { offset: 0, length: self.origin.device().geometry().size_bytes });
-                if self.origin.reports.is_another() {
-                    self.refuse_origin();
-                }
-            }
-            Event::Resized(_) | Event::Offline | Event::Back => {}
+            Event::Missed if self.origin.reports.is_another() => self.refuse_origin(),
+            Event::Missed | Event::Invalidated(_) | Event::Resized(_) | Event::Offline | Event::Back => {}
         }
         if is_for_above {
             self.events.publish(event);
@@ -78,14 +85,22 @@ impl Core {
         self.background.notify();
     }
 
-    /// Forgets clean copies once the requests on them are done.
-    fn forget_later(self: &Arc<Self>, range: ByteRange) {
-        let core = Arc::clone(self);
-        let place = self.ranges.exclusive(range);
-        self.start(async move {
+    /// The forgetting of clean copies that an event asks for, once the requests on them are done. Its
+    /// place among the requests is taken here, so that no request that comes after the event was
+    /// taken is answered from such a copy.
+    fn forgetting_for(self: &Arc<Self>, event: &Event) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let range = match event {
+            Event::Invalidated(range) => *range,
+            Event::Missed => ByteRange { offset: 0, length: self.origin.device().geometry().size_bytes },
+            Event::WritesLost | Event::IdentityChanged | Event::Resized(_) | Event::Offline | Event::Back => {
+                return None;
+            }
+        };
+        let (core, place) = (Arc::clone(self), self.ranges.exclusive(range));
+        Some(async move {
             let _guard = place.await;
             core.forget_clean_in(sectors_of(range));
-        });
+        })
     }
 
     /// Forgets clean copies of `sectors` from `sector` on. The caller holds the range exclusively.

@@ -67,14 +67,13 @@ impl OpenFiles {
         self.counts.range(all).map(|((_, client, mode), count)| (*client, *mode, *count))
     }
 
-    /// Removes a client whose life is over. Returns the files that no client has open any more.
-    pub fn forget(&mut self, client: ClientId) -> Vec<FileId> {
-        let mut files: Vec<FileId> =
-            self.counts.keys().filter(|(_, of, _)| *of == client).map(|(file, ..)| *file).collect();
-        files.dedup();
-        self.counts.retain(|(_, of, _), _| *of != client);
-        self.totals.remove(&client);
-        files.retain(|file| !self.is_open(*file));
-        files
+    /// Removes a client whose life is over. Returns whether it had a file open that no client has open any more.
+    pub fn forget(&mut self, client: ClientId) -> bool {
+        if self.totals.remove(&client).is_none() {
+            return false;
+        }
+        let its: Vec<FileId> =
+            self.counts.extract_if(.., |(_, of, _), _| *of == client).map(|((file, ..), _)| file).collect();
+        its.into_iter().any(|file| !self.is_open(file))
     }
 }

@@ -11,11 +11,13 @@ pub struct Outbox<T> {
     untaken: VecDeque<T>,
     /// How many of `untaken` were sent.
     sent: usize,
+    /// The largest number that was ever sent.
+    sent_last: u64,
 }
 
 impl<T> Default for Outbox<T> {
     fn default() -> Self {
-        Self { first: 1, untaken: VecDeque::new(), sent: 0 }
+        Self { first: 1, untaken: VecDeque::new(), sent: 0, sent_last: 0 }
     }
 }
 
@@ -33,7 +35,9 @@ impl<T: Clone> Outbox<T> {
     pub fn poll(&mut self) -> Option<(u64, T)> {
         let message = self.untaken.get(self.sent)?.clone();
         self.sent += 1;
-        Some((self.first + self.sent as u64 - 1, message))
+        let number = self.first + self.sent as u64 - 1;
+        self.sent_last = self.sent_last.max(number);
+        Some((number, message))
     }
 
     /// Notes that the client has acknowledged messages up to `number`, at most those that were
@@ -49,6 +53,12 @@ impl<T: Clone> Outbox<T> {
     /// Sends all unacknowledged messages again, because a connection is lost.
     pub fn rewind(&mut self) {
         self.sent = 0;
+    }
+
+    /// The messages that were never sent: what the client gets after anything that happens now.
+    pub fn unsent(&self) -> impl Iterator<Item = &T> {
+        let seen = (self.sent_last + 1).saturating_sub(self.first);
+        self.untaken.iter().skip(usize::try_from(seen).unwrap_or(usize::MAX))
     }
 
     /// Count of unacknowledged messages.
@@ -80,5 +90,23 @@ mod tests {
         assert_eq!((outbox.untaken_count(), outbox.poll(), outbox.poll()), (1, Some((4, "d")), None));
         outbox.taken(3);
         assert_eq!((outbox.untaken_count(), outbox.has_more()), (1, false), "of what was taken before");
+    }
+
+    #[test]
+    fn what_was_sent_once_stays_so_whatever_is_lost() {
+        let mut outbox = Outbox::default();
+        assert!(["a", "b", "c"].into_iter().all(|message| outbox.push(message, 9)));
+        assert_eq!(outbox.unsent().count(), 3);
+        (outbox.poll(), outbox.poll());
+        outbox.taken(1);
+        outbox.rewind();
+        assert_eq!(outbox.unsent().collect::<Vec<_>>(), [&"c"]);
+        (outbox.poll(), outbox.poll());
+        outbox.rewind();
+        outbox.poll();
+        assert!(outbox.push("d", 9));
+        assert_eq!(outbox.unsent().collect::<Vec<_>>(), [&"d"]);
+        outbox.taken(3);
+        assert_eq!(outbox.unsent().collect::<Vec<_>>(), [&"d"]);
     }
 }

@@ -622,6 +622,39 @@ fn transactions_and_open_files_are_told_of() {
     world.write(&b.0, 0, 1).good();
 }
 
+/// Whatever number of files a client names: the fence of one costs each other one message.
+#[test]
+fn the_files_of_a_fenced_client_are_one_message_to_others_and_those_of_one_that_leaves_none() {
+    let mut world = World::with(memory(), SharingOptions { untaken_max: 4, ..options() });
+    let (honest, quiet) = (world.client("honest", 1), world.client("quiet", 2));
+    let closed = MessageBody::LastClose { file: 0 };
+    for round in 0..8 {
+        let liar = world.client("liar", 10 + round);
+        for file in 1..40 {
+            world.ordered(&liar.0, liar.1, &Parameters::Open { file, is_write: true });
+        }
+        if round % 2 == 1 {
+            world.ordered(&liar.0, liar.1, &Parameters::Leave);
+            world.settle();
+            assert_eq!(world.messages(&honest.0), [], "it said itself that it closes them");
+            continue;
+        }
+        // It says nothing any more, and its lease ends; the others renew theirs.
+        for _ in 0..3 {
+            world.advance(LEASE / 2);
+            world.renew(&honest);
+            world.renew(&quiet);
+        }
+        let taken = match &world.messages(&honest.0)[..] {
+            [(number, body)] if *body == closed => *number,
+            other => panic!("{other:?}"),
+        };
+        world.ordered(&honest.0, honest.1, &Parameters::Renew { taken });
+    }
+    let told = world.messages(&quiet.0);
+    assert_eq!(told, [(2, closed)], "what was not sent yet tells of all");
+}
+
 /// A store that keeps every saved state, in order.
 #[derive(Default)]
 struct Shelf(Mutex<Vec<SavedSharing>>);

@@ -41,7 +41,7 @@ use crate::lock_table::LockTable;
 use crate::message::ToClient;
 use crate::open_files::OpenFiles;
 use crate::queue::TicketNumber;
-use crate::resource::{FileId, Resource};
+use crate::resource::Resource;
 use crate::settings::{Settings, Start};
 use crate::transactions::Transactions;
 use crate::withheld::Withheld;
@@ -70,8 +70,8 @@ pub enum Output {
     Mail(ClientId),
     /// A command that waited at the gate may pass.
     Pass(CommandId, Passage),
-    /// No client has a file open any more: if it is unlinked, its blocks can be freed.
-    LastClose(FileId),
+    /// A client was fenced that had files open which no client has open any more: who keeps unlinked files looks again.
+    LastClose,
     /// Make durable that only clients of this start can reclaim after the next, and call
     /// [`LockManager::grace_end_kept`].
     KeepGraceEnd(BootEpoch),

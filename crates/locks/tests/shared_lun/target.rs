@@ -357,7 +357,7 @@ impl Target {
                 Output::Fence(client, _) => self.begin_fence(context, client),
                 Output::Mail(client) => self.collect_mail(context, client),
                 Output::Pass(id, passage) => self.pass(context, disk, id, passage),
-                Output::LastClose(_) => {}
+                Output::LastClose => {}
                 Output::KeepGraceEnd(epoch) => self.to_save.push_back(Save::GraceEnd(epoch)),
             }
         }

@@ -19,6 +19,9 @@ use super::wire;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
 
+/// Of no file in particular: those that a fenced client had open.
+const CLOSED_BY_FENCE: MessageBody = MessageBody::LastClose { file: 0 };
+
 /// A living client: its key, paths and messages.
 pub(super) struct Member {
     /// Drawn by the initiator: a session that shows it belongs to the same client.
@@ -130,10 +133,7 @@ impl State {
                     }
                     self.begin_fence(now, client, reason);
                 }
-                Output::LastClose(file) => {
-                    let all: Vec<ClientId> = self.members.keys().copied().collect();
-                    all.into_iter().for_each(|client| self.post(now, client, MessageBody::LastClose { file: file.0 }));
-                }
+                Output::LastClose => self.tell_of_closes(now),
                 Output::KeepGraceEnd(epoch) => self.grace_end = Some(epoch),
             }
         }
@@ -145,6 +145,15 @@ impl State {
         while let Some(told) = self.manager.poll_message(client) {
             self.post(now, client, wire::message(told));
         }
+    }
+
+    /// Tells every client that files were closed by a fence. However many these are and however many clients are
+    /// fenced, each has one such message that it was not sent yet.
+    fn tell_of_closes(&mut self, now: Instant) {
+        let lacks = |member: &Member| !member.outbox.unsent().any(|message| *message == CLOSED_BY_FENCE);
+        let to: Vec<ClientId> =
+            self.members.iter().filter(|(_, member)| lacks(member)).map(|(client, _)| *client).collect();
+        to.into_iter().for_each(|client| self.post(now, client, CLOSED_BY_FENCE));
     }
 
     /// Appends a message to a client's outbox. A client that leaves too many unacknowledged is

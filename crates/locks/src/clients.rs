@@ -117,6 +117,11 @@ impl Clients {
         self.registered.get(&client).is_some_and(|client| !client.is_being_fenced)
     }
 
+    /// Whether a client is registered, or its fence is not complete.
+    pub fn is_registered(&self, client: ClientId) -> bool {
+        self.registered.contains_key(&client)
+    }
+
     /// The client's grant counter.
     pub fn grant_last(&mut self, client: ClientId) -> Option<&mut GrantNumber> {
         self.registered.get_mut(&client).map(|client| &mut client.grant_last)

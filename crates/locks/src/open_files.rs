@@ -55,6 +55,16 @@ impl OpenFiles {
         Ok(!self.is_open(file))
     }
 
+    /// How many times a client has files open.
+    pub fn count_of(&self, client: ClientId) -> usize {
+        self.totals.get(&client).copied().unwrap_or(0)
+    }
+
+    /// How many times all clients have files open.
+    pub fn count(&self) -> usize {
+        self.totals.values().sum()
+    }
+
     /// Whether any client has a file open.
     pub fn is_open(&self, file: FileId) -> bool {
         self.users(file).next().is_some()

@@ -195,6 +195,16 @@ impl LockManager {
         &self.open_files
     }
 
+    /// Count of the locks that a client holds or waits for, and of the times that it has files open.
+    pub fn holdings(&self, client: ClientId) -> usize {
+        self.table.lock_count(client) + self.open_files.count_of(client)
+    }
+
+    /// The same of all clients.
+    pub fn holdings_of_all(&self) -> usize {
+        self.table.lock_count_of_all() + self.open_files.count()
+    }
+
     /// Open transactions.
     pub fn transactions(&self) -> &Transactions {
         &self.transactions

@@ -383,7 +383,7 @@ impl Target {
             let has_room = self
                 .members
                 .get_mut(&client)
-                .is_none_or(|member| member.outbox.push(message, context.plan.untaken_max));
+                .is_none_or(|member| member.outbox.push(message, 0, context.plan.untaken_max));
             if !has_room {
                 self.manager.overflow(context.now, client);
             }

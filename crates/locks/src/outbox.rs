@@ -114,11 +114,11 @@ mod tests {
         let mut outbox = Outbox::default();
         assert!(["a", "b", "c"].into_iter().all(|message| outbox.push(message, 10, 9)));
         assert_eq!(outbox.unsent().count(), 3);
-        (outbox.poll(), outbox.poll());
+        let _ = (outbox.poll(), outbox.poll());
         outbox.taken(1);
         outbox.rewind();
         assert_eq!(outbox.unsent().collect::<Vec<_>>(), [&"c"]);
-        (outbox.poll(), outbox.poll());
+        let _ = (outbox.poll(), outbox.poll());
         outbox.rewind();
         outbox.poll();
         assert!(outbox.push("d", 10, 9));

@@ -86,3 +86,26 @@ pub(super) fn bytes_of(message: &MessageBody) -> usize {
     };
     2 * (size_of::<MessageBody>() + size_of::<usize>()) + locks * size_of::<Lock>()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first had 400 when the second came, who then got 300.
+    #[test]
+    fn what_two_hosts_had_before_a_start_they_may_reclaim_in_any_order() {
+        let mut shares = Shares::new(&SharingOptions { holdings_max: 1000, ..SharingOptions::default() });
+        let [first, second] = [1, 2].map(ClientId::from_bits);
+        for (client, name) in [(first, "first"), (second, "second")] {
+            shares.note(client, &NexusId::new(name), |_| true);
+        }
+        let may_hold = |client, is_reclaim, [of_first, of_second]: [usize; 2]| {
+            let holdings = |of| if of == first { of_first } else { of_second };
+            shares.may_hold(client, (50, is_reclaim), of_first + of_second, holdings)
+        };
+        assert!(may_hold(first, false, [350, 0]) && may_hold(second, false, [400, 250]));
+        assert!(!may_hold(first, false, [350, 300]), "as others come later");
+        assert!(may_hold(first, true, [350, 300]), "and so did not before the start");
+        assert!(!may_hold(first, true, [600, 300]));
+    }
+}

@@ -392,7 +392,7 @@ impl Machines {
                     }
                 }
                 Output::Fence(id, reason) => panic!("client {id} of the model is fenced: {reason:?}"),
-                Output::LastClose(_) | Output::KeepGraceEnd(_) => {}
+                Output::LastClose | Output::KeepGraceEnd(_) => {}
             }
         }
     }

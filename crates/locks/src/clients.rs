@@ -117,6 +117,11 @@ impl Clients {
         self.registered.get(&client).is_some_and(|client| !client.is_being_fenced)
     }
 
+    /// Whether a client is registered, or its fence is not complete.
+    pub fn is_registered(&self, client: ClientId) -> bool {
+        self.registered.contains_key(&client)
+    }
+
     /// The client's grant counter.
     pub fn grant_last(&mut self, client: ClientId) -> Option<&mut GrantNumber> {
         self.registered.get_mut(&client).map(|client| &mut client.grant_last)
@@ -149,21 +154,23 @@ impl Clients {
     }
 
     /// Removes the clients whose fence is complete: commands ended and lease over. Their locks pass
-    /// on.
-    pub fn take_fenced(&mut self, now: Instant) -> Vec<ClientId> {
+    /// on. Each with whether it unregistered by itself.
+    pub fn take_fenced(&mut self, now: Instant) -> Vec<(ClientId, bool)> {
         let is_over = |client: &Client| client.is_being_fenced && client.has_no_commands && client.lease_until <= now;
         let over: Vec<ClientId> = self.all().filter(|(_, client)| is_over(client)).map(|(id, _)| id).collect();
-        for client in &over {
-            let has_left = self.registered.remove(client).is_some_and(|found| found.has_left);
+        let mut taken = Vec::with_capacity(over.len());
+        for client in over {
+            let has_left = self.registered.remove(&client).is_some_and(|found| found.has_left);
+            taken.push((client, has_left));
             if has_left {
                 continue;
             }
             if self.fenced.len() == FENCED_REMEMBERED_MAX {
                 self.fenced.pop_front();
             }
-            self.fenced.push_back(*client);
+            self.fenced.push_back(client);
         }
-        over
+        taken
     }
 
     /// Puts a message into a client's mailbox. Returns `false` when that is full, and the client is

@@ -50,6 +50,8 @@ pub struct Grants {
     /// Block groups by their file and mode.
     leaves: BTreeSet<(Owner, Resource, Mode, Resource)>,
     deferred: BTreeSet<(Owner, Resource)>,
+    /// Of each client, those of its transactions included.
+    counts: BTreeMap<ClientId, usize>,
 }
 
 impl Grants {
@@ -75,7 +77,12 @@ impl Grants {
 
     /// Count of locks of a client, including those of its transactions.
     pub fn count_of(&self, client: ClientId) -> usize {
-        self.by_owner.range(Owner::all_of(client)).map(|(_, held)| held.len()).sum()
+        self.counts.get(&client).copied().unwrap_or(0)
+    }
+
+    /// Count of locks of all clients.
+    pub fn count(&self) -> usize {
+        self.counts.values().sum()
     }
 
     /// Other owners that hold a resource in a mode that conflicts.
@@ -125,6 +132,7 @@ impl Grants {
     /// Sets the grant of a resource for an owner, in place of the former one.
     pub fn set(&mut self, owner: Owner, resource: Resource, grant: Grant) {
         self.remove(owner, resource);
+        *self.counts.entry(owner.client).or_default() += 1;
         self.by_owner.entry(owner).or_default().insert(resource, grant);
         self.holders.entry(resource).or_default().insert(owner);
         self.leaves.extend(resource.root().map(|root| (owner, root, grant.mode, resource)));
@@ -137,6 +145,12 @@ impl Grants {
         let grant = held.remove(&resource)?;
         if held.is_empty() {
             self.by_owner.remove(&owner);
+        }
+        if let Some(count) = self.counts.get_mut(&owner.client) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&owner.client);
+            }
         }
         if let Some(holders) = self.holders.get_mut(&resource) {
             holders.remove(&owner);

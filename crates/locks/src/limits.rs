@@ -54,6 +54,18 @@ pub const SEARCH_REST: Duration = Duration::from_micros(600);
 /// receive what it must give back.
 pub const MAILBOX_MAX: usize = 4096;
 
+/// Locks that all clients of a unit hold or wait for, and times that they have files open. Once half of that is taken
+/// a host gets no more than it leaves to others, so that alone it has half: what one client may have. They take some
+/// 0.5 KiB each.
+pub const HOLDINGS_MAX: usize = 2 * GRANTS_OF_CLIENT_MAX;
+
+/// What a host may have of that whatever others have: the locks of one request.
+pub const HOLDINGS_OF_HOST_MIN: usize = BATCH_MAX;
+
+/// Bytes of all messages for the clients of a unit that wait to be taken. With more the one that leaves most of them
+/// untaken is fenced: those who take theirs have a few KiB.
+pub const MAILBOX_BYTES_OF_ALL_MAX: usize = 32 << 20;
+
 /// Fenced clients that a report still names; when full, the one that was fenced first is dropped.
 /// No decision depends on them.
 pub const FENCED_REMEMBERED_MAX: usize = 64;

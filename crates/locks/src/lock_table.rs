@@ -96,6 +96,11 @@ impl LockTable {
         self.grants.count_of(client) + self.queues.lock_count_of(client)
     }
 
+    /// Count of locks that all clients hold or wait for.
+    pub fn lock_count_of_all(&self) -> usize {
+        self.grants.count() + self.queues.lock_count()
+    }
+
     /// The block groups that an owner holds in a mode below a file.
     pub fn leaves_in(&self, owner: Owner, root: Resource, mode: Mode) -> impl Iterator<Item = Resource> {
         self.grants.leaves_in(owner, root, mode)

@@ -55,6 +55,16 @@ impl OpenFiles {
         Ok(!self.is_open(file))
     }
 
+    /// How many times a client has files open.
+    pub fn count_of(&self, client: ClientId) -> usize {
+        self.totals.get(&client).copied().unwrap_or(0)
+    }
+
+    /// How many times all clients have files open.
+    pub fn count(&self) -> usize {
+        self.totals.values().sum()
+    }
+
     /// Whether any client has a file open.
     pub fn is_open(&self, file: FileId) -> bool {
         self.users(file).next().is_some()
@@ -67,14 +77,13 @@ impl OpenFiles {
         self.counts.range(all).map(|((_, client, mode), count)| (*client, *mode, *count))
     }
 
-    /// Removes a client whose life is over. Returns the files that no client has open any more.
-    pub fn forget(&mut self, client: ClientId) -> Vec<FileId> {
-        let mut files: Vec<FileId> =
-            self.counts.keys().filter(|(_, of, _)| *of == client).map(|(file, ..)| *file).collect();
-        files.dedup();
-        self.counts.retain(|(_, of, _), _| *of != client);
-        self.totals.remove(&client);
-        files.retain(|file| !self.is_open(*file));
-        files
+    /// Removes a client whose life is over. Returns whether it had a file open that no client has open any more.
+    pub fn forget(&mut self, client: ClientId) -> bool {
+        if self.totals.remove(&client).is_none() {
+            return false;
+        }
+        let its: Vec<FileId> =
+            self.counts.extract_if(.., |(_, of, _), _| *of == client).map(|((file, ..), _)| file).collect();
+        its.into_iter().any(|file| !self.is_open(file))
     }
 }

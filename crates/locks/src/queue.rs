@@ -98,6 +98,11 @@ impl Queues {
         self.lock_counts.get(&client).copied().unwrap_or(0)
     }
 
+    /// Count of locks that all clients wait for.
+    pub fn lock_count(&self) -> usize {
+        self.lock_counts.values().sum()
+    }
+
     /// The ticket of a client's request.
     pub fn ticket_of_request(&self, client: ClientId, request: RequestId) -> Option<TicketNumber> {
         self.by_request.get(&(client, request)).copied()

@@ -6,6 +6,7 @@ use common::{BLOCK, FILE, TestServer, group, settings};
 use locks::error::{LockError, Table};
 use locks::identity::{BootEpoch, CallbackNumber, ClientId, GrantNumber, Owner, RequestId, TransactionId};
 use locks::limits::Limits;
+use locks::manager::{FenceReason, Output};
 use locks::message::{Answer, Release};
 use locks::mode::Mode;
 use locks::open_files::OpenMode;
@@ -220,7 +221,33 @@ fn files_stay_open_until_the_last_close() {
     assert!(server.manager.open_files().is_open(file));
     server.outputs();
     server.end_fence(a, &[b]);
-    assert_eq!(server.outputs(), [locks::manager::Output::LastClose(file)]);
+    assert_eq!(server.outputs(), [Output::LastClose]);
+}
+
+#[test]
+fn files_of_a_fenced_client_are_one_output_and_those_of_one_that_leaves_none() {
+    let mut server = TestServer::new();
+    let (a, b, c) = (server.client(), server.client(), server.client());
+    let open = |server: &mut TestServer, client, files: std::ops::Range<u64>| {
+        for file in files {
+            server.manager.open_file(server.now, client, FileId(file), OpenMode::Write).unwrap();
+        }
+    };
+    open(&mut server, a, 1..1000);
+    server.manager.fence(server.now, a).unwrap();
+    server.outputs();
+    server.end_fence(a, &[b, c]);
+    assert_eq!(server.outputs(), [Output::LastClose]);
+    assert!(!server.manager.open_files().is_open(FileId(7)));
+    open(&mut server, b, 1..1000);
+    open(&mut server, c, 1..1000);
+    server.manager.leave(server.now, b).unwrap();
+    server.manager.fenced(server.now, b);
+    assert_eq!(server.outputs(), [Output::Fence(b, FenceReason::Left)]);
+    assert!(server.manager.open_files().is_open(FileId(7)));
+    server.manager.leave(server.now, c).unwrap();
+    server.manager.fenced(server.now, c);
+    assert_eq!(server.outputs(), [Output::Fence(c, FenceReason::Left)], "it closes before it leaves");
 }
 
 #[test]

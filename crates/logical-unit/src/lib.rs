@@ -19,7 +19,7 @@
 //! | `attention` | unit attentions, per I_T nexus |
 //! | `device_watch` | turns events of the device into unit attentions |
 //! | `lost_writes` | nexuses to which a loss of writes has still to be reported |
-//! | `task_set` | tasks under way: for aborts, and for the order of tasks |
+//! | `task_set`, `task_list` | tasks under way: for aborts, and for the order of tasks; the list of them |
 //! | `reservation` | RESERVE(6) and persistent reservations; [`ReservationStore`] |
 //! | [`change_marks`] | ranges that others changed since a cache was detached; [`ChangeStore`] |
 //! | [`sharing`] | hosts that share the unit: clients, locks, messages, the gate; [`SharingStore`] |
@@ -61,6 +61,7 @@ mod protection;
 mod reservation;
 mod sanitize_state;
 pub mod sharing;
+mod task_list;
 mod task_set;
 pub mod unit;
 

@@ -18,7 +18,7 @@ use crate::data_in::{cut, sense_bytes};
 use crate::execution::Execution;
 use crate::nexus::NexusId;
 use crate::sharing::Addressed;
-use crate::task_set::TaskSet;
+use crate::task_set::Aborted;
 use crate::unit::{LogicalUnit, LunTable};
 
 /// The logical units of a target.
@@ -229,7 +229,7 @@ impl LunMap {
     ) -> impl Future<Output = TaskManagementResponse> + Send + 'static + use<> {
         let (response, aborted) = self.manage(nexus, function, lun, task_tag);
         async move {
-            join_all(aborted.into_iter().map(|(tasks, numbers)| async move { tasks.ended(numbers).await })).await;
+            join_all(aborted.into_iter().map(Aborted::ended)).await;
             response
         }
     }
@@ -308,12 +308,8 @@ impl LunMap {
     }
 }
 
-/// Tasks aborted in one set.
-type Aborted = (TaskSet, Vec<u64>);
-
 fn abort(units: &[Arc<LogicalUnit>], by: &NexusId, matches: impl Fn(&NexusId, u64) -> bool) -> Vec<Aborted> {
-    let of_unit = |unit: &Arc<LogicalUnit>| Some((unit.tasks.clone(), unit.tasks.abort(by, &matches)?));
-    units.iter().filter_map(of_unit).collect()
+    units.iter().filter_map(|unit| unit.tasks.abort(by, &matches)).collect()
 }
 
 /// The answer where there is no logical unit (SPC-4 5.9, 6.6.2, 6.39): INQUIRY reports that in its

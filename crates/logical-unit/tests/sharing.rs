@@ -16,7 +16,7 @@ use common::shared_unit::{LEASE, MOMENT, World, lock, options, register};
 use common::{BLOCK_BYTES, GatedDevice, identity, memory, transfer};
 use locks::settings::Profile;
 use logical_unit::change_marks::Saving;
-use logical_unit::{LifeSecret, LogicalUnitOptions, SavedSharing, SharingOptions, SharingStore};
+use logical_unit::{LifeSecret, LogicalUnitOptions, NexusId, SavedSharing, SharingOptions, SharingStore};
 use scsi::cdb::Blocks;
 use scsi::cdb::table::ROWS;
 use scsi::sharing::{
@@ -620,6 +620,112 @@ fn transactions_and_open_files_are_told_of() {
     assert_eq!(world.order(&a.0, a.1, &Parameters::Renew { taken: 0 }).sense, Some(Sense::SHARING_FENCED));
     world.ordered(&b.0, b.1, &Parameters::Leave);
     world.write(&b.0, 0, 1).good();
+}
+
+/// Whatever number of files a client names: the fence of one costs each other one message.
+#[test]
+fn the_files_of_a_fenced_client_are_one_message_to_others_and_those_of_one_that_leaves_none() {
+    let mut world = World::with(memory(), SharingOptions { untaken_max: 4, ..options() });
+    let (honest, quiet) = (world.client("honest", 1), world.client("quiet", 2));
+    let closed = MessageBody::LastClose { file: 0 };
+    for round in 0..8 {
+        let liar = world.client("liar", 10 + round);
+        for file in 1..40 {
+            world.ordered(&liar.0, liar.1, &Parameters::Open { file, is_write: true });
+        }
+        if round % 2 == 1 {
+            world.ordered(&liar.0, liar.1, &Parameters::Leave);
+            world.settle();
+            assert_eq!(world.messages(&honest.0), [], "it said itself that it closes them");
+            continue;
+        }
+        // It says nothing any more, and its lease ends; the others renew theirs.
+        for _ in 0..3 {
+            world.advance(LEASE / 2);
+            world.renew(&honest);
+            world.renew(&quiet);
+        }
+        let taken = match &world.messages(&honest.0)[..] {
+            [(number, body)] if *body == closed => *number,
+            other => panic!("{other:?}"),
+        };
+        world.ordered(&honest.0, honest.1, &Parameters::Renew { taken });
+    }
+    let told = world.messages(&quiet.0);
+    assert_eq!(told, [(2, closed)], "what was not sent yet tells of all");
+}
+
+/// Locks of this many files from one on.
+fn lock_files(request: u64, first: u64, count: u64) -> Parameters {
+    let wanted = |file| Lock { resource: Resource::File(file), mode: Some(Mode::Exclusive), grant: 0 };
+    let locks = (first + 1..=first + count).map(wanted).collect();
+    Parameters::Lock { request, transaction: 0, is_reclaim: false, locks }
+}
+
+/// Another session of an initiator name, as a client of its own.
+fn another_client(world: &mut World, name: &str, session: u8) -> (NexusId, u64) {
+    let nexus = NexusId::new(&format!("{name},i,0x{session},target,t,0x1"));
+    world.luns.add_nexus(&nexus);
+    let _ = world.run(&nexus, Cdb::TestUnitReady, &[]);
+    let client = world.register(&nexus, 100 + session);
+    (nexus, client)
+}
+
+#[test]
+fn a_host_holds_no_more_than_it_leaves_to_others_however_many_clients_it_is() {
+    let mut world = World::with(memory(), SharingOptions { holdings_max: 1024, ..options() });
+    let first = world.client("first", 1);
+    let full = Some(Sense::SHARING_TABLE_FULL);
+    for request in 0..8 {
+        world.ordered(&first.0, first.1, &lock_files(request, request * 64, 64));
+    }
+    let open = Parameters::Open { file: 7, is_write: false };
+    assert_eq!(world.order(&first.0, first.1, &open).sense, full);
+    assert_eq!(world.order(&first.0, first.1, &lock_files(8, 0, 1)).sense, full);
+    let again = another_client(&mut world, "first", 2);
+    assert_eq!(world.order(&again.0, again.1, &open).sense, full, "it is the same host");
+    let second = world.client("second", 2);
+    for _ in 0..256 {
+        world.ordered(&second.0, second.1, &open);
+    }
+    assert_eq!(world.order(&second.0, second.1, &open).sense, full, "as many as are then left");
+    let third = world.client("third", 3);
+    world.ordered(&third.0, third.1, &lock_files(1, 512, 64));
+    world.ordered(&third.0, third.1, &lock_files(2, 576, 64));
+    assert_eq!(world.order(&third.0, third.1, &open).sense, full);
+    let names = ["fourth", "fifth", "sixth"];
+    for (number, name) in (4..).zip(names) {
+        let small = world.client(name, number);
+        world.ordered(&small.0, small.1, &lock_files(1, 64 * u64::from(number) + 400, 64));
+    }
+    world.ordered(&first.0, first.1, &Parameters::Leave);
+    world.settle();
+    world.ordered(&second.0, second.1, &open);
+}
+
+/// Who takes its messages goes on, whatever others leave untaken.
+#[test]
+fn of_too_many_messages_those_of_the_host_with_most_of_them_go_with_its_client() {
+    let mut world = World::with(memory(), SharingOptions { untaken_bytes_max: 64 << 10, ..options() });
+    let honest = world.client("honest", 1);
+    for request in 0..20 {
+        world.ordered(&honest.0, honest.1, &lock_files(request, 0, 2));
+    }
+    let lazy = [world.client("lazy", 2), another_client(&mut world, "lazy", 2), another_client(&mut world, "lazy", 3)];
+    let mut fenced = 0;
+    for round in 0..30 {
+        for (number, client) in (1..).zip(&lazy) {
+            let sense = world.order(&client.0, client.1, &lock_files(round, 100 * number, 64)).sense;
+            assert!(sense.is_none() || sense == Some(Sense::SHARING_FENCED), "{sense:?}");
+            fenced += usize::from(sense.is_some());
+        }
+    }
+    assert!(fenced > 30, "{fenced} of their orders were refused");
+    let told = world.messages(&honest.0);
+    assert_eq!(told.len(), 20);
+    world.ordered(&honest.0, honest.1, &Parameters::Renew { taken: 21 });
+    world.ordered(&honest.0, honest.1, &lock_files(50, 0, 2));
+    assert_eq!(world.messages(&honest.0).len(), 1);
 }
 
 /// A store that keeps every saved state, in order.

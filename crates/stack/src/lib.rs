@@ -37,6 +37,7 @@
 //! | [`paths`] | run-time and state directories |
 //! | `record_file` | small files of JSON that are replaced whole |
 //! | [`registry`] | LUNs with their newest data in a cache of this host; locks on LUNs in use |
+//! | `reload_lines` | the log's lines about reloads of the configuration |
 //! | [`remote`] | one remote LUN: URL, login, link |
 //! | [`remotes`] | several of them as one device |
 //! | `search` | the search for a target that cannot be reached yet |
@@ -97,6 +98,7 @@ pub mod place_device;
 mod portal_group;
 mod record_file;
 pub mod registry;
+mod reload_lines;
 pub mod remote;
 pub mod remotes;
 mod search;

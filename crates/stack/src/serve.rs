@@ -8,7 +8,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use base::clock::Clock;
 use iscsi::chap::Credentials;
 use iscsi::target::{Authentication, TargetPortal};
 use target::{BoundServer, Quota, TargetServer, TargetServerOptions};
@@ -26,6 +28,7 @@ use crate::lun_spec::{FileIdentity, LunSpec};
 use crate::metrics::{MetricsServer, Reach};
 use crate::own_stores::OwnStores;
 use crate::paths::{Paths, check_name};
+use crate::reload_lines::ReloadLines;
 use crate::settings::kind::switch;
 use crate::status::target::{ServedTarget, TargetStatus};
 use crate::status::{Answer, ProcessStatus, Reloaded};
@@ -130,6 +133,7 @@ impl ServeConfig {
 /// A bound server.
 pub struct Serving {
     name: String,
+    clock: Arc<dyn Clock>,
     server: TargetServer,
     bound: BoundServer,
     units: Units,
@@ -152,7 +156,8 @@ impl Serving {
         };
         let bind_metrics = |address| MetricsServer::bind(address, reach);
         let metrics = config.metrics.map(bind_metrics).transpose()?;
-        let mut units = Units::new(system_clock()?, paths.clone());
+        let clock = system_clock()?;
+        let mut units = Units::new(Arc::clone(&clock), paths.clone());
         let (targets, _) = units.apply(&config.targets)?;
         let reload = ReloadSource::of(&config);
         let unit_count = config.targets.iter().map(|target| target.luns.len() as u64).sum();
@@ -167,7 +172,7 @@ impl Serving {
         let server = TargetServer::new(targets, options);
         let bound = if config.listeners.is_empty() { server.bind() } else { server.adopt(config.listeners) };
         let bound = bound.map_err(|error| Error::io("cannot serve", &error))?;
-        Ok(Self { name: config.name, server, bound, units, reload, control, metrics })
+        Ok(Self { name: config.name, clock, server, bound, units, reload, control, metrics })
     }
 
     /// The addresses where it listens.
@@ -186,7 +191,7 @@ impl Serving {
     /// # Errors
     /// When the server cannot run, or the last flush fails.
     pub async fn run(self, signal: impl Future<Output = ()>) -> Result<()> {
-        let Self { name, server, bound, units, reload, control, metrics } = self;
+        let Self { name, clock, server, bound, units, reload, control, metrics } = self;
         let stopping = Rc::new(watch::Sender::new(false));
         let workers = units.workers();
         let working = tokio::spawn(base::background::named("unit-workers", async move { workers.run().await }));
@@ -202,6 +207,7 @@ impl Serving {
             server,
             units: RefCell::new(units),
             reload,
+            lines: ReloadLines::new(clock),
             reloading: tokio::sync::Mutex::new(()),
             stopping: Rc::clone(&stopping),
             ended: watch::Sender::new(None),
@@ -274,6 +280,7 @@ struct ServeHandler {
     /// Never borrowed across a wait.
     units: RefCell<Units>,
     reload: ReloadSource,
+    lines: ReloadLines,
     /// Held by one reload at a time, and by the end.
     reloading: tokio::sync::Mutex<()>,
     stopping: Rc<watch::Sender<bool>>,
@@ -368,16 +375,7 @@ impl ServeHandler {
         match reloaded {
             Ok(TakenOver { luns, portals: (portals_added, portals_removed), sessions_ended }) => {
                 let Changes { added, removed, resized } = luns;
-                tracing::info!(
-                    added,
-                    removed,
-                    resized,
-                    portals_added,
-                    portals_removed,
-                    sessions_ended,
-                    "the configuration was read again"
-                );
-                Ok(Reloaded {
+                let reloaded = Reloaded {
                     name: self.name.clone(),
                     luns_added: added,
                     luns_removed: removed,
@@ -385,10 +383,12 @@ impl ServeHandler {
                     portals_added,
                     portals_removed,
                     sessions_ended,
-                })
+                };
+                self.lines.taken_over(&reloaded);
+                Ok(reloaded)
             }
             Err(error) => {
-                tracing::error!(%error, "the configuration could not be taken over; everything goes on as before");
+                self.lines.refused(&error);
                 Err(error)
             }
         }

@@ -97,13 +97,17 @@ impl LockManager {
     /// Frees the locks of clients whose fence is complete.
     fn pass_on(&mut self, now: Instant) {
         let fenced = self.clients.take_fenced(now);
-        for client in fenced.iter().copied() {
+        let mut has_last_close = false;
+        for (client, has_left) in fenced.iter().copied() {
             for owner in self.table.owners_of(client) {
                 self.table.release_all(owner);
             }
             self.gate.forget(client);
-            let closed = self.open_files.forget(client);
-            self.outputs.extend(closed.into_iter().map(Output::LastClose));
+            // Who leaves has closed what others are to hear of.
+            has_last_close |= self.open_files.forget(client) && !has_left;
+        }
+        if has_last_close {
+            self.outputs.push_back(Output::LastClose);
         }
         self.settle(now);
         if !fenced.is_empty() {

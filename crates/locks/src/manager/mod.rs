@@ -49,7 +49,7 @@ use crate::lock_table::LockTable;
 use crate::message::ToClient;
 use crate::open_files::OpenFiles;
 use crate::queue::TicketNumber;
-use crate::resource::{FileId, Resource};
+use crate::resource::Resource;
 use crate::settings::{Settings, Start};
 use crate::transactions::Transactions;
 use crate::withheld::Withheld;
@@ -78,8 +78,8 @@ pub enum Output {
     Mail(ClientId),
     /// A command that waited at the gate may pass.
     Pass(CommandId, Passage),
-    /// No client has a file open any more: if it is unlinked, its blocks can be freed.
-    LastClose(FileId),
+    /// A client was fenced that had files open which no client has open any more: who keeps unlinked files looks again.
+    LastClose,
     /// Make durable that only clients of this start can reclaim after the next, and call
     /// [`LockManager::grace_end_kept`].
     KeepGraceEnd(BootEpoch),
@@ -201,6 +201,16 @@ impl LockManager {
     /// The open files of all clients.
     pub fn open_files(&self) -> &OpenFiles {
         &self.open_files
+    }
+
+    /// Count of the locks that a client holds or waits for, and of the times that it has files open.
+    pub fn holdings(&self, client: ClientId) -> usize {
+        self.table.lock_count(client) + self.open_files.count_of(client)
+    }
+
+    /// The same of all clients.
+    pub fn holdings_of_all(&self) -> usize {
+        self.table.lock_count_of_all() + self.open_files.count()
     }
 
     /// Open transactions.

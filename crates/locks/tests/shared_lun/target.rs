@@ -357,7 +357,7 @@ impl Target {
                 Output::Fence(client, _) => self.begin_fence(context, client),
                 Output::Mail(client) => self.collect_mail(context, client),
                 Output::Pass(id, passage) => self.pass(context, disk, id, passage),
-                Output::LastClose(_) => {}
+                Output::LastClose => {}
                 Output::KeepGraceEnd(epoch) => self.to_save.push_back(Save::GraceEnd(epoch)),
             }
         }
@@ -383,7 +383,7 @@ impl Target {
             let has_room = self
                 .members
                 .get_mut(&client)
-                .is_none_or(|member| member.outbox.push(message, context.plan.untaken_max));
+                .is_none_or(|member| member.outbox.push(message, 0, context.plan.untaken_max));
             if !has_room {
                 self.manager.overflow(context.now, client);
             }

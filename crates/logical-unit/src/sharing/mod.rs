@@ -11,6 +11,7 @@
 //! | [`store`] | [`SharingStore`], [`SavedSharing`] |
 //! | [`proof`] | the code by which a client proves after a start that an earlier life was its own |
 //! | `wire` | converts between the lock manager's types and the wire's |
+//! | `shares` | what the clients hold in all, and how much of it a host may have |
 //! | `state` | the lock manager, the clients' paths and messages, commands at the gate |
 //! | `site` | [`Sharing`]: the state behind its lock, and whether the unit is shared at all |
 //! | `passage` | a command's way through the gate |
@@ -25,6 +26,7 @@ mod passage;
 pub mod proof;
 mod reporting;
 pub mod settings;
+mod shares;
 mod site;
 mod state;
 pub mod store;

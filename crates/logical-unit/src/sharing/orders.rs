@@ -189,6 +189,7 @@ impl State {
             }
         }
         let fresh = || Member { key, registers_reads, paths: Vec::new(), outbox: Outbox::default() };
+        self.shares.note(client, nexus, |client| self.manager.clients().is_registered(client));
         let member = self.members.entry(client).or_insert_with(fresh);
         member.registers_reads |= registers_reads;
         if !member.paths.contains(nexus) {
@@ -237,6 +238,7 @@ impl State {
                 ended.map_err(|error| failure(&error, 0))
             }
             Parameters::Open { file, is_write } => {
+                self.check_holdings(client, 1, false)?;
                 let opened = self.manager.open_file(now, client, FileId(*file), open_mode(*is_write));
                 opened.map_err(|error| failure(&error, 0))
             }
@@ -257,7 +259,9 @@ impl State {
 
     fn taken(&mut self, client: ClientId, number: u64) {
         if let Some(member) = self.members.get_mut(&client) {
+            let before = member.outbox.bytes();
             member.outbox.taken(number);
+            self.shares.count(before, member.outbox.bytes());
         }
     }
 
@@ -278,6 +282,7 @@ impl State {
     ) -> Result<(), Failure> {
         let batch = wire::wanted(locks);
         let client = owner.client;
+        self.check_holdings(client, batch.len(), is_reclaim)?;
         let asked = match (is_reclaim, owner.is_own()) {
             (true, true) => self.manager.reclaim(now, client, RequestId(request), &batch).map(Some),
             (true, false) => Err(LockError::ReclaimOfTransaction),

@@ -23,6 +23,10 @@ pub struct SharingOptions {
     pub hold_time_min: Duration,
     /// Messages that a client may leave unacknowledged.
     pub untaken_max: usize,
+    /// Bytes of messages that all clients may leave unacknowledged.
+    pub untaken_bytes_max: usize,
+    /// Locks and open files of all clients.
+    pub holdings_max: usize,
     /// The store for the durable state; `None` for a unit that ends with the process.
     pub store: Option<Arc<dyn SharingStore>>,
     /// The durable state at this start.
@@ -38,6 +42,8 @@ impl Default for SharingOptions {
             callback_time_max: limits::CALLBACK_TIME_MAX,
             hold_time_min: limits::HOLD_TIME_MIN,
             untaken_max: limits::MAILBOX_MAX,
+            untaken_bytes_max: limits::MAILBOX_BYTES_OF_ALL_MAX,
+            holdings_max: limits::HOLDINGS_MAX,
             store: None,
             saved: SavedSharing::default().next_start(),
         }

@@ -66,7 +66,7 @@ impl Sharing {
             withholds: true,
         };
         let look_interval = options.lease / LOOKS_PER_LEASE;
-        let state = State::new(manager, options.saved, options.untaken_max, Watch::new(clock.now(), look_interval));
+        let state = State::new(manager, options, Watch::new(clock.now(), look_interval));
         Arc::new(Self {
             is_used: AtomicBool::new(state.is_used()),
             state: Mutex::new(state),

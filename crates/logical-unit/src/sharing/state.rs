@@ -13,11 +13,16 @@ use locks::outbox::Outbox;
 use scsi::Sense;
 use scsi::sharing::MessageBody;
 
+use super::settings::SharingOptions;
+use super::shares::{Shares, bytes_of};
 use super::store::SavedSharing;
 use super::watch::Watch;
 use super::wire;
 use crate::failure::Failure;
 use crate::nexus::NexusId;
+
+/// Of no file in particular: those that a fenced client had open.
+const CLOSED_BY_FENCE: MessageBody = MessageBody::LastClose { file: 0 };
 
 /// A living client: its key, paths and messages.
 pub(super) struct Member {
@@ -73,6 +78,7 @@ pub(super) struct State {
     /// Count of registrations under way: the longest lease is not forgotten meanwhile.
     pub(super) registering: usize,
     pub(super) untaken_max: usize,
+    pub(super) shares: Shares,
     /// The deadline at which the driver wakes by itself.
     pub(super) armed: Option<Instant>,
     pub(super) watch: Watch,
@@ -81,7 +87,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(manager: LockManager, saved: SavedSharing, untaken_max: usize, watch: Watch) -> Self {
+    pub(super) fn new(manager: LockManager, options: &SharingOptions, watch: Watch) -> Self {
         Self {
             manager,
             members: BTreeMap::new(),
@@ -94,9 +100,10 @@ impl State {
             fences: Refusals::default(),
             fenced_keys: VecDeque::new(),
             grace_end: None,
-            saved,
+            saved: options.saved,
             registering: 0,
-            untaken_max,
+            untaken_max: options.untaken_max,
+            shares: Shares::new(options),
             armed: None,
             watch,
             wakes: Vec::new(),
@@ -130,10 +137,7 @@ impl State {
                     }
                     self.begin_fence(now, client, reason);
                 }
-                Output::LastClose(file) => {
-                    let all: Vec<ClientId> = self.members.keys().copied().collect();
-                    all.into_iter().for_each(|client| self.post(now, client, MessageBody::LastClose { file: file.0 }));
-                }
+                Output::LastClose => self.tell_of_closes(now),
                 Output::KeepGraceEnd(epoch) => self.grace_end = Some(epoch),
             }
         }
@@ -147,15 +151,50 @@ impl State {
         }
     }
 
+    /// Tells every client that files were closed by a fence. However many these are and however many clients are
+    /// fenced, each has one such message that it was not sent yet.
+    fn tell_of_closes(&mut self, now: Instant) {
+        let lacks = |member: &Member| !member.outbox.unsent().any(|message| *message == CLOSED_BY_FENCE);
+        let to: Vec<ClientId> =
+            self.members.iter().filter(|(_, member)| lacks(member)).map(|(client, _)| *client).collect();
+        to.into_iter().for_each(|client| self.post(now, client, CLOSED_BY_FENCE));
+    }
+
     /// Appends a message to a client's outbox. A client that leaves too many unacknowledged is
     /// fenced.
     pub(super) fn post(&mut self, now: Instant, client: ClientId, body: MessageBody) {
         let Some(member) = self.members.get_mut(&client) else { return };
-        if !member.outbox.push(body, self.untaken_max) {
+        let bytes = bytes_of(&body);
+        if !member.outbox.push(body, bytes, self.untaken_max) {
             return self.manager.overflow(now, client);
         }
+        self.shares.count(0, bytes);
         let listener = member.paths.first().and_then(|path| self.listeners.remove(path));
         self.wakes.extend(listener);
+        if self.shares.is_over() {
+            self.fence_laziest(now);
+        }
+    }
+
+    /// Fences the client that leaves most untaken, of the messages of all.
+    fn fence_laziest(&mut self, now: Instant) {
+        let untaken = self.members.iter().map(|(client, member)| (*client, member.outbox.bytes()));
+        let Some(client) = self.shares.laziest(untaken) else { return };
+        if let Some(member) = self.members.get_mut(&client) {
+            self.shares.count(member.outbox.bytes(), 0);
+            member.outbox.clear();
+        }
+        self.manager.overflow(now, client);
+    }
+
+    /// Whether a client may have so many locks and open files more.
+    ///
+    /// # Errors
+    /// The sense data when there is no room for it.
+    pub(super) fn check_holdings(&self, client: ClientId, more: usize, is_reclaim: bool) -> Result<(), Failure> {
+        let holdings = |client| self.manager.holdings(client);
+        let may_hold = self.shares.may_hold(client, (more, is_reclaim), self.manager.holdings_of_all(), holdings);
+        if may_hold { Ok(()) } else { Err(Sense::SHARING_TABLE_FULL.into()) }
     }
 
     /// Decides whether a waiting command may pass.
@@ -168,11 +207,12 @@ impl State {
 
     /// Refuses the waiting commands of a client. Those under way end; the driver waits for them.
     fn begin_fence(&mut self, now: Instant, client: ClientId, reason: FenceReason) {
-        if let Some(member) = self.members.remove(&client)
-            && reason != FenceReason::Left
-        {
-            self.fenced_keys.truncate(FENCED_REMEMBERED_MAX - 1);
-            self.fenced_keys.push_front(member.key);
+        if let Some(member) = self.members.remove(&client) {
+            self.shares.count(member.outbox.bytes(), 0);
+            if reason != FenceReason::Left {
+                self.fenced_keys.truncate(FENCED_REMEMBERED_MAX - 1);
+                self.fenced_keys.push_front(member.key);
+            }
         }
         let waits = |arrived: &Arrived| arrived.client == Some(client) && arrived.verdict.is_none();
         let waiting: Vec<CommandId> =

@@ -93,6 +93,9 @@ struct Counts {
 /// Why a command that was issued too often is given up.
 const AGAIN_WORDS: &str = "it kept failing with unit attentions or aborted commands";
 
+/// What the target of a shared LUN did, whereupon nothing is written again.
+const SHARED_STARTED_AGAIN: &str = "started again before a flush; several hosts share it, so nothing is written again";
+
 /// REPORTED LUNS DATA HAS CHANGED (SPC-4 annex D).
 const REPORTED_LUNS_CHANGED: (u8, u8) = (0x3f, 0x0e);
 
@@ -300,7 +303,10 @@ impl Engine {
     /// What could not be written again within the replacement timeout is reported as lost.
     pub(crate) fn start_replay(&mut self) {
         if self.options.is_shared {
-            return self.lose_retained();
+            return self.lose_retained(SHARED_STARTED_AGAIN);
+        }
+        if self.shared.change_refusal().is_some() {
+            return self.lose_retained("had not flushed it, and others changed the LUN, so it is not written again");
         }
         let now = self.options.clock.now();
         let retained = self.retained.all();

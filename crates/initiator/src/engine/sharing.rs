@@ -12,7 +12,7 @@ use iscsi::pdu::{AsyncEvent, AsyncMessage};
 use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
-use super::Engine;
+use super::{Engine, SHARED_STARTED_AGAIN};
 use crate::job::Kind;
 use crate::limits::{WITHHELD_MARGIN, WITHHELD_TIME_MAX};
 use crate::link::Link;
@@ -57,7 +57,7 @@ impl Engine {
         }
         if member.take_continuity() == Some(Continuity::NewStart) {
             drop(member);
-            self.lose_retained();
+            self.lose_retained(SHARED_STARTED_AGAIN);
         }
         has_progressed
     }
@@ -82,8 +82,16 @@ impl Engine {
     }
 
     /// Whether a mutation must wait, because its range was held alone and may be another host's by
-    /// now. It waits until the range is reclaimed, and fails if it is lost.
+    /// now. It waits until the range is reclaimed, and fails if it is lost. It fails as well where
+    /// this host is not to change anything any more, since others did.
     pub(super) fn holds_back(&mut self, now: Instant, order: u64) -> bool {
+        if let Some(refusal) = self.shared.change_refusal()
+            && let Some(job) = self.jobs.get_mut(&order).filter(|job| job.changes_for_a_caller())
+        {
+            job.give_up(refusal.clone());
+            self.go_on(order);
+            return true;
+        }
         let grants = self.shared.copies().and_then(Copies::grants);
         let Some((grants, job)) = grants.zip(self.jobs.get(&order)).filter(|(_, job)| job.is_mutation()) else {
             return false;
@@ -114,16 +122,13 @@ impl Engine {
         self.shared.member().is_none_or(|member| member.is_idle())
     }
 
-    /// Reports as lost what a shared LUN had not made durable: it is never written again.
-    pub(super) fn lose_retained(&mut self) {
+    /// Reports as lost what the LUN had not made durable, and what is not written again because its target did this.
+    pub(super) fn lose_retained(&mut self, what: &str) {
         if self.retained.is_empty() {
             return;
         }
         self.retained.release(self.retained.mark());
-        let words = format!(
-            "the target of {} started again before a flush; several hosts share it, so nothing is written again",
-            self.options.place()
-        );
+        let words = format!("the target of {} {what}", self.options.place());
         self.lose_write(Error::new(ErrorKind::OutcomeUnknown, words));
     }
 

@@ -511,6 +511,130 @@ fn a_lun_restored_to_a_backup_made_before_a_reconnection_is_not_taken_for_unchan
     session(&world, &url, &through, &["read -P 1 0 64k"]);
 }
 
+/// The same where the target is away at the detach: its mark keeps a token that the backup has as well.
+#[test]
+fn a_lun_restored_to_a_backup_made_before_a_detach_without_its_target_is_not_taken_for_unchanged() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let through = [&CACHE[..], &["--cache-mode", "write-through"]].concat();
+    let attached = attach(&world, &url, &through);
+    io(&attached.ready, &["write -P 1 0 64k", "flush"]);
+    let backup = Backup::of(&world);
+    io(&attached.ready, &["write -P 2 0 64k", "flush", "read -P 2 0 64k"]);
+    first.process.terminate().success();
+    detach(&world, attached);
+    backup.restore();
+    let second = serve_again(&world, &portal);
+    foreign(&url, &["read -P 1 0 64k"]);
+    let freshness = session(&world, &url, &through, &["read -P 1 0 64k"]);
+    assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");
+    // With its target it is warm again.
+    assert_eq!(session(&world, &url, &through, &["read -P 1 0 64k"])["cache"]["state"], "kept");
+    second.terminate().success();
+}
+
+/// The target was killed, the image is removed and a copy put there, which has the same number in many file systems.
+#[test]
+fn an_image_that_was_removed_and_copied_anew_has_changed_everywhere() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    session(&world, &url, &CACHE, &["write -P 1 0 1M", "read -P 1 0 1M"]);
+    let (image, restored) = (world.path("disk.img"), world.path("restored.img"));
+    fs::File::create(&restored).unwrap().set_len(64 << 20).unwrap();
+    io(restored.to_str().unwrap(), &["write -P 2 0 1M"]);
+    let mut process = first.process;
+    process.kill();
+    fs::remove_file(&image).unwrap();
+    tool("cp", [restored.as_os_str(), image.as_os_str()]);
+    let _second = serve_again(&world, &portal);
+    let freshness = session(&world, &url, &CACHE, &["read -P 2 0 1M"]);
+    assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");
+}
+
+/// The image is restored while the target stands still, and a host with dirty data stays attached. It decides as its
+/// attach would have. What cleaning had under way waits for the target, and does not get there either.
+#[test]
+fn what_is_dirty_is_not_written_over_an_image_that_was_restored_during_the_attachment() {
+    let cache = [&CACHE[..], &["--cache-mode", "write-back", "--cache-clean-above", "0%"]].concat();
+    let log = ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "1ms", "--destage-age", "1ms"];
+    for (what, store) in [("cache", &cache[..]), ("log", &log)] {
+        let world = World::new();
+        let first = target(&world, &[]);
+        let url = first.url(0);
+        let portal = first.portal().to_owned();
+        let attached = attach(&world, &url, store);
+        io(&attached.ready, &["write -P 1 0 1M", "flush"]);
+        world.run(["clean", "disk"]).success();
+        first.process.terminate().success();
+        io(&attached.ready, &["write -P 3 0 1M", "write -P 4 8M 1M", "flush"]);
+        io(world.path("disk.img").to_str().unwrap(), &["write -P 2 0 64M"]);
+        let second = serve_again(&world, &portal);
+        let discard = format!("{what} discard");
+        let words = ["nobody can say what others changed", "2097152 bytes", "overwrite-changes=on", &discard];
+        let deadline = Instant::now() + PATIENCE;
+        let trouble = loop {
+            let troubles = world.status("disk")["troubles"].to_string();
+            if words.iter().all(|word| troubles.contains(word)) {
+                break troubles;
+            }
+            assert!(Instant::now() < deadline, "{troubles}");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert!(trouble.contains("forebay detach disk --keep-dirty"), "{trouble}");
+        // It goes on: what is written here stays here.
+        io(&attached.ready, &["read -P 3 0 1M", "write -P 7 32M 64k", "flush", "read -P 7 32M 64k"]);
+        world.run(["clean", "disk"]).failure(WOULD_LOSE_DATA, &["overwrite-changes=on"]);
+        world.run(["detach", "disk"]).failure(WOULD_LOSE_DATA, &["--keep-dirty", "overwrite-changes=on"]);
+        io(&attached.ready, &["read -P 2 16M 64k", "read -P 7 32M 64k"]);
+        world.run(["detach", "disk", "--keep-dirty"]).success();
+        attached.wait().success();
+        foreign(&url, &["read -P 2 0 64M"]);
+        let again = [&["attach", &url, "--name", "disk"], store].concat();
+        world.run(&again).failure(WOULD_LOSE_DATA, &["--overwrite-changes", &discard]);
+        session(&world, &url, &[store, &["--overwrite-changes"]].concat(), &["read -P 3 0 1M"]);
+        foreign(&url, &["read -P 3 0 1M", "read -P 2 1M 7M", "read -P 4 8M 1M", "read -P 7 32M 64k"]);
+        second.terminate().success();
+    }
+}
+
+/// The image is restored while nothing is dirty. What is written afterwards is newer, and no restart of the target
+/// makes it a conflict.
+#[test]
+fn what_was_written_after_an_image_was_restored_is_not_taken_for_older_at_the_next_reconnection() {
+    let cache = [&CACHE[..], &["--cache-mode", "write-back", "--cache-clean-above", "100%"]].concat();
+    let world = World::new();
+    let first = target(&world, &[]);
+    let url = first.url(0);
+    let portal = first.portal().to_owned();
+    let attached = attach(&world, &url, &cache);
+    io(&attached.ready, &["write -P 1 0 1M", "flush"]);
+    world.run(["clean", "disk"]).success();
+    let mut server = first.process;
+    for (is_restored, pattern) in [(true, 3), (false, 4)] {
+        let token = record(&world).1["luns"][0]["mark"]["token"].clone();
+        server.terminate().success();
+        if is_restored {
+            io(world.path("disk.img").to_str().unwrap(), &["write -P 2 0 64M"]);
+        }
+        server = serve_again(&world, &portal);
+        let deadline = Instant::now() + PATIENCE;
+        while record(&world).1["luns"][0]["mark"]["token"] == token {
+            assert!(Instant::now() < deadline, "the mark keeps its token");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(world.status("disk")["troubles"], Value::Array(Vec::new()));
+        let seen = if is_restored { "read -P 2 0 1M" } else { "read -P 3 0 1M" };
+        io(&attached.ready, &[seen, "read -P 2 1M 1M", &format!("write -P {pattern} 0 1M"), "flush"]);
+    }
+    detach(&world, attached);
+    foreign(&url, &["read -P 4 0 1M", "read -P 2 1M 63M"]);
+    server.terminate().success();
+}
+
 /// What this host remembers of its only store, and where.
 fn record(world: &World) -> (PathBuf, Value) {
     let files = fs::read_dir(world.path("state/caches")).unwrap().flatten().map(|entry| entry.path());

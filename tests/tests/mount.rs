@@ -511,3 +511,36 @@ fn an_image_is_mounted_without_a_target() {
     tool("/usr/sbin/e2fsck", ["-fn".as_ref(), copy.as_os_str()]);
     assert!(tool("/usr/sbin/debugfs", ["-R", "stat a", copy.to_str().unwrap()]).contains("Size: 1"));
 }
+
+/// The image is restored while the target stands still and the file system is mounted: what the mount has in memory is
+/// of another file system, and is not written over that one.
+#[test]
+fn a_mount_writes_nothing_over_an_image_that_was_restored_meanwhile() {
+    let lun = Lun::new("32MiB");
+    let mut mounted = lun.mount(&[]);
+    fs::write(mounted.path("first"), "first").unwrap();
+    File::open(mounted.path("first")).unwrap().sync_all().unwrap();
+    // A restart that loses nothing is none of its business.
+    let portal = lun.target.portal().to_owned();
+    let serve = || {
+        let spec = format!("0=file:{},size=32MiB", lun.image.display());
+        lun.world.start(["target", "serve", "--portal", &portal, "--iqn", IQN, "--lun", &spec])
+    };
+    lun.world.run(["detach", "target"]).success();
+    let second = serve();
+    fs::write(mounted.path("second"), "second").unwrap();
+    File::open(mounted.path("second")).unwrap().sync_all().unwrap();
+    assert_eq!(lun.world.status("files")["troubles"], json!([]));
+    second.terminate().success();
+    let restored = vec![0x5a; 32 << 20];
+    fs::write(&lun.image, &restored).unwrap();
+    let third = serve();
+    fs::write(mounted.path("third"), "third").unwrap();
+    File::open(mounted.path("third")).unwrap().sync_all().expect_err("it is not written any more");
+    let trouble = lun.world.status("files")["troubles"].to_string();
+    assert!(trouble.contains("nothing is written there any more"), "{trouble}");
+    lun.world.run(["detach", "files"]).failure(9, &["not durable", "another one by now"]);
+    mounted.process.take().expect("it runs").wait().failure(9, &["another one by now"]);
+    third.terminate().success();
+    assert!(fs::read(&lun.image).unwrap() == restored);
+}

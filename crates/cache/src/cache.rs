@@ -191,6 +191,14 @@ impl Cache {
         self.core.invalidate(changed, is_overwritten).await
     }
 
+    /// Refuses what others changed where something is dirty, as an open would. Nothing is dropped.
+    ///
+    /// # Errors
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`.
+    pub fn check_changes(&self, changed: &[ByteRange]) -> Result<(), Error> {
+        self.core.check_changes(changed)
+    }
+
     /// The clean content as at most `count_max` ranges of the origin (at least one), ascending and
     /// disjoint. A range may cover more than what is clean.
     pub fn clean_ranges(&self, count_max: usize) -> Vec<ByteRange> {

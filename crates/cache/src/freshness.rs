@@ -6,6 +6,7 @@
 //! | is unchanged | stay | stay |
 //! | was changed in some ranges | are dropped, in these ranges | open fails, unless `overwrites_changes` |
 //! | may have changed anywhere | are dropped | stay: it is not known that others wrote there |
+//! | may be older than the clean sectors, and was changed in some ranges | are dropped | likewise in these ranges |
 //!
 //! The drop is *durable* before an open returns: from then on the caller may forget the list of
 //! changes. Until then the caller passes it again. Changes by other hosts during the open are
@@ -23,4 +24,7 @@ pub enum Freshness {
     Changed(Vec<ByteRange>),
     /// Not known.
     Unknown,
+    /// At most in these ranges since the dirty data was written; clean copies may be newer than all
+    /// of the origin.
+    Outdated(Vec<ByteRange>),
 }

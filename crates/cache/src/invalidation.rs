@@ -9,6 +9,12 @@ use crate::core::Core;
 use crate::journal::Extent;
 
 impl Core {
+    /// See [`Cache::check_changes`](crate::Cache::check_changes).
+    pub(crate) fn check_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
+        let changes = Changes::new(ranges, self.origin.padding);
+        Ok(changes.check_apart_from_dirty(&self.lines.state().frames, false)?)
+    }
+
     /// Drops clean content that others changed: see
     /// [`Cache::invalidate`](crate::Cache::invalidate).
     pub(crate) async fn invalidate(&self, ranges: &[ByteRange], is_overwritten: bool) -> Result<(), Error> {

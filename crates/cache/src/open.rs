@@ -106,7 +106,8 @@ async fn find(
     let generation = options.generation.unwrap_or(superblock.payload.generation.get());
     let is_of_another = generation != superblock.payload.generation.get();
     let is_unregistered = is_shared && !options.keeps_shared;
-    let is_stale = is_of_another || is_unregistered || options.freshness == Freshness::Unknown;
+    let is_void = matches!(options.freshness, Freshness::Unknown | Freshness::Outdated(_));
+    let is_stale = is_of_another || is_unregistered || is_void;
     let clean = match (is_stale, is_shared) {
         (true, _) => Clean::Drop,
         // A revocation drops the copy in memory at once, and on the device only at close.
@@ -126,7 +127,7 @@ async fn find(
     if is_of_another {
         check_generation(generation, &superblock, &recovered)?;
     }
-    if let Freshness::Changed(ranges) = &options.freshness {
+    if let Freshness::Changed(ranges) | Freshness::Outdated(ranges) = &options.freshness {
         let changes = Changes::new(ranges, padding);
         recovered.report.clean_lines_dropped += changes.drop_from(&mut recovered.frames, options.overwrites_changes)?;
     }

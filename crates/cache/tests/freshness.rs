@@ -257,6 +257,26 @@ fn a_conflict_leaves_the_cache_as_it_is() {
     world.check(&mut executor, &cache, "nobody had changed anything");
 }
 
+/// Whatever others are known to have changed, the origin may be older than all clean lines.
+#[test]
+fn of_an_origin_that_may_be_older_than_its_cache_only_what_is_dirty_counts() {
+    let scenario = Scenario {
+        seed: 1,
+        crash_mode: CrashMode::Warm,
+        line_size: LineSize::default(),
+        is_closed: true,
+        is_unknown: false,
+    };
+    let world = World::new(&scenario);
+    let sector = *world.dirty.iter().next().unwrap();
+    let changed = ByteRange { offset: sector * SECTOR, length: SECTOR };
+    let error = world.open(&scenario, Freshness::Outdated(vec![changed]), false).err().expect("it is dirty");
+    assert_eq!(ConflictingChanges::of(&error), Some(&ConflictingChanges { bytes: SECTOR }));
+    let (mut executor, cache) = world.open(&scenario, Freshness::Outdated(Vec::new()), false).unwrap();
+    assert_eq!(cache.status().valid_bytes, world.dirty.len() as u64 * SECTOR);
+    world.check(&mut executor, &cache, "nobody had changed anything");
+}
+
 /// Other hosts change the origin after an open, before any request to the cache: the result is that
 /// of an open that got the changes. Returns whether the power was lost at write `nth`.
 fn others_change_it_behind_an_open(scenario: &Scenario, nth: u64) -> bool {

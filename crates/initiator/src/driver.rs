@@ -472,7 +472,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Publishes that other hosts changed these ranges: copies of them above are void.
+    /// Publishes that other hosts changed these ranges: copies of them above are void. Before that, the
+    /// guard decides whether this host may still change the unit.
     fn tell_of(&self, changed: &[ByteRange]) {
         let size_bytes = self.shared.view().geometry.size_bytes;
         let changed: Vec<ByteRange> =
@@ -482,6 +483,11 @@ impl Runner {
             tracing::warn!(bytes, place = self.options.place(), "others changed the LUN while it was out of reach");
         }
         self.shared.view().status.changed_by_others_bytes += bytes;
+        // A unit that cannot tell any more says nothing of what is dirty.
+        let can_tell = self.shared.view().change_marks.is_some();
+        if let Some(guard) = self.shared.guard.get().filter(|_| can_tell) {
+            guard.hear(&changed);
+        }
         told_changes::publish(&self.shared.events, changed, size_bytes);
     }
 

@@ -642,9 +642,15 @@ impl Engine {
         self.acknowledged.possible_loss()
     }
 
-    /// Whether a mutation must wait until its range is reclaimed, or fails because that is lost.
+    /// Whether a mutation must wait until its range is reclaimed, or fails because that is lost. It
+    /// fails as well where this host is not to change anything any more, since others did.
     fn holds_back(&mut self, now: Instant, order: u64) -> bool {
         let Some(job) = self.jobs.get_mut(order) else { return false };
+        if let Some(refusal) = self.shared.change_refusal().filter(|_| job.changes_for_a_caller()) {
+            job.give_up(refusal.clone());
+            self.go_on(order);
+            return true;
+        }
         match self.sharing.obstacle(job) {
             Some(Standing::Lost) => {
                 let words = format!("{} is not done: the range may be another host's by now", job.words());

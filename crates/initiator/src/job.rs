@@ -268,6 +268,15 @@ impl Job {
         matches!(self.kind, Kind::Write { .. } | Kind::Discard { .. } | Kind::Zeroes { .. })
     }
 
+    /// Whether it changes bytes for a caller: what is written again is not.
+    pub(crate) fn changes_for_a_caller(&self) -> bool {
+        let changes = match &self.kind {
+            Kind::Raw(raw) => !raw.range.is_empty(),
+            _ => self.is_mutation(),
+        };
+        changes && !matches!(self.reply, Reply::Replay)
+    }
+
     /// Whether somebody waits for what it does with blocks, and it brings that nearer. A flush of our own makes room
     /// for writes that wait. What is written again is so from its start in each session; and a raw command that changes
     /// no bytes asks something, or keeps up what a host holds.

@@ -23,6 +23,7 @@
 //! | `compare_and_write`, `reservation` | what a LUN that hosts share can do besides |
 //! | `sharing` | being a client of a LUN that several hosts share: lease, callbacks, copies |
 //! | `change_marks` | what other hosts changed while this one had no session, where the target records it |
+//! | `change_guard` | [`ChangeGuard`]: whether this host may still change what others changed |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
@@ -51,6 +52,7 @@
 mod access;
 mod alarm;
 mod back_off;
+mod change_guard;
 mod change_marks;
 mod compare_and_write;
 mod connector;
@@ -78,6 +80,7 @@ mod unit;
 mod verdict;
 mod wire;
 
+pub use change_guard::ChangeGuard;
 pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};

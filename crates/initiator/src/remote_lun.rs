@@ -7,6 +7,7 @@ use block::{ByteRange, Completion, Copies, Device, Error, ErrorKind, EventReceiv
 use scsi::sharing::Support;
 use tokio::sync::{oneshot, watch};
 
+use crate::change_guard::ChangeGuard;
 use crate::job::{RawCommand, RawOutcome, Repeat};
 use crate::shared::{Incoming, Shared};
 use crate::status::Status;
@@ -34,6 +35,17 @@ impl RemoteLun {
         let size_bytes = self.geometry().size_bytes;
         let told = ranges.iter().filter_map(|&range| told_changes::within(range, size_bytes));
         told_changes::publish(&self.shared.events, told.collect(), size_bytes);
+    }
+
+    /// Sets what decides about changes by others, once. It is of use where a change mark is held.
+    pub fn set_guard(&self, guard: ChangeGuard) {
+        // Another one would have been set by the same caller.
+        let _ = self.shared.guard.set(guard);
+    }
+
+    /// The ranges that others had changed, as the last new session heard; of a LUN with a guard.
+    pub fn heard_changes(&self) -> Vec<ByteRange> {
+        self.shared.guard.get().map(ChangeGuard::heard).unwrap_or_default()
     }
 
     /// The URL of the LUN, `iscsi://...`.

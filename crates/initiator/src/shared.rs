@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use block::completion::SlotSender;
@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use scsi::change_mark::Support;
 
+use crate::change_guard::ChangeGuard;
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
 use crate::sharing::Member;
@@ -42,6 +43,8 @@ impl Incoming {
 pub(crate) struct Shared {
     pub(crate) events: EventHub,
     pub(crate) taken: TakenMarks,
+    /// Decides about changes by others, where somebody has to.
+    pub(crate) guard: OnceLock<ChangeGuard>,
     /// Connections or pairs that the user wants.
     wanted: Arc<AtomicU16>,
     /// How often the target reported that its list of LUNs has changed.
@@ -101,6 +104,7 @@ impl Shared {
         Self {
             events: EventHub::new(),
             taken: TakenMarks::default(),
+            guard: OnceLock::new(),
             wanted,
             lun_list_changes: watch::Sender::new(0),
             inbox: Mutex::new(inbox),
@@ -122,6 +126,11 @@ impl Shared {
 
     pub(crate) fn member(&self) -> Option<MutexGuard<'_, Member>> {
         self.member.as_ref().map(lock)
+    }
+
+    /// The error of changes by this host, if they are refused.
+    pub(crate) fn change_refusal(&self) -> Option<&Error> {
+        self.guard.get().and_then(ChangeGuard::refusal)
     }
 
     pub(crate) fn copies(&self) -> Option<&Copies> {

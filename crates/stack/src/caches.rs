@@ -122,6 +122,9 @@ pub enum MarkStage {
     Owing,
     /// It reports nothing, as expected: no target has recorded changes for this store before.
     New,
+    /// It reports what others changed, and did not get its last token: a copy of the LUN from while
+    /// the store was used has the same one, and lacks what the store's clean lines are of.
+    TokenOwed,
 }
 
 impl MarkRecord {

@@ -4,6 +4,7 @@
 //! | the target | clean lines | dirty data |
 //! |---|---|---|
 //! | has our mark | dropped where others changed data | refused where others changed data, unless told to overwrite |
+//! | has our mark, which did not get its last token | dropped | likewise |
 //! | records changes and lacks our mark, which it should have | dropped | refused: others may have written there |
 //! | records no changes | dropped; kept if exclusive use was promised and this host wrote nothing without it | kept |
 //!
@@ -46,7 +47,7 @@ use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
 use crate::place::Place;
 use crate::registry::Store;
-use crate::remotes::{MemberLun, Remotes};
+use crate::remotes::{MemberLun, Remotes, place_in_whole};
 use crate::status::stores::StoreFreshness;
 
 mod clearing;
@@ -86,9 +87,9 @@ pub(crate) struct Assessed {
     /// Whether the target should have a mark of this store: one is recorded here, or the store
     /// comes from elsewhere.
     was_marked: bool,
-    /// Whether the store was used by a client of a shared LUN, and had no orderly end: its clean
-    /// lines are void. For its dirty data the mark reports the changes, since it was not cleared.
-    is_owing: bool,
+    /// Why its clean lines are void, where the mark reports for its dirty data alone: it was used by
+    /// a client of a shared LUN, and had no orderly end, or the mark did not get its last token.
+    owed: Option<&'static str>,
     /// Whether the target should have a mark, and does not: everything may have changed.
     is_mark_lost: bool,
     freshness: Freshness,
@@ -134,7 +135,7 @@ pub(crate) async fn assess(
         is_shared: promise.is_shared,
         is_new: record.is_none(),
         was_marked: false,
-        is_owing: false,
+        owed: None,
         is_mark_lost: false,
         freshness: Freshness::Unknown,
         why: String::new(),
@@ -200,16 +201,17 @@ impl Assessed {
         caches: &Caches,
         record: Option<Record>,
     ) -> std::result::Result<(), Asked> {
-        let (mut is_told, mut is_owing, mut are_all_known) = (true, false, true);
+        let (mut is_told, mut is_owing, mut are_all_known, mut reports_all) = (true, false, true, true);
         for (member, lun) in member_luns.iter().zip(&mut self.luns) {
             let (found, is_known) = member.find(lun.mark.as_ref()).await.map_err(Asked::There)?;
             let stage = match lun.mark.as_ref().map(MarkRecord::stage) {
-                Some(MarkStage::Cleared) if !is_known => MarkStage::Owing,
+                Some(MarkStage::Cleared | MarkStage::TokenOwed) if !is_known => MarkStage::Owing,
                 Some(stage) => stage,
                 None => MarkStage::New,
             };
             is_told &= stage == MarkStage::Cleared;
             are_all_known &= is_known && stage != MarkStage::New;
+            reports_all &= is_known && matches!(stage, MarkStage::Cleared | MarkStage::TokenOwed);
             is_owing |= is_known && stage == MarkStage::Owing;
             let mark = match found {
                 // Either token is accepted until the new one is known to be at the target.
@@ -239,8 +241,12 @@ impl Assessed {
         // From now on only the new tokens are accepted: an older copy of the target's marks is
         // recognised.
         self.remember(caches, record.as_ref()).map_err(Asked::Here)?;
-        if !is_told && self.is_shared && are_all_known {
-            self.is_owing = true;
+        if !is_told && (reports_all || self.is_shared && are_all_known) {
+            self.owed = Some(if reports_all {
+                "its mark did not get its last token when it was used last"
+            } else {
+                "it did not come to an orderly end when it was used last"
+            });
             self.note_changes(changed);
             return Ok(());
         }
@@ -271,8 +277,8 @@ impl Assessed {
             0 => "the target says that nobody changed anything".to_owned(),
             count => format!("the target says that others changed {count} ranges"),
         };
-        if self.is_owing {
-            self.why = format!("it did not come to an orderly end when it was used last, and {}", self.why);
+        if let Some(owed) = self.owed {
+            self.why = format!("{owed}, and {}", self.why);
         }
         self.freshness = if changed.is_empty() { Freshness::Unchanged } else { Freshness::Changed(changed) };
     }
@@ -309,7 +315,10 @@ impl Assessed {
 
     /// The freshness with which the store is opened.
     pub(crate) fn freshness(&self) -> Freshness {
-        self.freshness.clone()
+        match self.owed {
+            Some(_) => Freshness::Outdated(self.changed().to_vec()),
+            None => self.freshness.clone(),
+        }
     }
 
     /// Whether clean lines of a store of a shared LUN may stay: the target reports what was
@@ -318,14 +327,14 @@ impl Assessed {
         let is_told = matches!(self.freshness, Freshness::Unchanged | Freshness::Changed(_)) && !self.is_mark_lost;
         self.is_shared
             && is_told
-            && !self.is_owing
+            && self.owed.is_none()
             && self.taken.iter().flat_map(|taken| &taken.member.luns).all(|lun| lun.registers_copies())
     }
 
     /// The ranges that others changed, as far as they are known.
     pub(crate) fn changed(&self) -> &[ByteRange] {
         match &self.freshness {
-            Freshness::Changed(ranges) => ranges,
+            Freshness::Changed(ranges) | Freshness::Outdated(ranges) => ranges,
             Freshness::Unchanged | Freshness::Unknown => &[],
         }
     }
@@ -349,8 +358,10 @@ impl Assessed {
         (store, is_overwritten): (&dyn Invalidate, bool),
     ) -> Result<(StoreFreshness, HeldMarks)> {
         let (is_exclusive, is_new, is_shared) = (self.is_exclusive, self.is_new, self.is_shared);
-        let mut keeps_any = !is_shared || self.keeps_shared();
+        let mut keeps_any = self.owed.is_none() && !is_shared || self.keeps_shared();
         let taken = std::mem::take(&mut self.taken);
+        // Its clean lines are gone, durably.
+        taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::TokenOwed, MarkStage::Cleared));
         // From now on the store is used, and its marks have to report changes; for a shared LUN
         // only after an orderly end.
         taken.iter().for_each(|taken| self.note_stage(taken.id, MarkStage::New, MarkStage::Owing));
@@ -379,14 +390,14 @@ impl Assessed {
                     // write before the crash: later changes in the mark are no reason to refuse it.
                     clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
                 }
-                held.add(taken.id, taken.member.luns);
+                held.add(taken.id, taken.member);
                 continue;
             }
             let is_cleared = clearing.clear(&taken).await.map_err(|error| self.refusal(error))?;
             if is_cleared {
                 self.note_stage(taken.id, MarkStage::Owing, MarkStage::Cleared);
             }
-            held.add(taken.id, taken.member.luns);
+            held.add(taken.id, taken.member);
         }
         if is_told && !clearing.invalidated.is_empty() {
             self.note_changes(joined([self.changed(), &clearing.invalidated].concat()));
@@ -395,7 +406,7 @@ impl Assessed {
             record.luns.clone_from(&self.luns);
             caches.note(&record)?;
         }
-        if is_told && !keeps_any && !self.is_owing {
+        if is_told && !keeps_any && self.owed.is_none() {
             self.why = format!("{}, and it does not register what a host has from before", self.why);
         }
         let what = self.store.as_str();
@@ -405,7 +416,7 @@ impl Assessed {
             Freshness::Changed(ranges) if !self.is_mark_lost => {
                 ("partly", ranges.len(), Some(ranges.iter().map(|range| range.length).sum::<u64>()))
             }
-            Freshness::Changed(_) | Freshness::Unknown => ("cold", 0, None),
+            Freshness::Changed(_) | Freshness::Outdated(_) | Freshness::Unknown => ("cold", 0, None),
         };
         match state {
             "kept" => tracing::info!("what the {what} {} holds counts: {}", self.place, self.why),
@@ -492,14 +503,11 @@ impl MemberLun {
 
     /// A range of this LUN as a range of the whole device, which for a stripe also covers units on
     /// other LUNs.
-    fn in_whole(&self, range: ByteRange) -> Option<ByteRange> {
+    pub(crate) fn in_whole(&self, range: ByteRange) -> Option<ByteRange> {
         let size_bytes = self.luns.first().expect("a member has a path").geometry().size_bytes;
         let end = range.offset.saturating_add(range.length).min(size_bytes);
         let length = end.checked_sub(range.offset).filter(|&length| length > 0)?;
-        let Some((layout, member)) = self.stripe else { return Some(ByteRange { offset: range.offset, length }) };
-        let place = |offset| layout.of_member(member, ByteRange { offset, length: 1 }).next();
-        let (first, last) = (place(range.offset)?, place(end - 1)?);
-        Some(ByteRange { offset: first.offset, length: last.end() - first.offset })
+        place_in_whole(self.stripe, ByteRange { offset: range.offset, length })
     }
 }
 
@@ -535,7 +543,7 @@ impl ChangesSince {
         (log, is_overwritten): (&WriteLog, bool),
     ) -> Result<MarkRenewal> {
         let (_, marks) = self.0.commit(caches, record, (log, is_overwritten)).await?;
-        Ok(MarkRenewal::start(vec![marks]))
+        Ok(MarkRenewal::start(vec![marks], None))
     }
 }
 

@@ -8,6 +8,9 @@
 //! ```text
 //! remember the candidate   ->   every path expects it   ->   TAKE by all that are there   ->   the candidate is the token
 //! ```
+//! With the candidate for the last token it is noted that this token is owed, until the mark has it:
+//! an end that is cut short, whose target is away or does not take it, leaves that note, and the next
+//! attach begins without clean lines.
 //!
 //! Where several hosts share the LUN, the mark of a store is cleared when no application uses the
 //! store any more, before it is closed:
@@ -21,18 +24,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{Device, Event};
+use block::{ByteRange, Device, Event};
 use initiator::{RemoteLun, State};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::caches::{Caches, MarkRecord};
+use crate::caches::{Caches, MarkRecord, MarkStage};
+use crate::dirty_guard::DirtyGuard;
 use crate::error::Result;
 use crate::freshness::clear_pauses;
 use crate::freshness::report::report_of;
 use crate::freshness::token::draw_token;
-use crate::limits::CLOSE_TIME_MAX;
+use crate::limits::{CLOSE_TIME_MAX, LAST_TOKEN_TIME_MAX};
 use crate::place::Place;
+use crate::remotes::MemberLun;
 
 /// The marks of one store.
 pub(crate) struct HeldMarks {
@@ -44,8 +49,8 @@ pub(crate) struct HeldMarks {
 
 struct HeldMark {
     id: [u8; 16],
-    /// The paths to its LUN.
-    luns: Vec<Arc<RemoteLun>>,
+    /// Its LUN, with the paths to it.
+    member: MemberLun,
     /// Held while it gets another token.
     renewing: Mutex<()>,
     /// Whether it was cleared for the end of a store of a shared LUN, and reports changes once that
@@ -59,51 +64,108 @@ impl HeldMarks {
         Self { caches: caches.clone(), place: place.clone(), is_shared, marks: Vec::new() }
     }
 
-    /// Adds a mark of the LUN that these are paths to.
-    pub(crate) fn add(&mut self, id: [u8; 16], luns: Vec<Arc<RemoteLun>>) {
-        self.marks.push(HeldMark { id, luns, renewing: Mutex::default(), is_emptied: AtomicBool::new(false) });
+    /// Adds a mark of this LUN.
+    pub(crate) fn add(&mut self, id: [u8; 16], member: MemberLun) {
+        self.marks.push(HeldMark { id, member, renewing: Mutex::default(), is_emptied: AtomicBool::new(false) });
     }
 
-    /// Gives a mark another token, by the paths to its LUN that are online. If that fails, either
-    /// token is accepted.
+    /// Gives a mark another token, by the paths to its LUN that are online, if any. If that fails,
+    /// either token is accepted.
     async fn renew(&self, mark: &HeldMark) {
         let _renewing = mark.renewing.lock().await;
-        let online: Vec<&RemoteLun> = mark
-            .luns
-            .iter()
-            .map(AsRef::as_ref)
-            .filter(|lun: &&RemoteLun| lun.status().state == State::Online)
-            .collect();
+        let online = mark.online();
         if online.is_empty() {
             return;
         }
-        if let Err(error) = self.renew_by(&online, mark).await {
+        let renewed = match self.caches.mark(&self.place, &mark.id) {
+            Ok(Some(record)) => {
+                let stage = record.stage();
+                self.renew_by(&online, mark, record, stage).await
+            }
+            found => found.map(|_| ()),
+        };
+        if let Err(error) = renewed {
             tracing::warn!(%error, "a change mark keeps its token: a copy of the LUN from before now is not told from \
                                     it");
         }
     }
 
-    async fn renew_by(&self, online: &[&RemoteLun], mark: &HeldMark) -> Result<()> {
-        let Some(mut record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(()) };
-        // A token that was on its way before is accepted until it is known to be there.
-        if record.candidate().is_some() {
-            record = self.give(online, mark, record).await?;
+    /// Gives a mark its last token. Until the mark has it, it is noted as owed.
+    async fn renew_last(&self, mark: &HeldMark) -> Result<()> {
+        let _renewing = mark.renewing.lock().await;
+        let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(()) };
+        let stage = record.stage();
+        let owing = match stage {
+            MarkStage::Cleared => record.with_stage(MarkStage::TokenOwed),
+            MarkStage::Owing | MarkStage::New | MarkStage::TokenOwed => record,
+        };
+        let online = mark.online();
+        if online.is_empty() {
+            tracing::warn!("the target is away, and gives a change mark no last token: the next attach begins cold");
+            return self.caches.note_mark(&self.place, &owing);
         }
-        self.give(online, mark, record.with_candidate(draw_token())).await.map(|_| ())
+        self.renew_by(&online, mark, owing, stage).await
     }
 
-    /// Sends the candidate of `record`, which becomes its token.
-    async fn give(&self, online: &[&RemoteLun], mark: &HeldMark, record: MarkRecord) -> Result<MarkRecord> {
+    /// Gives a mark another token. Once it has that, it is of this `stage`.
+    async fn renew_by(
+        &self,
+        online: &[&RemoteLun],
+        mark: &HeldMark,
+        mut record: MarkRecord,
+        stage: MarkStage,
+    ) -> Result<()> {
+        // A token that was on its way before is accepted until it is known to be there.
+        if record.candidate().is_some() {
+            record = self.give(online, mark, record.clone(), record.stage()).await?;
+        }
+        self.give(online, mark, record.with_candidate(draw_token()), stage).await.map(|_| ())
+    }
+
+    /// Sends the candidate of `record`, which becomes its token, and then is of this `stage`.
+    async fn give(
+        &self,
+        online: &[&RemoteLun],
+        mark: &HeldMark,
+        record: MarkRecord,
+        stage: MarkStage,
+    ) -> Result<MarkRecord> {
         self.caches.note_mark(&self.place, &record)?;
         let token = record.newest();
-        mark.luns.iter().for_each(|path| path.expect_token(mark.id, token));
+        mark.member.luns.iter().for_each(|path| path.expect_token(mark.id, token));
         for lun in online {
             lun.renew_mark(mark.id, token).await?;
         }
-        let settled = record.settled();
+        let settled = record.settled().with_stage(stage);
         self.caches.note_mark(&self.place, &settled)?;
-        mark.luns.iter().for_each(|path| path.settle_token(mark.id, token));
+        mark.member.luns.iter().for_each(|path| path.settle_token(mark.id, token));
         Ok(settled)
+    }
+
+    /// Clears what the new session of a path heard of changes by others, which concerned nothing
+    /// dirty, once the store is without its copies.
+    async fn clear_told(&self, path: &RemoteLun, mark: &HeldMark, guard: &DirtyGuard) -> Result<()> {
+        let heard = path.heard_changes();
+        let (Some(opened), None) = (guard.opened(&self.place), guard.trouble()) else { return Ok(()) };
+        if heard.is_empty() || self.is_shared {
+            return Ok(());
+        }
+        let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(()) };
+        let report = report_of(path, mark.id).await?;
+        let size_bytes = path.geometry().size_bytes;
+        let is_heard = |range: &ByteRange| {
+            let end = range.end().min(size_bytes);
+            heard.iter().any(|heard| heard.offset <= range.offset && end <= heard.end())
+        };
+        // Others go on writing: the next attach is told of that.
+        if report.ranges.is_empty() || !report.ranges.iter().all(is_heard) {
+            return Ok(());
+        }
+        let told: Vec<ByteRange> = report.ranges.iter().filter_map(|&range| mark.member.in_whole(range)).collect();
+        // What is dirty there was written after the changes.
+        opened.invalidate(&told, true).await?;
+        path.clear_mark(mark.id, record.newest(), report.sequence).await?;
+        Ok(())
     }
 
     async fn empty_all(&self) {
@@ -119,7 +181,7 @@ impl HeldMarks {
     /// before each earlier change.
     async fn empty(&self, mark: &HeldMark) -> Result<bool> {
         let Some(record) = self.caches.mark(&self.place, &mark.id)? else { return Ok(false) };
-        for lun in &mark.luns {
+        for lun in &mark.member.luns {
             let is_asked = || lun.copies().is_some_and(|copies| copies.may_use());
             if !empty_by(lun, mark.id, record.newest()).await? || !is_asked() {
                 return Ok(false);
@@ -139,8 +201,18 @@ impl HeldMarks {
 
     async fn renew_all(&self) {
         for mark in &self.marks {
-            self.renew(mark).await;
+            if let Err(error) = self.renew_last(mark).await {
+                tracing::warn!(%error, "a change mark did not get its last token: the next attach begins cold");
+            }
         }
+    }
+}
+
+impl HeldMark {
+    /// The paths to its LUN that are there.
+    fn online(&self) -> Vec<&RemoteLun> {
+        let is_online = |lun: &&RemoteLun| lun.status().state == State::Online;
+        self.member.luns.iter().map(AsRef::as_ref).filter(is_online).collect()
     }
 }
 
@@ -162,15 +234,17 @@ pub struct MarkRenewal {
 }
 
 impl MarkRenewal {
-    /// Starts to renew them at every reconnection.
-    pub(crate) fn start(stores: Vec<HeldMarks>) -> Self {
+    /// Starts to renew them at every reconnection. Where there is a `guard`, what a reconnection told
+    /// and concerned nothing dirty is cleared from them then.
+    pub(crate) fn start(stores: Vec<HeldMarks>, guard: Option<&Arc<DirtyGuard>>) -> Self {
         let stores: Vec<Arc<HeldMarks>> = stores.into_iter().map(Arc::new).collect();
         let mut watches = JoinSet::new();
         for store in &stores {
             for (index, mark) in store.marks.iter().enumerate() {
-                for path in &mark.luns {
-                    let (store, path) = (Arc::clone(store), Arc::clone(path));
-                    watches.spawn(base::background::named("marks", async move { watch(&path, &store, index).await }));
+                for path in &mark.member.luns {
+                    let (store, path, guard) = (Arc::clone(store), Arc::clone(path), guard.cloned());
+                    let watching = async move { watch(&path, (&store, index), guard.as_deref()).await };
+                    watches.spawn(base::background::named("marks", watching));
                 }
             }
         }
@@ -196,9 +270,9 @@ impl MarkRenewal {
         self.stores.iter().for_each(|store| store.note_telling());
     }
 
-    /// Gives the marks their last token: the stores are equal to their LUNs. A target that does not
-    /// answer soon is not waited for. `are_closed` means that nothing is written in the stores any
-    /// more.
+    /// Gives the marks their last token: the stores are equal to their LUNs. A target whose disk is
+    /// slow answers BUSY for a while, which is waited for; a caller that has no time drops this.
+    /// `are_closed` means that nothing is written in the stores any more.
     pub async fn finish(mut self, are_closed: bool) {
         self.watches.shutdown().await;
         for store in self.stores.iter().filter(|_| are_closed) {
@@ -211,18 +285,24 @@ impl MarkRenewal {
                 store.renew_all().await;
             }
         };
-        if tokio::time::timeout(CLOSE_TIME_MAX, renewed).await.is_err() {
-            tracing::warn!("the target does not answer: a change mark keeps its token");
+        if tokio::time::timeout(LAST_TOKEN_TIME_MAX, renewed).await.is_err() {
+            tracing::warn!("the target is too slow to give a change mark its last token: the next attach begins cold");
         }
     }
 }
 
-async fn watch(path: &RemoteLun, store: &HeldMarks, index: usize) {
+async fn watch(path: &RemoteLun, (store, index): (&HeldMarks, usize), guard: Option<&DirtyGuard>) {
     let events = path.subscribe();
     loop {
         // Missed events may include `Back`; another token does no harm.
         if matches!(events.receive().await, Event::Back | Event::Missed) {
-            store.renew(&store.marks[index]).await;
+            let mark = &store.marks[index];
+            if let Some(guard) = guard
+                && let Err(error) = store.clear_told(path, mark, guard).await
+            {
+                tracing::warn!(%error, "a change mark cannot be cleared: the next attach is colder");
+            }
+            store.renew(mark).await;
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | [`control`] | the control socket every long-running process answers on |
 //! | `descriptors` | the limit on open files and connections |
 //! | `device_name` | the name that stays with a block device |
+//! | `dirty_guard` | what becomes of dirty data when others changed the LUN meanwhile |
 //! | `ending_time` | the time that an end has, once it does not wait for its target any more |
 //! | [`error`] | errors as a person meets them, and the exit codes |
 //! | `flag` | an event that happens once, and that several tasks wait for |
@@ -71,6 +72,7 @@ pub mod control;
 mod descriptors;
 mod device_name;
 pub mod difference_place;
+mod dirty_guard;
 mod ending_time;
 pub mod error;
 mod flag;

@@ -8,8 +8,11 @@
 //! program changed since counts as changed everywhere. The time is that of its status (ctime),
 //! which no program can set back. After a crash of the target they are not known, and not checked.
 //!
-//! The inode of the file is noted while it is served, and checked after a crash as well: marks are
-//! void for a file that took the place of the one that was served.
+//! Which file is served is noted meanwhile, and checked after a crash as well: marks are void for a
+//! file that took the place of that one. Its inode alone does not tell: file systems give the number
+//! of a removed file to the next one, and a copy of a directory in another file system may have the
+//! same numbers. So the time of its birth, which no program can set, and the id of the file system
+//! are noted with it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
@@ -17,6 +20,7 @@ use std::mem::{offset_of, size_of};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use base::checksum::crc32c;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, PartWords, SavedMark, SavedMarks, Saving};
@@ -54,11 +58,16 @@ struct HeaderRaw {
     range_bytes: U32,         //  44
     serial: [u8; 64],         //  48  of the LUN, filled with zeroes
     inode: U64,               // 112  of the file that is served; 0 for a block device, or where it was not noted
-    reserved: [u8; 3976],     // 120
+    born_seconds: U64,        // 120  when it was made; 0 where that is not told, or was not noted
+    born_nanoseconds: U32,    // 128
+    zero: U32,                // 132
+    file_system: U64,         // 136  id of its file system; 0 where that has none, or it was not noted
+    reserved: [u8; 3952],     // 144
 }
 const _: () = assert!(size_of::<HeaderRaw>() == PAGE_BYTES);
 const _: () = assert!(offset_of!(HeaderRaw, serial) == 48);
 const _: () = assert!(offset_of!(HeaderRaw, inode) == 112);
+const _: () = assert!(offset_of!(HeaderRaw, file_system) == 136);
 
 const CLOSED: u32 = 1;
 
@@ -145,15 +154,53 @@ impl Stamp {
     }
 }
 
-/// The inode of the file at `path`; 0 where there is none, or a block device.
-fn inode_of(path: &Path) -> u64 {
-    fs::metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |status| status.ino())
+/// What tells a file from another one in its place. What is not told is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FileBirth {
+    /// Its inode; zero where there is no file, or a block device.
+    inode: u64,
+    /// When it was made, since 1970.
+    born_seconds: u64,
+    born_nanoseconds: u32,
+    /// Id of its file system.
+    file_system: u64,
+}
+
+impl FileBirth {
+    fn of(path: &Path) -> Self {
+        let Some(status) = fs::metadata(path).ok().filter(fs::Metadata::is_file) else { return Self::default() };
+        let born = status.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        Self {
+            inode: status.ino(),
+            born_seconds: born.as_secs(),
+            born_nanoseconds: born.subsec_nanos(),
+            file_system: rustix::fs::statvfs(path).map_or(0, |file_system| file_system.f_fsid),
+        }
+    }
+
+    fn in_header(header: &HeaderRaw) -> Self {
+        Self {
+            inode: header.inode.get(),
+            born_seconds: header.born_seconds.get(),
+            born_nanoseconds: header.born_nanoseconds.get(),
+            file_system: header.file_system.get(),
+        }
+    }
+
+    /// Whether nothing that this tells is another in `found`.
+    fn may_be(&self, found: &Self) -> bool {
+        let is_same = |was: u64, is: u64| was == 0 || was == is;
+        let born = |birth: &Self| (birth.born_seconds, birth.born_nanoseconds);
+        is_same(self.inode, found.inode)
+            && (born(self) == (0, 0) || born(self) == born(found))
+            && is_same(self.file_system, found.file_system)
+    }
 }
 
 /// The file of a LUN as it was found, before it was opened to be served: opening may change its size and time.
 pub struct FoundFile {
     path: PathBuf,
-    inode: u64,
+    birth: FileBirth,
     /// `None` where none was, or for a block device, which does not tell when it was changed.
     stamp: Option<Stamp>,
 }
@@ -161,17 +208,20 @@ pub struct FoundFile {
 impl FoundFile {
     /// Reads the file at `path`.
     pub fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), inode: inode_of(path), stamp: Stamp::of(path) }
+        Self { path: path.to_owned(), birth: FileBirth::of(path), stamp: Stamp::of(path) }
     }
 }
 
-fn header_page(serial: &str, range_bytes: u32, inode: u64, closed: Option<Stamp>) -> Box<Page> {
+fn header_page(serial: &str, range_bytes: u32, birth: FileBirth, closed: Option<Stamp>) -> Box<Page> {
     let mut raw = HeaderRaw::new_zeroed();
     raw.head = head(0, if closed.is_some() { CLOSED } else { 0 });
     raw.magic = MAGIC;
     raw.range_bytes = U32::new(range_bytes);
     raw.serial = filled(serial.as_bytes());
-    raw.inode = U64::new(inode);
+    raw.inode = U64::new(birth.inode);
+    raw.born_seconds = U64::new(birth.born_seconds);
+    raw.born_nanoseconds = U32::new(birth.born_nanoseconds);
+    raw.file_system = U64::new(birth.file_system);
     if let Some(stamp) = closed {
         raw.size_bytes = U64::new(stamp.size_bytes);
         raw.changed_seconds = U64::new(stamp.changed_seconds);
@@ -263,8 +313,8 @@ struct Shared {
     path: PathBuf,
     serial: String,
     range_bytes: u32,
-    /// Of the LUN's file, as in the header.
-    inode: u64,
+    /// The LUN's file, as in the header.
+    birth: FileBirth,
     /// Held while something is written.
     file: Mutex<Option<File>>,
 }
@@ -277,8 +327,8 @@ impl MarksFile {
     /// # Errors
     /// When the file exists and cannot be read or written: changes could not be recorded then.
     pub fn open(path: PathBuf, serial: &str, range_bytes: u32, found: FoundFile) -> Result<(Self, SavedMarks)> {
-        let inode = inode_of(&found.path);
-        let shared = Shared { path, serial: serial.to_owned(), range_bytes, inode, file: Mutex::default() };
+        let birth = FileBirth::of(&found.path);
+        let shared = Shared { path, serial: serial.to_owned(), range_bytes, birth, file: Mutex::default() };
         let marks = Self { shared: Arc::new(shared), lun: found.path.clone() };
         let context = |error: &std::io::Error| Error::io(format!("cannot use {}", marks.shared.path.display()), error);
         let bytes = match fs::read(&marks.shared.path) {
@@ -291,7 +341,7 @@ impl MarksFile {
             marks.shared.remove().map_err(|error| context(&error))?;
             return Ok((marks, SavedMarks::default()));
         }
-        let page = header_page(serial, range_bytes, inode, None);
+        let page = header_page(serial, range_bytes, birth, None);
         marks.shared.write(&[(0, page)]).map_err(|error| context(&error))?;
         Ok((marks, marks_in(&bytes)))
     }
@@ -305,7 +355,7 @@ impl MarksFile {
         if header.range_bytes.get() != self.shared.range_bytes {
             return Err("the size of the LUN has changed");
         }
-        if ![0, found.inode].contains(&header.inode.get()) {
+        if !FileBirth::in_header(&header).may_be(&found.birth) {
             return Err("the LUN's file is another one than was served");
         }
         let was = Stamp {
@@ -331,12 +381,12 @@ impl MarksFile {
     /// When the note cannot be written: the next start does not check the file then.
     pub fn note_closed(&self) -> Result<()> {
         let shared = &self.shared;
-        if shared.inode == 0 || !shared.path.exists() {
+        if shared.birth.inode == 0 || !shared.path.exists() {
             return Ok(());
         }
-        let noted = match Stamp::of(&self.lun).filter(|_| inode_of(&self.lun) == shared.inode) {
+        let noted = match Stamp::of(&self.lun).filter(|_| FileBirth::of(&self.lun) == shared.birth) {
             Some(stamp) => {
-                shared.write(&[(0, header_page(&shared.serial, shared.range_bytes, shared.inode, Some(stamp)))])
+                shared.write(&[(0, header_page(&shared.serial, shared.range_bytes, shared.birth, Some(stamp)))])
             }
             None => {
                 let (marks, lun) = (shared.path.display(), self.lun.display());
@@ -376,7 +426,7 @@ impl Shared {
             opened => return opened,
         }
         let file = options.create_new(true).open(&self.path)?;
-        file.write_all_at(&header_page(&self.serial, self.range_bytes, self.inode, None)[..], 0)?;
+        file.write_all_at(&header_page(&self.serial, self.range_bytes, self.birth, None)[..], 0)?;
         file.sync_all()?;
         sync_directory_of(&self.path)?;
         Ok(file)
@@ -436,7 +486,8 @@ mod tests {
     #[test]
     fn golden_pages() {
         let stamp = Stamp { size_bytes: 0x0102, changed_seconds: 0x0304, changed_nanoseconds: 0x05 };
-        let page = header_page("s1", 1 << 20, 0x0607, Some(stamp));
+        let birth = FileBirth { inode: 0x0607, born_seconds: 0x0809, born_nanoseconds: 0x0a, file_system: 0x0b0c };
+        let page = header_page("s1", 1 << 20, birth, Some(stamp));
         let expected = concat!(
             "01000000",
             "00000000",
@@ -449,7 +500,7 @@ mod tests {
             "7331",
         );
         assert_eq!(hex(&page[4..50]), expected);
-        assert_eq!(hex(&page[112..120]), "0706000000000000");
+        assert_eq!(hex(&page[112..144]), "070600000000000009080000000000000a000000000000000c0b000000000000");
         assert_eq!(hex(&page[..4]), GOLDEN_HEADER_CHECKSUM);
         let page = mark_page(2, Some(&mark(true))).unwrap();
         let expected = concat!(
@@ -469,11 +520,11 @@ mod tests {
         assert_eq!((place, hex(&page[4..16])), (1 + 16 + 2 * 33 + 1, "010000005400000000000000".to_owned()));
         assert_eq!((hex(&page[64..72]), hex(&page[4088..])), ("8000000000000000".into(), "0100000000000000".into()));
     }
-    const GOLDEN_HEADER_CHECKSUM: &str = "d7d442f2";
+    const GOLDEN_HEADER_CHECKSUM: &str = "e25e8561";
 
     #[test]
     fn marks_are_read_back() {
-        let mut image = header_page("s1", 1 << 20, 0, None).to_vec();
+        let mut image = header_page("s1", 1 << 20, FileBirth::default(), None).to_vec();
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
         put(&mut image, &part(&[(3, 0x10)]));
         let saved = marks_in(&image);
@@ -496,7 +547,7 @@ mod tests {
     /// reported, or the mark is missing.
     #[test]
     fn a_torn_write_loses_no_recorded_change() {
-        let mut before = header_page("s1", 1 << 20, 0, None).to_vec();
+        let mut before = header_page("s1", 1 << 20, FileBirth::default(), None).to_vec();
         put(&mut before, &MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
         put(&mut before, &part(&[(3, 0x10)]));
         let retaken = MarkUpdate::Mark { slot: 2, mark: Some(SavedMark { token: 99, sequence: 100, ..mark(false) }) };
@@ -527,7 +578,7 @@ mod tests {
     /// Flips any bit of any page.
     #[test]
     fn a_damaged_page_has_changed() {
-        let mut image = header_page("s1", 1 << 20, 0, None).to_vec();
+        let mut image = header_page("s1", 1 << 20, FileBirth::default(), None).to_vec();
         put(&mut image, &MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
         put(&mut image, &part(&[(3, 0x10)]));
         let start = part_place(2, 1) as usize * PAGE_BYTES;
@@ -618,6 +669,57 @@ mod tests {
         assert_eq!(open().1.marks.len(), 0, "removed while it was served, and another one made");
         make().note_closed().unwrap();
         assert_eq!(open().1.marks.len(), 1, "it is the same");
+    }
+
+    /// A removed file's inode is given to the next one, and the first file of a file system has the number of the first
+    /// one of another. What is not noted, as in files from before it was, or is not told, says nothing.
+    #[test]
+    fn a_file_with_the_inode_of_another_is_not_taken_for_it() {
+        let was = FileBirth { inode: 12, born_seconds: 7, born_nanoseconds: 0, file_system: 5 };
+        let header = |birth| opened::<HeaderRaw>(&header_page("s1", 1 << 20, birth, None)[..], 0).unwrap();
+        let is_taken = |was, found| FileBirth::in_header(&header(was)).may_be(&found);
+        assert!(is_taken(was, was));
+        for found in [
+            FileBirth { inode: 13, ..was },
+            FileBirth { born_seconds: 8, ..was },
+            FileBirth { born_nanoseconds: 1, ..was },
+            FileBirth { file_system: 6, ..was },
+            FileBirth { born_seconds: 0, ..was },
+            FileBirth { file_system: 0, ..was },
+            FileBirth::default(),
+        ] {
+            assert!(!is_taken(was, found), "{found:?}");
+        }
+        let from_before = FileBirth { inode: 12, ..FileBirth::default() };
+        assert!(is_taken(from_before, was) && !is_taken(from_before, FileBirth { inode: 13, ..was }));
+        assert!(is_taken(FileBirth::default(), was));
+    }
+
+    /// The target was killed, the image is removed and a copy of it made in its place, which file systems give the same
+    /// number.
+    #[test]
+    fn an_image_that_was_made_anew_with_the_same_inode_has_changed_everywhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        fs::write(&lun, "x").unwrap();
+        let open = || MarksFile::open(path.clone(), "s1", 1 << 20, FoundFile::at(&lun)).unwrap();
+        let (marks, _) = open();
+        save(&marks, MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
+        drop(marks);
+        assert_eq!(open().1.marks.len(), 1, "nothing has happened to it");
+        let was = FileBirth::of(&lun);
+        assert!(was.inode != 0 && was.file_system != 0, "{was:?}");
+        // Clocks of file systems are coarse.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        fs::remove_file(&lun).unwrap();
+        fs::write(&lun, "y").unwrap();
+        let is = FileBirth::of(&lun);
+        // Where births are not told, and the number is the same, nothing tells the two apart.
+        if is.born_seconds == 0 && is.inode == was.inode {
+            return;
+        }
+        assert_ne!(is, was);
+        assert_eq!(open().1.marks.len(), 0);
     }
 
     /// Its writes change the time of the file, and so does whoever writes to it later: only what is noted at its end

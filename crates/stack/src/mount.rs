@@ -7,7 +7,7 @@
 //! Order of the end, after a signal, `forebay detach` or `umount`: the directory is unmounted and
 //! requests under way are answered, all changes become durable and are written to their place, the
 //! superblock is marked clean, and the session is closed. `ending` is the part of that which is
-//! left out where the target is away.
+//! left out where the target is away. `mark` is how it hears that others changed the LUN meanwhile.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -43,8 +43,10 @@ use crate::systemd;
 use crate::time::system_clock;
 
 mod ending;
+mod mark;
 mod parts;
 
+use mark::MountMark;
 use parts::MountParts;
 
 /// The configuration of a mount.
@@ -97,7 +99,7 @@ impl Mount {
             biased;
             // A repair that is left in the middle leaves the file system no worse.
             () = signal => Ok(None),
-            parts = MountParts::open(config, name, source) => Ok(Some(Self { parts: Rc::new(parts?), control })),
+            parts = MountParts::open(config, name, source, paths) => Ok(Some(Self { parts: Rc::new(parts?), control })),
         }
     }
 
@@ -142,9 +144,10 @@ impl Mount {
 }
 
 impl MountParts {
-    async fn open(config: MountConfig, name: String, source: Source) -> Result<Self> {
+    async fn open(config: MountConfig, name: String, source: Source, paths: &Paths) -> Result<Self> {
         let MountConfig { source: source_name, directory, is_read_only, .. } = config;
         let Source { device, remotes, lock } = source;
+        let caches = Caches::open(paths)?;
         let options = OpenOptions { is_read_only, may_use_reserved: true, wall_clock: Arc::new(now) };
         let opened = sharedfs::open(Arc::clone(&device), options, MOUNT_CACHE_BYTES).await;
         let file_system = Arc::new(opened.map_err(|error| Error::from(error).context(&source_name))?);
@@ -156,6 +159,10 @@ impl MountParts {
                 return Err(Error::io(format!("cannot mount over {}", directory.display()), &error));
             }
         };
+        let mark = match &remotes {
+            Some(remotes) if !is_read_only => Some(MountMark::take(&name, remotes, caches).await),
+            Some(_) | None => None,
+        };
         Ok(Self {
             ending_time: EndingTime::new(&name),
             is_committed: Cell::new(false),
@@ -166,6 +173,7 @@ impl MountParts {
             volume,
             device,
             remotes,
+            mark,
             is_read_only,
             ended: Sender::new(None),
             _lock: lock,
@@ -194,6 +202,7 @@ impl MountParts {
             source: self.source.clone(),
             size_bytes: Some(self.device.geometry().size_bytes),
             is_read_only: self.is_read_only,
+            troubles: self.trouble().into_iter().collect(),
             remote: self.remotes.as_ref().and_then(Remotes::status),
             mount: MountCounts {
                 requests: self.volume.requests(),
@@ -213,7 +222,7 @@ impl Handler for MountParts {
         match request {
             Request::Status => Ok(Answer::Status(Box::new(ProcessStatus::Mount(Box::new(self.status()))))),
             Request::Clean => {
-                self.file_system.commit().await?;
+                self.file_system.commit().await.map_err(|error| self.named(Error::from(error)))?;
                 Ok(Answer::Left(Left { dirty_bytes: Some(0), ..Left::default() }))
             }
             Request::Detach { keep_dirty, .. } => self.detach(keep_dirty, &progress).await.map(Answer::Left),

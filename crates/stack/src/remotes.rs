@@ -10,7 +10,7 @@ use std::sync::Arc;
 use base::clock::Clock;
 use block::layer::multipath::{Multipath, Policy};
 use block::layer::stripe::{Layout, Stripe};
-use block::{Device, ErrorKind, Identity, SharedDevice};
+use block::{ByteRange, Device, ErrorKind, Identity, SharedDevice};
 use futures_util::future::select_all;
 use initiator::{Connector, RemoteLun, State};
 use iscsi::name;
@@ -289,6 +289,15 @@ pub(crate) struct MemberLun {
     pub(crate) luns: Vec<Arc<RemoteLun>>,
     /// The layout of the stripe, and its index there.
     pub(crate) stripe: Option<(Layout, usize)>,
+}
+
+/// A range inside a LUN as a range of the whole device, of which it is all or this member of a
+/// stripe. For a stripe it also covers units on other LUNs.
+pub(crate) fn place_in_whole(stripe: Option<(Layout, usize)>, range: ByteRange) -> Option<ByteRange> {
+    let Some((layout, member)) = stripe else { return Some(range) };
+    let place = |offset| layout.of_member(member, ByteRange { offset, length: 1 }).next();
+    let (first, last) = (place(range.offset)?, place(range.end().checked_sub(1)?)?);
+    Some(ByteRange { offset: first.offset, length: last.end() - first.offset })
 }
 
 impl Remotes {

@@ -33,6 +33,7 @@ use writelog::WriteLog;
 
 use crate::caches::Caches;
 use crate::content::ends_early;
+use crate::dirty_guard::DirtyGuard;
 use crate::ending_time::EndingTime;
 use crate::error::{Error, Result};
 use crate::flag::wait_until;
@@ -75,6 +76,8 @@ pub struct Stack {
     /// What others did to the LUN before it was attached, as far as it is known: for the cache, and
     /// for the log.
     freshness: Freshness,
+    /// Decides about what is dirty when others changed the LUN meanwhile.
+    guard: Arc<DirtyGuard>,
     /// Renews the tokens of the marks; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,
@@ -168,7 +171,8 @@ impl Stack {
             successor: RefCell::default(),
             log: opening.log,
             freshness: opening.freshness,
-            renewal: RefCell::new(Some(MarkRenewal::start(opening.held_marks))),
+            renewal: RefCell::new(Some(MarkRenewal::start(opening.held_marks, Some(&opening.guard)))),
+            guard: opening.guard,
             difference: opening.difference,
             device,
             turns: RangeLock::new(),

@@ -10,12 +10,15 @@ use iscsi::target::TargetPortal;
 use logical_unit::{ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
 use target::{Target, TargetServer, TargetServerOptions};
 
+use crate::time::system_clock;
+
 /// Its name.
 pub(crate) const IQN: &str = "iqn.2026-11.io.forebay:stack";
 
 /// Serves `lun` as LUN 0, its change marks kept in `store`, on a thread of its own, which ends with the process.
 pub(crate) fn serve(lun: SharedDevice, store: Arc<dyn ChangeStore>) -> SocketAddr {
-    serve_with(lun, LogicalUnitOptions { change_store: Some(store), ..LogicalUnitOptions::default() })
+    let clock = Some(system_clock().unwrap());
+    serve_with(lun, LogicalUnitOptions { change_store: Some(store), clock, ..LogicalUnitOptions::default() })
 }
 
 /// The same for several hosts at once, with this clock.

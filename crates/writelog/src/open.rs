@@ -307,7 +307,7 @@ fn assemble(
 impl Core {
     /// Refuses dirty data where other hosts changed the origin. A range counts in whole sectors; a
     /// sector in two ranges counts twice.
-    fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
+    pub(crate) fn check_kept_changes(&self, ranges: &[ByteRange]) -> Result<(), Error> {
         let state = self.state();
         let sectors = ranges.iter().flat_map(|&range| {
             let (first, sectors) = whole_sectors(range);

@@ -120,6 +120,14 @@ impl WriteLog {
         self.core.invalidate(changed, is_overwritten).await
     }
 
+    /// Refuses what others changed where something is dirty, as an open would.
+    ///
+    /// # Errors
+    /// [`ConflictingChanges`](crate::ConflictingChanges), as the source of `Unsupported`.
+    pub fn check_changes(&self, changed: &[ByteRange]) -> Result<(), Error> {
+        self.core.check_kept_changes(changed)
+    }
+
     /// Waits for all requests, destages unless `keep_dirty` (dirty data then stays in the log,
     /// durably), and closes. Requests from now on fail with `Gone`.
     ///

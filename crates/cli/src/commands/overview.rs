@@ -52,6 +52,7 @@ pub fn mount_lines(status: &MountStatus) -> Vec<String> {
     if let Some(there) = &status.remote {
         rows.insert(3, ("target", remote(there)));
     }
+    rows.extend(status.troubles.iter().map(|trouble| ("trouble", trouble.clone())));
     in_columns(rows)
 }
 

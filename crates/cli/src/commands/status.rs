@@ -200,7 +200,9 @@ fn dirty(bytes: u64) -> String {
 fn state(status: &Shown) -> String {
     let status = match status {
         Shown::Attachment(status) => status,
-        Shown::Mount(status) => return overview::mount_in_a_word(status),
+        Shown::Mount(status) => {
+            return [&[overview::mount_in_a_word(status)][..], &status.troubles].concat().join(", ");
+        }
         Shown::Target(status) => {
             let count = status.server.sessions.len();
             let sessions = format!("{count} session{}", if count == 1 { "" } else { "s" });

@@ -111,6 +111,12 @@ impl Acknowledged {
         if self.options.is_shared {
             return self.lose_shared();
         }
+        if self.shared.change_refusal().is_some() {
+            return self.lose_retained(format!(
+                "the target of {} had not flushed it, and others changed the LUN, so it is not written again",
+                self.options.place()
+            ));
+        }
         let now = self.options.clock.now();
         let retained = self.retained.all();
         if !self.replay.start(retained, now, self.options.replacement_timeout) {

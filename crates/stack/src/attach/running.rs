@@ -94,6 +94,7 @@ impl Handler for Inside {
             Request::Detach { keep_dirty, .. } => {
                 let ending = if keep_dirty { Ending::KeepDirty } else { Ending::Clean };
                 stack.check_last_copy(ending)?;
+                stack.check_overwrites_nothing(ending)?;
                 stack.detach(ending, Some(progress)).await.map(Answer::Left)
             }
         }

@@ -36,6 +36,12 @@ pub(crate) trait Invalidate {
     /// is an error, unless it `is_overwritten`.
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>>;
 
+    /// Refuses changes by others where it has dirty data; changes nothing.
+    fn check_changes(&self, changed: &[ByteRange]) -> Result<(), Error>;
+
+    /// Writes nothing back any more in the background, where it can be told so.
+    fn stop_writing_back(&self);
+
     /// Whether it has data that the LUN lacks.
     fn has_dirty(&self) -> bool;
 
@@ -49,6 +55,14 @@ pub(crate) trait Invalidate {
 impl Invalidate for Cache {
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.invalidate(changed, is_overwritten))
+    }
+
+    fn check_changes(&self, changed: &[ByteRange]) -> Result<(), Error> {
+        self.check_changes(changed)
+    }
+
+    fn stop_writing_back(&self) {
+        self.hold_cleaning();
     }
 
     fn has_dirty(&self) -> bool {
@@ -68,6 +82,13 @@ impl Invalidate for WriteLog {
     fn invalidate<'a>(&'a self, changed: &'a [ByteRange], is_overwritten: bool) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(self.invalidate(changed, is_overwritten))
     }
+
+    fn check_changes(&self, changed: &[ByteRange]) -> Result<(), Error> {
+        self.check_changes(changed)
+    }
+
+    /// It tries again from time to time, and is refused.
+    fn stop_writing_back(&self) {}
 
     fn has_dirty(&self) -> bool {
         self.status().dirty_bytes > 0

@@ -12,10 +12,12 @@ use block::memory::MemoryDevice;
 use block::{Buffer, Event, SharedDevice};
 use cache::Cache;
 use futures_util::future::BoxFuture;
+use iscsi::pdu::Isid;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
 use crate::busy_polling::BusyPolling;
+use crate::dirty_guard::DirtyGuard;
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
 use crate::place_device::PlaceKind;
@@ -42,6 +44,8 @@ struct Seen {
     look_count: usize,
     /// The check runs on the target's thread, whose panics no test sees.
     wrong: Vec<String>,
+    /// How long it takes until a mark is durable.
+    slowness: Duration,
 }
 
 impl Watched {
@@ -74,7 +78,11 @@ impl ChangeStore for Watched {
                 seen.look = Some(look);
             }
         }
-        Box::pin(std::future::ready(Ok(())))
+        let slowness = seen.slowness;
+        Box::pin(async move {
+            tokio::time::sleep(slowness).await;
+            Ok(())
+        })
     }
 }
 
@@ -126,6 +134,12 @@ impl Invalidate for Opened {
         })
     }
 
+    fn check_changes(&self, _: &[ByteRange]) -> std::result::Result<(), block::Error> {
+        Ok(())
+    }
+
+    fn stop_writing_back(&self) {}
+
     fn has_dirty(&self) -> bool {
         self.is_dirty
     }
@@ -172,6 +186,11 @@ impl Host {
     }
 
     async fn connect_as(&self, initiator: &str, is_shared: bool) -> Remotes {
+        self.connect_with(initiator, None, is_shared).await
+    }
+
+    /// `isid` names the session: another one of the same name takes its place.
+    async fn connect_with(&self, initiator: &str, isid: Option<Isid>, is_shared: bool) -> Remotes {
         let patience = Duration::from_secs(60);
         let remote = RemoteConfig {
             url: format!("iscsi://{}/{IQN}/0", self.address).parse().unwrap(),
@@ -181,7 +200,7 @@ impl Host {
             with_digests: false,
             busy_polling: BusyPolling::UpTo(Duration::ZERO),
             link_round_trip: None,
-            isid: None,
+            isid,
             waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
             connections: 1,
             split_connections: false,
@@ -244,7 +263,7 @@ impl Host {
             }
         };
         if stop == Stop::Never {
-            MarkRenewal::start(vec![held]).finish(true).await;
+            MarkRenewal::start(vec![held], None).finish(true).await;
         }
         Ok(remotes.close().await?)
     }
@@ -262,7 +281,7 @@ impl Host {
     async fn attach_once(&self) {
         let remotes = self.connect("own").await;
         let assessed = self.assess(&remotes).await;
-        MarkRenewal::start(vec![self.commit(&remotes, assessed).await]).finish(true).await;
+        MarkRenewal::start(vec![self.commit(&remotes, assessed).await], None).finish(true).await;
         remotes.close().await.unwrap();
     }
 
@@ -301,7 +320,7 @@ async fn a_mark_is_known_here_by_the_token_that_it_has_there_at_every_step_of_an
     let (mark, there) = (host.mark(), store.seen().mark.clone().unwrap());
     assert!(mark.candidate().is_none() && mark.is(&there.id, there.token));
     assert!(!mark.is(&there.id, before.newest()));
-    MarkRenewal::start(vec![host.commit(&remotes, assessed).await]).finish(true).await;
+    MarkRenewal::start(vec![host.commit(&remotes, assessed).await], None).finish(true).await;
     store.check();
     let (last, there) = (host.mark(), store.seen().mark.clone().unwrap());
     assert!(last.candidate().is_none() && last.is(&there.id, there.token));
@@ -310,6 +329,173 @@ async fn a_mark_is_known_here_by_the_token_that_it_has_there_at_every_step_of_an
         mark.newest(),
         "a copy that was made while the store was used is not taken for it either"
     );
+}
+
+/// Two TAKEs at a reconnection, by which the marks of this host have cost others their share of the time: the third is
+/// answered BUSY for some seconds.
+#[tokio::test]
+async fn a_target_whose_disk_is_slow_is_waited_for_until_it_has_the_last_token() {
+    let store = Watched::default();
+    let host = Host::new(serve(store.clone()));
+    host.attach_once().await;
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    let held = host.commit(&remotes, assessed).await;
+    let before = host.mark();
+    store.seen().slowness = Duration::from_millis(450);
+    for _ in 0..2 {
+        remotes.member_luns()[0].luns[0].renew_mark(before.id(), before.newest()).await.unwrap();
+    }
+    MarkRenewal::start(vec![held], None).finish(true).await;
+    let (mark, there) = (host.mark(), store.seen().mark.clone().unwrap());
+    assert!(mark.candidate().is_none() && mark.is(&there.id, there.token), "{mark:?}");
+    assert_ne!(mark.newest(), before.newest());
+    assert_eq!(mark.stage(), MarkStage::Cleared);
+}
+
+/// A copy of the LUN and its marks from while the store was used has the same token, so nothing tells it from the LUN.
+/// Its dirty data counts as after a crash: an end that a host's shutdown cuts short is not to refuse the next attach.
+#[tokio::test]
+async fn a_store_whose_mark_did_not_get_its_last_token_begins_without_clean_lines_and_keeps_what_is_dirty() {
+    for is_away in [true, false] {
+        let store = Watched::default();
+        let host = Host::new(serve(store.clone()));
+        host.attach_once().await;
+        let remotes = host.connect("own").await;
+        let assessed = host.assess(&remotes).await;
+        let renewal = MarkRenewal::start(vec![host.commit(&remotes, assessed).await], None);
+        if is_away {
+            remotes.close().await.unwrap();
+            renewal.finish(true).await;
+        } else {
+            // The end has no more time.
+            store.seen().slowness = Duration::from_secs(3600);
+            assert!(tokio::time::timeout(Duration::from_millis(200), renewal.finish(true)).await.is_err());
+        }
+        assert_eq!(host.mark().stage(), MarkStage::TokenOwed);
+        if !is_away {
+            continue;
+        }
+        let others = host.connect("other").await;
+        others.device().write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
+        let remotes = host.connect("own").await;
+        let assessed = host.assess(&remotes).await;
+        let changed = ByteRange { offset: 3 * MIB, length: MIB };
+        assert_eq!(assessed.changed(), [changed], "what is dirty elsewhere stays");
+        assert_eq!(assessed.freshness(), Freshness::Outdated(vec![changed]));
+        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let (told, held) = assessed.commit(&host.caches, record, (&Opened::default(), false)).await.unwrap();
+        assert_eq!(told.state, "cold", "{told:?}");
+        assert_eq!(host.mark().stage(), MarkStage::Cleared);
+        MarkRenewal::start(vec![held], None).finish(true).await;
+        remotes.close().await.unwrap();
+        let remotes = host.connect("own").await;
+        assert_eq!(host.assess(&remotes).await.freshness(), Freshness::Unchanged);
+    }
+}
+
+/// An attachment whose session can be lost.
+struct Attached<'a> {
+    host: &'a Host,
+    isid: Isid,
+    remotes: Remotes,
+    cache: Arc<Cache>,
+    guard: Arc<DirtyGuard>,
+    renewal: MarkRenewal,
+}
+
+impl<'a> Attached<'a> {
+    async fn new(host: &'a Host) -> Self {
+        let isid = Isid::random_format(7, 1);
+        let remotes = host.connect_with("own", Some(isid), false).await;
+        let guard = Arc::new(DirtyGuard::of("disk", &remotes));
+        let assessed = host.assess(&remotes).await;
+        let (origin, clock) = (remotes.device(), Arc::clone(&host.clock));
+        let format =
+            async |device: &SharedDevice| Cache::format(device, &origin, cache::FormatOptions::default()).await;
+        let device = open_or_make(PlaceKind::Cache, &host.place, &host.caches, Some(4 * MIB), format).await.unwrap();
+        let tokens = Some(assessed.begin_opening(&host.caches).unwrap());
+        let options = cache::OpenOptions { tokens, ..cache::OpenOptions::new(cache::Mode::WriteBack, clock) };
+        let cache = Cache::open(device, Arc::clone(&origin), options).await.unwrap();
+        tokio::spawn(cache.run());
+        let record = Record::new(&host.place, 4096, &remotes.identity(), "disk");
+        let held = assessed.commit(&host.caches, record, (&*cache, false)).await.unwrap().1;
+        guard.put(&host.place, Store::Cache, cache.clone());
+        let renewal = MarkRenewal::start(vec![held], Some(&guard));
+        Self { host, isid, remotes, cache, guard, renewal }
+    }
+
+    /// Another session takes the place of its own, which comes back once that has ended. Returns
+    /// when its mark has another token.
+    async fn lose_session(&self) {
+        let token = self.host.mark().newest();
+        let other = self.host.connect_with("own", Some(self.isid), false).await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), other.close()).await;
+        while self.host.mark().newest() == token || self.host.mark().candidate().is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn end(self, keep_dirty: bool) {
+        self.cache.close(keep_dirty).await.unwrap();
+        self.renewal.finish(true).await;
+        let _ = self.remotes.close().await;
+    }
+}
+
+fn ones() -> Buffer {
+    let mut buffer = Buffer::zeroed(4096);
+    buffer.fill(1);
+    buffer
+}
+
+/// As an attach would refuse it: see [`dirty_guard`](crate::dirty_guard).
+#[tokio::test]
+async fn dirty_data_where_others_wrote_while_a_session_was_away_does_not_get_to_the_lun() {
+    let host = Host::new(serve(Watched::default()));
+    let attached = Attached::new(&host).await;
+    attached.cache.write(0, ones(), false).await.unwrap();
+    let others = host.connect("other").await;
+    others.device().write(8192, ones(), false).await.unwrap();
+    attached.lose_session().await;
+    let trouble = attached.guard.trouble().expect("both have changed it");
+    for words in ["4096 bytes", "forebay detach disk --keep-dirty", "overwrite-changes=on", "cache discard"] {
+        assert!(trouble.contains(words), "{trouble}");
+    }
+    assert_eq!(attached.guard.check().unwrap_err().failure(), Failure::WouldLoseData);
+    attached.cache.write(5 * MIB, ones(), false).await.unwrap();
+    assert_eq!(attached.cache.clean(|_| {}).await.unwrap_err().to_string(), trouble);
+    for offset in [0, 5 * MIB] {
+        assert_eq!(others.device().read(offset, Buffer::zeroed(4096)).await.unwrap()[0], 0);
+        assert_eq!(attached.cache.read(offset, Buffer::zeroed(4096)).await.unwrap()[0], 1);
+    }
+    attached.end(true).await;
+    let remotes = host.connect("own").await;
+    let assessed = host.assess(&remotes).await;
+    assert_eq!(assessed.changed(), [ByteRange { offset: 0, length: MIB }], "the next attach is told, too");
+}
+
+/// What is written there afterwards is newer, also for a reconnection after which nobody else has changed anything.
+#[tokio::test]
+async fn changes_by_others_that_concern_nothing_dirty_are_told_to_one_reconnection() {
+    let host = Host::new(serve(Watched::default()));
+    let attached = Attached::new(&host).await;
+    attached.cache.write(0, ones(), false).await.unwrap();
+    let others = host.connect("other").await;
+    others.device().write(3 * MIB, ones(), false).await.unwrap();
+    attached.lose_session().await;
+    assert_eq!(attached.guard.trouble(), None);
+    assert_eq!(attached.cache.read(3 * MIB, Buffer::zeroed(4096)).await.unwrap()[0], 1);
+    attached.cache.write(3 * MIB, Buffer::zeroed(4096), false).await.unwrap();
+    attached.lose_session().await;
+    assert_eq!(attached.guard.trouble(), None);
+    attached.cache.clean(|_| {}).await.unwrap();
+    let found = [0, 3 * MIB].map(|offset| others.device().read(offset, Buffer::zeroed(4096)));
+    let found = futures_util::future::try_join_all(found).await.unwrap();
+    assert_eq!(found.iter().map(|bytes| bytes[0]).collect::<Vec<u8>>(), [1, 0]);
+    attached.end(false).await;
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.changed(), []);
 }
 
 /// The answer to a TAKE was lost: the mark has the new token, and the host does not know that.
@@ -325,7 +511,7 @@ async fn a_token_that_was_on_its_way_counts_until_it_is_known_to_be_there() {
     host.caches.note_mark(&host.place, &mark).unwrap();
     remotes.member_luns()[0].luns[0].renew_mark(mark.id(), mark.newest()).await.unwrap();
     expect_known_at_every_step(&store, &host);
-    MarkRenewal::start(vec![held]).finish(true).await;
+    MarkRenewal::start(vec![held], None).finish(true).await;
     store.check();
     assert!(host.mark().candidate().is_none());
 }
@@ -341,7 +527,7 @@ async fn a_store_is_noted_as_used_before_its_mark_is_cleared() {
         let record = caches.find(&place).unwrap_or(None);
         let is_used = record.as_ref().is_some_and(|record| {
             let stage = record.luns[0].mark.as_ref().map(MarkRecord::stage);
-            !record.is_stale && matches!(stage, Some(MarkStage::Owing | MarkStage::Cleared))
+            !record.is_stale && stage.is_some_and(|stage| stage != MarkStage::New)
         });
         (!after.is_everything && !is_used).then(|| format!("{record:?}"))
     });
@@ -375,7 +561,7 @@ async fn what_others_change_during_an_attach_is_heeded_in_it_and_not_told_to_the
         invalidated.into_iter().map(Event::Invalidated).collect::<Vec<_>>(),
         "the layers above are told, too"
     );
-    MarkRenewal::start(vec![held]).finish(true).await;
+    MarkRenewal::start(vec![held], None).finish(true).await;
     remotes.close().await.unwrap();
     let remotes = host.connect("own").await;
     assert_eq!(host.assess(&remotes).await.changed(), []);
@@ -567,7 +753,7 @@ impl Host {
     async fn share_once(&self, stop: Stop) {
         let remotes = self.connect_as("own", true).await;
         let assessed = self.assess_shared(&remotes).await;
-        let renewal = MarkRenewal::start(vec![self.commit_to(&keeping_all(), &remotes, assessed).await.unwrap()]);
+        let renewal = MarkRenewal::start(vec![self.commit_to(&keeping_all(), &remotes, assessed).await.unwrap()], None);
         if stop != Stop::InUse {
             renewal.empty_shared().await;
         }

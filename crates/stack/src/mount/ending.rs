@@ -23,13 +23,16 @@ impl MountParts {
             }
             failed => failed,
         };
+        if let (Some(mark), Some(remotes)) = (&self.mark, &self.remotes) {
+            self.ending_time.within(mark.give_up(remotes)).await;
+        }
         let left = match &self.remotes {
             Some(remotes) => self.ending_time.within(remotes.close()).await.unwrap_or(Ok(())),
             None => Ok(()),
         };
         let error = match closed {
             Some(Ok(())) => return left.map_err(Error::from),
-            Some(Err(error)) => Error::from(error),
+            Some(Err(error)) => self.named(Error::from(error)),
             None => Error::new(Failure::Unreachable, "its target does not answer"),
         };
         if self.dirty_bytes() == 0 && self.ending_time.is_cut_short() {
@@ -37,6 +40,11 @@ impl MountParts {
             return Ok(());
         }
         Err(self.ends_undone(&error))
+    }
+
+    /// An error of a commit; that of what others changed is the user's to decide.
+    pub(super) fn named(&self, error: Error) -> Error {
+        self.trouble().map_or(error, |trouble| Error::new(Failure::WouldLoseData, trouble))
     }
 
     /// Why it did not end in order, with what becomes of what is in it.

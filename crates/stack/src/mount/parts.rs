@@ -9,6 +9,7 @@ use front::Volume;
 use sharedfs::{Mounted, Redo, SharedBlocks};
 use tokio::sync::watch::Sender;
 
+use super::mark::MountMark;
 use crate::ending_time::EndingTime;
 use crate::error::Result;
 use crate::registry::UnitLock;
@@ -23,6 +24,7 @@ pub(super) struct MountParts {
     pub(super) volume: Volume<SharedBlocks<Redo>>,
     pub(super) device: SharedDevice,
     pub(super) remotes: Option<Remotes>,
+    pub(super) mark: Option<MountMark>,
     pub(super) is_read_only: bool,
     pub(super) ending_time: EndingTime,
     /// Whether all changes became durable at the end.
@@ -36,5 +38,10 @@ impl MountParts {
     /// Waits until it has ended.
     pub(super) async fn has_ended(&self) {
         let _ = self.ended.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Why nothing is written to the LUN any more, if that is so.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.mark.as_ref().and_then(MountMark::trouble)
     }
 }

@@ -82,6 +82,18 @@ impl Stack {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
+    /// Refuses an end that would write back what must not be written over changes by others.
+    ///
+    /// # Errors
+    /// `WouldLoseData`, with advice.
+    pub(crate) fn check_overwrites_nothing(&self, ending: Ending) -> Result<()> {
+        match ending {
+            Ending::KeepDirty => Ok(()),
+            Ending::Clean | Ending::RemoveCache if self.dirty_bytes() == 0 => Ok(()),
+            Ending::Clean | Ending::RemoveCache => self.guard.check(),
+        }
+    }
+
     pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Left> {
         let keep_dirty = ending == Ending::KeepDirty;
         if self.ending_time.begin() {
@@ -132,6 +144,7 @@ impl Stack {
             return Err(Error::new(Failure::Usage, message));
         };
         self.check_last_copy(Ending::RemoveCache)?;
+        self.check_overwrites_nothing(Ending::RemoveCache)?;
         let answer = self.detach(Ending::RemoveCache, Some(progress)).await?;
         if self.dirty_bytes() == 0 {
             let context = |error| Error::io(format!("cannot remove {}", parts.place), &error);
@@ -174,7 +187,9 @@ impl Stack {
             if are_closed && cache_cleaned.is_ok() {
                 renewal.note_telling();
             }
-            self.ending_time.within(renewal.finish(are_closed)).await;
+            if self.ending_time.within(renewal.finish(are_closed)).await.is_none() {
+                tracing::warn!("a change mark did not get its last token in time: the next attach begins cold");
+            }
         }
         if ending == Ending::RemoveCache && dirty_bytes == 0 && cache_cleaned.is_ok() {
             self.ending_time.within(self.forget_cache()).await.unwrap_or(Ok(()))?;
@@ -187,6 +202,9 @@ impl Stack {
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
             let words = Error::from(error.clone());
+            if let Some(why) = self.guard.trouble().filter(|_| self.dirty_bytes() > 0) {
+                return self.ends_dirty(Failure::WouldLoseData, &why);
+            }
             let session = self.remotes.session();
             if session.state == in_a_word(State::Fenced) && self.dirty_bytes() > 0 {
                 // The new holder of the ranges may have written there.
@@ -327,6 +345,7 @@ impl Stack {
     /// clean or stays dirty.
     pub(crate) async fn clean(&self, progress: Progress) -> Result<Left> {
         self.check_stays()?;
+        self.check_overwrites_nothing(Ending::Clean)?;
         tokio::select! {
             cleaned = self.clean_stores(progress) => cleaned?,
             () = self.ending_time.until_cut_short() => return Err(self.is_being_detached()),

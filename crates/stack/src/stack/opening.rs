@@ -21,6 +21,7 @@ use super::claiming::claim_dirty;
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
 use crate::caches::{Caches, Record};
+use crate::dirty_guard::DirtyGuard;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::{Assessed, Promise, assess, note_writable_opening, release_marks, release_refused};
@@ -55,6 +56,7 @@ pub(super) struct Opening<'a> {
     pub(super) difference: Option<Arc<Difference>>,
     pub(super) freshness: Freshness,
     pub(super) held_marks: Vec<HeldMarks>,
+    pub(super) guard: Arc<DirtyGuard>,
     pub(super) entries: Vec<Entry>,
     pub(super) early_entries: EarlyEntries,
     pub(super) background: JoinSet<()>,
@@ -94,6 +96,7 @@ impl<'a> Opening<'a> {
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
+        let guard = Arc::new(DirtyGuard::of(&config.name, &remotes));
         let free_places = places.into_iter().filter(|place| !place.path.exists()).cloned().collect();
         Ok(Self {
             device: remotes.device(),
@@ -114,6 +117,7 @@ impl<'a> Opening<'a> {
             difference: None,
             freshness: Freshness::default(),
             held_marks: Vec::new(),
+            guard,
             entries: Vec::new(),
             background: JoinSet::new(),
             destaging: None,
@@ -174,6 +178,9 @@ impl<'a> Opening<'a> {
         let record = Record::new(&place, device_bytes, &self.identity, &name);
         claim_dirty(&opened, &self.remotes.device(), &place).await?;
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        if !overwrites {
+            self.guard.put(&place, Store::Cache, opened.clone());
+        }
         opened.begin_cleaning();
         self.freshness.cache = Some(told);
         self.held_marks.push(marks);
@@ -202,6 +209,9 @@ impl<'a> Opening<'a> {
         self.log = Some(Arc::clone(&opened));
         let record = Record::new(place, device_bytes, &self.identity, &name);
         let (told, marks) = assessed.commit(&self.caches, record, (&*opened, overwrites)).await?;
+        if !overwrites {
+            self.guard.put(place, Store::Log, opened.clone());
+        }
         self.freshness.log = Some(told);
         self.held_marks.push(marks);
         self.entries.extend(ours);

@@ -121,7 +121,11 @@ impl Stack {
         };
         let noted = self.caches.note_succeeded(place);
         // Requests go to the new cache already, even if the list cannot be written.
-        *self.cache.borrow_mut() = Some(changed?);
+        let new = changed?;
+        if self.guard.opened(place).is_some() {
+            self.guard.put(place, Store::Cache, new.clone());
+        }
+        *self.cache.borrow_mut() = Some(new);
         noted.map_err(|error| error.context("the cache was changed, and the list of caches does not say so"))
     }
 }

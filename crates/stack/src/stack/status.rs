@@ -84,9 +84,11 @@ impl Stack {
             self.cache().and_then(|cache| cache.status().cleaning_failure),
             self.log.as_ref().and_then(|log| log.status().destage_failure),
         ];
-        let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0);
+        let refused = self.guard.trouble().filter(|_| dirty_bytes > 0);
+        let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0 && refused.is_none());
         let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
-        gone.chain(resized).chain(self.failing()).chain(stuck).collect()
+        let stuck: Vec<String> = stuck.collect();
+        gone.chain(resized).chain(refused).chain(self.failing()).chain(stuck).collect()
     }
 
     /// Errors of the devices of the cache and of the log.

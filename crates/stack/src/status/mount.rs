@@ -22,6 +22,8 @@ pub struct MountStatus {
     pub size_bytes: Option<u64>,
     /// Whether it is read only.
     pub is_read_only: bool,
+    /// Problems that need attention, in words.
+    pub troubles: Vec<String>,
     /// The session; `None` for a file.
     pub remote: Option<RemoteStatus>,
     /// The counters of the file system.

@@ -1,0 +1,96 @@
+//! A new session hears what others changed while there was none, and its user says whether this
+//! host may still change the LUN.
+
+mod support;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use block::device::DeviceExt;
+use block::layer::crash::CrashLayer;
+use block::{Buffer, ByteRange, Error, ErrorKind};
+use initiator::{ChangeGuard, InitiatorOptions, RemoteLun};
+use iscsi::pdu::Isid;
+use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
+use support::{IQN, World};
+use target::{Target, TargetServer, TargetServerOptions};
+
+const MIB: u64 = 1 << 20;
+const ID: [u8; 16] = [9; 16];
+
+fn host(world: &World, number: u32) -> InitiatorOptions {
+    InitiatorOptions {
+        isid: Some(Isid::random_format(number, 1)),
+        initiator_name: format!("iqn.2026-01.io.forebay:host{number}"),
+        ..world.options()
+    }
+}
+
+/// A LUN that may lose what is not flushed.
+fn serve(world: &mut World) {
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let unit = LogicalUnit::new(Arc::new(CrashLayer::new(16 * MIB, 1)), options);
+    world.workers.spawn(unit.run());
+    let luns = LunMap::new();
+    luns.insert(0, unit);
+    let clock = Arc::new(world.clock.clone());
+    let server = TargetServer::with_clock(vec![Target::new(IQN, luns)], TargetServerOptions::default(), clock);
+    world.network.set_server(Some(server));
+}
+
+fn write(world: &mut World, lun: &Arc<RemoteLun>, offset: u64, byte: u8) -> Result<(), Error> {
+    let mut buffer = Buffer::zeroed(4096);
+    buffer.fill(byte);
+    let written = lun.write(offset, buffer, false);
+    world.run(written).map(|_| ())
+}
+
+fn read(world: &mut World, lun: &Arc<RemoteLun>, offset: u64) -> u8 {
+    let read = lun.read(offset, Buffer::zeroed(4096));
+    world.run(read).unwrap()[0]
+}
+
+macro_rules! call {
+    ($world:expr, $lun:expr, $method:ident($($argument:expr),*)) => {{
+        let lun = Arc::clone(&$lun);
+        $world.run(async move { lun.$method($($argument),*).await })
+    }};
+}
+
+#[test]
+fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others() {
+    for is_refused in [false, true] {
+        let mut world = World::new(5);
+        serve(&mut world);
+        let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
+        call!(world, one, take_mark(ID, 5)).unwrap();
+        let sequence = call!(world, one, marks()).unwrap()[0].sequence;
+        assert!(call!(world, one, clear_mark(ID, 5, sequence)).unwrap());
+        one.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changed| {
+            assert_eq!(changed, [ByteRange { offset: 0, length: MIB }]);
+            if is_refused { Err(Error::new(ErrorKind::Unsupported, "others were here")) } else { Ok(()) }
+        }));
+        write(&mut world, &one, 0, 1).unwrap();
+        assert!(one.status().retained_bytes > 0, "it may be lost");
+        write(&mut world, &two, 0, 2).unwrap();
+        assert_eq!(one.heard_changes(), [], "its session goes on");
+        world.network.cut();
+        world.pass(Duration::from_secs(2));
+        assert_eq!(one.heard_changes(), [ByteRange { offset: 0, length: MIB }]);
+        let (written, at_first) = (write(&mut world, &one, 4096, 3), read(&mut world, &two, 0));
+        let after = read(&mut world, &one, 4096);
+        match is_refused {
+            true => {
+                assert_eq!(written.unwrap_err().kind(), ErrorKind::Unsupported);
+                assert_eq!((at_first, after), (2, 0), "reads go on");
+                let flushed = call!(world, one, flush());
+                assert_eq!(flushed.unwrap_err().kind(), ErrorKind::OutcomeUnknown, "it was acknowledged, and is lost");
+            }
+            false => {
+                written.unwrap();
+                assert_eq!((at_first, after), (1, 3));
+                call!(world, one, flush()).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Keeps what is dirty here from being written over changes that others made while the LUN was out
+//! of reach of a running attachment.
+//!
+//! The decision is that of an attach ([`freshness`](crate::freshness)): dirty data is not written
+//! where others changed something, and nowhere when nobody can say what they changed. From then on
+//! this host changes nothing of the LUN: its sessions refuse that, so what cleaning had under way
+//! does not get there either. The stores go on taking writes as long as they have room.
+//!
+//! Where several targets serve the LUN, one that was away does not know what this host wrote through
+//! another, and takes the file for a changed one. Only where no path was left is that a reason.
+//!
+//! What a reconnection told and concerned nothing dirty is dropped from the stores and then cleared
+//! from their marks. Otherwise the next reconnection would tell it again, and it would be taken for
+//! a change of what was written here meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use block::{ByteRange, Device};
+use cache::ConflictingChanges;
+use initiator::{ChangeGuard, RemoteLun, State};
+
+use crate::error::{Error, Failure, Result};
+use crate::freshness::Invalidate;
+use crate::place::Place;
+use crate::registry::Store;
+use crate::remotes::{Remotes, place_in_whole};
+
+/// An open store.
+type Opened = Arc<dyn Invalidate + Send + Sync>;
+
+/// The stores of one attachment, and whether they may still be written back.
+pub(crate) struct DirtyGuard {
+    refusal: Arc<OnceLock<block::Error>>,
+    stores: Arc<Stores>,
+}
+
+/// The open stores by their places.
+#[derive(Default)]
+struct Stores(Mutex<BTreeMap<Place, (Store, Opened)>>);
+
+impl Stores {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, (Store, Opened)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses changes of these ranges where something is dirty.
+    fn check(&self, name: &str, changed: &[ByteRange], is_everything: bool) -> std::result::Result<(), block::Error> {
+        let stores = self.lock();
+        for (place, (store, opened)) in &*stores {
+            let Err(error) = opened.check_changes(changed) else { continue };
+            let Some(&conflict) = ConflictingChanges::of(&error) else { return Err(error) };
+            stores.values().for_each(|(_, opened)| opened.stop_writing_back());
+            let (what, bytes) = (store.as_str(), conflict.bytes);
+            let others = match is_everything {
+                true => {
+                    "nobody can say what others changed in the logical unit while it was out of reach: its file was \
+                         moved, restored, or changed while the target did not run"
+                }
+                false => "others changed the logical unit while it was out of reach",
+            };
+            let context = format!(
+                "{others}. {bytes} bytes that are dirty in the {what} {place} lie there, and nothing is written back \
+                 any more: end it with `forebay detach {name} --keep-dirty`; then attach it with \
+                 `--set overwrite-changes=on` to write over what is there now, or give up what the {what} holds with \
+                 `forebay {what} discard {}`",
+                place.argument(what)
+            );
+            return Err(block::Error::with_source(error.kind(), context, conflict));
+        }
+        Ok(())
+    }
+}
+
+fn is_online(path: &Weak<RemoteLun>) -> bool {
+    path.upgrade().is_some_and(|path| path.status().state == State::Online)
+}
+
+impl DirtyGuard {
+    /// Guards the LUNs of the attachment `name`, which has no store yet.
+    pub(crate) fn of(name: &str, remotes: &Remotes) -> Self {
+        let (refusal, stores) = (Arc::new(OnceLock::new()), Arc::new(Stores::default()));
+        for member in remotes.member_luns() {
+            for lun in &member.luns {
+                // The stores have the LUN as their origin.
+                let (name, stores, stripe) = (name.to_owned(), Arc::downgrade(&stores), member.stripe);
+                let size_bytes = lun.geometry().size_bytes;
+                let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
+                let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
+                let check = move |changed: &[ByteRange]| {
+                    let is_everything = changed.iter().any(|range| range.length >= size_bytes);
+                    // The target of this path was away, and that of another was not: what this host
+                    // wrote there is unknown here.
+                    if is_everything && others.iter().any(is_online) {
+                        return Ok(());
+                    }
+                    let whole: Vec<ByteRange> =
+                        changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
+                    stores.upgrade().map_or(Ok(()), |stores| stores.check(&name, &whole, is_everything))
+                };
+                lun.set_guard(ChangeGuard::new(Arc::clone(&refusal), check));
+            }
+        }
+        Self { refusal, stores }
+    }
+
+    /// From now on this is the open store at `place`.
+    pub(crate) fn put(&self, place: &Place, store: Store, opened: Opened) {
+        self.stores.lock().insert(place.clone(), (store, opened));
+    }
+
+    /// The open store at `place`.
+    pub(crate) fn opened(&self, place: &Place) -> Option<Opened> {
+        self.stores.lock().get(place).map(|(_, opened)| Arc::clone(opened))
+    }
+
+    /// Why nothing is written back any more, if that is so.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.refusal.get().map(ToString::to_string)
+    }
+
+    /// Refuses to write back what is dirty.
+    ///
+    /// # Errors
+    /// `WouldLoseData`, with advice.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.trouble().map_or(Ok(()), |trouble| Err(Error::new(Failure::WouldLoseData, trouble)))
+    }
+}

@@ -108,9 +108,9 @@ impl FileDevice {
     /// Returns the new size, and publishes [`Event::Resized`].
     ///
     /// # Errors
-    /// `Media` for a file that was cut, which is not made long again; `InvalidRange` for less than the present size, since requests may be under way there, or for
-    /// a size that is no multiple of the block; `NoSpace`, `Unsupported` and others as the system
-    /// reports.
+    /// `Media` for a file that was cut, which is not made long again; `InvalidRange` for less than the present size,
+    /// since requests may be under way there, or for a size that is no multiple of the block; `NoSpace`,
+    /// `Unsupported` and others as the system reports.
     pub fn grow(&self, size_bytes: Option<u64>) -> Result<u64, Error> {
         let file = &self.core.file;
         let (path, known) = (file.path(), file.geometry());

@@ -86,8 +86,8 @@ impl MountParts {
     /// waited for.
     ///
     /// # Errors
-    /// `WouldLoseData` where `keep_dirty` would leave what nothing keeps, `InUse` where it is being detached already;
-    /// what went wrong.
+    /// `WouldLoseData` where `keep_dirty` would leave what nothing keeps; what went wrong. Whoever comes second waits
+    /// for the same end.
     pub(super) async fn detach(&self, keep_dirty: bool, progress: &Progress) -> Result<Left> {
         let pid = std::process::id();
         let (name, waits_for) = (&self.name, self.waits_for());
@@ -99,12 +99,7 @@ impl MountParts {
             );
             return Err(Error::new(Failure::WouldLoseData, message));
         }
-        if self.stopping.send_replace(true) && !keep_dirty {
-            let waits = waits_for.map_or_else(String::new, |target| {
-                format!("; it waits for {target}, and `kill {pid}` ends it at once, without what is not durable")
-            });
-            return Err(Error::new(Failure::InUse, format!("\"{name}\" is being detached already{waits}")));
-        }
+        self.stopping.send_replace(true);
         if keep_dirty && self.dirty_bytes() == 0 {
             self.ending_time.cut_short();
         }
@@ -118,7 +113,7 @@ impl MountParts {
         }
         let ended = self.ended.borrow().clone();
         let is_target_silent = Some(self.ending_time.is_silent_target_left());
-        let left = Left { name: Some(self.name.clone()), dirty_bytes: Some(0), is_target_silent };
+        let left = Left { name: Some(self.name.clone()), dirty_bytes: Some(0), is_target_silent, ..Left::default() };
         ended.unwrap_or(Ok(())).map(|()| left)
     }
 }

@@ -4,6 +4,7 @@
 use std::future::{pending, ready};
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use block::completion::Workers;
@@ -11,7 +12,7 @@ use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, Completion, Device, EventReceiver, Geometry, Identity, Operation, SharedDevice};
 use cache::{
-    Alignment, Associativity, CleaningRate, DirtyLimits, LineSize, Mode, Percent, Replacement, Tuning,
+    Alignment, Associativity, CleaningRate, CrashMode, DirtyLimits, LineSize, Mode, Percent, Replacement, Tuning,
 };
 use futures_util::FutureExt;
 use logical_unit::change_marks::MemoryChanges;
@@ -43,6 +44,8 @@ struct Gate {
     inner: SharedDevice,
     workers: Workers,
     stops_at: Mutex<Option<Meant>>,
+    /// Whether the next flush drops what was written.
+    fails_flush: AtomicBool,
     reached: Arc<Notify>,
     opened: Arc<Notify>,
 }
@@ -55,6 +58,7 @@ impl Gate {
             inner: Arc::new(MemoryDevice::new(16 * MIB, identity)),
             workers: workers.clone(),
             stops_at: Mutex::default(),
+            fails_flush: AtomicBool::new(false),
             reached: Arc::default(),
             opened: Arc::default(),
         });
@@ -82,6 +86,10 @@ impl Device for Gate {
     }
 
     fn submit(&self, request: block::Request) -> Completion {
+        if is_flush(&request.operation) && self.fails_flush.swap(false, Ordering::Relaxed) {
+            self.reached.notify_one();
+            return Completion::ready(request.fail(block::Error::new(block::ErrorKind::Media, "it was dropped")));
+        }
         if self.stops_at.lock().unwrap().take_if(|is_meant| is_meant(&request.operation)).is_none() {
             return self.inner.submit(request);
         }
@@ -456,6 +464,25 @@ async fn an_attachment_that_nobody_can_reach_any_more_ends_with_what_ended_its_f
     attachment.fronts = Fronts::of(vec![fronts::broken()]);
     let error = attachment.run(pending()).await.unwrap_err().to_string();
     assert!(error.contains("the broken front at nowhere"), "{error}");
+}
+
+/// A flush of the cache's own: no application has asked for one.
+#[tokio::test]
+async fn a_loss_that_closing_the_cache_tells_is_told_as_one_and_the_cache_is_not_needed_any_more() {
+    let gate = Gate::new();
+    let address = serve(gate.clone(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let mut config = config(address, directory.path(), Percent::ALL);
+    let cache = config.stack.cache.as_mut().unwrap();
+    (cache.mode, cache.crash_mode) = (Mode::WriteThrough, Some(CrashMode::Warm));
+    let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+    gate.fails_flush.store(true, Ordering::Relaxed);
+    attachment.stack.device().write(0, filled(7), false).await.unwrap();
+    gate.reached.notified().await;
+    let told = attachment.run(ready(())).await.unwrap_err().to_string();
+    assert!(told.contains("what applications wrote to it before its last flush may be lost"), "{told}");
+    assert_eq!(Registry::open(&paths).unwrap().entries().unwrap(), [], "nothing is dirty there");
 }
 
 #[tokio::test]

@@ -340,9 +340,21 @@ impl Stack {
                 () = self.ending_time.until_cut_short() => {}
             }
         }
-        if let Some(Err(error)) = self.ending_time.within(cache.close(!is_clean)).await {
+        let closing = async {
+            match cache.close(!is_clean).await {
+                // The flush before the end has failed, and what it lost is known: the next one may not.
+                Err(error) if error.kind().may_have_lost() && cache.untold_loss().is_none() => {
+                    cache.close(!is_clean).await
+                }
+                closed => closed,
+            }
+        };
+        match (self.ending_time.within(closing).await, cache.untold_loss()) {
+            // It is closed in order, and the loss is the logical unit's.
+            (Some(Err(_)), Some(loss)) if loss.kind().may_have_lost() => self.losses().note(&Err(loss)),
             // The registry keeps its entries, as for a cache in use.
-            return Ok(cleaned.and(Err(error)));
+            (Some(Err(error)), _) => return Ok(cleaned.and(Err(error))),
+            (Some(Ok(())) | None, _) => {}
         }
         self.update_registry(Store::Cache, false)?;
         Ok(cleaned)

@@ -138,6 +138,28 @@ fn two_caches_in_one_block_device_work_at_once_and_never_touch_each_other() {
     bench.target.process.terminate().success();
 }
 
+/// The size would be ignored, and the rest of the device taken with it.
+#[test]
+fn a_blank_device_is_not_taken_as_a_whole_with_another_size() {
+    if !may_make_devices() {
+        return;
+    }
+    let bench = Bench::new();
+    let (blank, url) = (bench.world.path("blank"), bench.target.url(0));
+    fs::File::create(&blank).unwrap().set_len(32 << 20).unwrap();
+    let disk = LoopDevice::over(&blank, &[]);
+    let path = disk.path.to_str().unwrap();
+    for store in ["cache", "log"] {
+        let (option, size) = (format!("--{store}"), format!("--{store}-size"));
+        let words = ["takes all of the device", "32MiB", &format!("--set {store}.offset=0")];
+        bench.world.run(["attach", &url, "--name", "first", &option, path, &size, "16MiB"]).failure(USAGE, &words);
+    }
+    assert!(fs::read(&blank).unwrap().iter().all(|&byte| byte == 0));
+    let part = ["--cache", path, "--cache-size", "16MiB", "--set", "cache.offset=0"];
+    bench.world.start([&["attach", &url, "--name", "first"][..], &part].concat()).terminate().success();
+    bench.target.process.terminate().success();
+}
+
 #[test]
 fn two_caches_in_one_file_work_at_once_and_never_touch_each_other() {
     let bench = Bench::new();

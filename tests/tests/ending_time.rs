@@ -306,19 +306,23 @@ fn a_detach_of_a_mount_says_what_it_waits_for_and_sigterm_ends_that() {
     mounted.target.process.kill();
     mounted.change();
     let world = &mounted.world;
-    let portal = mounted.target.portal().to_owned();
     // Nothing but the memory of the mount has what was changed.
-    world.run(["detach", "files", "--keep-dirty"]).failure(9, &["nothing keeps", &portal, "kill "]);
+    let refused = ["nothing keeps", mounted.target.portal(), "kill "];
+    world.run(["detach", "files", "--keep-dirty"]).failure(9, &refused);
     let detach = world.forebay().args(["detach", "files"]).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    world.run(["detach", "files"]).failure(6, &["being detached already", &portal]);
+    // Whoever comes second has the same end.
+    let second = world.forebay().args(["detach", "files"]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
     let ended = end(mounted.mount(), "a mount that is being detached");
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    let detach = detach.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&detach.stderr).into_owned();
-    assert_eq!(detach.status.code(), Some(3), "{said}");
-    for words in ["bytes are dirty, and ", "is waited for; `kill ", "may be lost"] {
-        assert!(said.contains(words), "{words}: {said}");
+    for detach in [detach, second] {
+        let detach = detach.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&detach.stderr).into_owned();
+        assert_eq!(detach.status.code(), Some(3), "{said}");
+        for words in ["bytes are dirty, and ", "is waited for; `kill ", "may be lost"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
     }
     mounted.check();
 }

@@ -249,6 +249,11 @@ impl Cache {
     pub async fn close(&self, keep_dirty: bool) -> Result<(), Error> {
         self.core.close(keep_dirty).await
     }
+
+    /// After a close in order: what it returned all the same, since no flush of a client had returned it.
+    pub fn untold_loss(&self) -> Option<Error> {
+        self.core.origin.flushes.failures.left_to_closer()
+    }
 }
 
 impl Device for Cache {

@@ -43,7 +43,7 @@ impl Core {
             let result = self.end().await;
             self.workers.stop();
             // No client flushes any more: a loss that none was told is returned to whoever closes.
-            result.and(self.origin.flushes.failures.check_reported())
+            result.and_then(|()| self.origin.flushes.failures.tell_closer())
         };
         self.life.close_once(closing).await
     }

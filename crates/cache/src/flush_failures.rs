@@ -26,6 +26,8 @@ struct Telling {
     last: Option<Error>,
     /// Whether client data was at stake in a failure that no client's flush has returned yet.
     is_unreported: bool,
+    /// Whether it was returned to who closed the cache, in order but for that.
+    is_left_to_closer: bool,
 }
 
 impl FlushFailures {
@@ -56,6 +58,19 @@ impl FlushFailures {
             Some(error) if telling.is_unreported => Err(error.clone()),
             _ => Ok(()),
         }
+    }
+
+    /// As [`Self::check_reported`], for who has closed the cache in order.
+    pub(crate) fn tell_closer(&self) -> Result<(), Error> {
+        let reported = self.check_reported();
+        self.telling().is_left_to_closer = reported.is_err();
+        reported
+    }
+
+    /// What [`Self::tell_closer`] returned.
+    pub(crate) fn left_to_closer(&self) -> Option<Error> {
+        let telling = self.telling();
+        telling.last.clone().filter(|_| telling.is_left_to_closer)
     }
 
     /// State that a client's flush takes at its start: how many failures were returned to clients

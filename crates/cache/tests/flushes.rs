@@ -105,6 +105,7 @@ fn a_close_tells_what_a_flush_may_have_lost_unless_a_client_has_been_told() {
         write(&mut executor, &cache, 0, &[7; LINE as usize]);
         // Clean lines are stored: the flush before that takes the error.
         executor.run();
+        assert!(cache.untold_loss().is_none(), "it goes on");
         if is_told_before {
             assert!(executor.block_on(cache.flush()).is_err());
         }
@@ -113,6 +114,8 @@ fn a_close_tells_what_a_flush_may_have_lost_unless_a_client_has_been_told() {
             let closing = Arc::clone(&cache);
             let closed = executor.block_on(async move { closing.close(false).await });
             assert_eq!(closed.map_err(|error| error.kind()), expected, "the {nth}, told before: {is_told_before}");
+            let untold = cache.untold_loss().map_or(Ok(()), |error| Err(error.kind()));
+            assert_eq!(untold, expected, "the {nth}, told before: {is_told_before}");
         }
         drop((cache, executor));
         let mut executor = Executor::in_order();

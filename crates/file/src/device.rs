@@ -8,6 +8,7 @@
 //!   completion.
 //! - A durable call that fails breaks all promises of durability: until the device is opened again,
 //!   or only for requests submitted before ([`Promises`]).
+//! - What another process cut off is not read as zeroes, nor written to: [`FileEnd`].
 //! - After the device is dropped requests in flight go on to their end; the file stays open and
 //!   locked until then.
 
@@ -30,6 +31,7 @@ use tokio::runtime::Handle;
 use crate::block_ioctl;
 use crate::durable_call::DurableCall;
 use crate::failure;
+use crate::file_end::FileEnd;
 use crate::job::{Job, Syncs};
 use crate::limits::{CLOSED_INTERVAL, INLINE_BYTES_MAX, WAIT_BYTES_MAX};
 use crate::open::OpenFile;
@@ -84,6 +86,7 @@ impl FileDevice {
         let is_volatile = options.is_write_cache_volatile;
         let file = Arc::new(Shared {
             size_bytes: AtomicU64::new(open.geometry.size_bytes),
+            end: FileEnd::new(),
             events: EventHub::new(),
             open,
             sync_files: SyncFiles::default(),
@@ -105,13 +108,15 @@ impl FileDevice {
     /// Returns the new size, and publishes [`Event::Resized`].
     ///
     /// # Errors
-    /// `InvalidRange` for less than the present size, since requests may be under way there, or for
-    /// a size that is no multiple of the block; `NoSpace`, `Unsupported` and others as the system
-    /// reports.
+    /// `Media` for a file that was cut, which is not made long again; `InvalidRange` for less than the present size,
+    /// since requests may be under way there, or for a size that is no multiple of the block; `NoSpace`,
+    /// `Unsupported` and others as the system reports.
     pub fn grow(&self, size_bytes: Option<u64>) -> Result<u64, Error> {
         let file = &self.core.file;
         let (path, known) = (file.path(), file.geometry());
         let fail = |errno: Errno| failure::error(errno, format!("growing {path}"));
+        file.look_at_end();
+        file.end.check(ByteRange { offset: 0, length: known.size_bytes }, path)?;
         let there = rustix::fs::seek(&file.open.file, SeekFrom::End(0)).map_err(fail)?;
         let block_bytes = u64::from(known.logical_block_bytes);
         let wanted = size_bytes.unwrap_or(there - there % block_bytes);
@@ -126,6 +131,14 @@ impl FileDevice {
             file.events.publish(&Event::Resized(file.geometry()));
         }
         Ok(wanted)
+    }
+
+    /// The length of the file when it was seen that somebody cut it; it is looked at now. What lay
+    /// behind is lost, and requests there fail with `Media`, until it is opened again. Where a write
+    /// may have made the end that was seen, all requests do, since a hole lies before it.
+    pub fn cut_bytes(&self) -> Option<u64> {
+        self.core.file.look_at_end();
+        self.core.file.end.cut_bytes()
     }
 
     /// Completes when the file is closed and its lock is free: a little after the last clone of
@@ -194,6 +207,14 @@ impl Core {
             && let Err(error) = self.file.check_promises(moment).and_then(|()| self.file.open.check_whole())
         {
             return Completion::ready(request.fail(error));
+        }
+        if !matches!(request.operation, Operation::Flush)
+            && let Err(error) = self.file.end.check(range, self.file.path())
+        {
+            return Completion::ready(request.fail(error));
+        }
+        if request.is_mutation() {
+            self.file.end.note_write(range.end());
         }
         if let Operation::Discard { .. } | Operation::WriteZeroes { may_discard: true, .. } = request.operation {
             self.file.open.note_discard();
@@ -277,7 +298,10 @@ impl Core {
         self.start_blocking(guard, move |file| {
             let extents =
                 extents(file, range).map_err(|errno| (errno, format!("extents of {range} of {}", file.path())))?;
-            Ok(Response { extents, ..Response::done(Buffer::empty()) })
+            // What was cut off is no hole: that would be read as zeroes without a read.
+            file.look_at_end();
+            let result = file.end.check(range, file.path());
+            Ok(Response { result, extents, ..Response::done(Buffer::empty()) })
         })
     }
 

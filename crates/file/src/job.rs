@@ -195,6 +195,11 @@ impl Job {
         self.kind == OperationKind::Read
     }
 
+    /// The range of the request.
+    pub(crate) fn range(&self) -> ByteRange {
+        self.range
+    }
+
     /// The buffer that is returned to the caller.
     pub(crate) fn into_buffer(self) -> Buffer {
         match self.kind {

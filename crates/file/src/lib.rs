@@ -15,7 +15,8 @@
 //! | `pool` | the engine where io_uring is not permitted: blocking calls on tokio's threads |
 //! | `patience` | whether durable writes are carried out on the spot |
 //! | `promises` | whether the promises of durability still hold |
-//! | `wholeness` | whether an open file was cut, or lost blocks |
+//! | `file_end` | where an open file ends, and that it was cut |
+//! | `wholeness` | whether an open file that no one else changes was cut, or lost blocks |
 //! | `sync_files` | a descriptor for each durable write under way, so that each gets the errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
@@ -29,6 +30,7 @@ mod dax_device;
 mod device;
 mod durable_call;
 mod failure;
+mod file_end;
 mod job;
 pub mod limits;
 #[cfg(test)]

@@ -78,6 +78,11 @@ impl Promises {
         Err(Error::new(ErrorKind::Media, context))
     }
 
+    /// Notes that a part of the file is gone, with what was written there.
+    pub(crate) fn part_lost(&self) {
+        self.broken_count.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Notes a failed durable call. Returns whether it breaks the promises. `has_own_descriptor`:
     /// whether flushes get its write-back errors, too.
     pub(crate) fn call_failed(&self, call: DurableCall, errno: Errno, has_own_descriptor: bool) -> bool {

@@ -5,11 +5,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use base::range::ByteRange;
 use block::{Error, Event, EventHub, Geometry, Identity};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::durable_call::DurableCall;
 use crate::failure;
+use crate::file_end::FileEnd;
 use crate::job::{Job, Progress};
 use crate::open::OpenFile;
 use crate::patience::Patience;
@@ -23,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Identity,
     /// Size in bytes; it may grow.
     pub(crate) size_bytes: AtomicU64,
+    pub(crate) end: FileEnd,
     pub(crate) events: EventHub,
     /// Whether the file system supports reads that do not wait (`RWF_NOWAIT`).
     pub(crate) can_read_inline: AtomicBool,
@@ -72,6 +75,23 @@ impl Shared {
             // Before any request that failed with it is answered.
             self.events.publish(&Event::WritesLost);
         }
+    }
+
+    /// Looks whether the file was cut, and notes it: what was written behind its end is lost.
+    pub(crate) fn look_at_end(&self) {
+        if self.open.is_block_device || !self.end.look(&self.open.file, self.size_bytes.load(Ordering::Acquire)) {
+            return;
+        }
+        self.promises.part_lost();
+        if self.promises.go_on() {
+            self.events.publish(&Event::WritesLost);
+        }
+    }
+
+    /// The error of a read, with the reason if that is a cut.
+    fn read_error(&self, range: ByteRange, error: Error) -> Error {
+        self.look_at_end();
+        self.end.check(range, self.path()).err().unwrap_or(error)
     }
 
     /// Drops the pages that could not be written: later reads return what the medium has.
@@ -129,6 +149,7 @@ impl Shared {
             let progress = job.handle(result, self.path());
             return match progress {
                 Progress::Done(Ok(())) if job.is_read() => Progress::Done(self.open.check_whole()),
+                Progress::Done(Err(error)) if job.is_read() => Progress::Done(Err(self.read_error(job.range(), error))),
                 progress => progress,
             };
         };

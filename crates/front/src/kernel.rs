@@ -66,6 +66,30 @@ pub fn index_of(path: &Path) -> io::Result<u32> {
     })
 }
 
+/// Whether the disk at `path` is mounted, swapped to, or part of another one, a partition of it
+/// included. It is not opened for that: this process answers its requests.
+pub fn is_in_use(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let disk = Path::new("/sys/class/block").join(name);
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    // A folder of the disk with a number of its own is a partition.
+    let parts: Vec<PathBuf> =
+        entries(&disk).filter(|part| part.join("partition").exists()).chain([disk.clone()]).collect();
+    let numbers: Vec<String> = parts.iter().filter_map(|part| fs::read_to_string(part.join("dev")).ok()).collect();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    parts.iter().any(|part| entries(&part.join("holders")).next().is_some())
+        || names_any(&mounts, 2, numbers.iter().map(|number| number.trim()))
+        || names_any(&swaps, 0, parts.iter().filter_map(|part| part.file_name()?.to_str()))
+}
+
+/// Whether the word at `column` of any line is one of `names`, or ends with one behind a slash.
+fn names_any<'a>(lines: &str, column: usize, names: impl Iterator<Item = &'a str>) -> bool {
+    let words: Vec<&str> = lines.lines().filter_map(|line| line.split_whitespace().nth(column)).collect();
+    let is_word = |name: &str| words.iter().any(|word| word.rsplit('/').next() == Some(name));
+    names.into_iter().any(is_word)
+}
+
 /// Whether the kernel has an NBD client, and this process may set it up.
 ///
 /// # Errors
@@ -205,6 +229,14 @@ async fn blocking(work: impl FnOnce() -> io::Result<()> + Send + 'static) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_is_in_use_where_a_mount_or_a_swap_names_it_or_a_part_of_it() {
+        let mounts = "36 35 43:2 / /mnt rw - ext4 /dev/nbd0p2 rw\n";
+        assert!(names_any(mounts, 2, ["43:0", "43:2"].into_iter()) && !names_any(mounts, 2, ["43:1"].into_iter()));
+        let swaps = "Filename Type Size Used Priority\n/dev/nbd1 partition 8 0 -2\n";
+        assert!(names_any(swaps, 0, ["nbd1"].into_iter()) && !names_any(swaps, 0, ["nbd", "nbd11"].into_iter()));
+    }
 
     #[test]
     fn a_disk_of_the_kernel_has_a_number() {

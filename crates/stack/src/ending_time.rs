@@ -143,7 +143,7 @@ impl EndingTime {
     /// end, was not left.
     pub(crate) fn left(&self, dirty_bytes: u64) -> Left {
         let is_target_silent = Some(self.is_target_silent.get() && self.is_target_left.get());
-        Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent }
+        Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), is_target_silent, ..Left::default() }
     }
 
     /// The target for which dirty data waits, where it is away, and its state.

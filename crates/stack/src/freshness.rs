@@ -61,6 +61,8 @@ use report::{everything, report_of};
 use token::draw_token;
 pub use token::draw_tokens;
 
+const NO_ORDERLY_END: &str = "it did not come to an orderly end when it was used last";
+
 /// The user's promises about other hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promise {
@@ -245,14 +247,19 @@ impl Assessed {
             self.owed = Some(if reports_all {
                 "its mark did not get its last token when it was used last"
             } else {
-                "it did not come to an orderly end when it was used last"
+                NO_ORDERLY_END
             });
             self.note_changes(changed);
             return Ok(());
         }
         if !is_told {
             self.why = match self.is_new {
-                false if is_owing => "it did not come to an orderly end when it was used last".to_owned(),
+                false if is_owing && self.is_shared => NO_ORDERLY_END.to_owned(),
+                false if is_owing => {
+                    "the target has no record of the time since it was used last: an attach before this one found \
+                     that, and was refused or cut short, or it was shared with other hosts and came to no orderly end"
+                        .to_owned()
+                }
                 false => {
                     "the target kept no record of it: the logical unit's file was moved, restored, or changed while \
                      the target did not run, or the record was given up for another host's"

@@ -24,6 +24,7 @@ use tokio::sync::watch::Sender;
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::limits::{FRONTS_MAX, TURN_AWAY_PAUSE};
+use crate::status::FrontInUse;
 use crate::status::fronts::{FrontCounters, FrontStatus, FrontsStatus};
 
 #[cfg(test)]
@@ -175,6 +176,16 @@ impl Fronts {
         serving.await.into_iter().collect()
     }
 
+    /// Those that applications use now.
+    pub(crate) fn in_use(&self) -> Vec<FrontInUse> {
+        let one = |front: &dyn Front| FrontInUse {
+            kind: front.kind().name.to_owned(),
+            place: front.place(),
+            users: front.users(),
+        };
+        self.0.iter().map(|front| one(front.as_ref())).filter(|front| front.users > 0).collect()
+    }
+
     /// Their part of the status.
     pub fn status(&self) -> FrontsStatus {
         let one = |front: &dyn Front| {
@@ -252,6 +263,8 @@ mod tests {
             let (client, driver) = front::NbdClient::connect(&place).await.unwrap();
             let driver = tokio::spawn(driver);
             client.write(0, Buffer::copy_of(&[1; 512]), false).await.unwrap();
+            let users: Vec<(String, u64)> = fronts.in_use().into_iter().map(|used| (used.kind, used.users)).collect();
+            assert_eq!(users, [("nbd".to_owned(), 1)], "who has it is named");
             drop(client);
             stop.send_replace(true);
             driver.abort();

@@ -178,6 +178,9 @@ pub const LOG_RAM_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
 /// RAM for the newest records of a write log, in bytes: what a host can spare for one attachment.
 pub const LOG_CACHE_BYTES: RangeInclusive<u64> = 0..=4 << 30;
 
+/// Bound of the rate of cleaning, in bytes per second: with less an end would seem to hang.
+pub const CLEAN_MAX_BYTES: RangeInclusive<u64> = 64 << 10..=u64::MAX;
+
 /// Bytes of a write log from which one batch is taken, all in RAM: at least one segment of the
 /// paper, at most what a host can spare.
 pub const DESTAGE_BATCH_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;

@@ -255,7 +255,7 @@ async fn open_source(
     signal: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Option<Source>> {
     if !config.source.contains("://") {
-        return open_file(config).map(Some);
+        return open_file(config, paths).map(Some);
     }
     let unit = unit_of(config, name, paths)?;
     let Some(remotes) = connect(config, &unit, name, control, signal).await? else { return Ok(None) };
@@ -263,10 +263,28 @@ async fn open_source(
 }
 
 /// Opens a file or block device of this host, and locks it.
-fn open_file(config: &MountConfig) -> Result<Source> {
+fn open_file(config: &MountConfig, paths: &Paths) -> Result<Source> {
+    check_there(&config.source, paths)?;
     let options = FileOptions { exclusive: true, read_only: config.is_read_only, ..FileOptions::default() };
     let device: SharedDevice = FileDevice::open(&config.source, options)?;
     Ok(Source { device, remotes: None, lock: None })
+}
+
+/// Refuses a source that is no file, with what a mount takes.
+fn check_there(source: &str, paths: &Paths) -> Result<()> {
+    if Path::new(source).try_exists().unwrap_or(true) {
+        return Ok(());
+    }
+    let takes = "a mount takes the URL of a logical unit (iscsi://...), or the path of a file or block device";
+    let is_running = check_name(source).is_ok() && paths.control_socket(source).exists();
+    let message = match is_running {
+        true => format!(
+            "\"{source}\" is the name of what runs here: {takes}; of an attachment that is the file of --as fuse:PATH, \
+             or the disk of --as nbd:/dev/nbdN, as `forebay status {source}` names it"
+        ),
+        false => format!("{source} does not exist: {takes}"),
+    };
+    Err(Error::new(Failure::NotFound, message))
 }
 
 /// The address of the logical unit, and the session for it.
@@ -316,5 +334,26 @@ async fn connect(
         biased;
         () = signal => Ok(None),
         remotes = unit.connect(&clock) => remotes.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused_with_what_a_mount_takes() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        std::fs::create_dir_all(paths.control_socket("disk").parent().unwrap()).unwrap();
+        std::fs::write(paths.control_socket("disk"), "").unwrap();
+        for (source, words) in
+            [("disk", "the file of --as fuse:PATH"), ("other", "other does not exist: a mount takes")]
+        {
+            let refused = check_there(source, &paths).unwrap_err();
+            assert_eq!(refused.failure(), Failure::NotFound);
+            assert!(refused.to_string().contains(words) && !refused.to_string().contains("size"), "{refused}");
+        }
+        assert!(check_there(directory.path().to_str().unwrap(), &paths).is_ok());
     }
 }

@@ -127,20 +127,36 @@ fn in_small_blocks(device: SharedDevice) -> SharedDevice {
     Arc::new(layer)
 }
 
+/// What is made of the file of a store when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// All of its space is reserved.
+    Reserving,
+    /// It is written in the space that it has, or gets.
+    AsItIs,
+    /// It is only read: it may lie where nothing can be written.
+    ToRead,
+}
+
 /// Opens an existing store, and reserves its space where that is not reserved yet. It may hold the
 /// LUN's newest data, so a full disk does not prevent opening it.
 pub(crate) fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
     match open_as(kind, path, space) {
         Err(error) if error.failure() == Failure::NoSpace => {
             tracing::warn!(%error, "the {} is opened without all of its space, and may run out of it", kind.name());
-            open_with(kind, path, path, space, false)
+            open_with(kind, path, path, space, Access::AsItIs)
         }
         opened => opened,
     }
 }
 
 pub(crate) fn open_as(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    open_with(kind, path, path, space, true)
+    open_with(kind, path, path, space, Access::Reserving)
+}
+
+/// Opens an existing store that is only looked at.
+pub(crate) fn open_to_read(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
+    open_with(kind, path, path, space, Access::ToRead)
 }
 
 pub(crate) fn open_with(
@@ -148,7 +164,7 @@ pub(crate) fn open_with(
     path: &Path,
     name: &Path,
     space: Space,
-    preallocate: bool,
+    access: Access,
 ) -> Result<SharedDevice> {
     check_lasts(kind, path)?;
     let name = name.display().to_string();
@@ -161,7 +177,8 @@ pub(crate) fn open_with(
     let options = FileOptions {
         size,
         part,
-        preallocate,
+        preallocate: access == Access::Reserving,
+        read_only: access == Access::ToRead,
         // A log writes itself when it is made.
         zero_written: kind != PlaceKind::Log && size.is_some_and(|size_bytes| size_bytes <= ZERO_WRITTEN_BYTES_MAX),
         direct: true,

@@ -108,6 +108,11 @@ impl Entry {
         Place { path: self.cache.clone(), offset: self.offset }
     }
 
+    /// The place as the value of its option.
+    fn argument(&self) -> String {
+        self.place().argument(self.store.as_str())
+    }
+
     /// The LUN of the entry.
     pub fn identity(&self) -> Identity {
         Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
@@ -161,26 +166,36 @@ impl Registry {
     /// # Errors
     /// `WouldLoseData`, naming it.
     pub fn check(&self, identity: &Identity, places: &[&Place]) -> Result<()> {
+        let mut entries = Vec::new();
         for store in STORES {
-            let Some(entry) = self.find(identity, store)? else { continue };
-            let place = entry.place();
-            if places.contains(&&place) {
-                continue;
-            }
-            let what = store.as_str();
-            let argument = place.argument(what);
-            let advice = if place.path.exists() {
-                format!("attach it with --{what} {argument} (and detach it to write it back)")
-            } else {
-                format!("this is not there: bring it back and attach it with --{what} {argument}")
-            };
-            let message = format!(
-                "the newest data of {identity} may be in the {what} {place}: {advice}, or give that data up with \
-                 `forebay {what} discard {argument}`"
-            );
-            return Err(Error::new(Failure::WouldLoseData, message));
+            entries.extend(self.find(identity, store)?);
         }
-        Ok(())
+        let missing: Vec<&Entry> = entries.iter().filter(|entry| !places.contains(&&entry.place())).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let each = |of: fn(&Entry) -> String| missing.iter().map(|entry| of(entry)).collect::<Vec<_>>().join(" and ");
+        let named = each(|entry| format!("the {} {}", entry.store.as_str(), entry.place()));
+        let discards = each(|entry| format!("`forebay {} discard {}`", entry.store.as_str(), entry.argument()));
+        // All of them are needed at once, also one that was given.
+        let options = entries.iter().map(|entry| format!("--{} {}", entry.store.as_str(), entry.argument()));
+        let options = options.collect::<Vec<_>>().join(" ");
+        let lost: Vec<String> = missing
+            .iter()
+            .map(|entry| entry.place())
+            .filter(|place| !place.path.exists())
+            .map(|place| place.to_string())
+            .collect();
+        let advice = match (lost.is_empty(), missing.len()) {
+            (true, _) => format!("attach it with {options} (and detach it to write it back)"),
+            (false, 1) => format!("this is not there: bring it back and attach it with {options}"),
+            (false, _) => {
+                format!("{} is not there: bring it back and attach it with {options}", lost.join(" and "))
+            }
+        };
+        let message =
+            format!("the newest data of {identity} may be in {named}: {advice}, or give that data up with {discards}");
+        Err(Error::new(Failure::WouldLoseData, message))
     }
 
     /// Makes `entry` durable. The note that a log has failed is kept as long as there is an entry
@@ -447,8 +462,11 @@ mod tests {
         let in_log = Entry { store: Store::Log, ..Entry::new(&identity("1"), &log, "disk") };
         registry.insert(&in_cache).and_then(|()| registry.insert(&in_log)).unwrap();
         assert!(registry.check(&identity("1"), &[&cache, &log]).is_ok());
-        for one in [&cache, &log] {
-            assert_eq!(registry.check(&identity("1"), &[one]).unwrap_err().failure(), Failure::WouldLoseData);
+        for given in [&[&cache][..], &[&log], &[]] {
+            let error = registry.check(&identity("1"), given).unwrap_err();
+            assert_eq!(error.failure(), Failure::WouldLoseData);
+            // One alone would be refused for the other.
+            assert!(error.to_string().contains("--cache /stores/a --log /stores/b"), "{error}");
         }
         registry.remove(&in_log).unwrap();
         assert!(registry.check(&identity("1"), &[&cache]).is_ok());

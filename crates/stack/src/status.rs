@@ -31,5 +31,5 @@ pub mod sought;
 pub mod stores;
 pub mod target;
 
-pub use answer::{Answer, Left, Reloaded, Report};
+pub use answer::{Answer, FrontInUse, Left, Reloaded, Report};
 pub use process::{ProcessStatus, Shown, ShownAttachment, read};

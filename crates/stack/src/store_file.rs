@@ -9,6 +9,7 @@
 //! another cache of this host.
 
 use std::fs;
+use std::path::Path;
 
 use base::range::ByteRange;
 use base::units::ByteSize;
@@ -20,7 +21,7 @@ use crate::content::{Content, STORE_BYTES_MIN, content, end_of, head_at};
 use crate::error::{Error, Failure, Result};
 use crate::foreign;
 use crate::place::{PLACE_UNIT_BYTES, Place};
-use crate::place_device::{PlaceKind, Space, fitting_size, open_as, open_made};
+use crate::place_device::{self, PlaceKind, Space, fitting_size, open_as, open_made};
 use crate::unfinished::{Unfinished, making_failed, remove_unfinished};
 
 /// The device of the cache or log at `place`, made and formatted first if there is none.
@@ -106,13 +107,33 @@ async fn make_file(
 /// before any other file is made for it.
 ///
 /// # Errors
-/// `NotFound` without a size, `Usage` with an impossible one.
+/// `NotFound` without a size, `Usage` with an impossible one, or one that a whole device does not have.
 pub(crate) fn check_can_be_made(kind: PlaceKind, place: &Place, size_bytes: Option<u64>) -> Result<()> {
-    if place.offset.is_some() || !matches!(content(place)?, Content::Nothing) {
-        return Ok(());
+    match (content(place)?, place.offset) {
+        (Content::Nothing, None) => {
+            let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
+            fitting_size(kind, size_bytes).map(drop)
+        }
+        (Content::Blank, None) if !place.path.is_file() => {
+            let device_bytes = end_of(&place.path).map_err(|error| Error::io(place.path.display(), &error))?;
+            check_takes_all(kind, place, device_bytes, size_bytes)
+        }
+        _ => Ok(()),
     }
-    let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
-    fitting_size(kind, size_bytes).map(drop)
+}
+
+/// Refuses another size than its own for a store that takes a whole block device.
+fn check_takes_all(kind: PlaceKind, place: &Place, device_bytes: u64, asked: Option<u64>) -> Result<()> {
+    let whole_units = |bytes: u64| bytes - bytes % PLACE_UNIT_BYTES;
+    let Some(asked) = asked.filter(|&asked| whole_units(asked) != whole_units(device_bytes)) else { return Ok(()) };
+    let (what, has) = (kind.name(), ByteSize(device_bytes));
+    let advice = match asked < device_bytes {
+        true => format!("leave --{what}-size out, or give --set {what}.offset=0 to take no more than that"),
+        false => format!("leave --{what}-size out"),
+    };
+    let message =
+        format!("the {what} takes all of the device {place}, which has {has}, and not {}: {advice}", ByteSize(asked));
+    Err(Error::new(Failure::Usage, message))
 }
 
 /// Refuses a new part that reaches past the end of its file or block device.
@@ -180,8 +201,11 @@ async fn other_size(kind: PlaceKind, place: &Place, device: &SharedDevice, asked
     copies_of(kind, device).await?;
     let (what, asked, has) = (kind.name(), ByteSize(asked), ByteSize(device_bytes));
     let change = match kind {
-        PlaceKind::Cache => format!("; `forebay set NAME cache.size={asked}` changes it"),
-        PlaceKind::Difference | PlaceKind::Log => String::new(),
+        // Only a file of its own is made larger or smaller.
+        PlaceKind::Cache if place.offset.is_none() && place.path.is_file() => {
+            format!("; `forebay set NAME cache.size={asked}` changes it")
+        }
+        PlaceKind::Cache | PlaceKind::Difference | PlaceKind::Log => String::new(),
     };
     Some(format!("the {what} {place} has {has}, and --{what}-size {asked} is for one that is made{change}"))
 }
@@ -241,6 +265,22 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
 /// `NotFound` where there is none, or its length is not known; in use; an overlap with one of
 /// `caches`.
 pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
+    open_by(open_made, place, caches)
+}
+
+/// The same for who only reads it, also where nothing can be written.
+///
+/// # Errors
+/// As [`open_device`].
+pub fn open_to_read(place: &Place, caches: &Caches) -> Result<SharedDevice> {
+    open_by(place_device::open_to_read, place, caches)
+}
+
+fn open_by(
+    open: fn(PlaceKind, &Path, Space) -> Result<SharedDevice>,
+    place: &Place,
+    caches: &Caches,
+) -> Result<SharedDevice> {
     let space = match place.offset {
         None => Space::Whole,
         Some(offset) => {
@@ -255,7 +295,7 @@ pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
         }
     };
     check_large_enough("cache or write log", place)?;
-    let opened = open_made(PlaceKind::Cache, &place.path, space);
+    let opened = open(PlaceKind::Cache, &place.path, space);
     caches.check_apart(place, space.range())?;
     opened
 }
@@ -289,7 +329,6 @@ pub(crate) fn have_common_bytes(stores: [(&Place, Option<u64>); 2], caches: &Cac
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
 
     use block::Identity;
@@ -330,6 +369,43 @@ mod tests {
             store.write(3 * SIZE, block::Buffer::zeroed(SIZE as usize), true).await.unwrap();
             let said = damage_of(kind, &place, &store).await.expect("its last copy is gone");
             assert!(said.contains("first copy whole, last copy all zero"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_taken_as_a_whole_takes_no_other_size() {
+        let place = Place { path: "/dev/disk".into(), offset: None };
+        let refused = |asked| {
+            let refused = check_takes_all(PlaceKind::Log, &place, SIZE + 512, asked).err();
+            refused.map(|error| (error.failure(), error.to_string()))
+        };
+        for asked in [None, Some(SIZE), Some(SIZE + 512)] {
+            assert_eq!(refused(asked), None);
+        }
+        for (asked, advice) in [(SIZE / 2, "log.offset=0"), (2 * SIZE, "leave --log-size out")] {
+            let (failure, words) = refused(Some(asked)).expect("it does not have that");
+            assert!(failure == Failure::Usage && words.contains(advice), "{words}");
+        }
+    }
+
+    /// Also where nothing can be written.
+    #[tokio::test]
+    async fn a_store_that_is_only_looked_at_is_not_opened_to_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let caches = caches(directory.path());
+        for offset in [None, Some(SIZE)] {
+            let place = Place::new(&directory.path().join(format!("{offset:?}")), offset).unwrap();
+            fs::File::create(&place.path).unwrap().set_len(if offset.is_some() { 5 * SIZE } else { 0 }).unwrap();
+            let origin: SharedDevice = Arc::new(MemoryDevice::new(SIZE, Identity::default()));
+            let format =
+                async |device: &SharedDevice| Cache::format(device, &origin, cache::FormatOptions::default()).await;
+            drop(open_or_make(PlaceKind::Cache, &place, &caches, Some(4 * SIZE), format).await.unwrap());
+            let device = open_to_read(&place, &caches).unwrap();
+            assert!(device.geometry().is_read_only);
+            cache::inspect(&device).await.expect("it is looked at");
+            cache::check(&device).await.expect("and read as a whole");
+            let user = open_device(&place, &caches).err().map(|error| error.failure());
+            assert_eq!(user, Some(Failure::InUse), "nobody changes it meanwhile");
         }
     }
 

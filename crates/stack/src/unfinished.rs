@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};
-use crate::place_device::{PlaceKind, Space, check_lasts, fitting_size, open_with};
+use crate::place_device::{Access, PlaceKind, Space, check_lasts, fitting_size, open_with};
 use crate::record_file::sync_directory_of;
 
 /// A cache or log that is made beside its place. If it is dropped before it is moved there, it is
@@ -52,10 +52,11 @@ impl Unfinished {
         let (path, device) = loop {
             let path = unfinished_path(place);
             // Messages, also later ones, name what the user named.
-            let device = open_with(kind, &path, place, Space::New(size_bytes), true).inspect_err(|_| {
-                // The error that matters is the first one.
-                let _ = fs::remove_file(&path);
-            })?;
+            let device =
+                open_with(kind, &path, place, Space::New(size_bytes), Access::Reserving).inspect_err(|_| {
+                    // The error that matters is the first one.
+                    let _ = fs::remove_file(&path);
+                })?;
             // Before it was locked, another process may have removed it as a left-over. From now on
             // none does.
             if path.exists() {

@@ -195,7 +195,7 @@ impl Units {
         disks.collect()
     }
 
-    /// Files and block devices that are not at their paths any more, in words.
+    /// Files and block devices that are not at their paths any more, or not whole, in words.
     pub(crate) fn troubles(&self) -> Vec<String> {
         let trouble =
             |((iqn, lun), served): (&Place, &Served)| Some(format!("LUN {lun} of {iqn}: {}", served.trouble()?));
@@ -348,12 +348,19 @@ impl Served {
         Ok(after != before)
     }
 
-    /// What to say where another file than the one that is served is at its path, or none.
+    /// What to say where another file than the one that is served is at its path, or none, or where
+    /// it was cut.
     fn trouble(&self) -> Option<String> {
         let (Backend::File { path, .. }, Some(opened)) = (&self.spec.backend, &self.opened) else { return None };
         let path = path.display();
         match self.spec.file()? {
-            found if found == *opened => None,
+            found if found == *opened => {
+                let cut_bytes = self.file.as_ref()?.cut_bytes()?;
+                Some(format!(
+                    "{path} was cut to {cut_bytes} bytes while it is served: what lay behind is lost, and requests \
+                     there fail; end serving it, bring it back whole, and serve it again"
+                ))
+            }
             FileIdentity::ToBeMade(_) => Some(format!(
                 "{path} was removed, or cannot be looked at: initiators go on with what was opened, and what they \
                  write is gone when it is not served any more"

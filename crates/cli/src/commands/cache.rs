@@ -17,7 +17,7 @@ use stack::paths::{Paths, check_name};
 use stack::place::Place;
 use stack::registry::{Registry, Store};
 use stack::status::{self, Shown, ShownAttachment};
-use stack::store_file::open_device;
+use stack::store_file::{open_device, open_to_read};
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 
@@ -154,7 +154,7 @@ async fn list(arguments: &CacheList) -> Result<()> {
 
 /// Whether a cache that this host has noted as one that may have dirty data has none: it was not closed in order.
 async fn is_clean(place: &Place, known: &Caches) -> bool {
-    let Ok(device) = open_device(place, known) else { return false };
+    let Ok(device) = open_to_read(place, known) else { return false };
     cache::inspect(&device).await.is_ok_and(|inspection| inspection.dirty_bytes == 0)
 }
 
@@ -195,7 +195,7 @@ async fn move_size(arguments: &CacheMove) -> Result<()> {
 }
 
 async fn inspect(arguments: CachePath) -> Result<()> {
-    let (place, device) = open_existing(&arguments.place)?;
+    let (place, device) = open_existing(&arguments.place, open_to_read)?;
     let inspection = cache::inspect(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -237,7 +237,7 @@ async fn inspect(arguments: CachePath) -> Result<()> {
 }
 
 async fn check(arguments: CachePath) -> Result<()> {
-    let (place, device) = open_existing(&arguments.place)?;
+    let (place, device) = open_existing(&arguments.place, open_to_read)?;
     let inspection = cache::check(&device).await.map_err(|error| at(&place, error))?;
     if arguments.json.json {
         print_json(&json!(inspection));
@@ -263,7 +263,7 @@ async fn check(arguments: CachePath) -> Result<()> {
 
 /// Gives up what is dirty beyond the end of the logical unit, and nothing else.
 async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Result<()> {
-    let (shown, device) = open_existing(at_place)?;
+    let (shown, device) = open_existing(at_place, open_device)?;
     let inspection = cache::inspect(&device).await.map_err(|error| at(&shown, error))?;
     let stranded = &inspection.stranded;
     if stranded.bytes == 0 {
@@ -295,13 +295,16 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     Ok(())
 }
 
+/// Opens a store that is there.
+type Open = fn(&Place, &Caches) -> Result<SharedDevice>;
+
 /// The device of an existing cache.
-fn open_existing(CachePlace { path, cache_offset }: &CachePlace) -> Result<(Place, SharedDevice)> {
+fn open_existing(CachePlace { path, cache_offset }: &CachePlace, open: Open) -> Result<(Place, SharedDevice)> {
     if !path.exists() {
         return Err(Error::new(Failure::NotFound, format!("there is no cache at {}", path.display())));
     }
     let place = Place::new(path, cache_offset.map(|offset| offset.0))?;
-    let device = open_device(&place, &Caches::open(&Paths::from_environment()?)?)?;
+    let device = open(&place, &Caches::open(&Paths::from_environment()?)?)?;
     // The path as the user wrote it, for messages.
     Ok((Place { path: path.clone(), ..place }, device))
 }

@@ -17,7 +17,7 @@ use stack::place::Place;
 use stack::registry::{Registry, Store, UnitLock};
 use stack::remotes::{Remotes, RemotesConfig};
 use stack::status::{self, Shown};
-use stack::store_file::open_device;
+use stack::store_file::open_to_read;
 use stack::time::system_clock;
 use stack::{Error, Failure, Result};
 use writelog::{DamagedRange, Inspection, NvramInspection, PersistentRegion};
@@ -291,13 +291,13 @@ async fn replay_to(
     Ok(dirty_bytes)
 }
 
-/// The place and the device of an existing log.
+/// The place of an existing log, and its device for reading.
 fn open_existing(named: &LogPlace) -> Result<(Place, SharedDevice)> {
     if !named.path.exists() {
         return Err(Error::new(Failure::NotFound, format!("there is no write log at {}", shown(named))));
     }
     let place = Place::new(&named.path, named.log_offset.map(|offset| offset.0))?;
-    let device = open_device(&place, &Caches::open(&Paths::from_environment()?)?)?;
+    let device = open_to_read(&place, &Caches::open(&Paths::from_environment()?)?)?;
     Ok((place, device))
 }
 

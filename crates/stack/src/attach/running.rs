@@ -9,7 +9,7 @@ use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::fronts::Fronts;
 use crate::stack::{Ending, Stack};
-use crate::status::{Answer, ProcessStatus};
+use crate::status::{Answer, Left, ProcessStatus};
 use crate::systemd;
 use crate::watch::Watch;
 
@@ -78,6 +78,19 @@ impl Inside {
     }
 }
 
+impl Inside {
+    async fn detach(&self, keep_dirty: bool, remove_cache: bool, progress: Progress) -> Result<Left> {
+        let stack = &self.stack;
+        if remove_cache {
+            return stack.detach_and_remove(progress).await;
+        }
+        let ending = if keep_dirty { Ending::KeepDirty } else { Ending::Clean };
+        stack.check_last_copy(ending)?;
+        stack.check_overwrites_nothing(ending)?;
+        stack.detach(ending, Some(progress)).await
+    }
+}
+
 impl Handler for Inside {
     async fn handle(&self, request: Request, progress: Progress) -> Result<Answer> {
         let stack = &self.stack;
@@ -90,12 +103,10 @@ impl Handler for Inside {
             }
             Request::Clean => stack.clean(progress).await.map(Answer::Left),
             Request::Set { key, value } => stack.set(&key, &value).await,
-            Request::Detach { remove_cache: true, .. } => stack.detach_and_remove(progress).await.map(Answer::Left),
-            Request::Detach { keep_dirty, .. } => {
-                let ending = if keep_dirty { Ending::KeepDirty } else { Ending::Clean };
-                stack.check_last_copy(ending)?;
-                stack.check_overwrites_nothing(ending)?;
-                stack.detach(ending, Some(progress)).await.map(Answer::Left)
+            Request::Detach { keep_dirty, remove_cache } => {
+                let in_use = self.fronts.in_use();
+                let left = self.detach(keep_dirty, remove_cache, progress).await?;
+                Ok(Answer::Left(Left { in_use, ..left }))
             }
         }
     }

@@ -4,13 +4,16 @@
 use std::future::{pending, ready};
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use block::completion::Workers;
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
 use block::{Buffer, Completion, Device, EventReceiver, Geometry, Identity, Operation, SharedDevice};
-use cache::{Alignment, Associativity, CleaningRate, DirtyLimits, LineSize, Mode, Percent, Replacement, Tuning};
+use cache::{
+    Alignment, Associativity, CleaningRate, CrashMode, DirtyLimits, LineSize, Mode, Percent, Replacement, Tuning,
+};
 use futures_util::FutureExt;
 use logical_unit::change_marks::MemoryChanges;
 use tokio::sync::Notify;
@@ -27,7 +30,7 @@ use crate::registry::Registry;
 use crate::remote::{RemoteConfig, Waits};
 use crate::remotes::{Arrangement, RemotesConfig};
 use crate::settings::Settings;
-use crate::status::{self, Shown};
+use crate::status::{self, Report, Shown};
 use crate::test_target::{IQN, serve};
 
 const MIB: u64 = 1 << 20;
@@ -41,6 +44,8 @@ struct Gate {
     inner: SharedDevice,
     workers: Workers,
     stops_at: Mutex<Option<Meant>>,
+    /// Whether the next flush drops what was written.
+    fails_flush: AtomicBool,
     reached: Arc<Notify>,
     opened: Arc<Notify>,
 }
@@ -53,6 +58,7 @@ impl Gate {
             inner: Arc::new(MemoryDevice::new(16 * MIB, identity)),
             workers: workers.clone(),
             stops_at: Mutex::default(),
+            fails_flush: AtomicBool::new(false),
             reached: Arc::default(),
             opened: Arc::default(),
         });
@@ -80,6 +86,10 @@ impl Device for Gate {
     }
 
     fn submit(&self, request: block::Request) -> Completion {
+        if is_flush(&request.operation) && self.fails_flush.swap(false, Ordering::Relaxed) {
+            self.reached.notify_one();
+            return Completion::ready(request.fail(block::Error::new(block::ErrorKind::Media, "it was dropped")));
+        }
         if self.stops_at.lock().unwrap().take_if(|is_meant| is_meant(&request.operation)).is_none() {
             return self.inner.submit(request);
         }
@@ -408,6 +418,47 @@ async fn each_of_two_fronts_of_one_stack_sees_what_is_written_by_the_other() {
     ran.unwrap();
 }
 
+/// Whoever asked first may have been interrupted.
+#[tokio::test]
+async fn a_second_detach_shows_how_far_the_first_has_come_and_has_its_result() {
+    let gate = Gate::new();
+    let (reached, opened) = (Arc::clone(&gate.reached), Arc::clone(&gate.opened));
+    let address = serve(gate.clone(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let config = config(address, directory.path(), Percent::ALL);
+    let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+    let place = attachment.fronts.places()[0].clone();
+    attachment.stack.device().write(0, filled(7), true).await.unwrap();
+    let socket = paths.control_socket("disk");
+    let detach = |remove_cache| Request::Detach { keep_dirty: false, remove_cache };
+    let asking = async {
+        let (_client, driver) = front::NbdClient::connect(&place.parse().unwrap()).await.unwrap();
+        tokio::spawn(driver);
+        gate.stop_at(is_flush);
+        let (first, plain) = (detach(false), detach(false));
+        let second = async {
+            reached.notified().await;
+            let removing = call(&socket, &detach(true), |_| {}).await.unwrap_err();
+            assert!(removing.failure() == Failure::InUse && removing.to_string().contains("its cache stays"));
+            let slower = Request::Set { key: "cache.clean-max".to_owned(), value: "1MiB".to_owned() };
+            call(&socket, &slower, |_| {}).await.expect("how fast it is cleaned can be changed");
+            let show = |report: &Report| {
+                if matches!(report, Report::Destaged { bytes_total: 4096, .. }) {
+                    opened.notify_one();
+                }
+            };
+            call(&socket, &plain, show).await.unwrap()
+        };
+        let (first, second) = tokio::join!(call(&socket, &first, |_| {}), second);
+        (first.unwrap(), second)
+    };
+    let (ran, (first, second)) = tokio::join!(attachment.run(pending()), asking);
+    ran.unwrap();
+    assert_eq!((&first["dirty_bytes"], &second["dirty_bytes"]), (&0.into(), &0.into()), "{first} {second}");
+    assert_eq!(first["in_use"][0]["users"], 1, "the client that was there: {first}");
+}
+
 #[tokio::test]
 async fn an_attachment_that_nobody_can_reach_any_more_ends_with_what_ended_its_front() {
     let address = serve(Gate::new(), Arc::new(MemoryChanges));
@@ -418,6 +469,25 @@ async fn an_attachment_that_nobody_can_reach_any_more_ends_with_what_ended_its_f
     attachment.fronts = Fronts::of(vec![fronts::broken()]);
     let error = attachment.run(pending()).await.unwrap_err().to_string();
     assert!(error.contains("the broken front at nowhere"), "{error}");
+}
+
+/// A flush of the cache's own: no application has asked for one.
+#[tokio::test]
+async fn a_loss_that_closing_the_cache_tells_is_told_as_one_and_the_cache_is_not_needed_any_more() {
+    let gate = Gate::new();
+    let address = serve(gate.clone(), Arc::new(MemoryChanges));
+    let directory = tempfile::tempdir().unwrap();
+    let paths = open_paths(directory.path());
+    let mut config = config(address, directory.path(), Percent::ALL);
+    let cache = config.stack.cache.as_mut().unwrap();
+    (cache.mode, cache.crash_mode) = (Mode::WriteThrough, Some(CrashMode::Warm));
+    let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+    gate.fails_flush.store(true, Ordering::Relaxed);
+    attachment.stack.device().write(0, filled(7), false).await.unwrap();
+    gate.reached.notified().await;
+    let told = attachment.run(ready(())).await.unwrap_err().to_string();
+    assert!(told.contains("what applications wrote to it before its last flush may be lost"), "{told}");
+    assert_eq!(Registry::open(&paths).unwrap().entries().unwrap(), [], "nothing is dirty there");
 }
 
 #[tokio::test]
@@ -438,7 +508,7 @@ async fn a_loss_that_nobody_was_told_of_is_told_at_the_end() {
         let ended = attachment.run(ready(())).await;
         assert_eq!(ended.is_ok(), is_told);
         if let Err(error) = ended {
-            assert!(error.to_string().contains("had gone (the device lost it"), "{error}");
+            assert!(error.to_string().contains("none of them was told (the device lost it"), "{error}");
         }
     }
 }

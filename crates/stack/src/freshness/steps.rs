@@ -585,6 +585,21 @@ async fn what_others_change_during_an_attach_where_something_is_dirty_refuses_it
     assert_eq!(host.assess(&remotes).await.changed(), [ByteRange { offset: 3 * MIB, length: MIB }]);
 }
 
+/// The store was closed in order, whatever became of the target's mark.
+#[tokio::test]
+async fn an_attach_that_is_refused_does_not_make_the_next_one_tell_of_a_crash() {
+    let host = Host::new(serve(Watched::default()));
+    host.attach_once().await;
+    let remotes = host.connect("own").await;
+    let lun = Arc::clone(&remotes.member_luns()[0].luns[0]);
+    lun.take_mark(host.mark().id(), host.mark().newest()).await.unwrap();
+    lun.forget_mark(host.mark().id()).await.unwrap();
+    for words in ["the target kept no record of it", "an attach before this one found that"] {
+        let assessed = host.assess(&remotes).await;
+        assert!(assessed.is_mark_lost && assessed.why.contains(words), "{}", assessed.why);
+    }
+}
+
 /// Its lines were clean and dirty at an earlier time: the mark at the target belongs to the newer
 /// copy.
 #[tokio::test]

@@ -98,6 +98,11 @@ impl Front for KernelNbdFront {
         Clients { open: counted.connections_open, outdated: counted.connections_outdated }
     }
 
+    fn users(&self) -> u64 {
+        // The kernel is a client as long as there is the disk, whether anybody uses it or not.
+        u64::from(self.server.get().is_some() && front::kernel::is_in_use(Path::new(&self.path)))
+    }
+
     fn count(&self, sum: &mut FrontCounters) {
         *sum.nbd.get_or_insert_default() += self.counted();
     }

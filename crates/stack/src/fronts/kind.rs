@@ -97,6 +97,11 @@ pub trait Front {
     /// The applications that use it.
     fn clients(&self) -> Clients;
 
+    /// How many users an end takes it away from.
+    fn users(&self) -> u64 {
+        self.clients().open
+    }
+
     /// Adds its counters to those of its kind.
     fn count(&self, sum: &mut FrontCounters);
 }

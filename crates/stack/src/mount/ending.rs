@@ -82,8 +82,8 @@ impl MountParts {
     /// waited for.
     ///
     /// # Errors
-    /// `WouldLoseData` where `keep_dirty` would leave what nothing keeps, `InUse` where it is being detached already;
-    /// what went wrong.
+    /// `WouldLoseData` where `keep_dirty` would leave what nothing keeps; what went wrong. Whoever comes second waits
+    /// for the same end.
     pub(super) async fn detach(&self, keep_dirty: bool, progress: &Progress) -> Result<Left> {
         let pid = std::process::id();
         let (name, waits_for) = (&self.name, self.waits_for());
@@ -95,12 +95,7 @@ impl MountParts {
             );
             return Err(Error::new(Failure::WouldLoseData, message));
         }
-        if self.ending_time.begin() && !keep_dirty {
-            let waits = waits_for.map_or_else(String::new, |target| {
-                format!("; it waits for {target}, and `kill {pid}` ends it at once, without what is not durable")
-            });
-            return Err(Error::new(Failure::InUse, format!("\"{name}\" is being detached already{waits}")));
-        }
+        self.ending_time.begin();
         if keep_dirty && self.dirty_bytes() == 0 {
             self.ending_time.cut_short();
         }

@@ -177,7 +177,7 @@ fn sizes(range: &RangeInclusive<u64>, step: Step) -> String {
         Step::PowerOfTwo => "a power of two, ".to_owned(),
     };
     match most.0 {
-        u64::MAX if step == Step::Any => "a size, like 512, 64KiB or 10GiB".to_owned(),
+        u64::MAX if step == Step::Any && least.0 == 0 => "a size, like 512, 64KiB or 10GiB".to_owned(),
         u64::MAX => format!("{which}{least} or more"),
         _ => format!("{which}{least} to {most}"),
     }
@@ -201,7 +201,9 @@ mod tests {
         let ways = Kind::Number(1..=u64::MAX, Some("full"));
         assert_eq!(parse(&ways, "full"), Ok(Value::Word("full")));
         assert_eq!(parse(&Kind::SIZE_OR_OFF, "off"), Ok(Value::Word("off")));
-        let refused: [(&Kind, &str, &str); 10] = [
+        let rate = Kind::Size(64 << 10..=u64::MAX, Step::Any, Some("off"));
+        let refused: [(&Kind, &str, &str); 11] = [
+            (&rate, "0", "it is 64KiB or more, or off"),
             (&ram, "1KiB", "it is 64KiB to 1GiB"),
             (&slot, "1536", "it is a power of two, 512 to 16KiB"),
             (&segment, "66048", "it is a multiple of 4KiB, 64KiB to 4MiB"),

@@ -14,8 +14,8 @@ use iscsi::pdu::Isid;
 use super::kind::{Kind, Step};
 use crate::busy_polling::BusyPolling;
 use crate::limits::{
-    DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES, LOG_SEGMENT_BYTES,
-    LOG_SLOT_BYTES,
+    CLEAN_MAX_BYTES, DESTAGE_BATCH_BYTES, DESTAGE_TIME_MIN, DESTAGE_WRITES, LOG_CACHE_BYTES, LOG_RAM_BYTES,
+    LOG_SEGMENT_BYTES, LOG_SLOT_BYTES,
 };
 use crate::place::PLACE_UNIT_BYTES;
 use crate::socket_names::{group_of, mode_of};
@@ -539,11 +539,12 @@ pub static TABLE: &[Setting] = &[
     Setting::cache(
         "cache.clean-max",
         "cache-clean-max",
-        Kind::SIZE_OR_OFF,
+        Kind::Size(CLEAN_MAX_BYTES, Step::Any, Some("off")),
         "Most bytes per second that cleaning sends",
     )
     .default("off")
-    .live(),
+    .live()
+    .more("`forebay clean` and `forebay detach` keep to it as well."),
     Setting::cache(
         "cache.deferred",
         "cache-deferred",

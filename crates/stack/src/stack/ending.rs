@@ -1,5 +1,7 @@
 //! The end of a stack, and what happens to dirty data.
 
+use std::cell::RefCell;
+
 use block::device::DeviceExt;
 use initiator::State;
 
@@ -97,18 +99,24 @@ impl Stack {
     pub(crate) async fn detach(&self, ending: Ending, progress: Option<Progress>) -> Result<Left> {
         let keep_dirty = ending == Ending::KeepDirty;
         if self.ending_time.begin() {
-            return self.cut_detach_short(keep_dirty).await;
+            return match ending {
+                Ending::KeepDirty => self.cut_detach_short().await,
+                Ending::Clean => self.join_detach(progress).await,
+                Ending::RemoveCache => {
+                    let message = format!(
+                        "\"{}\" is being detached already, and its cache stays: `forebay cache discard` removes it \
+                         afterwards",
+                        self.name
+                    );
+                    Err(Error::new(Failure::InUse, message))
+                }
+            };
         }
         if keep_dirty {
             self.ending_time.cut_short();
         }
         let closing = self.close(ending, progress.clone());
-        let waits = || {
-            let (waits_for, dirty_bytes) = (self.waits_for()?, self.dirty_bytes());
-            let is_file_gone = !self.gone_with_dirty().is_empty();
-            Some(Report::Waits { waits_for, dirty_bytes, is_file_gone, pid: None })
-        };
-        let told = telling(closing, progress.as_ref(), waits);
+        let told = telling(closing, progress.as_ref(), || self.waiting());
         let closed = self.ending_time.watching_target(told, Some(&self.remotes), || self.dirty_bytes()).await;
         self.ended.send_replace(true);
         if let Err(error) = &closed {
@@ -119,15 +127,30 @@ impl Stack {
         closed.and_then(|closed| self.check_clean(ending, closed))
     }
 
-    /// Handles another detach during a detach: it may keep dirty data, which the first caller did
-    /// not want.
-    async fn cut_detach_short(&self, keep_dirty: bool) -> Result<Left> {
-        if !keep_dirty {
-            let waits = self.waits_for().map_or_else(String::new, |target| {
-                format!("; it waits for {target}, and --keep-dirty leaves what is dirty and ends it at once")
-            });
-            return Err(Error::new(Failure::InUse, format!("\"{}\" is being detached already{waits}", self.name)));
-        }
+    /// What is waited for, if anything is.
+    fn waiting(&self) -> Option<Report> {
+        let (waits_for, dirty_bytes) = (self.waits_for()?, self.dirty_bytes());
+        let is_file_gone = !self.gone_with_dirty().is_empty();
+        Some(Report::Waits { waits_for, dirty_bytes, is_file_gone, pid: None })
+    }
+
+    /// Handles another detach during a detach, whose caller may be gone: it shows how far that has
+    /// come, and has its result.
+    async fn join_detach(&self, progress: Option<Progress>) -> Result<Left> {
+        let (bytes_total, waited_for) = (self.dirty_bytes(), RefCell::new(self.waits_for()));
+        let look = || {
+            waited_for.replace(self.waits_for());
+            let bytes_done = bytes_total.saturating_sub(self.dirty_bytes());
+            self.waiting().or(Some(Report::Destaged { bytes_done, bytes_total }))
+        };
+        telling(wait_until(&self.ended), progress.as_ref(), look).await;
+        self.check_end()?;
+        let closed = Closed { dirty_bytes: self.dirty_bytes(), waited_for: waited_for.into_inner() };
+        self.check_clean(Ending::Clean, closed)
+    }
+
+    /// Handles a detach that keeps dirty data during another one, whose caller did not want that.
+    async fn cut_detach_short(&self) -> Result<Left> {
         self.ending_time.cut_short();
         wait_until(&self.ended).await;
         Ok(self.left())
@@ -267,13 +290,13 @@ impl Stack {
         }
     }
 
-    /// A loss that a flush reported to nobody: its application had gone.
+    /// A loss that a flush reported to no application: the one that was to be told had gone, or none flushed.
     fn check_losses_known(&self) -> Result<()> {
         self.losses().check_known().map_err(|error| {
             let words = Error::from(error);
             let message = format!(
-                "\"{}\" is detached, but data that was written to it may be lost, and the application that was to be \
-                 told of it had gone ({words})",
+                "\"{}\" is detached, but what applications wrote to it before its last flush may be lost, and none of \
+                 them was told ({words})",
                 self.name
             );
             Error::new(words.failure(), message)
@@ -323,11 +346,25 @@ impl Stack {
                 () = self.ending_time.until_cut_short() => {}
             }
         }
-        match self.ending_time.within(cache.close(!is_clean)).await {
+        let closing = async {
+            match cache.close(!is_clean).await {
+                // The flush before the end has failed, and what it lost is known: the next one may not.
+                Err(error) if error.kind().may_have_lost() && cache.untold_loss().is_none() => {
+                    cache.close(!is_clean).await
+                }
+                closed => closed,
+            }
+        };
+        match (self.ending_time.within(closing).await, cache.untold_loss()) {
+            // It is closed in order, and the loss is the logical unit's.
+            (Some(Err(_)), Some(loss)) if loss.kind().may_have_lost() => {
+                self.losses().note(&Err(loss));
+                self.update_registry(Store::Cache, false)?;
+            }
             // The registry keeps its entries, as for a cache in use.
-            Some(Err(error)) => return Ok(cleaned.and(Err(error))),
-            Some(Ok(())) => self.update_registry(Store::Cache, false)?,
-            None => self.tell_of_open_store("cache"),
+            (Some(Err(error)), _) => return Ok(cleaned.and(Err(error))),
+            (Some(Ok(())), _) => self.update_registry(Store::Cache, false)?,
+            (None, _) => self.tell_of_open_store("cache"),
         }
         Ok(cleaned)
     }
@@ -356,7 +393,11 @@ impl Stack {
 
     /// The dirty data now.
     fn left(&self) -> Left {
-        Left { name: Some(self.name.clone()), dirty_bytes: Some(self.dirty_bytes()), is_target_silent: None }
+        self.left_with(self.dirty_bytes())
+    }
+
+    fn left_with(&self, dirty_bytes: u64) -> Left {
+        Left { name: Some(self.name.clone()), dirty_bytes: Some(dirty_bytes), ..Left::default() }
     }
 
     async fn clean_stores(&self, progress: Progress) -> Result<()> {
@@ -378,7 +419,19 @@ impl Stack {
     }
 
     pub(super) fn is_being_detached(&self) -> Error {
-        Error::new(Failure::InUse, format!("\"{}\" is being detached", self.name))
+        let name = &self.name;
+        // Dirty data cannot stay in a file that was removed.
+        let may_stay = !*self.ended.borrow() && self.gone_with_dirty().is_empty();
+        let advice = match self.dirty_bytes() {
+            bytes @ 1.. if may_stay => {
+                format!(
+                    "; `forebay detach {name}` waits for the end of that, and with --keep-dirty it ends at once and \
+                     leaves {bytes} bytes dirty"
+                )
+            }
+            _ => String::new(),
+        };
+        Error::new(Failure::InUse, format!("\"{name}\" is being detached{advice}"))
     }
 }
 

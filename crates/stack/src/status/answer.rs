@@ -48,6 +48,21 @@ pub struct Left {
     /// Whether the session was closed without a logout, because the target does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_target_silent: Option<bool>,
+    /// The fronts that applications still used when an end began.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub in_use: Vec<FrontInUse>,
+}
+
+/// A front that applications still used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FrontInUse {
+    /// Its kind.
+    pub kind: String,
+    /// Its place, in the form of `--as` without the kind.
+    pub place: String,
+    /// How many users it had: openers of a file, connected clients; 1 for a disk of the kernel.
+    pub users: u64,
 }
 
 /// The changes made by a reload of a target's configuration file.

@@ -207,7 +207,15 @@ impl Host {
             is_shared,
         };
         let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
-        config.connect(&self.clock).await.unwrap()
+        // Whose place is taken comes back at once, and may take it back before this is logged in.
+        let mut attempts_left = if isid.is_some() { 100 } else { 1 };
+        loop {
+            attempts_left -= 1;
+            match config.clone().connect(&self.clock).await {
+                Ok(remotes) => return remotes,
+                Err(error) => assert!(attempts_left > 0, "{error}"),
+            }
+        }
     }
 
     async fn assess(&self, remotes: &Remotes) -> Assessed {

@@ -15,7 +15,6 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::choice::{draw_level2, draw_mode, draw_tuning};
-use crate::flushes::Flushes;
 use crate::history::{History, SECTOR_BYTES};
 use crate::made::Made;
 use crate::running::Running;
@@ -44,8 +43,6 @@ pub struct Application {
     pub clock: Arc<dyn Clock>,
     /// Events of the stack.
     pub events: Arc<EventReceiver>,
-    /// Flushes whose answers it has not taken.
-    pub flushes: Flushes,
     /// Held during a flush of a bare LUN.
     pub flush_turn: Arc<futures_util::lock::Mutex<()>>,
     /// The run, in messages about failures.
@@ -98,6 +95,12 @@ impl Application {
         Covered { indices: history.submit_flush(), untold: history.untold() }
     }
 
+    /// Lets all answers be taken that are given: time goes on only when nobody has anything to do. One
+    /// of them may have reported a loss, which is reported once.
+    async fn take_answers(&self) {
+        self.clock.sleep(Duration::from_micros(1)).await;
+    }
+
     /// What promised that `covered` is durable has ended well.
     fn note_durable(&self, covered: &Covered) {
         self.hear_losses();
@@ -148,7 +151,7 @@ impl Application {
             }
             let covered = application.covered();
             if application.running.close(keep_dirty).await.is_ok() && application.is_powered() {
-                application.flushes.settle(application.clock.as_ref()).await;
+                application.take_answers().await;
                 application.note_durable(&covered);
             }
         }
@@ -234,13 +237,8 @@ impl Application {
             }
             .boxed();
         }
-        let number = self.flushes.begin();
         let (covered, answer) = self.submit_flush();
-        async move {
-            application.end_flush(&covered, answer).await;
-            application.flushes.end(number);
-        }
-        .boxed()
+        async move { application.end_flush(&covered, answer).await }.boxed()
     }
 
     fn submit_flush(&self) -> (Covered, Completion) {
@@ -292,7 +290,7 @@ impl Application {
                 // All of them, up to the change: it waits for requests under way, and no loss that comes
                 // after it is reported to the client.
                 let covered = Covered { untold, ..application.covered() };
-                application.flushes.settle(application.clock.as_ref()).await;
+                application.take_answers().await;
                 if application.is_powered() {
                     application.note_durable(&covered);
                 }

@@ -13,7 +13,7 @@
 //! | [`store_fault`], [`refusal`] | faults of a store's device; a device of a stack that refuses for a while |
 //! | `away` | stores that are away in some lives, and the changes meanwhile |
 //! | [`lun_event`], `late_loss` | events of the LUN |
-//! | [`running`], [`application`], [`flushes`], [`history`] | a stack in one life, its application, possible reads |
+//! | [`running`], [`application`], [`history`] | a stack in one life, its application, possible reads |
 //! | `second_thread` | the thread of level 2 in some lives |
 //! | [`link`] | a connection |
 
@@ -22,7 +22,6 @@
 pub mod application;
 mod away;
 pub mod choice;
-pub mod flushes;
 pub mod history;
 mod late_loss;
 pub mod layers;

@@ -39,7 +39,6 @@ use block::{Error, Geometry};
 use cache::{LineSize, Mode};
 use sim::application::{Application, draw_range, lock};
 use sim::choice::Choice;
-use sim::flushes::Flushes;
 use sim::history::{History, Lost, Submitted};
 use sim::layers::Layers;
 use sim::lun::{Lun, LunFault};
@@ -382,7 +381,6 @@ impl<'a> Run<'a> {
                 let application = Application {
                     events: Arc::new(running.top.subscribe()),
                     flush_turn: Arc::default(),
-                    flushes: Flushes::default(),
                     running,
                     made: self.scenario.made,
                     history: Arc::clone(&self.history),

@@ -37,7 +37,8 @@ impl HandshakeLine {
     /// The turn, once it comes and no handshake has to rest.
     async fn turn(self) -> OwnedSemaphorePermit {
         let turn = self.turn.acquire_owned().await.expect("nobody closes the semaphore");
-        let until = self.rests_until.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It stays noted: who waits here may leave, and the next one rests as well.
+        let until = *self.rests_until.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(until) = until {
             tokio::time::sleep_until(until).await;
         }
@@ -126,6 +127,9 @@ mod tests {
         turns[1].note_work(Duration::from_millis(2));
         turns[1].rest();
         assert!(!turns[0].begin(&mut context));
+        // One that leaves while all rest does not end that.
+        turns.remove(0);
+        turns.push(HandshakeTurn::new(line));
         tokio::time::advance(Duration::from_millis(2) * HANDSHAKE_REST - Duration::from_millis(1)).await;
         assert!(!turns[0].begin(&mut context) && !turns[1].begin(&mut context));
         tokio::time::advance(Duration::from_millis(2)).await;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::error::ErrorCode;
+use crate::error::{ErrorCode, Failure};
 use crate::limits::{CLIENT_REQUESTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::server::{self, Export, Reply, Server};
+use crate::{Abilities, BlockSize, StatusExtent};
 use proptest::prelude::*;
 
 fn export() -> Export {

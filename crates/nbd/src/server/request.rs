@@ -1,12 +1,31 @@
 //! The server's requests: the checks, and the error of each that fails ("Request types", "Error
 //! values").
 
-use super::{AfterSkip, Command, Event, Intake, Phase, Server, Step, Ticket};
+use super::command::Command;
+use super::export::Export;
+use super::served::Served;
+use super::terms::Terms;
+use super::ticket::Ticket;
 use crate::error::{ErrorCode, ProtocolError};
+use crate::inbox::Inbox;
 use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::wire::transmission::command::{BLOCK_STATUS, CACHE, DISC, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES};
 use crate::wire::transmission::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
 use crate::wire::transmission::{Abilities, REQUEST_MAGIC, RequestRaw};
+
+/// A request as it was received, and what follows.
+pub(super) enum Request {
+    /// The client disconnects.
+    Disconnect,
+    /// To be carried out.
+    Command(Ticket, Command),
+    /// A write, whose payload follows.
+    Write(Ticket),
+    /// Not allowed.
+    Refused(Ticket, ErrorCode),
+    /// A write that is not allowed, whose payload follows all the same.
+    RefusedWrite(Ticket, ErrorCode),
+}
 
 /// The rules of one command, except for its range.
 struct Rule {
@@ -73,9 +92,13 @@ const RULES: [Rule; 6] = [
     },
 ];
 
-impl Server {
-    pub(super) fn step_request(&mut self) -> Result<Step, ProtocolError> {
-        let Some(request) = self.inbox.take::<RequestRaw>() else { return Ok(Step::Starved) };
+impl Request {
+    /// The next request, or `None` while it is not whole.
+    ///
+    /// # Errors
+    /// When it is no request.
+    pub(super) fn take(inbox: &mut Inbox, served: &Served, terms: &Terms) -> Result<Option<Self>, ProtocolError> {
+        let Some(request) = inbox.take::<RequestRaw>() else { return Ok(None) };
         if request.magic.get() != REQUEST_MAGIC {
             return Err(ProtocolError::Magic { place: "a request", found: request.magic.get().into() });
         }
@@ -87,92 +110,52 @@ impl Server {
             length: request.length.get(),
         };
         if ticket.command == DISC {
-            self.phase = Phase::Closed;
-            return Ok(Step::Event(Event::Disconnected));
+            return Ok(Some(Self::Disconnect));
         }
-        let verdict = self.check(&ticket);
-        if ticket.command == WRITE {
-            return Ok(self.begin_payload(ticket, verdict));
-        }
-        if let Err(code) = verdict {
-            self.refuse(ticket, code);
-            return Ok(Step::Again);
-        }
-        let command = to_command(&ticket);
-        Ok(self.give_out(ticket, command))
-    }
-
-    /// The payload of a write follows whether the write is allowed or not: it is received, or
-    /// skipped.
-    fn begin_payload(&mut self, ticket: Ticket, verdict: Result<(), ErrorCode>) -> Step {
-        match verdict {
-            Ok(()) => {
-                let length = ticket.length as usize;
-                self.intake = Intake::Unbuffered { ticket };
-                Step::Event(Event::BufferNeeded { length })
+        Ok(Some(match (check(&ticket, served, terms), ticket.command) {
+            (Ok(()), WRITE) => Self::Write(ticket),
+            (Err(code), WRITE) => Self::RefusedWrite(ticket, code),
+            (Err(code), _) => Self::Refused(ticket, code),
+            (Ok(()), _) => {
+                let command = Command::of(&ticket);
+                Self::Command(ticket, command)
             }
-            Err(code) => {
-                let remaining = u64::from(ticket.length);
-                self.intake = Intake::Skip { remaining, then: AfterSkip::FailRequest { ticket, code } };
-                Step::Again
-            }
-        }
-    }
-
-    /// Whether the export can do this, and if not, why.
-    fn check(&self, ticket: &Ticket) -> Result<(), ErrorCode> {
-        if self.is_shutting_down {
-            return Err(ErrorCode::Shutdown);
-        }
-        if ticket.command == FLUSH {
-            let is_plain = ticket.offset == 0 && ticket.length == 0 && ticket.flags & !FUA == 0;
-            return if is_plain { Ok(()) } else { Err(ErrorCode::Invalid) };
-        }
-        let abilities = self.abilities();
-        let rule = RULES.iter().find(|rule| rule.command == ticket.command).ok_or(ErrorCode::Invalid)?;
-        if rule.is_mutation && abilities.is_read_only {
-            return Err(ErrorCode::NotPermitted);
-        }
-        let is_understood = ticket.flags & !rule.flags == 0
-            && (ticket.flags & DF == 0 || abilities.can_dont_fragment)
-            && (ticket.flags & FAST_ZERO == 0 || abilities.can_fast_zero)
-            && (ticket.command != BLOCK_STATUS || self.negotiated.has_block_status)
-            && (rule.is_offered)(&abilities);
-        if !is_understood || ticket.length == 0 {
-            return Err(ErrorCode::Invalid);
-        }
-        self.check_range(ticket, rule)
-    }
-
-    fn check_range(&self, ticket: &Ticket, rule: &Rule) -> Result<(), ErrorCode> {
-        let end = ticket.offset.checked_add(u64::from(ticket.length));
-        if end.is_none_or(|end| end > self.export.size_bytes) {
-            return Err(rule.past_end);
-        }
-        match rule.too_long {
-            Some(code) if ticket.length > PAYLOAD_BYTES_MAX => Err(code),
-            _ => Ok(()),
-        }
+        }))
     }
 }
 
-/// The command of a ticket that passed the checks and has no payload.
-fn to_command(ticket: &Ticket) -> Command {
-    let (offset, length) = (ticket.offset, ticket.length);
-    let has = |flag| ticket.flags & flag != 0;
-    match ticket.command {
-        READ => Command::Read { offset, length },
-        FLUSH => Command::Flush,
-        TRIM => Command::Trim { offset, length, fua: has(FUA) },
-        CACHE => Command::Cache { offset, length },
-        WRITE_ZEROES => Command::WriteZeroes {
-            offset,
-            length,
-            fua: has(FUA),
-            may_discard: !has(NO_HOLE),
-            only_if_fast: has(FAST_ZERO),
-        },
-        BLOCK_STATUS => Command::BlockStatus { offset, length, only_first: has(REQ_ONE) },
-        other => unreachable!("command {other} has no rule and was refused"),
+/// Whether the export can do this, and if not, why.
+fn check(ticket: &Ticket, served: &Served, terms: &Terms) -> Result<(), ErrorCode> {
+    if served.is_shutting_down {
+        return Err(ErrorCode::Shutdown);
+    }
+    if ticket.command == FLUSH {
+        let is_plain = ticket.offset == 0 && ticket.length == 0 && ticket.flags & !FUA == 0;
+        return if is_plain { Ok(()) } else { Err(ErrorCode::Invalid) };
+    }
+    let abilities = served.abilities(terms);
+    let rule = RULES.iter().find(|rule| rule.command == ticket.command).ok_or(ErrorCode::Invalid)?;
+    if rule.is_mutation && abilities.is_read_only {
+        return Err(ErrorCode::NotPermitted);
+    }
+    let is_understood = ticket.flags & !rule.flags == 0
+        && (ticket.flags & DF == 0 || abilities.can_dont_fragment)
+        && (ticket.flags & FAST_ZERO == 0 || abilities.can_fast_zero)
+        && (ticket.command != BLOCK_STATUS || terms.has_block_status)
+        && (rule.is_offered)(&abilities);
+    if !is_understood || ticket.length == 0 {
+        return Err(ErrorCode::Invalid);
+    }
+    check_range(ticket, &served.export, rule)
+}
+
+fn check_range(ticket: &Ticket, export: &Export, rule: &Rule) -> Result<(), ErrorCode> {
+    let end = ticket.offset.checked_add(u64::from(ticket.length));
+    if end.is_none_or(|end| end > export.size_bytes) {
+        return Err(rule.past_end);
+    }
+    match rule.too_long {
+        Some(code) if ticket.length > PAYLOAD_BYTES_MAX => Err(code),
+        _ => Ok(()),
     }
 }

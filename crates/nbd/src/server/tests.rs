@@ -1,12 +1,15 @@
 //! The server by bytes: the messages of a client, and the replies.
 
 use super::*;
+use crate::error::Failure;
 use crate::limits::{OPTION_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use crate::wire::handshake::{
     BASE_ALLOCATION, GoRequest, MetaContextRequest, emit_option, info, option, reply as option_reply,
 };
-use crate::wire::transmission::{REQUEST_MAGIC, RequestRaw, command};
+use crate::wire::transmission::{REQUEST_MAGIC, RequestRaw, command, command_flag};
+use crate::{Abilities, BlockSize, StatusExtent};
 use proptest::prelude::*;
+use zerocopy::byteorder::big_endian::U32;
 
 const SIZE_BYTES: u64 = 1 << 20;
 

@@ -290,7 +290,9 @@ impl Application {
                 // All of them, up to the change: it waits for requests under way, and no loss that comes
                 // after it is reported to the client.
                 let covered = Covered { untold, ..application.covered() };
+                application.history().begin_promise();
                 application.take_answers().await;
+                application.history().end_promise();
                 if application.is_powered() {
                     application.note_durable(&covered);
                 }

@@ -149,6 +149,8 @@ pub struct History {
     loss_count: u64,
     /// The last of them, if it was not reported to the client yet.
     untold: Option<u64>,
+    /// Promises of durability that have been given, and not counted yet.
+    promises: u32,
 }
 
 impl History {
@@ -165,6 +167,7 @@ impl History {
             losses_told: 0,
             loss_count: 0,
             untold: None,
+            promises: 0,
         }
     }
 
@@ -279,6 +282,21 @@ impl History {
                 sector.durable = sector.durable.max(index);
             }
         }
+    }
+
+    /// A promise that all is durable has been given. Until it is counted nothing is lost that it covers.
+    pub fn begin_promise(&mut self) {
+        self.promises += 1;
+    }
+
+    /// It is counted.
+    pub fn end_promise(&mut self) {
+        self.promises -= 1;
+    }
+
+    /// Whether a loss of volatile data would be taken for one of data that is promised to be durable.
+    pub fn is_promising(&self) -> bool {
+        self.promises > 0
     }
 
     /// Notes that acknowledged volatile data is lost, without a failed request. Returns the number

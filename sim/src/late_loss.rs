@@ -16,6 +16,8 @@ type Lose = Box<dyn FnOnce(&dyn Fn()) -> Announce + Send>;
 struct Ordered {
     /// Flushes that are answered normally before.
     flushes: u64,
+    /// Whether the loss may come now; else it comes with a later flush.
+    may_lose: Box<dyn Fn() -> bool + Send>,
     /// Called with a function that loses the data.
     lose: Lose,
 }
@@ -26,20 +28,28 @@ pub(crate) struct LateLoss(Mutex<Option<Ordered>>);
 
 impl LateLoss {
     /// Orders a loss at the flush after `flushes` others: `lose` is called with a function that
-    /// loses the data, and what it returns is called when the loss is reported.
-    pub(crate) fn order(&self, flushes: u64, lose: impl FnOnce(&dyn Fn()) -> Announce + Send + 'static) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ordered { flushes, lose: Box::new(lose) });
+    /// loses the data, and what it returns is called when the loss is reported. It comes later
+    /// where it may not come then.
+    pub(crate) fn order(
+        &self,
+        flushes: u64,
+        may_lose: impl Fn() -> bool + Send + 'static,
+        lose: impl FnOnce(&dyn Fn()) -> Announce + Send + 'static,
+    ) {
+        let ordered = Ordered { flushes, may_lose: Box::new(may_lose), lose: Box::new(lose) };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(ordered);
     }
 
     /// Counts a flush. Returns the loss if this is its flush.
     fn see_flush(&self) -> Option<Lose> {
         let mut ordered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let flushes = &mut ordered.as_mut()?.flushes;
+        let Ordered { flushes, may_lose, .. } = ordered.as_mut()?;
         match flushes.checked_sub(1) {
             Some(rest) => {
                 *flushes = rest;
                 None
             }
+            None if !may_lose() => None,
             None => ordered.take().map(|ordered| ordered.lose),
         }
     }

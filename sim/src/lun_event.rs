@@ -22,6 +22,8 @@ const CHANGES_MAX: u64 = 12;
 const PAUSE_MICROS_MAX: u64 = 6000;
 /// Most losses in a life.
 const LOSSES_MAX: u64 = 3;
+/// Time between two looks whether a loss may come.
+const PROMISE_PAUSE: Duration = Duration::from_micros(1);
 /// Latest time of an event that comes once, in microseconds.
 const MOMENT_MICROS_MAX: u64 = 30_000;
 
@@ -85,17 +87,28 @@ impl LunEvent {
             Self::LosesCache(pause, times) => executor.spawn(async move {
                 for _ in 0..times {
                     clock.sleep(pause).await;
+                    while told.is_promising() {
+                        clock.sleep(PROMISE_PAUSE).await;
+                    }
                     let announce = told.lose(&|| lun.lose_cache_silently());
                     announce();
                     lun.publish(&Event::WritesLost);
                 }
             }),
-            Self::LosesCacheUntold(flushes) => late_loss.order(flushes, move |lose| told.lose(lose)),
+            Self::LosesCacheUntold(flushes) => {
+                let history = Arc::clone(&told.history);
+                let may_lose = move || !lock(&history).is_promising();
+                late_loss.order(flushes, may_lose, move |lose| told.lose(lose));
+            }
         }
     }
 }
 
 impl Told {
+    fn is_promising(&self) -> bool {
+        lock(&self.history).is_promising()
+    }
+
     /// Loses volatile data of the LUN by `lose`, while no write is acknowledged. Returns a function
     /// to be called when the LUN reports it.
     fn lose(&self, lose: &dyn Fn()) -> Box<dyn FnOnce() + Send> {

@@ -627,8 +627,10 @@ fn runs_that_have_found_a_fault_find_none() {
         let scenario = Scenario::draw(Layers::Cache, of_lines(bytes), seed);
         assert!(run(&scenario, crash_at), "seed {seed} has that crash");
     }
-    let scenario = Scenario::draw(Layers::Cache, of_lines(64 << 10), 790_019);
-    assert!(run(&scenario, 90), "seed 790019 has that crash");
+    for (seed, crash_at) in [(790_019, 90), (820_023, 80)] {
+        let scenario = Scenario::draw(Layers::Cache, of_lines(64 << 10), seed);
+        assert!(run(&scenario, crash_at), "seed {seed} has that crash");
+    }
     for (seed, crash_at) in [(770_043, 45), (800_012, 179)] {
         assert!(run(&Scenario::draw_changing(seed), crash_at), "seed {seed} has that crash");
     }

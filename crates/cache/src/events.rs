@@ -8,7 +8,7 @@
 //! | missed | the events above may have been among them: the worst is assumed, but for the identity, which is compared | yes |
 //! | resized | clean copies of what lies beyond the end are forgotten: if it grows again that is new. What is dirty there is stranded (`stranded`) | yes |
 //! | offline, back | nothing | yes |
-//!
+
 use std::future::Future;
 use std::sync::Arc;
 
@@ -17,22 +17,43 @@ use block::{Error, ErrorKind, Event};
 
 use crate::core::Core;
 
+/// What is decided about an event where it is taken.
+struct Prepared<F> {
+    /// The forgetting of copies that it makes void.
+    forgetting: Option<F>,
+    /// Whether clients are told.
+    is_for_above: bool,
+}
+
 impl Core {
     /// Handles events as they come. Ends when the cache closes.
     pub(crate) async fn follow_origin(self: Arc<Self>) {
         let reports = &self.origin.reports;
-        let prepare = |event: &Event| self.forgetting_for(event);
         reports
-            .follow(&self.life, &self.lines.background, prepare, |event, forgetting| {
-                self.handle_origin_event(event, forgetting);
-            })
+            .follow(
+                &self.life,
+                &self.lines.background,
+                |event| self.prepared_for(event),
+                |event, prepared| {
+                    self.handle_origin_event(event, prepared);
+                },
+            )
             .await;
     }
 
     /// Handles the events received so far.
     pub(crate) fn handle_origin_events(self: &Arc<Self>) {
-        while let Some((event, forgetting)) = self.origin.reports.take(|event| self.forgetting_for(event)) {
-            self.handle_origin_event(&event, forgetting);
+        while let Some((event, prepared)) = self.origin.reports.take(|event| self.prepared_for(event)) {
+            self.handle_origin_event(&event, prepared);
+        }
+    }
+
+    /// What is decided where an event is taken: which copies it makes void, and whether it concerns clients. Whoever finds
+    /// no event may change the mode, and a loss concerns what was acknowledged before that.
+    fn prepared_for(self: &Arc<Self>, event: &Event) -> Prepared<impl Future<Output = ()> + Send + use<>> {
+        Prepared {
+            forgetting: self.forgetting_for(event),
+            is_for_above: !matches!(event, Event::WritesLost) || !self.lines.mode().delays_writes(),
         }
     }
 
@@ -54,7 +75,7 @@ impl Core {
     fn handle_origin_event(
         self: &Arc<Self>,
         event: &Event,
-        forgetting: Option<impl Future<Output = ()> + Send + 'static>,
+        Prepared { forgetting, is_for_above }: Prepared<impl Future<Output = ()> + Send + 'static>,
     ) {
         let is_resized = matches!(event, Event::Resized(_));
         if let Some(forgetting) = forgetting {
@@ -66,12 +87,15 @@ impl Core {
                 }
             });
         }
-        let mut is_for_above = true;
         match event {
-            Event::WritesLost => is_for_above = !self.lines.mode().delays_writes(),
             Event::IdentityChanged => self.refuse(),
             Event::Missed if self.origin.reports.is_another() => self.refuse(),
-            Event::Missed | Event::Invalidated(_) | Event::Resized(_) | Event::Offline | Event::Back => {}
+            Event::WritesLost
+            | Event::Missed
+            | Event::Invalidated(_)
+            | Event::Resized(_)
+            | Event::Offline
+            | Event::Back => {}
         }
         if is_for_above {
             self.events.publish(event);
@@ -115,5 +139,40 @@ impl Core {
                 tracing::error!(%error, "what the origin says has changed may come back after a crash");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::executor::Executor;
+    use block::layer::crash::CrashLayer;
+    use block::{Device, SharedDevice};
+
+    use super::*;
+    use crate::cache::Cache;
+    use crate::mode::Mode;
+    use crate::options::{FormatOptions, OpenOptions};
+
+    /// One thread has taken the event of a loss, and another finds none and changes the mode, before the first goes on.
+    #[test]
+    fn a_loss_that_was_taken_before_a_change_to_write_back_is_for_clients() {
+        let mut executor = Executor::in_order();
+        let medium = CrashLayer::new(1 << 20, 1);
+        let (device, origin): (SharedDevice, SharedDevice) =
+            (Arc::new(CrashLayer::new(4 << 20, 2)), Arc::new(medium.clone()));
+        let clock = Arc::new(executor.clock());
+        let cache = executor.block_on(async move {
+            Cache::format(&device, &origin, FormatOptions::default()).await.expect("nothing fails");
+            Cache::open(device, origin, OpenOptions::new(Mode::WriteThrough, clock)).await.expect("nothing fails")
+        });
+        let (events, core) = (cache.subscribe(), Arc::clone(cache.core()));
+        medium.publish(&Event::WritesLost);
+        let (event, prepared) = core.origin.reports.take(|event| core.prepared_for(event)).expect("it was published");
+        core.lines.state().mode = Mode::WriteBack;
+        core.handle_origin_event(&event, prepared);
+        assert_eq!(events.try_receive(), Some(Event::WritesLost));
+        medium.publish(&Event::WritesLost);
+        core.handle_origin_events();
+        assert_eq!(events.try_receive(), None, "in write-back nothing that clients have written is lost with it");
     }
 }

@@ -601,6 +601,25 @@ fn what_is_dirty_is_not_written_over_an_image_that_was_restored_during_the_attac
     }
 }
 
+/// The target has said that its file was cut, and it is long again when the target ends.
+#[test]
+fn a_cache_does_not_serve_what_a_cut_took_from_the_image() {
+    let world = World::new();
+    let first = target(&world, &[]);
+    let (url, portal) = (first.url(0), first.portal().to_owned());
+    session(&world, &url, &CACHE, &["write -P 1 0 4M", "read -P 1 0 4M"]);
+    let file = fs::OpenOptions::new().write(true).open(world.path("disk.img")).unwrap();
+    let size_bytes = file.metadata().unwrap().len();
+    file.set_len(1 << 20).unwrap();
+    let troubles = world.status("target")["troubles"].to_string();
+    assert!(troubles.contains("was cut"), "{troubles}");
+    file.set_len(size_bytes).unwrap();
+    first.process.terminate().success();
+    let second = serve_again(&world, &portal);
+    session(&world, &url, &CACHE, &["read -P 1 0 1M", "read -P 0 1M 3M"]);
+    second.terminate().success();
+}
+
 /// The image is restored while nothing is dirty. What is written afterwards is newer, and no restart of the target
 /// makes it a conflict.
 #[test]

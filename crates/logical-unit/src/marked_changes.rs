@@ -1,6 +1,6 @@
 //! Changes of a logical unit, recorded in its change marks.
 
-use block::{ByteRange, Device, Request};
+use block::{ByteRange, Device, Error, ErrorKind, Request};
 use scsi::Sense;
 use scsi::change_mark::Parameters;
 
@@ -38,6 +38,18 @@ impl LogicalUnit {
     pub(crate) async fn record_changes(&self, held: Held, ranges: &[ByteRange]) -> Result<(), Failure> {
         let Some(marks) = &self.change_marks else { return Ok(()) };
         marks.record(held, ranges).await.map_err(|error| cannot_save(&error))
+    }
+
+    /// Records in all marks that everything may have changed by something that is no command, for example a cut of the
+    /// unit's file.
+    ///
+    /// # Errors
+    /// Marks that cannot be saved.
+    pub async fn note_all_changed(&self) -> Result<(), Error> {
+        let Some(marks) = &self.change_marks else { return Ok(()) };
+        let whole = ByteRange { offset: 0, length: self.geometry().size_bytes };
+        let recorded = marks.record(Held::default(), &[whole]).await;
+        recorded.map_err(|context| Error::new(ErrorKind::Media, context))
     }
 
     /// CLEAR: sets the recorded bits apart, flushes what is on its way to the medium, and then

@@ -336,7 +336,9 @@ impl MarksFile {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok((marks, SavedMarks::default())),
             Err(error) => return Err(context(&error)),
         };
-        if let Err(why) = marks.check(&bytes, &found) {
+        let is_same = found.birth == birth || found.birth == FileBirth::default();
+        let replaced = "the LUN's file was replaced while it was opened";
+        if let Err(why) = marks.check(&bytes, &found).and_then(|()| is_same.then_some(()).ok_or(replaced)) {
             tracing::warn!("the change marks in {} are void: {why}", marks.shared.path.display());
             marks.shared.remove().map_err(|error| context(&error))?;
             return Ok((marks, SavedMarks::default()));
@@ -669,6 +671,21 @@ mod tests {
         assert_eq!(open().1.marks.len(), 0, "removed while it was served, and another one made");
         make().note_closed().unwrap();
         assert_eq!(open().1.marks.len(), 1, "it is the same");
+    }
+
+    #[test]
+    fn marks_say_nothing_of_a_file_that_was_replaced_while_it_was_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let (lun, path) = (directory.path().join("lun"), directory.path().join("lun.forebay-marks"));
+        let open = |found| MarksFile::open(path.clone(), "s1", 1 << 20, found).unwrap();
+        fs::write(&lun, "x").unwrap();
+        let (marks, _) = open(FoundFile::at(&lun));
+        save(&marks, MarkUpdate::Mark { slot: 2, mark: Some(mark(false)) });
+        marks.note_closed().unwrap();
+        let found = FoundFile::at(&lun);
+        fs::write(directory.path().join("new"), "y").unwrap();
+        fs::rename(directory.path().join("new"), &lun).unwrap();
+        assert_eq!(open(found).1.marks.len(), 0);
     }
 
     /// A removed file's inode is given to the next one, and the first file of a file system has the number of the first

@@ -319,6 +319,8 @@ impl ServeHandler {
         let mut known = Vec::new();
         loop {
             let troubles = self.units.borrow().troubles();
+            let noting = self.units.borrow().note_cuts();
+            noting.await;
             troubles
                 .iter()
                 .filter(|trouble| !known.contains(*trouble))

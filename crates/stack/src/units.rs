@@ -202,11 +202,25 @@ impl Units {
         self.served.iter().filter_map(trouble).collect()
     }
 
+    /// Has the marks of units whose file was found cut tell that everything has changed: it may be long again, and
+    /// whole in other ways, when the next cache is opened.
+    pub(crate) fn note_cuts(&self) -> impl Future<Output = ()> + use<> {
+        let of = |served: &Served| (Arc::clone(&served.unit), served.file.clone());
+        let units: Vec<_> = self.served.values().map(of).collect();
+        async move {
+            for (unit, file) in units {
+                note_cut(&unit, file.as_deref()).await;
+            }
+        }
+    }
+
     /// Makes everything durable, and ends what runs.
     pub(crate) fn close(&mut self) -> impl Future<Output = Result<()>> + use<> {
-        let of = |served: &Served| (Arc::clone(&served.unit), served.running.abort_handle(), served.marks.clone());
-        let units: Vec<(Arc<LogicalUnit>, AbortHandle, Option<Arc<MarksFile>>)> =
-            self.served.values().map(of).collect();
+        let of = |served: &Served| {
+            let Served { unit, file, running, marks, .. } = served;
+            (Arc::clone(unit), file.clone(), running.abort_handle(), marks.clone())
+        };
+        let units: Vec<_> = self.served.values().map(of).collect();
         let retiring = self.take_retiring();
         async move {
             for (_, retired) in retiring {
@@ -214,8 +228,9 @@ impl Units {
                 let _ = retired.await;
             }
             let mut flushed = Ok(());
-            for (unit, running, marks) in units {
+            for (unit, file, running, marks) in units {
                 flushed = flushed.and(unit.device().flush().await);
+                note_cut(&unit, file.as_deref()).await;
                 running.abort();
                 note_closed(marks.as_deref());
             }
@@ -381,6 +396,7 @@ impl Served {
         if let Err(error) = unit.device().flush().await {
             tracing::error!(%error, lun = %spec, "what was written to a LUN that is gone may not be durable");
         }
+        note_cut(&unit, file.as_deref()).await;
         running.abort();
         // The only possible error is that the task was aborted.
         let _ = running.await;
@@ -390,6 +406,16 @@ impl Served {
             closed.await;
         }
         note_closed(marks.as_deref());
+    }
+}
+
+/// Records that everything has changed, where the unit's file was found cut.
+async fn note_cut(unit: &LogicalUnit, file: Option<&FileDevice>) {
+    if file.is_none_or(|file| file.cut_bytes().is_none()) {
+        return;
+    }
+    if let Err(error) = unit.note_all_changed().await {
+        tracing::error!(%error, "that a file was cut is not recorded: caches may be warm with what it had");
     }
 }
 

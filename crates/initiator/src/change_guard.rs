@@ -1,50 +1,76 @@
 //! Keeps what is dirty above a LUN from being written over changes by others.
 //!
 //! A new session hears of what others changed while there was none. Its user decides then, before
-//! any request of the session, whether this host may still change the LUN. If not, its changes are
-//! refused from then on: those that wait, those that would be written again, and all later ones.
+//! any request of the session, what of that was really by others, and whether this host may still
+//! change the LUN. If not, its changes are refused from then on: those that wait, those that would be
+//! written again, and all later ones. Otherwise what others changed is not written again: it was
+//! acknowledged, and counts as lost.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use block::{ByteRange, Error};
 
-/// Refuses changes where others made some.
-type Check = Box<dyn Fn(&[ByteRange]) -> Result<(), Error> + Send + Sync>;
+/// The decision about changes: those that others made, or the error of changes by this host.
+pub type Deciding = Pin<Box<dyn Future<Output = Result<Vec<ByteRange>, Error>> + Send>>;
+
+type Check = Box<dyn Fn(Vec<ByteRange>) -> Deciding + Send + Sync>;
 
 /// Decides about the changes by others of which one path to a LUN hears.
 pub struct ChangeGuard {
     /// The error of all changes by this host from now on; that of all paths and LUNs of one device.
     refusal: Arc<OnceLock<Error>>,
     check: Check,
-    /// What the last new session heard.
-    heard: Mutex<Vec<ByteRange>>,
+    heard: Mutex<Heard>,
+}
+
+/// What the last new session heard.
+#[derive(Default)]
+struct Heard {
+    changed: Vec<ByteRange>,
+    /// What of that was by others.
+    by_others: Vec<ByteRange>,
 }
 
 impl ChangeGuard {
-    /// A guard for one path. `check` gets the ranges that others changed while there was no
-    /// session, and fails if this host must not change the LUN any more: `refusal` is its error
-    /// then. It must not block.
+    /// A guard for one path. `check` gets the ranges that were changed while there was no session,
+    /// and returns those that were changed by others; it fails if this host must not change the LUN
+    /// any more: `refusal` is its error then. No request of the session is sent before it has ended.
     pub fn new(
         refusal: Arc<OnceLock<Error>>,
-        check: impl Fn(&[ByteRange]) -> Result<(), Error> + Send + Sync + 'static,
+        check: impl Fn(Vec<ByteRange>) -> Deciding + Send + Sync + 'static,
     ) -> Self {
         Self { refusal, check: Box::new(check), heard: Mutex::default() }
     }
 
-    /// A new session has heard that others changed these ranges.
-    pub(crate) fn hear(&self, changed: &[ByteRange]) {
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = changed.to_vec();
-        if !changed.is_empty()
-            && let Err(error) = (self.check)(changed)
-            && self.refusal.set(error.clone()).is_ok()
-        {
-            tracing::error!("{error}");
+    /// A new session has heard that these ranges were changed.
+    pub(crate) async fn hear(&self, changed: Vec<ByteRange>) {
+        *self.lock() = Heard { changed: changed.clone(), by_others: changed.clone() };
+        if changed.is_empty() {
+            return;
+        }
+        match (self.check)(changed).await {
+            Ok(by_others) => self.lock().by_others = by_others,
+            Err(error) => {
+                if self.refusal.set(error.clone()).is_ok() {
+                    tracing::error!("{error}");
+                }
+            }
         }
     }
 
-    /// What the last new session heard that others had changed.
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the last new session heard that was changed.
     pub(crate) fn heard(&self) -> Vec<ByteRange> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().changed.clone()
+    }
+
+    /// What of that others changed.
+    pub(crate) fn by_others(&self) -> Vec<ByteRange> {
+        self.lock().by_others.clone()
     }
 
     /// The error of changes by this host, if they are refused.

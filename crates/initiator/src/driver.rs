@@ -319,6 +319,7 @@ impl Runner {
                     let mut probe = Probe::new(link, &self.options)?;
                     let is_shared = self.options.is_shared;
                     let changed = change_marks::take_again(&mut probe, support, taken, is_shared).await?;
+                    self.decision_about(&changed).await;
                     self.tell_of(&changed);
                     // These reports came after the unit was read: it is read again.
                     std::mem::take(&mut link.heard).iter().for_each(|sense| self.engine.note_sense(sense));
@@ -364,6 +365,12 @@ impl Runner {
                     // All retained writes are written again in any case.
                     self.learn(&mut link);
                     self.adopt(unit).map_err(End::Replaced)?;
+                    let decision = self.decision_about(&changed);
+                    if self.while_away(fail_at, decision).await?.is_none() {
+                        self.back_off.reset();
+                        wait = self.back_off.take();
+                        continue;
+                    }
                     self.tell_of(&changed);
                     // For a shared LUN the registration decides whether writes can be lost.
                     if !self.options.is_shared {
@@ -472,22 +479,33 @@ impl Runner {
         Ok(())
     }
 
-    /// Publishes that other hosts changed these ranges: copies of them above are void. Before that, the
-    /// guard decides whether this host may still change the unit.
+    fn within_unit(&self, ranges: &[ByteRange]) -> Vec<ByteRange> {
+        let size_bytes = self.shared.view().geometry.size_bytes;
+        ranges.iter().filter_map(|&range| told_changes::within(range, size_bytes)).collect()
+    }
+
+    /// The guard's decision, after changes of these ranges, whether this host may still change the
+    /// unit. A unit that cannot tell any more says nothing of what is dirty.
+    fn decision_about(&self, changed: &[ByteRange]) -> impl Future<Output = ()> + Send + use<> {
+        let (shared, changed) = (Arc::clone(&self.shared), self.within_unit(changed));
+        let can_tell = shared.view().change_marks.is_some();
+        async move {
+            if let Some(guard) = shared.guard.get().filter(|_| can_tell) {
+                guard.hear(changed).await;
+            }
+        }
+    }
+
+    /// Publishes that other hosts changed these ranges: copies of them above are void. The guard has
+    /// decided before whether this host may still change the unit.
     fn tell_of(&self, changed: &[ByteRange]) {
         let size_bytes = self.shared.view().geometry.size_bytes;
-        let changed: Vec<ByteRange> =
-            changed.iter().filter_map(|&range| told_changes::within(range, size_bytes)).collect();
+        let changed = self.within_unit(changed);
         let bytes: u64 = changed.iter().map(|range| range.length).sum();
         if bytes > 0 {
             tracing::warn!(bytes, place = self.options.place(), "others changed the LUN while it was out of reach");
         }
         self.shared.view().status.changed_by_others_bytes += bytes;
-        // A unit that cannot tell any more says nothing of what is dirty.
-        let can_tell = self.shared.view().change_marks.is_some();
-        if let Some(guard) = self.shared.guard.get().filter(|_| can_tell) {
-            guard.hear(&changed);
-        }
         told_changes::publish(&self.shared.events, changed, size_bytes);
     }
 

@@ -80,7 +80,7 @@ mod unit;
 mod verdict;
 mod wire;
 
-pub use change_guard::ChangeGuard;
+pub use change_guard::{ChangeGuard, Deciding};
 pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};

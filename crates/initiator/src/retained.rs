@@ -129,6 +129,13 @@ impl Retained {
         }
     }
 
+    /// Removes what lies in these ranges. Returns whether there was anything.
+    pub(crate) fn remove_all_in(&mut self, ranges: &[ByteRange]) -> bool {
+        let overlapping: Vec<&ByteRange> = ranges.iter().filter(|range| self.overlaps(**range)).collect();
+        overlapping.iter().for_each(|range| self.supersede(**range));
+        !overlapping.is_empty()
+    }
+
     /// A flush sent now will cover everything up to this mark.
     pub(crate) fn mark(&self) -> u64 {
         self.sequence_next

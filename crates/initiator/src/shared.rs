@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use block::completion::SlotSender;
-use block::{Copies, Error, ErrorKind, EventHub, Geometry, Identity, Request};
+use block::{ByteRange, Copies, Error, ErrorKind, EventHub, Geometry, Identity, Request};
 use tokio::sync::{oneshot, watch};
 
 use scsi::change_mark::Support;
@@ -131,6 +131,11 @@ impl Shared {
     /// The error of changes by this host, if they are refused.
     pub(crate) fn change_refusal(&self) -> Option<&Error> {
         self.guard.get().and_then(ChangeGuard::refusal)
+    }
+
+    /// What others changed while there was no session, and this host must not write again.
+    pub(crate) fn changed_by_others(&self) -> Vec<ByteRange> {
+        self.guard.get().map(ChangeGuard::by_others).unwrap_or_default()
     }
 
     pub(crate) fn copies(&self) -> Option<&Copies> {

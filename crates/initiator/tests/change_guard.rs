@@ -59,7 +59,8 @@ macro_rules! call {
 
 #[test]
 fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others() {
-    for is_refused in [false, true] {
+    // Whether it is refused, else whether it was by others.
+    for (is_refused, is_by_others) in [(false, false), (false, true), (true, true)] {
         let mut world = World::new(5);
         serve(&mut world);
         let (one, two) = (world.connect(host(&world, 1)).unwrap(), world.connect(host(&world, 2)).unwrap());
@@ -68,7 +69,9 @@ fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others
         assert!(call!(world, one, clear_mark(ID, 5, sequence)).unwrap());
         one.set_guard(ChangeGuard::new(Arc::new(OnceLock::new()), move |changed| {
             assert_eq!(changed, [ByteRange { offset: 0, length: MIB }]);
-            if is_refused { Err(Error::new(ErrorKind::Unsupported, "others were here")) } else { Ok(()) }
+            let refusal = Error::new(ErrorKind::Unsupported, "others were here");
+            let by_others = if is_by_others { changed } else { Vec::new() };
+            Box::pin(async move { if is_refused { Err(refusal) } else { Ok(by_others) } })
         }));
         write(&mut world, &one, 0, 1).unwrap();
         assert!(one.status().retained_bytes > 0, "it may be lost");
@@ -88,7 +91,9 @@ fn neither_what_waits_nor_what_was_not_flushed_is_written_over_changes_by_others
             }
             false => {
                 written.unwrap();
-                assert_eq!((at_first, after), (1, 3));
+                assert_eq!((at_first, after), (if is_by_others { 2 } else { 1 }, 3));
+                let flushed = call!(world, one, flush()).map_err(|error| error.kind());
+                assert_eq!(flushed, if is_by_others { Err(ErrorKind::OutcomeUnknown) } else { Ok(()) });
                 call!(world, one, flush()).unwrap();
             }
         }

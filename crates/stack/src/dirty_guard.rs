@@ -16,12 +16,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use block::{ByteRange, Device};
+use block::{Buffer, ByteRange, Device, Request};
 use cache::ConflictingChanges;
-use initiator::{ChangeGuard, RemoteLun, State};
+use futures_util::future::join_all;
+use initiator::{ChangeGuard, Deciding, RemoteLun, State};
 
 use crate::error::{Error, Failure, Result};
 use crate::freshness::Invalidate;
+use crate::limits::{PATH_ANSWER_MAX, PATH_LOOK_INTERVAL};
 use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{Remotes, place_in_whole};
@@ -92,8 +94,27 @@ impl Stores {
     }
 }
 
-fn is_online(path: &Weak<RemoteLun>) -> bool {
-    path.upgrade().is_some_and(|path| path.status().state == State::Online)
+/// Whether a path is there now: it answers a read that is sent now. What it was known to be says little: a network that
+/// is cut takes some time to be noticed.
+async fn answers(path: &Weak<RemoteLun>) -> bool {
+    let is_online = || path.upgrade().is_some_and(|path| path.status().state == State::Online);
+    let Some(reading) = path.upgrade().filter(|_| is_online()).map(|path| {
+        let block_bytes = path.geometry().logical_block_bytes as usize;
+        path.submit(Request::read(0, Buffer::zeroed(block_bytes)))
+    }) else {
+        return false;
+    };
+    let gone = async {
+        while is_online() {
+            tokio::time::sleep(PATH_LOOK_INTERVAL).await;
+        }
+    };
+    let answered = async { reading.await.result.is_ok() && is_online() };
+    tokio::select! {
+        is_there = answered => is_there,
+        () = gone => false,
+        () = tokio::time::sleep(PATH_ANSWER_MAX) => false,
+    }
 }
 
 impl DirtyGuard {
@@ -107,16 +128,22 @@ impl DirtyGuard {
                 let size_bytes = lun.geometry().size_bytes;
                 let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
                 let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
-                let check = move |changed: &[ByteRange]| {
+                let check = move |changed: Vec<ByteRange>| -> Deciding {
+                    let (by, stores, others) = (by.clone(), stores.clone(), others.clone());
                     let is_everything = changed.iter().any(|range| range.length >= size_bytes);
-                    // The target of this path was away, and that of another was not: what this host
-                    // wrote there is unknown here.
-                    if is_everything && others.iter().any(is_online) {
-                        return Ok(());
-                    }
-                    let whole: Vec<ByteRange> =
-                        changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
-                    stores.upgrade().map_or(Ok(()), |stores| stores.check(&by, &whole, is_everything))
+                    Box::pin(async move {
+                        // The target of this path was away, and that of another was not: what this host
+                        // wrote there is unknown here.
+                        if is_everything && join_all(others.iter().map(answers)).await.contains(&true) {
+                            return Ok(Vec::new());
+                        }
+                        let whole: Vec<ByteRange> =
+                            changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
+                        match stores.upgrade() {
+                            Some(stores) => stores.check(&by, &whole, is_everything).map(|()| changed),
+                            None => Ok(changed),
+                        }
+                    })
                 };
                 lun.set_guard(ChangeGuard::new(Arc::clone(&refusal), check));
             }

@@ -214,3 +214,10 @@ pub const CLEARS_UNEXPLAINED_MAX: u32 = 2;
 /// Bytes of unchanged blocks that a mount keeps besides the kernel's own pages and names: mostly
 /// structure, of which 64 MiB serve hundreds of thousands of files.
 pub const MOUNT_CACHE_BYTES: u64 = 64 << 20;
+
+/// Time for another path to answer, when one has heard that everything was changed: longer than
+/// keepalives take to notice that it is gone.
+pub const PATH_ANSWER_MAX: Duration = Duration::from_secs(15);
+
+/// Interval at which its state is looked at meanwhile.
+pub const PATH_LOOK_INTERVAL: Duration = Duration::from_millis(100);

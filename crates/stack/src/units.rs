@@ -24,7 +24,7 @@ use logical_unit::{
     SavedReservations, SavedSharing, SharingOptions,
 };
 use target::Target;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::error::{Error, Failure, Result};

@@ -117,6 +117,13 @@ impl Acknowledged {
                 self.options.place()
             ));
         }
+        if self.retained.remove_all_in(&self.shared.changed_by_others()) {
+            let words = format!(
+                "the target of {} had not flushed it, and others changed it meanwhile, so it is not written again",
+                self.options.place()
+            );
+            self.lose(Error::new(ErrorKind::OutcomeUnknown, words));
+        }
         let now = self.options.clock.now();
         let retained = self.retained.all();
         if !self.replay.start(retained, now, self.options.replacement_timeout) {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use block::{ByteRange, Error, ErrorKind};
-use initiator::ChangeGuard;
+use initiator::{ChangeGuard, Deciding};
 use uuid::Uuid;
 
 use crate::caches::{Caches, LunRecord, MarkRecord};
@@ -51,13 +51,13 @@ impl MountMark {
                 continue;
             }
             let name = name.to_owned();
-            let check = move |_: &[ByteRange]| {
+            let check = move |_: Vec<ByteRange>| -> Deciding {
                 let context = format!(
                     "others changed the logical unit while it was out of reach (or its file was moved, restored, or \
                      changed while the target did not run): the file system of \"{name}\" is another one by now, and \
                      nothing is written there any more; `forebay detach {name}`, and mount it again"
                 );
-                Err(Error::new(ErrorKind::Unsupported, context))
+                Box::pin(async { Err(Error::new(ErrorKind::Unsupported, context)) })
             };
             lun.set_guard(ChangeGuard::new(Arc::clone(&self.refusal), check));
         }

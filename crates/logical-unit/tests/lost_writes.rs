@@ -227,3 +227,24 @@ fn a_loss_reported_by_a_flush_whose_answer_is_not_sent_is_told_by_the_next() {
         }
     }
 }
+
+/// Another front has the loss. Initiators try such a flush again, and take the next answer for the answer.
+#[test]
+fn a_flush_that_was_not_done_tells_nobody_of_an_earlier_loss() {
+    for kind in [ErrorKind::TimedOut, ErrorKind::NoAccess, ErrorKind::Busy] {
+        let (silent, layer, first) = gateway();
+        let mut executor = Executor::in_order();
+        let other_front = layer.flush();
+        silent.end(true);
+        assert!(executor.block_on(other_front).is_err());
+        assert_eq!(first.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+        let answer = begin_flush(&mut executor, &first, 5);
+        let (request, sender) = silent.flushes.lock().unwrap().remove(0);
+        sender.complete(request.fail(kind));
+        executor.run_until_stalled();
+        assert!(answer.lock().unwrap().is_some(), "{kind:?}");
+        let _ = first.sense(Cdb::TestUnitReady);
+        let next = flush_well(&mut executor, &silent, &first);
+        assert_eq!(next, Some(Sense::WRITE_ERROR), "{kind:?}");
+    }
+}

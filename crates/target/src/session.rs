@@ -20,7 +20,7 @@ mod sharing;
 mod units;
 mod wire;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use iscsi::pdu::{TaskManagementFunction, TaskManagementOutcome};
 use iscsi::target as protocol;
-use iscsi::target::{CloseReason, Event, LinkId, SessionRequest, TaskId, TaskManagement, TaskManagementId};
+use iscsi::target::{CloseReason, Event, SessionRequest, TaskId, TaskManagement, TaskManagementId};
 use logical_unit::{Execution, LunMap, NexusId, Outcome, TaskManagementResponse};
 use scsi::cdb::Traffic;
 use scsi::sharing::action_out;
@@ -43,7 +43,6 @@ use scsi::{Cdb, CdbError};
 use crate::connections::host;
 use crate::control::{Control, Directive, Handle};
 use crate::data_in::buffer_bytes;
-use crate::held_data::HeldData;
 use crate::limits::{
     COMMANDS_PER_LOOK, DATA_IN_FIRST_BYTES, DRAIN_GRACE, LIGHT_BYTES, LIGHT_TURNS, LINGER_TIMEOUT, SETTLING_TIMEOUT,
     TURNS_PER_POLL_MAX, UNREAD_CHECK_INTERVAL, UNREAD_TIMEOUT,
@@ -56,6 +55,7 @@ use crate::tally::{Tally, failure_kind};
 use crate::target::{data_out_of, lun_number};
 use crate::turns::{Place, Turns};
 
+use self::sharing::Sharing;
 use self::units::Units;
 use self::wire::{Exchange, Wire, send_last_words};
 
@@ -79,13 +79,7 @@ pub(crate) struct Session {
     charged_bytes: usize,
     /// An event that must wait until the initiator has taken queued data.
     delayed: Option<Event>,
-    /// Later events, kept while the answers of a client of a shared unit are carried out before
-    /// their turn.
-    postponed: VecDeque<Event>,
-    /// Commands whose data is requested only after other hosts have dropped their copies.
-    held: Vec<HeldData>,
-    /// The connection on which the client of a shared unit registered, which gets its messages.
-    registered_on: Option<LinkId>,
+    sharing: Sharing,
     /// Whether it waits for room, and is woken when other sessions have freed some.
     waits_for_room: bool,
     /// Whether the table of sessions knows that it has no connection.
@@ -198,9 +192,7 @@ impl Session {
             expected_bytes: 0,
             charged_bytes: 0,
             delayed: None,
-            postponed: VecDeque::new(),
-            held: Vec::new(),
-            registered_on: None,
+            sharing: Sharing::new(request.may_share),
             waits_for_room: false,
             is_unconnected: false,
             unread_checked: None,
@@ -336,7 +328,11 @@ impl Session {
                         next_look = count;
                     }
                 }
-                Event::DataHeld(held) => self.hold_data(&held),
+                Event::DataHeld(held) => {
+                    if !self.sharing.hold_data(&held, self.units.as_ref()) {
+                        self.protocol.ask_for_data(self.server.clock.now(), held.task);
+                    }
+                }
                 Event::TaskManagement(request) => self.manage(request),
                 Event::CommandsCleared(luns) => {
                     if let Some(units) = &self.units {
@@ -349,9 +345,7 @@ impl Session {
                     if let Some(wire) = self.wires.iter_mut().find(|wire| wire.link == link) {
                         wire.closed.get_or_insert((reason, until));
                     }
-                    if let Some(units) = self.units.as_ref().filter(|_| self.may_share()) {
-                        units.luns.rewind_messages(&units.nexus);
-                    }
+                    self.sharing.rewind_messages(self.units.as_ref());
                 }
                 Event::Closed(reason) => {
                     let until = self.server.clock.now() + LINGER_TIMEOUT;
@@ -377,8 +371,40 @@ impl Session {
     }
 
     fn next_event(&mut self) -> Option<Event> {
-        let postponed = |session: &mut Self| session.postponed.pop_front();
-        self.delayed.take().or_else(|| postponed(self)).or_else(|| self.protocol.poll_event())
+        let earlier = self.delayed.take().or_else(|| self.sharing.next_postponed());
+        earlier.or_else(|| self.protocol.poll_event())
+    }
+
+    /// Carries out the answers of a client of a shared unit although earlier commands wait for
+    /// room: the commands that have the room may wait for the answer. Answers for which there is no
+    /// time stay queued.
+    fn carry_out_answers(&mut self, until: Instant) -> bool {
+        let mut has_moved = false;
+        while !(has_moved && self.server.clock.now() >= until)
+            && let Some(command) = self.sharing.next_answer(&mut self.protocol)
+        {
+            has_moved = true;
+            self.execute(command);
+        }
+        has_moved
+    }
+
+    /// Requests data that other hosts held back, and may come now.
+    fn poll_held(&mut self, context: &mut Context<'_>) -> bool {
+        let free = self.sharing.poll_free(&self.protocol, context);
+        if free.is_empty() {
+            return false;
+        }
+        let now = self.server.clock.now();
+        free.iter().for_each(|task| self.protocol.ask_for_data(now, *task));
+        true
+    }
+
+    /// Sends the messages of shared units to this initiator.
+    fn poll_messages(&mut self, context: &Context<'_>) -> bool {
+        let Some(units) = self.units.as_ref().filter(|_| self.sharing.is_negotiated()) else { return false };
+        let now = || self.server.clock.now();
+        !self.wires.is_empty() && self.sharing.send_messages(units, &mut self.protocol, now, context.waker())
     }
 
     /// The deadline of an ended session for its I/O under way. At the end of the server no session
@@ -445,7 +471,7 @@ impl Session {
 
     /// Starts a command, which completes at once if the device answers at once.
     fn execute(&mut self, command: protocol::Command) -> Cost {
-        let may_share = self.may_share();
+        let may_share = self.sharing.is_negotiated();
         let Some(units) = self.units.as_mut() else { return Cost::OfBytes };
         let lun = lun_number(command.lun);
         let cdb = match command.cdb.extension.as_slice() {
@@ -459,7 +485,7 @@ impl Session {
             cdb => cdb,
         };
         if let Ok(Cdb::SharingOut { service_action: action_out::REGISTER, .. }) = cdb {
-            self.registered_on = self.protocol.link_of(command.task);
+            self.sharing.register_on(self.protocol.link_of(command.task));
         }
         let has_more_passes = matches!(cdb, Ok(Cdb::OrWrite(_) | Cdb::CompareAndWrite { .. } | Cdb::WriteAndVerify(_)));
         let ticket = Ticket {
@@ -716,7 +742,7 @@ impl Session {
     fn poll_wires(&mut self, (bytes_max, until): (usize, Instant), context: &mut Context<'_>) -> bool {
         let mut has_moved = false;
         // This session's own commands may wait for an answer of its client of a shared unit.
-        let may_share = self.may_share();
+        let may_share = self.sharing.is_negotiated();
         let used = self.used_bytes() - if may_share { self.expected_bytes } else { 0 };
         let data_in = &self.server.data_in;
         // A session that waits for others is read from: otherwise its answers to pings would be
@@ -764,7 +790,7 @@ impl Session {
     /// 4.6.3.3): the initiator's next commands, in another session, must not meet them. Commands
     /// under way finish without a response.
     fn leave_units(&mut self) {
-        self.held.clear();
+        self.sharing.release_held();
         if let Some(units) = self.units.take() {
             units.luns.remove_nexus(&units.nexus);
         }

@@ -13,57 +13,41 @@
 mod error;
 mod keepalive;
 mod send_targets;
+mod timing;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::buffer::Buffer;
 use base::clock::Instant;
 use base::serial::Serial32;
 
+use self::keepalive::{Keepalive, answer_ping};
+use self::send_targets::SendTargets;
 use super::command::Outcome;
 use super::discovery::DiscoveredTarget;
 use super::login::{LoggedIn, Login, LoginConfig, LoginStep};
-use super::pending_function::PendingFunction;
+use super::outgoing::Outgoing;
+use super::recovery::{Removals, take_over};
 use super::removed::{CONNECTION_RECOVERY_LEVEL_MIN, Removed};
 use super::session::{Session, TaskData};
+use super::task_management::TaskManagement;
 use crate::framing::{
     DataSegment, Destination, Digests, PduSizes, Progress, ReceivedHeader, ReceivedPdu, Receiver, TransmitQueue,
 };
-use crate::limits::{
-    DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, REPLIES_WAITING_MAX, TRANSMIT_BYTES_HIGH,
-};
+use crate::limits::{DROPPED_CONNECTIONS_MAX, EVENT_BYTES_MAX, EVENTS_WAITING_MAX, TRANSMIT_BYTES_HIGH};
 use crate::negotiation::{Digest, Negotiated, SessionType};
 use crate::pdu::{
-    AdditionalHeaders, AsyncEvent, AsyncMessage, Bhs, DataIn, DataOut, InitiatorTaskTag, LogoutOutcome, LogoutReason,
-    LogoutRequest, RawBhs, ReadyToTransfer, Reject, ScsiCommand, ScsiResponse, ServiceResponse, SnackRequest,
-    SnackType, TargetTransferTag,
+    AsyncEvent, AsyncMessage, Bhs, DataIn, InitiatorTaskTag, LogoutOutcome, LogoutReason, LogoutRequest,
+    LogoutResponse, RawBhs, Reject, ScsiResponse, ServiceResponse, SnackRequest, SnackType,
 };
-use crate::text::TextAssembler;
 
 pub use self::error::ConnectionError;
+pub use self::timing::Timing;
 
 /// MaxRecvDataSegmentLength in force during login (RFC 7143 6.3).
 const LOGIN_SEGMENT_BYTES: u32 = 8192;
-
-/// Tags with this half are not tasks: no task's generation is FFFFh.
-const CONTROL_TAG: u32 = 0xffff_0000;
-
-/// Timeouts of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// From the first login request to the full feature phase.
-    pub login_timeout: Duration,
-    /// Silence after which the target is pinged. Zero never pings.
-    pub keepalive_interval: Duration,
-    /// Silence after a ping that means the target is gone.
-    pub keepalive_timeout: Duration,
-    /// For a task management function.
-    pub task_management_timeout: Duration,
-}
 
 /// An event for the driver.
 #[derive(Debug)]
@@ -107,48 +91,24 @@ enum Phase {
     Closed,
 }
 
-/// A ping under way.
-struct Ping {
-    tag: InitiatorTaskTag,
-    deadline: Instant,
-}
-
-/// A SendTargets under way.
-struct TextExchange {
-    tag: InitiatorTaskTag,
-    received: TextAssembler,
-    text: Vec<u8>,
-    response_count: usize,
-}
-
 /// One connection.
 pub struct Connection {
-    pub(super) receiver: Receiver,
-    pub(super) transmit: TransmitQueue,
-    pub(super) exp_stat_sn: Serial32,
-    pub(super) timing: Timing,
-    pub(super) functions: Vec<PendingFunction>,
-    pub(super) events: VecDeque<Event>,
+    receiver: Receiver,
+    outgoing: Outgoing,
+    keepalive: Keepalive,
+    send_targets: SendTargets,
+    task_management: TaskManagement,
+    removals: Removals,
+    events: VecDeque<Event>,
     phase: Phase,
     cid: u16,
     /// Our offered segment limit, which is in force once the login is done.
     offered_segment_bytes: u32,
-    /// Bytes of one data segment the target receives here.
-    segment_bytes: usize,
     /// Receives on a pair's request half, where only what was under way when the pair was made may
     /// come.
     request_half: Option<Box<Receiver>>,
     login_deadline: Instant,
-    last_received: Instant,
-    ping: Option<Ping>,
-    exchange: Option<TextExchange>,
-    /// Replies that are not fully written, oldest first: the count of PDUs queued before each.
-    replies: VecDeque<u64>,
-    control_tag: u16,
     received_pdu_count: u64,
-    /// Unanswered logouts of lost connections, with their CIDs.
-    pub(super) removing: Vec<(InitiatorTaskTag, u16)>,
-    pub(super) removed: Vec<Removed>,
     /// CIDs of other connections that the target says it has dropped.
     dropped: Vec<u16>,
 }
@@ -156,32 +116,25 @@ pub struct Connection {
 impl Connection {
     /// A connection that is open and logs in: its first request waits to be written.
     pub fn new(now: Instant, session: &Session, config: LoginConfig, timing: Timing) -> Self {
-        let mut transmit = TransmitQueue::new(Digests::default());
         let (cid, offered_segment_bytes) = (config.cid, config.offer.max_recv_data_segment_length);
         let mut login = Box::new(Login::new(config, session.next_cmd_sn()));
         let (request, text) = login.start();
-        transmit.push(&request, &AdditionalHeaders::default(), text.into());
+        let mut outgoing = Outgoing::new(TransmitQueue::new(Digests::default()), LOGIN_SEGMENT_BYTES as usize);
+        outgoing.push(&request, text.into());
         Self {
             receiver: Receiver::new(LOGIN_SEGMENT_BYTES),
-            transmit,
-            exp_stat_sn: Serial32(0),
-            timing,
-            functions: Vec::new(),
+            outgoing,
+            keepalive: Keepalive::new(now, &timing),
+            send_targets: SendTargets::default(),
+            task_management: TaskManagement::new(timing.task_management_timeout),
+            removals: Removals::default(),
             events: VecDeque::new(),
             phase: Phase::LoggingIn(login),
             cid,
             offered_segment_bytes,
-            segment_bytes: LOGIN_SEGMENT_BYTES as usize,
             request_half: None,
             login_deadline: now + timing.login_timeout,
-            last_received: now,
-            ping: None,
-            exchange: None,
-            replies: VecDeque::new(),
-            control_tag: 0,
             received_pdu_count: 0,
-            removing: Vec::new(),
-            removed: Vec::new(),
             dropped: Vec::new(),
         }
     }
@@ -201,7 +154,7 @@ impl Connection {
         session: &mut Session,
         length: usize,
     ) -> Result<(), ConnectionError> {
-        self.last_received = now;
+        self.keepalive.note_received(now);
         self.receiver.handle_received(length);
         loop {
             match self.receiver.poll()? {
@@ -235,14 +188,14 @@ impl Connection {
     pub fn takes_commands(&self, session: &Session) -> bool {
         self.is_established()
             && session.negotiated().session_type == SessionType::Normal
-            && self.transmit.bytes() < TRANSMIT_BYTES_HIGH
+            && self.outgoing.queue.bytes() < TRANSMIT_BYTES_HIGH
     }
 
     /// Moves the next command that may be sent into the transmit queue. Returns whether there was
     /// one.
     pub fn send_next(&mut self, session: &mut Session) -> bool {
         let Some(tag) = session.next_to_send(self.cid) else { return false };
-        self.send_command(session, tag);
+        self.outgoing.send_command(session, tag);
         true
     }
 
@@ -250,8 +203,8 @@ impl Connection {
     pub fn take_response_half(&mut self, half: Self) {
         let own = std::mem::replace(&mut self.receiver, half.receiver);
         self.request_half = Some(Box::new(own));
-        self.exp_stat_sn = half.exp_stat_sn;
-        self.last_received = self.last_received.max(half.last_received);
+        self.outgoing.exp_stat_sn = half.outgoing.exp_stat_sn;
+        self.keepalive.join(&half.keepalive);
         self.received_pdu_count += half.received_pdu_count;
     }
 
@@ -281,7 +234,7 @@ impl Connection {
                 }
                 Progress::Pdu(pdu) => match pdu.header.bhs? {
                     Bhs::NopIn(nop) if nop.initiator_task_tag.is_none() => {
-                        self.answer_ping(session, &nop)?;
+                        answer_ping(&nop, session.next_cmd_sn(), &mut self.outgoing)?;
                     }
                     Bhs::AsyncMessage(message) => self.handle_async(message, pdu.data.bytes())?,
                     _ => return Err(ConnectionError::Protocol("a response on a connection that carries requests")),
@@ -294,17 +247,17 @@ impl Connection {
 
     /// Fills `out` with what is to be written, and returns how many slices that took.
     pub fn io_slices<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
-        self.transmit.io_slices(out)
+        self.outgoing.queue.io_slices(out)
     }
 
     /// Whether nothing is to be written.
     pub fn is_transmit_empty(&self) -> bool {
-        self.transmit.is_empty()
+        self.outgoing.queue.is_empty()
     }
 
     /// `length` bytes were written.
     pub fn handle_transmitted(&mut self, session: &mut Session, length: usize) {
-        self.transmit.handle_transmitted(length);
+        self.outgoing.queue.handle_transmitted(length);
         session.complete_lingering();
     }
 
@@ -324,8 +277,8 @@ impl Connection {
             Phase::LoggingIn(_) => Some(self.login_deadline),
             Phase::Closed => None,
             Phase::FullFeature | Phase::LoggingOut(_) => {
-                let keepalive = self.keepalive_deadline();
-                [keepalive, self.function_deadline(), session.earliest_deadline()].into_iter().flatten().min()
+                let keepalive = self.keepalive.deadline();
+                [keepalive, self.task_management.deadline(), session.earliest_deadline()].into_iter().flatten().min()
             }
         }
     }
@@ -339,8 +292,8 @@ impl Connection {
             Phase::LoggingIn(_) if now >= self.login_deadline => Err(ConnectionError::LoginTimedOut),
             Phase::LoggingIn(_) | Phase::Closed => Ok(()),
             Phase::FullFeature | Phase::LoggingOut(_) => {
-                self.keep_alive(now, session)?;
-                self.escalate(now, session)
+                self.keepalive.handle_timeout(now, session.next_cmd_sn(), &mut self.outgoing)?;
+                self.task_management.escalate(now, session, self.cid, &mut self.outgoing)
             }
         }
     }
@@ -359,33 +312,73 @@ impl Connection {
         if !matches!(self.phase, Phase::FullFeature) {
             return;
         }
-        let tag = self.next_control_tag();
+        let tag = self.outgoing.next_control_tag();
         let request = LogoutRequest {
             is_immediate: true,
             reason,
             initiator_task_tag: tag,
             cid: self.cid,
             cmd_sn: session.next_cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
+            exp_stat_sn: self.outgoing.exp_stat_sn,
         };
-        self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
+        self.outgoing.push(&request, DataSegment::Empty);
         self.phase = Phase::LoggingOut(tag);
+    }
+
+    /// Asks for all targets. [`Event::Targets`] follows.
+    pub fn send_targets(&mut self, session: &mut Session) {
+        self.send_targets.begin(session, &mut self.outgoing);
+    }
+
+    /// Resets the logical unit of `lun`, unless a reset is under way.
+    pub fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64) {
+        self.task_management.reset_logical_unit(now, session, lun, &mut self.outgoing);
+    }
+
+    /// Requests the removal of the lost connection `cid`. [`Connection::poll_removed`] has the
+    /// answer.
+    pub fn remove(&mut self, session: &Session, cid: u16) {
+        self.removals.request(session, cid, &mut self.outgoing);
+    }
+
+    /// An answer about a lost connection.
+    pub fn poll_removed(&mut self) -> Option<Removed> {
+        self.removals.poll()
+    }
+
+    /// Whether another task could be taken over now.
+    pub fn can_take_over(&self) -> bool {
+        self.is_established() && self.task_management.has_room()
+    }
+
+    /// Takes over a task of a removed connection; `exp_cmd_sn` is the target's value from then.
+    pub fn take_over(&mut self, now: Instant, session: &mut Session, tag: InitiatorTaskTag, exp_cmd_sn: Serial32) {
+        take_over(now, session, (tag, exp_cmd_sn), self.cid, &mut self.task_management, &mut self.outgoing);
+    }
+
+    /// Ends a lost connection: the buffer into which it was reading goes back to its task.
+    pub fn abandon(mut self, session: &mut Session) {
+        if let Some((header, buffer)) = self.receiver.take_destination()
+            && let Ok(Bhs::DataIn(data_in)) = header.bhs
+            && let Some(task) = session.task_on(self.cid, data_in.initiator_task_tag)
+            && let TaskData::Read(place, ..) = &mut task.data
+        {
+            *place = Some(buffer);
+        }
+        // Its queue shares the buffers that were being written.
+        drop(self);
+        session.complete_lingering();
     }
 
     /// Counts the sizes of PDUs in `sizes`.
     pub fn count_sizes(&mut self, sizes: &Arc<PduSizes>) {
-        self.transmit.count_sizes(Arc::clone(sizes));
+        self.outgoing.queue.count_sizes(Arc::clone(sizes));
         self.receiver.count_sizes(Arc::clone(sizes));
     }
 
     /// PDUs sent and received so far.
     pub fn pdu_counts(&self) -> (u64, u64) {
-        (self.transmit.pdu_count(), self.received_pdu_count)
-    }
-
-    pub(super) fn next_control_tag(&mut self) -> InitiatorTaskTag {
-        self.control_tag = if self.control_tag >= u16::MAX - 1 { 0 } else { self.control_tag + 1 };
-        InitiatorTaskTag::new(CONTROL_TAG | u32::from(self.control_tag)).expect("FFFFh is left out")
+        (self.outgoing.queue.pdu_count(), self.received_pdu_count)
     }
 
     fn handle_pdu(&mut self, now: Instant, session: &mut Session, pdu: ReceivedPdu) -> Result<(), ConnectionError> {
@@ -416,26 +409,29 @@ impl Connection {
             }
             Bhs::ReadyToTransfer(r2t) => {
                 self.handle_numbers(session, None, r2t.exp_cmd_sn, r2t.max_cmd_sn);
-                self.handle_r2t(session, &r2t)
+                self.outgoing.answer_r2t(session, self.cid, &r2t)
             }
-            Bhs::NopIn(nop) => self.handle_nop_in(session, &nop),
+            Bhs::NopIn(nop) => {
+                let stat_sn = nop.initiator_task_tag.map(|_| nop.stat_sn);
+                self.handle_numbers(session, stat_sn, nop.exp_cmd_sn, nop.max_cmd_sn);
+                self.keepalive.note_answer(&nop);
+                answer_ping(&nop, session.next_cmd_sn(), &mut self.outgoing)
+            }
             Bhs::TaskManagementResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
-                self.handle_function_response(now, session, &response)
+                let reset = self.task_management.handle_response(now, session, &response, &mut self.outgoing)?;
+                self.events.extend(reset.map(|lun| Event::LogicalUnitReset { lun }));
+                Ok(())
             }
             Bhs::TextResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
-                self.handle_text(session, &response, data)
+                let targets = self.send_targets.handle_response(session, &response, data, &mut self.outgoing)?;
+                self.events.extend(targets.map(Event::Targets));
+                Ok(())
             }
             Bhs::LogoutResponse(response) => {
                 self.handle_numbers(session, Some(response.stat_sn), response.exp_cmd_sn, response.max_cmd_sn);
-                if self.handle_removed(&response) {
-                    return Ok(());
-                }
-                if matches!(self.phase, Phase::LoggingOut(tag) if tag == response.initiator_task_tag) {
-                    self.phase = Phase::Closed;
-                    self.events.push_back(Event::LoggedOut(response.outcome));
-                }
+                self.handle_logout(&response);
                 Ok(())
             }
             Bhs::AsyncMessage(message) => {
@@ -450,19 +446,30 @@ impl Connection {
         }
     }
 
+    /// The answer to the removal of a lost connection, or to the logout of this one.
+    fn handle_logout(&mut self, response: &LogoutResponse) {
+        if self.removals.handle_response(response) {
+            return;
+        }
+        if matches!(self.phase, Phase::LoggingOut(tag) if tag == response.initiator_task_tag) {
+            self.phase = Phase::Closed;
+            self.events.push_back(Event::LoggedOut(response.outcome));
+        }
+    }
+
     fn handle_login_step(&mut self, session: &mut Session, step: LoginStep) {
         match step {
-            LoginStep::Send(request, text) => self.transmit.push(&request, &AdditionalHeaders::default(), text.into()),
+            LoginStep::Send(request, text) => self.outgoing.push(&request, text.into()),
             LoginStep::Done(logged_in) => {
                 session.establish(&logged_in);
-                self.exp_stat_sn = logged_in.exp_stat_sn;
-                self.segment_bytes = logged_in.negotiated.target_max_recv_data_segment_length as usize;
+                self.outgoing.exp_stat_sn = logged_in.exp_stat_sn;
+                self.outgoing.segment_bytes = logged_in.negotiated.target_max_recv_data_segment_length as usize;
                 let is_crc = |digest: Digest| digest == Digest::Crc32c;
                 let negotiated: &Negotiated = &logged_in.negotiated;
                 let digests =
                     Digests { header: is_crc(negotiated.header_digest), data: is_crc(negotiated.data_digest) };
                 self.receiver.set_parameters(digests, self.offered_segment_bytes);
-                self.transmit.set_digests(digests);
+                self.outgoing.queue.set_digests(digests);
                 self.phase = Phase::FullFeature;
                 self.events.push_back(Event::LoggedIn(logged_in));
             }
@@ -472,10 +479,8 @@ impl Connection {
     /// ExpCmdSN and MaxCmdSN go with every PDU, StatSN with those that have a status (RFC 7143 4.2.2.2).
     fn handle_numbers(&mut self, session: &mut Session, stat_sn: Option<Serial32>, exp: Serial32, max: Serial32) {
         session.update_window(exp, max);
-        if let Some(stat_sn) = stat_sn
-            && !stat_sn.is_before(self.exp_stat_sn)
-        {
-            self.exp_stat_sn = stat_sn.next();
+        if let Some(stat_sn) = stat_sn {
+            self.outgoing.note_stat_sn(stat_sn);
         }
     }
 
@@ -522,24 +527,10 @@ impl Connection {
         };
         if session.negotiated().error_recovery_level >= CONNECTION_RECOVERY_LEVEL_MIN {
             let kind = SnackType::DataAck { target_transfer_tag, begin: header.data_sn.next() };
-            let request = SnackRequest { kind, lun: header.lun, exp_stat_sn: self.exp_stat_sn };
-            self.note_reply()?;
-            self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
+            let request = SnackRequest { kind, lun: header.lun, exp_stat_sn: self.outgoing.exp_stat_sn };
+            self.outgoing.note_reply()?;
+            self.outgoing.push(&request, DataSegment::Empty);
         }
-        Ok(())
-    }
-
-    /// Makes room for a reply: written ones are removed. An error when too many wait.
-    fn note_reply(&mut self) -> Result<(), ConnectionError> {
-        let queued = self.transmit.pdu_count();
-        let written = queued - self.transmit.pdus_waiting() as u64;
-        while self.replies.front().is_some_and(|&before| before < written) {
-            self.replies.pop_front();
-        }
-        if self.replies.len() >= REPLIES_WAITING_MAX {
-            return Err(ConnectionError::Protocol("the target asks for more answers than it reads"));
-        }
-        self.replies.push_back(queued);
         Ok(())
     }
 
@@ -549,38 +540,6 @@ impl Connection {
             return Err(ConnectionError::Protocol("more asynchronous messages than anybody can take"));
         }
         self.events.push_back(event);
-        Ok(())
-    }
-
-    fn handle_r2t(&mut self, session: &mut Session, r2t: &ReadyToTransfer) -> Result<(), ConnectionError> {
-        let burst_bytes_max = session.negotiated().max_burst_length;
-        // All data of all commands here may wait at once, each with its headers, and no more: a
-        // byte beyond that was requested twice, and sent before.
-        let waiting_bytes_max = TRANSMIT_BYTES_HIGH + 2 * session.load(self.cid).bytes;
-        let Some(task) = session.task_on(self.cid, r2t.initiator_task_tag) else { return Ok(()) };
-        if task.outcome.is_some() {
-            return Ok(());
-        }
-        let TaskData::Write(buffer, range) = &task.data else {
-            return Err(ConnectionError::Protocol("an R2T for a command that writes nothing"));
-        };
-        let (offset, length) = (r2t.buffer_offset as usize, r2t.desired_data_transfer_length as usize);
-        let is_inside = offset.checked_add(length).is_some_and(|end| end <= range.len());
-        if !is_inside || r2t.desired_data_transfer_length > burst_bytes_max {
-            return Err(ConnectionError::Protocol("an R2T for more than there is"));
-        }
-        if self.transmit.bytes() + length > waiting_bytes_max {
-            return Err(ConnectionError::Protocol("an R2T for what waits to be sent already"));
-        }
-        let burst = Burst {
-            lun: task.lun,
-            tag: r2t.initiator_task_tag,
-            target_transfer_tag: Some(r2t.target_transfer_tag),
-            buffer: Arc::clone(buffer),
-            base: range.start,
-            range: offset..offset + length,
-        };
-        self.send_burst(&burst);
         Ok(())
     }
 
@@ -628,87 +587,6 @@ impl Connection {
             _ => Err(ConnectionError::Rejected(reject.reason)),
         }
     }
-
-    /// Sends a command with the unsolicited data that is allowed (RFC 7143 13.10, 13.11, 13.14).
-    pub(super) fn send_command(&mut self, session: &mut Session, tag: InitiatorTaskTag) {
-        let negotiated = *session.negotiated();
-        let task = session.task(tag).expect("the task is there: it was made just now, or is to be sent again");
-        let (reads, writes) = match &task.data {
-            TaskData::None => (false, false),
-            TaskData::Read(..) => (true, false),
-            TaskData::Write(..) => (false, true),
-        };
-        let length = task.data.length();
-        let first_burst = if writes { length.min(negotiated.first_burst_length as usize) } else { 0 };
-        let segment_bytes = self.segment_bytes;
-        let immediate = if negotiated.immediate_data { first_burst.min(segment_bytes) } else { 0 };
-        let unsolicited = if negotiated.initial_r2t { 0 } else { first_burst - immediate };
-        let header = ScsiCommand {
-            is_immediate: task.is_immediate,
-            is_final: unsolicited == 0,
-            reads,
-            writes,
-            attribute: task.attribute,
-            lun: task.lun,
-            initiator_task_tag: tag,
-            expected_data_transfer_length: u32::try_from(length).expect("a buffer is below 4 GiB"),
-            cmd_sn: task.cmd_sn,
-            exp_stat_sn: self.exp_stat_sn,
-            cdb: task.cdb,
-        };
-        let TaskData::Write(buffer, range) = &task.data else {
-            self.transmit.push(&header, &AdditionalHeaders::default(), DataSegment::Empty);
-            return;
-        };
-        let data = match immediate {
-            0 => DataSegment::Empty,
-            immediate => DataSegment::Shared(Arc::clone(buffer), range.start..range.start + immediate),
-        };
-        self.transmit.push(&header, &AdditionalHeaders::default(), data);
-        if unsolicited > 0 {
-            let burst = Burst {
-                lun: task.lun,
-                tag,
-                target_transfer_tag: None,
-                buffer: Arc::clone(buffer),
-                base: range.start,
-                range: immediate..immediate + unsolicited,
-            };
-            self.send_burst(&burst);
-        }
-    }
-
-    /// Cuts a burst into Data-Out PDUs.
-    fn send_burst(&mut self, burst: &Burst) {
-        let segment_bytes = self.segment_bytes;
-        let starts = burst.range.clone().step_by(segment_bytes);
-        for (start, data_sn) in starts.zip(0..) {
-            let end = burst.range.end.min(start + segment_bytes);
-            let header = DataOut {
-                is_final: end == burst.range.end,
-                lun: burst.lun,
-                initiator_task_tag: burst.tag,
-                target_transfer_tag: burst.target_transfer_tag,
-                exp_stat_sn: self.exp_stat_sn,
-                data_sn: Serial32(data_sn),
-                buffer_offset: u32::try_from(start).expect("a buffer is below 4 GiB"),
-            };
-            let data = DataSegment::Shared(Arc::clone(&burst.buffer), burst.base + start..burst.base + end);
-            self.transmit.push(&header, &AdditionalHeaders::default(), data);
-        }
-    }
-}
-
-/// A run of data to be sent.
-struct Burst {
-    lun: u64,
-    tag: InitiatorTaskTag,
-    target_transfer_tag: Option<TargetTransferTag>,
-    buffer: Arc<Buffer>,
-    /// Offset of the command's data in the buffer.
-    base: usize,
-    /// The range within the command's data.
-    range: Range<usize>,
 }
 
 /// The destination of a data segment: the task's buffer for Data-In, a new one for all others.

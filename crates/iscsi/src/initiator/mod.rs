@@ -6,6 +6,7 @@
 //! | [`session`] | [`Session`]: CmdSN, the target's window, tags, tasks; shared by the connections of a session |
 //! | [`connection`] | [`Connection`]: one TCP connection's framing, login, StatSN, keepalive, logout |
 //! | [`login`] | the login phase |
+//! | `outgoing` | what a connection sends: its queue, its numbers, commands and their data |
 //! | `received` | the bytes of a read that have arrived |
 //! | [`discovery`] | SendTargets |
 //! | [`recovery`] | the tasks of a connection that is lost while others live |
@@ -38,6 +39,7 @@ pub mod command;
 pub mod connection;
 pub mod discovery;
 pub mod login;
+mod outgoing;
 mod pending_function;
 mod received;
 pub mod recovery;

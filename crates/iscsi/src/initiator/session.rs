@@ -47,7 +47,7 @@ pub struct Session {
     tsih: u16,
     may_split: bool,
     /// The load of each connection, by CID.
-    pub(super) loads: Vec<(u16, Load)>,
+    loads: Vec<(u16, Load)>,
 }
 
 /// The load of a connection.
@@ -196,6 +196,18 @@ impl Session {
     /// The load of the connection `cid`.
     pub fn load(&self, cid: u16) -> Load {
         self.loads.iter().find(|(other, _)| *other == cid).map(|(_, load)| *load).unwrap_or_default()
+    }
+
+    /// Forgets a lost connection without tasks.
+    pub fn forget_connection(&mut self, cid: u16) {
+        self.loads.retain(|(other, load)| *other != cid || load.commands > 0);
+    }
+
+    /// The tasks of a connection, in the order of their commands.
+    pub fn tasks_of(&self, cid: u16) -> Vec<InitiatorTaskTag> {
+        let mut tags: Vec<_> = self.tags().filter(|(_, task)| task.cid == cid && task.outcome.is_none()).collect();
+        tags.sort_by_key(|(_, task)| task.order);
+        tags.into_iter().map(|(tag, _)| tag).collect()
     }
 
     /// Takes all commands that have not ended, in the order in which they were submitted, with

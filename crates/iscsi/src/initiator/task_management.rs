@@ -13,81 +13,118 @@
 //! Requests are immediate: a closed window does not delay them (RFC 7143 11.5). A command that ends
 //! on its own while its abort is under way ends normally.
 
+use std::time::Duration;
+
 use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::command::Outcome;
-use super::connection::{Connection, ConnectionError, Event};
+use super::connection::ConnectionError;
+use super::outgoing::Outgoing;
 use super::pending_function::{PendingFunction, Purpose};
-use super::session::Session;
+use super::session::{Session, TaskData};
 use crate::framing::DataSegment;
 use crate::limits::IMMEDIATE_REQUESTS_MAX;
 use crate::pdu::{
-    AdditionalHeaders, InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome, TaskManagementRequest,
-    TaskManagementResponse,
+    InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome, TaskManagementRequest, TaskManagementResponse,
 };
 
-impl Connection {
-    /// Aborts the tasks whose time is up, and takes the next step where an answer is overdue.
-    pub(super) fn escalate(&mut self, now: Instant, session: &mut Session) -> Result<(), ConnectionError> {
-        for tag in session.expire(now, self.cid()) {
+/// The task management requests of a connection that wait for their answers.
+pub(super) struct TaskManagement {
+    /// For an answer.
+    timeout: Duration,
+    functions: Vec<PendingFunction>,
+}
+
+impl TaskManagement {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout, functions: Vec::new() }
+    }
+
+    /// Whether the target takes another request now.
+    pub(super) fn has_room(&self) -> bool {
+        self.functions.len() < IMMEDIATE_REQUESTS_MAX
+    }
+
+    /// Aborts the tasks of the connection `cid` whose time is up, and takes the next step where an answer is overdue.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Unresponsive`].
+    pub(super) fn escalate(
+        &mut self,
+        now: Instant,
+        session: &mut Session,
+        cid: u16,
+        out: &mut Outgoing,
+    ) -> Result<(), ConnectionError> {
+        for tag in session.expire(now, cid) {
             let Some(task) = session.task(tag) else { continue };
             task.is_aborting = true;
             let (lun, cmd_sn) = (task.lun, task.cmd_sn);
             if self.is_resetting(lun) {
                 continue;
             }
-            if self.functions.len() < IMMEDIATE_REQUESTS_MAX {
-                self.send_function(now, session, lun, Purpose::Abort(tag, cmd_sn));
+            if self.has_room() {
+                self.send(now, session, lun, Purpose::Abort(tag, cmd_sn), out);
             } else {
-                self.reset_logical_unit(now, session, lun);
+                self.reset_logical_unit(now, session, lun, out);
             }
         }
         while let Some(index) = self.functions.iter().position(|function| function.deadline <= now) {
             let function = self.functions.swap_remove(index);
-            self.step_up(now, session, function)?;
+            self.step_up(now, session, function, out)?;
         }
         Ok(())
     }
 
     /// The first deadline of an answer.
-    pub(super) fn function_deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.functions.iter().map(|function| function.deadline).min()
     }
 
     /// Resets the logical unit of `lun`, unless a reset is under way.
-    pub fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64) {
+    pub(super) fn reset_logical_unit(&mut self, now: Instant, session: &Session, lun: u64, out: &mut Outgoing) {
         if !self.is_resetting(lun) {
-            self.send_function(now, session, lun, Purpose::Reset);
+            self.send(now, session, lun, Purpose::Reset, out);
         }
     }
 
-    pub(super) fn handle_function_response(
+    /// Requests that a task goes on here which was sent on another connection.
+    pub(super) fn reassign(&mut self, now: Instant, session: &mut Session, task: InitiatorTaskTag, out: &mut Outgoing) {
+        let Some(moved) = session.task(task) else { return };
+        let (lun, cmd_sn, exp_data_sn) = (moved.lun, moved.cmd_sn, Serial32(moved.data_in_count));
+        self.send(now, session, lun, Purpose::Reassign(task, cmd_sn, exp_data_sn), out);
+    }
+
+    /// Handles an answer. Returns the LUN of the logical unit if that was reset.
+    ///
+    /// # Errors
+    /// When it leaves nothing that could be tried.
+    pub(super) fn handle_response(
         &mut self,
         now: Instant,
         session: &mut Session,
         response: &TaskManagementResponse,
-    ) -> Result<(), ConnectionError> {
+        out: &mut Outgoing,
+    ) -> Result<Option<u64>, ConnectionError> {
         let tag = response.initiator_task_tag;
-        let Some(index) = self.functions.iter().position(|function| function.tag == tag) else { return Ok(()) };
+        let Some(index) = self.functions.iter().position(|function| function.tag == tag) else { return Ok(None) };
         let function = self.functions.swap_remove(index);
         match (response.outcome, function.purpose) {
             // A task that does not exist has either ended, and its response was sent before this one, or never arrived.
             (
                 TaskManagementOutcome::FunctionComplete | TaskManagementOutcome::TaskDoesNotExist,
                 Purpose::Abort(task, _),
-            ) => {
-                session.complete(task, Outcome::Aborted);
-                Ok(())
-            }
+            ) => session.complete(task, Outcome::Aborted),
             (TaskManagementOutcome::FunctionComplete, Purpose::Reset) => {
                 self.finish_reset(session, function.lun);
-                Ok(())
+                return Ok(Some(function.lun));
             }
-            (TaskManagementOutcome::FunctionComplete, Purpose::Reassign(..)) => Ok(()),
-            (outcome, Purpose::Reassign(task, ..)) => Self::handle_refused_reassignment(session, task, outcome),
-            _ => self.step_up(now, session, function),
+            (TaskManagementOutcome::FunctionComplete, Purpose::Reassign(..)) => {}
+            (outcome, Purpose::Reassign(task, ..)) => handle_refused_reassignment(session, task, outcome)?,
+            _ => self.step_up(now, session, function, out)?,
         }
+        Ok(None)
     }
 
     /// RFC 7143 11.5.1: a reset ends every task of the logical unit without a response.
@@ -98,7 +135,6 @@ impl Connection {
             session.complete(tag, Outcome::Aborted);
         }
         self.functions.retain(|function| function.lun != lun);
-        self.events.push_back(Event::LogicalUnitReset { lun });
     }
 
     /// Takes the next step after `function` failed.
@@ -107,12 +143,13 @@ impl Connection {
         now: Instant,
         session: &mut Session,
         function: PendingFunction,
+        out: &mut Outgoing,
     ) -> Result<(), ConnectionError> {
         match function.purpose {
             // The command ended on its own meanwhile.
             Purpose::Abort(task, _) | Purpose::Reassign(task, ..) if session.task(task).is_none() => Ok(()),
             Purpose::Abort(..) => {
-                self.reset_logical_unit(now, session, function.lun);
+                self.reset_logical_unit(now, session, function.lun, out);
                 Ok(())
             }
             Purpose::Reassign(..) | Purpose::Reset => Err(ConnectionError::Unresponsive),
@@ -123,8 +160,8 @@ impl Connection {
         self.functions.iter().any(|function| function.purpose == Purpose::Reset && function.lun == lun)
     }
 
-    pub(super) fn send_function(&mut self, now: Instant, session: &Session, lun: u64, purpose: Purpose) {
-        let tag = self.next_control_tag();
+    fn send(&mut self, now: Instant, session: &Session, lun: u64, purpose: Purpose, out: &mut Outgoing) {
+        let tag = out.next_control_tag();
         let (function, task, ref_cmd_sn, exp_data_sn) = match purpose {
             Purpose::Abort(task, cmd_sn) => (TaskManagementFunction::AbortTask, Some(task), cmd_sn, Serial32(0)),
             Purpose::Reassign(task, cmd_sn, exp_data_sn) => {
@@ -139,12 +176,28 @@ impl Connection {
             initiator_task_tag: tag,
             referenced_task_tag: task,
             cmd_sn: session.next_cmd_sn(),
-            exp_stat_sn: self.exp_stat_sn,
+            exp_stat_sn: out.exp_stat_sn,
             ref_cmd_sn,
             exp_data_sn,
         };
-        self.transmit.push(&request, &AdditionalHeaders::default(), DataSegment::Empty);
-        let deadline = now + self.timing.task_management_timeout;
+        out.push(&request, DataSegment::Empty);
+        let deadline = now + self.timeout;
         self.functions.push(PendingFunction { tag, lun, purpose, deadline });
     }
+}
+
+/// Handles a refused reassignment. The task may be submitted again on this session only if it
+/// has certainly ended.
+fn handle_refused_reassignment(
+    session: &mut Session,
+    tag: InitiatorTaskTag,
+    outcome: TaskManagementOutcome,
+) -> Result<(), ConnectionError> {
+    let Some(task) = session.task(tag) else { return Ok(()) };
+    let is_harmless = !matches!(task.data, TaskData::Write(..)) && outcome == TaskManagementOutcome::FunctionRejected;
+    if outcome != TaskManagementOutcome::TaskDoesNotExist && !is_harmless {
+        return Err(ConnectionError::Protocol("the target does not let a task go on that it agreed to keep"));
+    }
+    session.complete(tag, Outcome::Failed(format!("its connection was lost: {outcome}")));
+    Ok(())
 }

@@ -45,19 +45,20 @@ fn config() -> LoginConfig {
     }
 }
 
+const TIMING: Timing = Timing {
+    login_timeout: Duration::from_secs(10),
+    keepalive_interval: Duration::from_secs(60),
+    keepalive_timeout: Duration::from_secs(5),
+    task_management_timeout: Duration::from_secs(3),
+};
+
 impl Pair {
     fn new(config: LoginConfig) -> Self {
         let now = Instant::START + Duration::from_secs(100);
         let session = Session::new(Serial32(u32::MAX));
-        let timing = Timing {
-            login_timeout: Duration::from_secs(10),
-            keepalive_interval: Duration::from_secs(60),
-            keepalive_timeout: Duration::from_secs(5),
-            task_management_timeout: Duration::from_secs(3),
-        };
         Self {
             now,
-            connection: Connection::new(now, &session, config, timing),
+            connection: Connection::new(now, &session, config, TIMING),
             session,
             receiver: Receiver::new(1 << 20),
             transmit: TransmitQueue::new(Digests::default()),

@@ -12,7 +12,7 @@ use base::serial::Serial32;
 
 use super::answer::{Answer, Piece};
 use super::data_in::{DataInBuffer, DataInHeaders};
-use super::event::LinkId;
+use super::event::{CloseReason, LinkId};
 use super::pace::Pace;
 use super::text_exchange::TextExchange;
 use crate::framing::{Bound, DataSegment, Receiver, TransmitQueue};
@@ -279,9 +279,13 @@ impl Link {
         self.sent_bytes = 0;
     }
 
-    /// Whether the initiator acknowledges so little that it must be cut off.
-    pub(super) fn keeps_too_much(&self) -> bool {
-        self.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX || self.sent_bytes > UNACKNOWLEDGED_BYTES_MAX
+    /// Checks that the initiator acknowledges enough of its responses.
+    ///
+    /// # Errors
+    /// When it must be cut off.
+    pub(super) fn check_kept(&self) -> Result<(), CloseReason> {
+        let is_too_much = self.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX || self.sent_bytes > UNACKNOWLEDGED_BYTES_MAX;
+        if is_too_much { Err(CloseReason::Unacknowledged) } else { Ok(()) }
     }
 }
 

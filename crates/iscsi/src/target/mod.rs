@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`connection`] | [`Connection`]: a connection until the end of its login |
 //! | [`session`] | [`Session`]: all connections of a session, bytes to events and back |
-//! | `link` | one of these connections: framing, the numbering of responses (StatSN), pings |
-//! | `task_set` | what they share: the command window (CmdSN) and the tasks |
+//! | `task_set` | what the connections share: the command window (CmdSN) and the tasks |
+//! | `answers` | the answers of tasks, sent and kept |
+//! | `nexus` | the connections, what was agreed on, the time, the events |
+//! | `link` | one connection: framing, the numbering of responses (StatSN), pings |
 //! | `answer` | the answer of a task, kept while it may be requested again |
 //! | `data_in` | the data of a command that reads, cut into PDUs |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
@@ -13,7 +15,7 @@
 //! | `pace` | limits the work on PDUs that are no commands |
 //! | `login` | the login phase: stages, CHAP, negotiation |
 //! | `discovery` | SendTargets |
-//! | `full_feature`, `granted_logout`, `text_exchange` | parameters of a session; a logout and a text under way |
+//! | `full_feature`, `granted_logout`, `pending_management`, `text_exchange` | parameters of a session; a logout, a task management request and a text under way |
 //! | `placing` | the buffers for data segments |
 //! | [`access`] | access rules of a target |
 //! | [`event`] | events for the driver, and its answers |
@@ -32,11 +34,12 @@
 //! - any bytes of a peer lead to an answer: a Reject, a Login status or the end of the connection.
 //!
 //! A session is one value without locks: its driver drives all its connections. The higher levels
-//! of error recovery are in `session/recovery.rs`: SNACK, requests for damaged data, connections
+//! of error recovery are in `answers` and `session/lost.rs`: SNACK, requests for damaged data, connections
 //! lost without their tasks, reassignment.
 
 pub mod access;
 mod answer;
+mod answers;
 mod command_window;
 pub mod connection;
 mod data_in;
@@ -46,8 +49,10 @@ mod full_feature;
 mod granted_logout;
 mod link;
 mod login;
+mod nexus;
 mod pace;
 pub mod parameters;
+mod pending_management;
 mod placing;
 pub mod session;
 mod task;

@@ -46,6 +46,17 @@ pub(super) struct Task {
     pub(super) hold: DataHold,
 }
 
+impl Task {
+    /// Bytes of data-in that the initiator is ready to receive.
+    pub(super) fn data_in_bytes_max(&self) -> u32 {
+        match (self.header.reads, self.header.writes) {
+            (true, false) => self.header.expected_data_transfer_length,
+            (true, true) => self.bidirectional_read_bytes.unwrap_or(0),
+            (false, _) => 0,
+        }
+    }
+}
+
 /// Whether data of a task may be requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataHold {

@@ -2,23 +2,20 @@
 //!
 //! It depends on no connection, framing or response numbers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::answer::Answer;
+use super::answers::Answers;
 use super::command_window::CommandWindow;
-use super::event::{LinkId, TaskId, TaskManagementId};
+use super::event::{LinkId, TaskId};
 use super::parameters::RetainedData;
 use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
-use crate::limits::{
-    COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX,
-    TASK_MANAGEMENT_MAX,
-};
-use crate::pdu::{InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome};
+use crate::limits::{COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS};
+use crate::pdu::InitiatorTaskTag;
 
 /// An entry of the command window that waits for its turn.
 pub(super) enum Held {
@@ -30,49 +27,17 @@ pub(super) enum Held {
     Plugged,
 }
 
-/// A task management request that waits: for commands before it, for the tasks it covers, for the driver, for
-/// acknowledgements.
-pub(super) struct PendingManagement {
-    pub(super) id: TaskManagementId,
-    /// The connection for the response.
-    pub(super) link: LinkId,
-    pub(super) initiator_task_tag: InitiatorTaskTag,
-    pub(super) function: TaskManagementFunction,
-    pub(super) lun: u64,
-    /// The one task of ABORT TASK.
-    pub(super) task: Option<TaskId>,
-    /// Its own number: earlier commands must have come (RFC 7143 4.2.3.3 b).
-    pub(super) cmd_sn: Serial32,
-    /// Tasks whose data still comes; the driver gets the function when none is left (RFC 7143
-    /// 4.2.3.3 a), or at the deadline.
-    pub(super) awaits_data: Vec<TaskId>,
-    pub(super) deadline: Instant,
-    pub(super) is_begun: bool,
-    /// Tasks with the driver whose completion must be seen first.
-    pub(super) waits_for: Vec<TaskId>,
-    /// The driver's outcome.
-    pub(super) outcome: Option<TaskManagementOutcome>,
-    /// Responses of other connections that must be acknowledged first (RFC 7143 4.2.2.3.2); set
-    /// when all else is done.
-    pub(super) fences: Option<Vec<(LinkId, Serial32)>>,
-}
-
 /// The tasks of a session.
 pub(super) struct TaskSet {
     pub(super) window: CommandWindow<Held>,
     /// In a map without randomness, so that runs repeat.
     pub(super) tasks: BTreeMap<InitiatorTaskTag, Task>,
     /// Answers that may be requested again; none at error recovery level 0.
-    pub(super) answers: BTreeMap<InitiatorTaskTag, Answer>,
+    pub(super) answers: Answers,
     /// Tasks that wait for a buffer, oldest first.
     pub(super) starved: VecDeque<TaskId>,
-    pub(super) managements: Vec<PendingManagement>,
     /// The data-out buffers of its tasks.
     data_out: DataOutHeld,
-    /// The data that all sessions keep for recovery.
-    retained: Arc<RetainedData>,
-    /// Bytes of it that the answers here keep.
-    kept_bytes: usize,
     /// Delivered tasks of the window that have not ended.
     under_way: usize,
     immediate_tasks: usize,
@@ -84,12 +49,9 @@ impl TaskSet {
         Self {
             window: CommandWindow::new(first_cmd_sn, command_window.min(COMMAND_WINDOW)),
             tasks: BTreeMap::new(),
-            answers: BTreeMap::new(),
+            answers: Answers::new(retained),
             starved: VecDeque::new(),
-            managements: Vec::new(),
             data_out: DataOutHeld::default(),
-            retained,
-            kept_bytes: 0,
             under_way: 0,
             immediate_tasks: 0,
             generation_next: 0,
@@ -99,6 +61,11 @@ impl TaskSet {
     /// ExpCmdSN and MaxCmdSN, as every response carries them.
     pub(super) fn command_numbers(&self) -> (Serial32, Serial32) {
         (self.window.exp_cmd_sn(), self.window.max_cmd_sn())
+    }
+
+    /// Whether the task of this id has not ended.
+    pub(super) fn has(&self, id: TaskId) -> bool {
+        self.tasks.get(&id.initiator_task_tag).is_some_and(|task| task.id == id)
     }
 
     /// A number that was never used before, for tasks and task management requests alike.
@@ -121,10 +88,6 @@ impl TaskSet {
         self.immediate_tasks < IMMEDIATE_DATA_TASKS_MAX
     }
 
-    pub(super) fn has_room_for_management(&self) -> bool {
-        self.managements.len() < TASK_MANAGEMENT_MAX
-    }
-
     /// Adds a task. An immediate one is delivered at once, others take their place in the window.
     pub(super) fn add_task(&mut self, task: Task) {
         if task.header.is_immediate {
@@ -134,7 +97,7 @@ impl TaskSet {
         }
         self.data_out.add(task.data_out_held);
         // The initiator reuses the tag of an answer that it has: it will not request that again.
-        self.forget_answer(task.id.initiator_task_tag);
+        self.answers.forget_one(task.id.initiator_task_tag);
         let previous = self.tasks.insert(task.id.initiator_task_tag, task);
         assert!(previous.is_none(), "an initiator task tag names one task");
     }
@@ -189,66 +152,56 @@ impl TaskSet {
         })
     }
 
-    /// Keeps an answer until it is acknowledged; the data kept in all is limited for this session
-    /// and for all sessions.
-    pub(super) fn keep_answer(&mut self, answer: Answer) {
-        self.answers.insert(answer.id.initiator_task_tag, answer);
-        let mut kept: usize = self.answers.values().map(Answer::kept_bytes).sum();
-        while kept > RETAINED_DATA_BYTES_MAX || !self.retained.has_room_for(kept, self.kept_bytes) {
-            let oldest = self.answers.values_mut().filter(|answer| answer.kept_bytes() > 0);
-            let Some(oldest) = oldest.min_by_key(|answer| answer.id.generation) else { break };
-            kept -= oldest.kept_bytes();
-            oldest.forget_data();
-        }
-        self.tell_kept(kept);
-    }
-
     /// Drops answers that cannot be requested any more. The freed places let the window open.
     pub(super) fn forget_answers(&mut self, is_over: impl Fn(&Answer) -> bool) {
-        self.answers.retain(|_, answer| !is_over(answer));
-        self.tell_kept(self.answers.values().map(Answer::kept_bytes).sum());
+        self.answers.forget(is_over);
         self.open_window();
-    }
-
-    fn forget_answer(&mut self, tag: InitiatorTaskTag) {
-        if let Some(answer) = self.answers.remove(&tag) {
-            self.tell_kept(self.kept_bytes.saturating_sub(answer.kept_bytes()));
-        }
-    }
-
-    fn tell_kept(&mut self, bytes: usize) {
-        self.retained.tell(std::mem::replace(&mut self.kept_bytes, bytes), bytes);
     }
 
     /// Notes that the initiator has the response with this number.
     pub(super) fn acknowledge_answer(&mut self, tag: InitiatorTaskTag, stat_sn: Serial32) {
-        if self.answers.get(&tag).is_some_and(|answer| answer.stat_sn == Some(stat_sn)) {
-            self.forget_answer(tag);
+        if self.answers.acknowledge_response(tag, stat_sn) {
             self.open_window();
         }
     }
 
     pub(super) fn open_window(&mut self) {
-        self.window.open(self.under_way + self.answers.len().saturating_sub(RETAINED_ANSWERS));
+        self.window.open(self.under_way + self.answers.count().saturating_sub(RETAINED_ANSWERS));
     }
 
-    /// Notes the end of a task for task management requests that cover it.
-    pub(super) fn note_end(&mut self, id: TaskId) {
-        for pending in &mut self.managements {
-            pending.waits_for.retain(|&other| other != id);
-            pending.awaits_data.retain(|&other| other != id);
+    /// Drops the undelivered commands of a connection, so that the initiator can send them again on
+    /// another one (RFC 7143 11.14).
+    pub(super) fn give_up_undelivered(&mut self, at: LinkId) {
+        let of_link = |task: &Task| task.link == at && !task.is_delivered;
+        let given_up: Vec<TaskId> = self.tasks.values().filter(|task| of_link(task)).map(|task| task.id).collect();
+        self.window.give_up(|held| match held {
+            Held::Task(id) => given_up.contains(id),
+            Held::Request(link, _) => *link == at,
+            Held::Plugged => false,
+        });
+        for id in given_up {
+            self.drop_task(id);
         }
     }
 
-    /// Whether a tag belongs to a task management request that waits.
-    pub(super) fn is_management(&self, tag: InitiatorTaskTag) -> bool {
-        self.managements.iter().any(|pending| pending.initiator_task_tag == tag)
+    /// Ends tasks of which the initiator learns only by a unit attention. Returns the LUN fields of those that were not
+    /// aborted before: the end of aborted tasks was reported already.
+    #[must_use]
+    pub(super) fn drop_tasks(&mut self, is_ended: impl Fn(&Task) -> bool) -> Vec<u64> {
+        let ended: Vec<&Task> = self.tasks.values().filter(|task| is_ended(task)).collect();
+        let luns: BTreeSet<u64> = ended.iter().filter(|task| !task.is_aborted).map(|task| task.header.lun).collect();
+        let ended: Vec<TaskId> = ended.into_iter().map(|task| task.id).collect();
+        ended.into_iter().for_each(|id| self.drop_task(id));
+        luns.into_iter().collect()
     }
-}
 
-impl Drop for TaskSet {
-    /// Frees all data kept for the session, however it ended.
-    fn drop(&mut self) {
-        self.tell_kept(0);
+    /// Ends a task without a response. One that the driver has stays until the driver returns it.
+    pub(super) fn drop_task(&mut self, id: TaskId) {
+        let Some(task) = self.task(id) else { return };
+        task.is_aborted = true;
+        if !task.is_started {
+            // A command that waits for its turn keeps its number: the window finds no task when the turn comes.
+            self.remove_task(id);
+        }
     }
 }

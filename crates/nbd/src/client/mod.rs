@@ -68,13 +68,6 @@ enum Phase {
     Closed,
 }
 
-/// The result of one step over the received bytes.
-enum Step<T> {
-    Again,
-    Starved,
-    Event(Event<T>),
-}
-
 impl<T> Client<T> {
     /// A connection that just opened.
     pub fn new(options: ClientOptions) -> Self {
@@ -108,42 +101,34 @@ impl<T> Client<T> {
     /// The next event, or `None` until more is received.
     pub fn poll_event(&mut self) -> Option<Event<T>> {
         loop {
-            let step = match self.phase {
+            match self.phase {
                 Phase::Closed => return None,
-                Phase::Handshake => self.step_handshake(),
-                Phase::Transmission => self.step_reply(),
-            };
-            match step {
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return None,
-                Ok(Step::Event(event)) => return Some(event),
-                Err(error) => {
-                    self.phase = Phase::Closed;
-                    return Some(Event::Failed(error));
-                }
+                Phase::Handshake => match self.handshake.step(&mut self.inbox, &mut self.transmit) {
+                    Ok(handshake::Step::Next) => {}
+                    Ok(handshake::Step::Starved) => return None,
+                    Ok(handshake::Step::Done) => return Some(self.begin_transmission()),
+                    Err(error) => return Some(self.fail(error)),
+                },
+                Phase::Transmission => match self.replies.step(&mut self.inbox, &mut self.requests) {
+                    Ok(replies::Step::Again) => {}
+                    Ok(replies::Step::Starved) => return None,
+                    Ok(replies::Step::Completed(completed)) => return Some(Event::Completed(completed)),
+                    Err(error) => return Some(self.fail(error)),
+                },
             }
         }
     }
 
-    fn step_handshake(&mut self) -> Result<Step<T>, ProtocolError> {
-        Ok(match self.handshake.step(&mut self.inbox, &mut self.transmit)? {
-            handshake::Step::Next => Step::Again,
-            handshake::Step::Starved => Step::Starved,
-            handshake::Step::Done => {
-                let info = self.handshake.info();
-                self.phase = Phase::Transmission;
-                self.replies = Replies::new(info.is_structured, self.handshake.allocation_context());
-                Step::Event(Event::Connected(info.clone()))
-            }
-        })
+    fn begin_transmission(&mut self) -> Event<T> {
+        let info = self.handshake.info();
+        self.phase = Phase::Transmission;
+        self.replies = Replies::new(info.is_structured, self.handshake.allocation_context());
+        Event::Connected(info.clone())
     }
 
-    fn step_reply(&mut self) -> Result<Step<T>, ProtocolError> {
-        Ok(match self.replies.step(&mut self.inbox, &mut self.requests)? {
-            replies::Step::Again => Step::Again,
-            replies::Step::Starved => Step::Starved,
-            replies::Step::Completed(completed) => Step::Event(Event::Completed(completed)),
-        })
+    fn fail(&mut self, error: ProtocolError) -> Event<T> {
+        self.phase = Phase::Closed;
+        Event::Failed(error)
     }
 
     /// Queues a request; its [`Event::Completed`] carries `token`.

@@ -168,14 +168,20 @@ impl Server {
     /// The next event, or `None` until more is received.
     pub fn poll_event(&mut self) -> Option<Event> {
         while !matches!(self.phase, Phase::Closed | Phase::Securing) {
-            match self.step() {
-                Ok(Step::Again) => {}
-                Ok(Step::Starved) => return None,
-                Ok(Step::Event(event)) => return Some(event),
-                Err(error) => {
-                    self.phase = Phase::Closed;
-                    return Some(Event::Failed(error));
+            let step = match self.intake.poll() {
+                Arrived::Starved => return None,
+                Arrived::Skipped(then) => return Some(self.refuse_skipped(then)),
+                Arrived::Payload(ticket, buffer) => {
+                    let command = Command::write(&ticket, buffer);
+                    return Some(self.give_out(ticket, command));
                 }
+                Arrived::Messages if self.phase == Phase::Transmission => self.step_request(),
+                Arrived::Messages => self.step_handshake(),
+            };
+            match step {
+                Step::Again => {}
+                Step::Starved => return None,
+                Step::Event(event) => return Some(event),
             }
         }
         None
@@ -218,80 +224,74 @@ impl Server {
         self.phase == Phase::Transmission
     }
 
-    fn step(&mut self) -> Result<Step, ProtocolError> {
-        Ok(match self.intake.poll() {
-            Arrived::Starved => Step::Starved,
-            Arrived::Skipped(AfterSkip::FailRequest { ticket, code }) => self.refuse(&ticket, code),
-            Arrived::Skipped(AfterSkip::RefuseOption { option, reply }) => {
-                reply_option(option, reply, &mut self.transmit);
-                Step::Event(Event::Answered)
-            }
-            Arrived::Payload(ticket, buffer) => {
-                let command = Command::write(&ticket, buffer);
-                self.give_out(ticket, command)
-            }
-            Arrived::Messages if self.phase == Phase::Transmission => return self.step_request(),
-            Arrived::Messages => return self.step_handshake(),
-        })
-    }
-
-    fn step_request(&mut self) -> Result<Step, ProtocolError> {
-        let request = Request::take(self.intake.messages(), &self.served, self.handshake.terms())?;
-        Ok(match request {
-            None => Step::Starved,
-            Some(Request::Command(ticket, command)) => self.give_out(ticket, command),
-            Some(Request::Refused(ticket, code)) => self.refuse(&ticket, code),
+    fn step_request(&mut self) -> Step {
+        Step::Event(match Request::take(self.intake.messages(), &self.served, self.handshake.terms()) {
+            Ok(None) => return Step::Starved,
+            Ok(Some(Request::Command(ticket, command))) => self.give_out(ticket, command),
+            Ok(Some(Request::Refused(ticket, code))) => self.refuse(&ticket, code),
             // The payload of a write follows whether the write is allowed or not.
-            Some(Request::Write(ticket)) => {
+            Ok(Some(Request::Write(ticket))) => {
                 let length = ticket.length as usize;
                 self.intake.expect_payload(ticket);
-                Step::Event(Event::BufferNeeded { length })
+                Event::BufferNeeded { length }
             }
-            Some(Request::RefusedWrite(ticket, code)) => {
+            Ok(Some(Request::RefusedWrite(ticket, code))) => {
                 self.intake.skip(u64::from(ticket.length), AfterSkip::FailRequest { ticket, code });
-                Step::Again
+                return Step::Again;
             }
-            Some(Request::Disconnect) => self.end(),
+            Ok(Some(Request::Disconnect)) => self.end(Event::Disconnected),
+            Err(error) => self.end(Event::Failed(error)),
         })
     }
 
-    fn step_handshake(&mut self) -> Result<Step, ProtocolError> {
-        let step = self.handshake.step(self.intake.messages(), &self.served, &mut self.transmit)?;
-        Ok(match step {
-            handshake::Step::Next => Step::Again,
-            handshake::Step::Starved => Step::Starved,
-            handshake::Step::Answered => Step::Event(Event::Answered),
-            handshake::Step::Skip { option, reply, length } => {
+    fn step_handshake(&mut self) -> Step {
+        Step::Event(match self.handshake.step(self.intake.messages(), &self.served, &mut self.transmit) {
+            Ok(handshake::Step::Next) => return Step::Again,
+            Ok(handshake::Step::Starved) => return Step::Starved,
+            Ok(handshake::Step::Answered) => Event::Answered,
+            Ok(handshake::Step::Skip { option, reply, length }) => {
                 self.intake.skip(length, AfterSkip::RefuseOption { option, reply });
-                Step::Again
+                return Step::Again;
             }
-            handshake::Step::TlsBegins => {
+            Ok(handshake::Step::TlsBegins) => {
                 self.phase = Phase::Securing;
-                Step::Event(Event::TlsBegins)
+                Event::TlsBegins
             }
-            handshake::Step::Done => {
+            Ok(handshake::Step::Done) => {
                 self.phase = Phase::Transmission;
-                Step::Event(Event::Negotiated { is_structured: self.handshake.terms().is_structured })
+                Event::Negotiated { is_structured: self.handshake.terms().is_structured }
             }
-            handshake::Step::Disconnected => self.end(),
+            Ok(handshake::Step::Disconnected) => self.end(Event::Disconnected),
+            Err(error) => self.end(Event::Failed(error)),
         })
     }
 
-    /// The client disconnects.
-    fn end(&mut self) -> Step {
+    /// No other event comes after `event`.
+    fn end(&mut self, event: Event) -> Event {
         self.phase = Phase::Closed;
-        Step::Event(Event::Disconnected)
+        event
+    }
+
+    /// Refuses what was skipped.
+    fn refuse_skipped(&mut self, then: AfterSkip) -> Event {
+        match then {
+            AfterSkip::FailRequest { ticket, code } => self.refuse(&ticket, code),
+            AfterSkip::RefuseOption { option, reply } => {
+                reply_option(option, reply, &mut self.transmit);
+                Event::Answered
+            }
+        }
     }
 
     /// Refuses a request without handing it to the owner.
-    fn refuse(&mut self, ticket: &Ticket, code: ErrorCode) -> Step {
+    fn refuse(&mut self, ticket: &Ticket, code: ErrorCode) -> Event {
         Reply::Failed(code.into()).emit(ticket, self.handshake.terms(), &mut self.transmit);
-        Step::Event(Event::Answered)
+        Event::Answered
     }
 
-    fn give_out(&mut self, ticket: Ticket, command: Command) -> Step {
+    fn give_out(&mut self, ticket: Ticket, command: Command) -> Event {
         self.outstanding += 1;
-        Step::Event(Event::Request(ticket, command))
+        Event::Request(ticket, command)
     }
 }
 

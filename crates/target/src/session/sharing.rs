@@ -1,36 +1,63 @@
-//! A session with shared units: a client's answers before their turn, its messages, and R2Ts that
-//! wait for other hosts.
+//! What a session does for shared units: R2Ts that wait for other hosts, a client's answers before their turn, and
+//! where its messages go.
 
-use std::task::Context;
+use std::collections::VecDeque;
+use std::task::{Context, Waker};
 
 use base::clock::Instant;
-use iscsi::target::{Event, HeldData as DataWanted};
+use iscsi::target as protocol;
+use iscsi::target::{Command, Event, HeldData as DataWanted, LinkId, TaskId};
 use logical_unit::sharing::Addressed;
 use scsi::Cdb;
 use scsi::sharing::Message;
 use scsi::sharing::message::{ASYNC_EVENT, ASYNC_VCODE};
 
-use super::Session;
+use super::units::Units;
 use crate::held_data::HeldData;
 use crate::target::lun_number;
 
-impl Session {
-    /// Requests the data of a command when no other host has copies of the blocks that it changes.
-    pub(super) fn hold_data(&mut self, wanted: &DataWanted) {
-        let wait = self.units.as_ref().and_then(|units| {
+/// The state of a session for its shared units.
+pub(super) struct Sharing {
+    /// Whether commands and messages of shared units were negotiated.
+    is_negotiated: bool,
+    /// Commands whose data is requested only after other hosts have dropped their copies.
+    held: Vec<HeldData>,
+    /// Later events, kept while the answers of a client are carried out before their turn.
+    postponed: VecDeque<Event>,
+    /// The connection on which the client registered, which gets its messages.
+    registered_on: Option<LinkId>,
+}
+
+impl Sharing {
+    pub(super) fn new(is_negotiated: bool) -> Self {
+        Self { is_negotiated, held: Vec::new(), postponed: VecDeque::new(), registered_on: None }
+    }
+
+    /// Whether commands and messages of shared units were negotiated.
+    pub(super) fn is_negotiated(&self) -> bool {
+        self.is_negotiated
+    }
+
+    /// Notes on which connection the client registered.
+    pub(super) fn register_on(&mut self, link: Option<LinkId>) {
+        self.registered_on = link;
+    }
+
+    /// Holds the data of a command back if other hosts have copies of the blocks that it changes. Returns whether it
+    /// does: if not, the data may be requested now.
+    pub(super) fn hold_data(&mut self, wanted: &DataWanted, units: Option<&Units>) -> bool {
+        let wait = units.and_then(|units| {
             let unit = units.luns.get(lun_number(wanted.lun))?;
             unit.copies_dropped(&units.nexus, &Cdb::parse(&wanted.cdb.head).ok()?)
         });
-        match wait {
-            Some(wait) => self.held.push(HeldData::new(wanted.task, wait)),
-            None => self.protocol.ask_for_data(self.server.clock.now(), wanted.task),
-        }
+        let Some(wait) = wait else { return false };
+        self.held.push(HeldData::new(wanted.task, wait));
+        true
     }
 
-    /// Requests data that may come now; aborted commands leave the gate.
-    pub(super) fn poll_held(&mut self, context: &mut Context<'_>) -> bool {
+    /// Removes the commands whose data may be requested now, and returns them; aborted commands leave the gate.
+    pub(super) fn poll_free(&mut self, protocol: &protocol::Session, context: &mut Context<'_>) -> Vec<TaskId> {
         let mut free = Vec::new();
-        let protocol = &self.protocol;
         self.held.retain_mut(|held| {
             let is_free = protocol.is_wanted(held.task) && held.poll_is_free(context);
             if is_free {
@@ -38,54 +65,61 @@ impl Session {
             }
             protocol.is_wanted(held.task) && !is_free
         });
-        let now = self.server.clock.now();
-        free.iter().for_each(|task| self.protocol.ask_for_data(now, *task));
-        !free.is_empty()
+        free
     }
 
-    /// Carries out the answers of a client of a shared unit although earlier commands wait for
-    /// room: the commands that have the room may wait for the answer. Answers for which there is no
-    /// time stay queued.
-    pub(super) fn carry_out_answers(&mut self, until: Instant) -> bool {
-        let mut has_moved = false;
-        while self.may_share()
-            && !(has_moved && self.server.clock.now() >= until)
-            && let Some(event) = self.protocol.poll_event()
-        {
+    /// Lets all commands that are held leave the gate.
+    pub(super) fn release_held(&mut self) {
+        self.held.clear();
+    }
+
+    /// The next answer of a client among the events that wait. Those before it are postponed.
+    pub(super) fn next_answer(&mut self, protocol: &mut protocol::Session) -> Option<Command> {
+        if !self.is_negotiated {
+            return None;
+        }
+        while let Some(event) = protocol.poll_event() {
             match event {
-                Event::Command(command) if is_of_sharing(&command.cdb.head) => {
-                    has_moved = true;
-                    self.execute(command);
-                }
+                Event::Command(command) if is_of_sharing(&command.cdb.head) => return Some(command),
                 event => self.postponed.push_back(event),
             }
         }
-        has_moved
+        None
     }
 
-    /// Whether commands and messages of shared units were negotiated.
-    pub(super) fn may_share(&self) -> bool {
-        self.protocol.request().may_share
+    /// The oldest event that was postponed.
+    pub(super) fn next_postponed(&mut self) -> Option<Event> {
+        self.postponed.pop_front()
     }
 
-    /// Sends the messages of shared units to this initiator.
-    pub(super) fn poll_messages(&mut self, context: &Context<'_>) -> bool {
-        let Some(units) = self.units.as_ref().filter(|_| self.protocol.request().may_share) else { return false };
-        let mut has_moved = false;
-        while !self.wires.is_empty()
-            && let Some((lun, Addressed { client, number, body })) =
-                units.luns.poll_message(&units.nexus, context.waker())
-        {
-            has_moved = true;
+    /// Sends the messages of shared units to this initiator. Returns whether there were any; without a connection they
+    /// wait.
+    pub(super) fn send_messages(
+        &self,
+        units: &Units,
+        protocol: &mut protocol::Session,
+        now: impl Fn() -> Instant,
+        waker: &Waker,
+    ) -> bool {
+        let mut has_sent = false;
+        while let Some((lun, Addressed { client, number, body })) = units.luns.poll_message(&units.nexus, waker) {
+            has_sent = true;
             let lun = scsi::lun::encode(lun).map_or(0, u64::from_be_bytes);
             let message = Message { lun, client, number, body }.emit();
             // There is no sense data in front of it.
             let data = [&[0; 2], message.as_slice()].concat();
             // A message without a connection is sent again with the next one.
             let kind = (ASYNC_EVENT, ASYNC_VCODE);
-            self.protocol.send_message(self.server.clock.now(), self.registered_on, kind, data);
+            protocol.send_message(now(), self.registered_on, kind, data);
         }
-        has_moved
+        has_sent
+    }
+
+    /// Lets messages that were lost with a connection come again.
+    pub(super) fn rewind_messages(&self, units: Option<&Units>) {
+        if let Some(units) = units.filter(|_| self.is_negotiated) {
+            units.luns.rewind_messages(&units.nexus);
+        }
     }
 }
 

@@ -129,7 +129,7 @@ fn a_read_goes_on_behind_what_has_come() {
     let mut raw = second.to_bytes();
     Lengths { ahs_words: 0, data_segment_bytes: 4096 }.emit(&mut raw);
     pair.receive(&[&raw[..], &[9; 1000]].concat(), 5000).unwrap();
-    let fresh = Connection::new(pair.now, &pair.session, LoginConfig { cid: 4, ..config() }, pair.connection.timing);
+    let fresh = Connection::new(pair.now, &pair.session, LoginConfig { cid: 4, ..config() }, TIMING);
     std::mem::replace(&mut pair.connection, fresh).abandon(&mut pair.session);
     // Another connection takes it over; in reality it would have logged in.
     let mut other = Pair::logged_in(Offer::target());

@@ -1,44 +1,72 @@
-//! SCSI commands: their data-out, their delivery in order, their responses and data-in.
+//! SCSI commands: their data-out, and their delivery in order.
 
-use std::sync::Arc;
-
-use base::buffer::Buffer;
-use base::clock::Instant;
-use base::limits::BUFFER_ALIGNMENT;
 use base::serial::Serial32;
 
-use super::super::answer::{Answer, Forgotten, Piece};
-use super::super::data_in::{Cut, DataInBuffer, DataInHeaders};
 use super::super::event::{Cdb, CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
-use super::super::full_feature::FullFeature;
 use super::super::link::live;
-use super::super::link::{Link, Sent};
+use super::super::nexus::Nexus;
 use super::super::placing::{Admission, DataOutPlan, admit, lend};
-use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, Task};
-use super::super::task_set::Held;
-use super::Session;
-use crate::framing::{Bound, DataSegment, ReceivedPdu};
-use crate::limits::{PACE_DATA_BYTES, STALL_CHECK_INTERVAL};
-use crate::pdu::{
-    DataInStatus, DataOut, ReadyToTransfer, RejectReason, Residual, ScsiCommand, ScsiResponse, ServiceResponse,
-};
+use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, OutstandingR2t, Task};
+use super::super::task_set::{Held, TaskSet};
+use super::stalls::Stalls;
+use crate::framing::{DataSegment, ReceivedHeader, ReceivedPdu};
+use crate::pdu::{Bhs, DataOut, InitiatorTaskTag, ReadyToTransfer, RejectReason, ScsiCommand, SnackRequest, SnackType};
 
-const STATUS_GOOD: u8 = 0x00;
+/// The commands of a session, from their PDUs to their responses.
+///
+/// Functions return the reason for which the connection of a PDU must end.
+pub(super) struct Commands {
+    pub(super) set: TaskSet,
+    /// What the initiator owes.
+    pub(super) stalls: Stalls,
+}
 
-impl Session {
-    pub(super) fn handle_command(&mut self, at: LinkId, command: ScsiCommand, pdu: ReceivedPdu) {
-        let full = &self.full;
-        match admit(full, &self.set, &command) {
+/// What has its turn in the command order.
+pub(super) enum Turn {
+    /// A command, which was advanced, or was aborted before it came.
+    Command,
+    /// Any other request, of a connection.
+    Request(LinkId, Box<ReceivedPdu>),
+}
+
+impl Commands {
+    pub(super) fn new(set: TaskSet) -> Self {
+        Self { set, stalls: Stalls::default() }
+    }
+
+    /// ExpCmdSN and MaxCmdSN, as every response carries them.
+    pub(super) fn numbers(&self) -> (Serial32, Serial32) {
+        self.set.command_numbers()
+    }
+
+    /// Takes a command. Returns whether its turn in the command order may have come.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn handle_command(
+        &mut self,
+        at: LinkId,
+        command: ScsiCommand,
+        pdu: ReceivedPdu,
+        nexus: &mut Nexus,
+    ) -> Result<bool, CloseReason> {
+        let reject = |reason, set: &TaskSet, nexus: &mut Nexus| {
+            nexus.reject(at, &pdu.header, reason, set.command_numbers()).map(|()| false)
+        };
+        match admit(&nexus.full, &self.set, &command) {
             Admission::Take => {}
-            Admission::Ignore => return self.note_ignored(at, pdu.header.data_segment_bytes),
-            Admission::Reject(reason) => return self.reject(at, &pdu.header, reason),
+            Admission::Ignore => {
+                nexus.note_ignored(at, pdu.header.data_segment_bytes);
+                return Ok(false);
+            }
+            Admission::Reject(reason) => return reject(reason, &self.set, nexus),
         }
         if pdu.data.is_corrupt {
             // The command is dropped; the initiator may send it again (RFC 7143 11.17.1, note 1).
-            return self.reject(at, &pdu.header, RejectReason::DataDigestError);
+            return reject(RejectReason::DataDigestError, &self.set, nexus);
         }
         let immediate_bytes = pdu.header.data_segment_bytes;
-        let plan = DataOutPlan::new(full, &command, immediate_bytes);
+        let plan = DataOutPlan::new(&nexus.full, &command, immediate_bytes);
         let mut collection = DataOutCollection::new(
             plan.wanted,
             if plan.takes_immediate { immediate_bytes as u32 } else { 0 },
@@ -51,11 +79,11 @@ impl Session {
             failure.get_or_insert(DataFailure::NoBuffer);
             None
         } else {
-            plan.buffer(&self.parameters, self.set.data_out(), 0)
+            plan.buffer(&nexus.parameters, self.set.data_out(), 0)
         };
         let data_out_held = collection.buffer.as_ref().map(DataOutHeld::of).unwrap_or_default();
         if plan.unsolicited_limit.is_some() {
-            self.watch_for_stalls();
+            self.stalls.watch(nexus.now);
         }
         let generation = self.set.next_generation();
         let id = TaskId { initiator_task_tag: command.initiator_task_tag, generation };
@@ -72,57 +100,61 @@ impl Session {
             failure,
             data_out: collection,
             data_out_held,
-            data_moved: self.now,
+            data_moved: nexus.now,
             hold: if plan.is_held { DataHold::Due } else { DataHold::Free },
         });
         if command.is_immediate {
-            self.advance_task(id);
-        } else {
-            self.deliver_in_order();
+            self.advance_task(id, nexus);
         }
+        Ok(!command.is_immediate)
     }
 
-    /// Delivers every command whose turn in the command order has come, of any connection.
-    pub(super) fn deliver_in_order(&mut self) {
-        let mut has_delivered = false;
-        while !self.is_ended {
-            match self.set.window.next_in_order() {
-                None => break,
-                Some(Held::Task(id)) => {
-                    self.set.deliver_task(id);
-                    self.advance_task(id);
-                }
-                Some(Held::Request(at, pdu)) => {
-                    self.set.open_window();
-                    self.handle_request(at, *pdu);
-                }
-                Some(Held::Plugged) => self.set.open_window(),
+    /// Delivers the next command or request whose turn in the command order has come, of any connection.
+    pub(super) fn next_turn(&mut self, nexus: &mut Nexus) -> Option<Turn> {
+        Some(match self.set.window.next_in_order()? {
+            Held::Task(id) => {
+                self.set.deliver_task(id);
+                self.advance_task(id, nexus);
+                Turn::Command
             }
-            has_delivered = true;
-        }
-        self.note_gap(has_delivered);
-        if has_delivered && !self.set.managements.is_empty() {
-            self.advance_managements();
-        }
+            Held::Request(at, pdu) => {
+                self.set.open_window();
+                Turn::Request(at, pdu)
+            }
+            Held::Plugged => {
+                self.set.open_window();
+                Turn::Command
+            }
+        })
     }
 
-    /// Ignored PDUs count as work, and have no answer.
-    fn note_ignored(&mut self, at: LinkId, bytes: usize) {
-        let now = self.now;
-        if let Some(link) = live(&mut self.links, at) {
-            link.pace.note(now, 1 + bytes / PACE_DATA_BYTES);
-        }
+    /// Notes whether commands were delivered; those that are still held wait for an earlier one.
+    pub(super) fn note_gap(&mut self, has_delivered: bool, nexus: &Nexus) {
+        let has_held = self.set.window.held().next().is_some();
+        self.stalls.note_gap(has_held, has_delivered, nexus.now);
     }
 
-    pub(super) fn handle_data_out(&mut self, at: LinkId, data: DataOut, pdu: ReceivedPdu) {
-        let level = self.full.negotiated.error_recovery_level;
+    /// Takes data of a task.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn handle_data_out(
+        &mut self,
+        at: LinkId,
+        data: DataOut,
+        pdu: ReceivedPdu,
+        nexus: &mut Nexus,
+    ) -> Result<(), CloseReason> {
+        let numbers = self.set.command_numbers();
+        let level = nexus.full.negotiated.error_recovery_level;
         // Late data of a task that was aborted or has failed is dropped.
         let Some(task) = self.set.tasks.get_mut(&data.initiator_task_tag) else {
-            return self.note_ignored(at, pdu.header.data_segment_bytes);
+            nexus.note_ignored(at, pdu.header.data_segment_bytes);
+            return Ok(());
         };
         if task.link != at {
             // Data belongs on the connection of its command (RFC 7143 4.2.5.1).
-            return self.reject(at, &pdu.header, RejectReason::ProtocolError);
+            return nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers);
         }
         let id = task.id;
         let length = pdu.header.data_segment_bytes;
@@ -131,39 +163,43 @@ impl Session {
             Ok(()) => {}
             Err(DataFault::Unexpected) => {
                 task.failure.get_or_insert(DataFailure::UnexpectedUnsolicitedData);
-                self.note_ignored(at, pdu.header.data_segment_bytes);
-                return self.advance_task(id);
+                nexus.note_ignored(at, pdu.header.data_segment_bytes);
+                self.advance_task(id, nexus);
+                return Ok(());
             }
             Err(DataFault::Repeated | DataFault::Stale) if level > 0 => {
-                return self.note_ignored(at, pdu.header.data_segment_bytes);
+                nexus.note_ignored(at, pdu.header.data_segment_bytes);
+                return Ok(());
             }
             Err(DataFault::Recovering) => {
                 task.data_out.skip(&data);
-                self.note_ignored(at, pdu.header.data_segment_bytes);
-                return self.advance_task(id);
+                nexus.note_ignored(at, pdu.header.data_segment_bytes);
+                self.advance_task(id, nexus);
+                return Ok(());
             }
             Err(DataFault::Protocol(_)) if level > 0 => {
                 // Within a sequence this means that an earlier PDU was lost: the data is requested
                 // again.
                 task.data_out.lose(&data);
-                self.reject(at, &pdu.header, RejectReason::ProtocolError);
-                return self.advance_task(id);
+                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
+                self.advance_task(id, nexus);
+                return Ok(());
             }
             Err(DataFault::Repeated) => {
-                self.reject(at, &pdu.header, RejectReason::ProtocolError);
-                return self.fail_link(at, CloseReason::Protocol("Data-Out with a wrong buffer offset"));
+                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
+                return Err(CloseReason::Protocol("Data-Out with a wrong buffer offset"));
             }
             Err(DataFault::Stale) => {
-                self.reject(at, &pdu.header, RejectReason::ProtocolError);
-                return self.fail_link(at, CloseReason::Protocol("Data-Out for an R2T that is not there"));
+                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
+                return Err(CloseReason::Protocol("Data-Out for an R2T that is not there"));
             }
             Err(DataFault::Protocol(what)) => {
-                self.reject(at, &pdu.header, RejectReason::ProtocolError);
-                return self.fail_link(at, CloseReason::Protocol(what));
+                nexus.reject(at, &pdu.header, RejectReason::ProtocolError, numbers)?;
+                return Err(CloseReason::Protocol(what));
             }
         }
         if length > 0 {
-            task.data_moved = self.now;
+            task.data_moved = nexus.now;
         }
         if is_placed {
             task.data_out.buffer = Some(pdu.data.buffer);
@@ -185,24 +221,23 @@ impl Session {
             }
         }
         if length == 0 {
-            self.note_ignored(at, 0);
-        } else if let Some(link) = live(&mut self.links, at) {
-            link.note_data_out(self.now, length);
+            nexus.note_ignored(at, 0);
+        } else if let Some(link) = live(&mut nexus.links, at) {
+            link.note_data_out(nexus.now, length);
         }
         if pdu.data.is_corrupt {
-            self.reject(at, &pdu.header, RejectReason::DataDigestError);
+            nexus.reject(at, &pdu.header, RejectReason::DataDigestError, numbers)?;
         }
-        self.advance_task(id);
+        self.advance_task(id, nexus);
+        Ok(())
     }
 
     /// Takes the next step of a task: requests more data, starts, or fails.
-    pub(super) fn advance_task(&mut self, id: TaskId) {
+    fn advance_task(&mut self, id: TaskId, nexus: &mut Nexus) {
         let Some(task) = self.set.task(id) else { return };
         if task.is_aborted && !task.is_started {
             if task.data_out.is_settled() {
                 self.set.remove_task(id);
-                self.set.note_end(id);
-                self.advance_managements();
             }
             return;
         }
@@ -212,7 +247,7 @@ impl Session {
         }
         let is_failed = task.failure.is_some();
         if task.data_out.is_complete(is_failed) {
-            return if is_failed { self.fail_task(id) } else { self.start_task(id) };
+            return if is_failed { self.fail_task(id, nexus) } else { self.start_task(id, nexus) };
         }
         if is_failed || !task.data_out.needs_r2t() {
             return;
@@ -224,37 +259,36 @@ impl Session {
                 task.hold = DataHold::Told;
                 let cdb = Cdb { head: task.header.cdb, extension: task.extended_cdb.clone() };
                 let held = HeldData { task: id, lun: task.header.lun, cdb };
-                return self.events.push_back(Event::DataHeld(held));
+                return nexus.events.push_back(Event::DataHeld(held));
             }
         }
         let has_place =
             task.data_out.buffer.as_ref().is_some_and(|buffer| buffer.room() >= task.data_out.wanted as usize);
         if has_place {
-            self.send_r2ts(at, id);
+            self.send_r2ts(at, id, nexus);
         } else if !self.set.starved.contains(&id) {
             self.set.starved.push_back(id);
-            self.feed_starved();
+            self.feed_starved(nexus);
         }
     }
 
     /// Requests the data of a held command. Commands that have ended are ignored.
-    pub fn ask_for_data(&mut self, now: Instant, id: TaskId) {
-        self.now = now;
+    pub(super) fn ask_for_data(&mut self, id: TaskId, nexus: &mut Nexus) {
         if let Some(task) = self.set.task(id) {
             task.hold = DataHold::Free;
-            self.advance_task(id);
+            self.advance_task(id, nexus);
         }
     }
 
-    fn send_r2ts(&mut self, at: LinkId, id: TaskId) {
+    fn send_r2ts(&mut self, at: LinkId, id: TaskId, nexus: &mut Nexus) {
         let (burst_bytes_max, outstanding_max) =
-            (self.full.negotiated.max_burst_length, self.full.negotiated.max_outstanding_r2t);
-        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
-        let Some(link) = live(&mut self.links, at) else { return };
+            (nexus.full.negotiated.max_burst_length, nexus.full.negotiated.max_outstanding_r2t);
+        let numbers = self.set.command_numbers();
+        let Some(link) = live(&mut nexus.links, at) else { return };
         let Some(task) = self.set.task(id) else { return };
-        let tags = &mut self.target_transfer_tag;
-        task.data_moved = self.now;
-        self.stall_check.get_or_insert(self.now + STALL_CHECK_INTERVAL);
+        let tags = &mut nexus.target_transfer_tag;
+        task.data_moved = nexus.now;
+        self.stalls.watch(nexus.now);
         while let Some(r2t) = task.data_out.next_r2t(
             || {
                 *tags = tags.next();
@@ -263,22 +297,12 @@ impl Session {
             burst_bytes_max,
             outstanding_max,
         ) {
-            let header = ReadyToTransfer {
-                lun: task.header.lun,
-                initiator_task_tag: id.initiator_task_tag,
-                target_transfer_tag: r2t.tag,
-                stat_sn: link.stat_sn,
-                exp_cmd_sn,
-                max_cmd_sn,
-                r2t_sn: r2t.r2t_sn,
-                buffer_offset: r2t.offset,
-                desired_data_transfer_length: r2t.length,
-            };
+            let header = r2t_header(&r2t, (id.initiator_task_tag, task.header.lun), link.stat_sn, numbers);
             link.push(&header, DataSegment::Empty);
         }
     }
 
-    fn start_task(&mut self, id: TaskId) {
+    fn start_task(&mut self, id: TaskId, nexus: &mut Nexus) {
         let Some(task) = self.set.task(id) else { return };
         task.is_started = true;
         let mut data_out = task.data_out.buffer.take().unwrap_or_default();
@@ -292,28 +316,32 @@ impl Session {
             cdb: Cdb { head: task.header.cdb, extension: task.extended_cdb.clone() },
             attribute: task.header.attribute,
             data_out,
-            data_in_bytes_max: data_in_bytes_max(task),
+            data_in_bytes_max: task.data_in_bytes_max(),
         };
-        self.events.push_back(Event::Command(command));
+        nexus.events.push_back(Event::Command(command));
     }
 
-    fn fail_task(&mut self, id: TaskId) {
+    fn fail_task(&mut self, id: TaskId, nexus: &mut Nexus) {
         let Some(task) = self.set.remove_task(id) else { return };
         let (status, sense) = task.failure.map(|failure| (failure.status(), failure.sense())).unwrap_or_default();
-        self.respond(&task, Outcome { status, sense, ..Outcome::default() });
-        self.set.note_end(id);
-        self.feed_starved();
+        self.respond(&task, Outcome { status, sense, ..Outcome::default() }, nexus);
+        self.feed_starved(nexus);
+    }
+
+    fn respond(&mut self, task: &Task, outcome: Outcome, nexus: &mut Nexus) {
+        let numbers = self.set.command_numbers();
+        self.set.answers.respond(task, outcome, numbers, nexus);
     }
 
     /// Gives buffers to tasks that wait for one, oldest first, while the pool has any.
-    pub(super) fn feed_starved(&mut self) {
+    pub(super) fn feed_starved(&mut self, nexus: &mut Nexus) {
         while let Some(&id) = self.set.starved.front() {
             let mut own = self.set.data_out();
             if let Some(task) = self.set.task(id) {
                 // A large write may have more than the share, if it is the only one.
                 own.remove(task.data_out_held);
                 let wanted = task.data_out.wanted as usize;
-                let Some(mut buffer) = lend(&self.parameters, own, wanted, true) else { return };
+                let Some(mut buffer) = lend(&nexus.parameters, own, wanted, true) else { return };
                 // Unsolicited data is in the small buffer.
                 if let Some(small) = &task.data_out.buffer {
                     let kept = small.len().min(wanted);
@@ -325,184 +353,173 @@ impl Session {
                 self.set.hold(id, held);
             }
             self.set.starved.pop_front();
-            self.advance_task(id);
+            self.advance_task(id, nexus);
         }
     }
 
-    /// Handles the outcome of a command from the driver. Those of tasks that have ended are
-    /// ignored.
-    pub fn handle_completion(&mut self, now: Instant, id: TaskId, outcome: Outcome) {
-        self.now = now;
-        if self.is_ended {
-            return;
-        }
-        let Some(task) = self.set.remove_task(id) else { return };
-        self.set.note_end(id);
+    /// Ends a task with its outcome from the driver. Those of tasks that have ended are ignored. Returns whether it was
+    /// one that had not.
+    pub(super) fn complete(&mut self, id: TaskId, outcome: Outcome, nexus: &mut Nexus) -> bool {
+        let Some(task) = self.set.remove_task(id) else { return false };
         if !task.is_aborted && !outcome.is_silent {
-            self.respond(&task, outcome);
+            self.respond(&task, outcome, nexus);
         }
-        if !self.set.managements.is_empty() {
-            self.advance_managements();
-        }
-        self.note_end_for_logouts(id);
-        self.feed_starved();
+        true
     }
 
-    /// Answers a task: at once and finally at error recovery level 0, else so that it can be
-    /// answered again.
-    fn respond(&mut self, task: &Task, mut outcome: Outcome) {
-        let data_in = std::mem::take(&mut outcome.data_in);
-        let presented = data_in.len() as u64 + outcome.data_in_bytes_cut;
-        let (residual, bidirectional_read_residual) = residuals(&self.full, task, presented);
-        let sent = data_in.len().min(data_in_bytes_max(task) as usize);
-        let data_in = fitting(data_in, sent);
-        if self.full.negotiated.error_recovery_level > 0 {
-            let answer = Answer {
-                id: task.id,
-                link: task.link,
-                lun: task.header.lun,
-                status: outcome.status,
-                sense: outcome.sense,
-                residual,
-                bidirectional_read_residual,
-                data: (sent > 0).then(|| Arc::new(data_in)),
-                sent,
-                pieces: Vec::new(),
-                forgotten: Forgotten::default(),
-                first_data_sn: 0,
-                first_offset: 0,
-                snack_tag: 0,
-                stat_sn: None,
-            };
-            let answer = self.send_answer(answer, Bound::Commands);
-            return self.set.keep_answer(answer);
-        }
-        let numbers = self.set.command_numbers();
-        let Some(link) = live(&mut self.links, task.link) else { return };
-        let is_bidirectional = task.header.reads && task.header.writes;
-        let can_collapse = sent > 0 && outcome.status == STATUS_GOOD && outcome.sense.is_empty() && !is_bidirectional;
-        let status = outcome.status;
-        let status = can_collapse.then(|| DataInStatus { status, stat_sn: link.take_stat_sn(), residual });
-        let burst_max = self.full.negotiated.max_burst_length as usize;
-        let cut = Cut { segment_max: link.segment_bytes_max, burst_max, offset: 0, end: sent };
-        let headers = DataInHeaders {
-            cut: cut.clone(),
-            initiator_task_tag: task.id.initiator_task_tag,
-            numbers,
-            data_sn: Serial32(0),
-            status,
-            acknowledged_as: None,
-        };
-        link.push_data_in(headers, DataInBuffer::Own(data_in), Bound::Commands);
-        if can_collapse {
-            return;
-        }
-        let stat_sn = link.take_stat_sn();
-        let response = ScsiResponse {
-            response: ServiceResponse::CommandCompleted { status: outcome.status },
-            initiator_task_tag: task.id.initiator_task_tag,
-            snack_tag: 0,
-            stat_sn,
-            exp_cmd_sn: numbers.0,
-            max_cmd_sn: numbers.1,
-            exp_data_sn: Serial32(cut.count() as u32),
-            bidirectional_read_residual,
-            residual,
-        };
-        link.push(&response, sense_segment(&outcome.sense));
+    /// Frees the data buffers of a lost connection's waiting tasks: after a reassignment the data
+    /// is sent again.
+    pub(super) fn free_buffers_of(&mut self, at: LinkId, nexus: &mut Nexus) {
+        let is_waiting = |task: &&mut Task| task.link == at && !task.is_started;
+        let waiting = self.set.tasks.values_mut().filter(is_waiting).map(|task| {
+            task.data_out.forget();
+            task.id
+        });
+        let waiting: Vec<TaskId> = waiting.collect();
+        waiting.into_iter().for_each(|id| self.set.hold(id, DataOutHeld::default()));
+        self.feed_starved(nexus);
     }
 
-    /// Sends what of an answer's data is not acknowledged, and its response. Without its connection it waits.
-    pub(super) fn send_answer(&mut self, mut answer: Answer, bound: Bound) -> Answer {
-        let burst_max = self.full.negotiated.max_burst_length as usize;
+    /// Ends the tasks of a lost connection without responses.
+    pub(super) fn end_tasks_of(&mut self, at: LinkId, nexus: &mut Nexus) {
+        self.drop_tasks(|task| task.link == at, nexus);
+        self.set.forget_answers(|answer| answer.link == at);
+        self.feed_starved(nexus);
+    }
+
+    /// Ends tasks of which the initiator learns only by a unit attention.
+    pub(super) fn drop_tasks(&mut self, is_ended: impl Fn(&Task) -> bool, nexus: &mut Nexus) {
+        let luns = self.set.drop_tasks(is_ended);
+        if !luns.is_empty() {
+            nexus.events.push_back(Event::CommandsCleared(luns));
+        }
+    }
+
+    /// Notes the responses that a request acknowledges.
+    ///
+    /// # Errors
+    /// When the connection must end, because too many are not.
+    pub(super) fn note_acknowledgement(&mut self, at: LinkId, bhs: &Bhs, nexus: &mut Nexus) -> Result<(), CloseReason> {
+        let Some(exp_stat_sn) = exp_stat_sn(bhs) else { return Ok(()) };
+        let Some(link) = live(&mut nexus.links, at) else { return Ok(()) };
+        for (tag, stat_sn) in link.acknowledge(exp_stat_sn) {
+            self.set.acknowledge_answer(tag, stat_sn);
+        }
+        link.check_kept()
+    }
+
+    /// Sends again what the initiator asks for (RFC 7143 11.16).
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn handle_snack(
+        &mut self,
+        at: LinkId,
+        request: &SnackRequest,
+        header: &ReceivedHeader,
+        nexus: &mut Nexus,
+    ) -> Result<(), CloseReason> {
         let numbers = self.set.command_numbers();
-        let Some(link) = live(&mut self.links, answer.link) else { return answer };
-        answer.pieces.clear();
-        let segment_max = link.segment_bytes_max;
-        let cut = Cut { segment_max, burst_max, offset: answer.first_offset, end: answer.sent };
-        if let Some(data) = &answer.data {
-            let headers = DataInHeaders {
-                cut: cut.clone(),
-                initiator_task_tag: answer.id.initiator_task_tag,
-                numbers,
-                data_sn: Serial32(answer.next_data_sn()),
-                status: None,
-                acknowledged_as: Some((answer.lun, self.target_transfer_tag)),
-            };
-            link.push_data_in(headers, DataInBuffer::Kept(Arc::clone(data)), bound);
+        if nexus.full.negotiated.error_recovery_level == 0 {
+            // Nothing was kept that could be sent again.
+            return nexus.reject(at, header, RejectReason::SnackReject, numbers);
         }
-        for range in cut.clone() {
-            let acknowledgement = cut.ends_burst(range.end).then(|| {
-                self.target_transfer_tag = self.target_transfer_tag.next();
-                self.target_transfer_tag
-            });
-            let ends_sequence = cut.ends_sequence(range.end);
-            answer.pieces.push(Piece { range, ends_sequence, acknowledgement });
+        let answers = &mut self.set.answers;
+        match request.kind {
+            SnackType::DataOrR2t { initiator_task_tag: tag, begin, run_length } => {
+                if self.set.tasks.contains_key(&tag) {
+                    self.send_r2ts_again(at, tag, (begin, run_length), header, nexus)
+                } else {
+                    answers.send_data_again(at, tag, (begin, run_length), header, numbers, nexus)
+                }
+            }
+            SnackType::Status { begin, run_length } => {
+                answers.send_status_again(at, (begin, run_length), header, numbers, nexus)
+            }
+            SnackType::DataAck { target_transfer_tag, begin } => {
+                if answers.acknowledge_data(at, target_transfer_tag, request.lun, begin) {
+                    return Ok(());
+                }
+                nexus.reject(at, header, RejectReason::InvalidDataAck, numbers)
+            }
+            SnackType::ResegmentedData { initiator_task_tag, snack_tag } => {
+                answers.resegment(at, (initiator_task_tag, snack_tag), header, numbers, nexus)
+            }
         }
-        send_response(link, &mut answer, numbers);
-        answer
+    }
+
+    /// Sends R2Ts again whose data has not come, unchanged except for the current numbers.
+    fn send_r2ts_again(
+        &mut self,
+        at: LinkId,
+        tag: InitiatorTaskTag,
+        (begin, run_length): (Serial32, u32),
+        header: &ReceivedHeader,
+        nexus: &mut Nexus,
+    ) -> Result<(), CloseReason> {
+        let numbers = self.set.command_numbers();
+        let Some(task) = self.set.tasks.get(&tag) else { return Ok(()) };
+        let next = task.data_out.next_r2t_sn();
+        let end = if run_length == 0 { next } else { begin.plus(run_length) };
+        let is_asked = |sn: Serial32| !sn.is_before(begin) && sn.is_before(end);
+        let asked: Vec<_> = task.data_out.outstanding().filter(|r2t| is_asked(r2t.r2t_sn)).copied().collect();
+        let are_all_there = run_length == 0 || asked.len() == run_length as usize;
+        let Some(link) = live(&mut nexus.links, at) else { return Ok(()) };
+        if asked.is_empty() || !are_all_there || task.link != at {
+            return nexus.reject_data(at, header, RejectReason::ProtocolError, next, numbers);
+        }
+        for r2t in asked {
+            let again = r2t_header(&r2t, (tag, task.header.lun), link.stat_sn, numbers);
+            link.push(&again, DataSegment::Empty);
+        }
+        Ok(())
+    }
+
+    /// Goes on with a task on another connection than its own, which was lost; data that comes in from DataSN
+    /// `exp_data_sn` on.
+    pub(super) fn resume(&mut self, at: LinkId, tag: InitiatorTaskTag, exp_data_sn: Serial32, nexus: &mut Nexus) {
+        let Some(task) = self.set.tasks.get_mut(&tag) else {
+            let numbers = self.set.command_numbers();
+            return self.set.answers.resume(at, tag, exp_data_sn, numbers, nexus);
+        };
+        task.link = at;
+        // Data under way on the old connection is requested again here.
+        task.data_out.ask_again();
+        let id = task.id;
+        self.advance_task(id, nexus);
     }
 }
 
-/// Sends the response of an answer, with the number it has or a new one.
-pub(super) fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Serial32, Serial32)) {
-    let stat_sn = match answer.stat_sn {
-        Some(stat_sn) => stat_sn,
-        None => {
-            let stat_sn = link.take_stat_sn();
-            link.sent.push_back((stat_sn, Sent::Task(answer.id.initiator_task_tag)));
-            answer.stat_sn = Some(stat_sn);
-            stat_sn
-        }
-    };
-    let response = ScsiResponse {
-        response: ServiceResponse::CommandCompleted { status: answer.status },
-        initiator_task_tag: answer.id.initiator_task_tag,
-        snack_tag: answer.snack_tag,
+/// The header of an R2T for the task with this tag, on the logical unit of `lun`.
+fn r2t_header(
+    r2t: &OutstandingR2t,
+    (initiator_task_tag, lun): (InitiatorTaskTag, u64),
+    stat_sn: Serial32,
+    (exp_cmd_sn, max_cmd_sn): (Serial32, Serial32),
+) -> ReadyToTransfer {
+    ReadyToTransfer {
+        lun,
+        initiator_task_tag,
+        target_transfer_tag: r2t.tag,
         stat_sn,
-        exp_cmd_sn: numbers.0,
-        max_cmd_sn: numbers.1,
-        exp_data_sn: Serial32(answer.next_data_sn()),
-        bidirectional_read_residual: answer.bidirectional_read_residual,
-        residual: answer.residual,
-    };
-    link.push(&response, sense_segment(&answer.sense));
-}
-
-/// The residual, and the read residual of a bidirectional command (RFC 7143 11.4.5).
-fn residuals(full: &FullFeature, task: &Task, presented: u64) -> (Residual, Residual) {
-    let expected = task.header.expected_data_transfer_length;
-    let asked = || task.asked_bytes.unwrap_or_else(|| full.asked_data_out(&task.header).bytes);
-    match (task.header.reads, task.header.writes) {
-        (true, false) => (Residual::of(expected, presented), Residual::None),
-        (false, true) => (Residual::of(expected, asked()), Residual::None),
-        (true, true) => {
-            let read_expected = task.bidirectional_read_bytes.unwrap_or(0);
-            (Residual::of(expected, asked()), Residual::of(read_expected, presented))
-        }
-        (false, false) => (Residual::of(0, presented.max(asked())), Residual::None),
+        exp_cmd_sn,
+        max_cmd_sn,
+        r2t_sn: r2t.r2t_sn,
+        buffer_offset: r2t.offset,
+        desired_data_transfer_length: r2t.length,
     }
 }
 
-/// A buffer for the first `sent` bytes that is not much larger than they are: data that waits to be
-/// sent must not keep more memory than that.
-fn fitting(buffer: Buffer, sent: usize) -> Buffer {
-    if buffer.capacity() <= (2 * sent).max(BUFFER_ALIGNMENT) {
-        return buffer;
+/// ExpStatSN of an initiator's PDU.
+fn exp_stat_sn(bhs: &Bhs) -> Option<Serial32> {
+    match bhs {
+        Bhs::NopOut(request) => Some(request.exp_stat_sn),
+        Bhs::ScsiCommand(request) => Some(request.exp_stat_sn),
+        Bhs::TaskManagementRequest(request) => Some(request.exp_stat_sn),
+        Bhs::TextRequest(request) => Some(request.exp_stat_sn),
+        Bhs::DataOut(request) => Some(request.exp_stat_sn),
+        Bhs::LogoutRequest(request) => Some(request.exp_stat_sn),
+        Bhs::SnackRequest(request) => Some(request.exp_stat_sn),
+        _ => None,
     }
-    Buffer::copy_of(&buffer[..sent])
-}
-
-fn data_in_bytes_max(task: &Task) -> u32 {
-    match (task.header.reads, task.header.writes) {
-        (true, false) => task.header.expected_data_transfer_length,
-        (true, true) => task.bidirectional_read_bytes.unwrap_or(0),
-        (false, _) => 0,
-    }
-}
-
-/// SenseLength and sense data (RFC 7143 11.4.7).
-fn sense_segment(sense: &[u8]) -> DataSegment {
-    let Ok(length @ 1..) = u16::try_from(sense.len()) else { return DataSegment::Empty };
-    DataSegment::from([&length.to_be_bytes()[..], sense].concat())
 }

@@ -10,15 +10,18 @@
 
 use base::clock::Instant;
 
-use super::super::event::{Event, LinkId, TaskId, TaskManagement, TaskManagementId};
-use super::super::link::live;
-use super::super::task_set::{Held, PendingManagement};
-use super::Session;
-use crate::framing::{DataSegment, ReceivedPdu};
-use crate::limits::ABORT_DATA_TIMEOUT;
+use super::super::answer::Answer;
+use super::super::event::{CloseReason, Event, LinkId, TaskId, TaskManagement, TaskManagementId};
+use super::super::link::{Link, live};
+use super::super::nexus::Nexus;
+use super::super::pending_management::PendingManagement;
+use super::super::task::Task;
+use super::super::task_set::{Held, TaskSet};
+use super::lost::LostConnections;
+use crate::framing::ReceivedHeader;
+use crate::limits::{ABORT_DATA_TIMEOUT, TASK_MANAGEMENT_MAX};
 use crate::pdu::{
     InitiatorTaskTag, RejectReason, TaskManagementFunction, TaskManagementOutcome, TaskManagementRequest,
-    TaskManagementResponse,
 };
 
 /// iSCSIProtocolLevel from which on the functions of RFC 7144 are allowed (RFC 7144 7.1.1).
@@ -46,155 +49,236 @@ fn scope(function: TaskManagementFunction) -> Option<Scope> {
     }
 }
 
-impl Session {
-    pub(super) fn handle_task_management_request(
+/// What a request leads to besides, in the parts above.
+pub(super) enum Then {
+    Nothing,
+    /// The turn of commands may have come.
+    Deliver,
+    /// The task of this tag continues on the connection of the request.
+    Resume(InitiatorTaskTag),
+}
+
+/// The tasks that a function covers.
+#[derive(Default)]
+struct Covered {
+    /// Tasks whose data still comes.
+    awaits_data: Vec<TaskId>,
+    /// Tasks with the driver.
+    waits_for: Vec<TaskId>,
+    /// The one task of ABORT TASK.
+    task: Option<TaskId>,
+}
+
+/// The task management requests under way.
+pub(super) struct Managements {
+    pending: Vec<PendingManagement>,
+}
+
+impl Managements {
+    pub(super) fn new() -> Self {
+        Self { pending: Vec::new() }
+    }
+
+    /// Whether none is under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Whether a response will be sent on this connection.
+    pub(super) fn are_of(&self, at: LinkId) -> bool {
+        self.pending.iter().any(|pending| pending.link == at)
+    }
+
+    /// Whether a tag belongs to a request that waits.
+    fn has(&self, tag: InitiatorTaskTag) -> bool {
+        self.pending.iter().any(|pending| pending.initiator_task_tag == tag)
+    }
+
+    /// Forgets all: the session has ended.
+    pub(super) fn clear(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Takes a request. Returns what is to be done besides.
+    ///
+    /// # Errors
+    /// When the connection must end.
+    pub(super) fn handle_request(
         &mut self,
         at: LinkId,
         request: &TaskManagementRequest,
-        pdu: &ReceivedPdu,
-    ) {
+        header: &ReceivedHeader,
+        (set, lost): (&mut TaskSet, &LostConnections),
+        nexus: &mut Nexus,
+    ) -> Result<Then, CloseReason> {
         use TaskManagementFunction as Function;
         use TaskManagementOutcome as Answer;
-        if !self.set.has_room_for_management() {
-            return self.reject(at, &pdu.header, RejectReason::TooManyImmediateCommands);
+        if self.pending.len() >= TASK_MANAGEMENT_MAX {
+            let reason = RejectReason::TooManyImmediateCommands;
+            return nexus.reject(at, header, reason, set.command_numbers()).map(|()| Then::Nothing);
         }
-        let tag = request.initiator_task_tag;
-        let Ok(function) = request.function else {
-            return self.send_management_response(at, tag, Answer::FunctionNotSupported);
+        let is_new = |function: Function| function.code() >= Function::QueryTask.code();
+        let is_known = |function| !is_new(function) || nexus.full.negotiated.protocol_level >= PROTOCOL_LEVEL_RFC7144;
+        let answer = match request.function {
+            Ok(function) if is_known(function) => match function {
+                Function::AbortTask => return Ok(self.abort_task(at, request, set, nexus)),
+                Function::AbortTaskSet
+                | Function::ClearTaskSet
+                | Function::LogicalUnitReset
+                | Function::TargetWarmReset
+                | Function::TargetColdReset
+                | Function::NexusReset => return Ok(self.abort_tasks(at, request, function, set, nexus)),
+                Function::QueryTask => {
+                    let task = request.referenced_task_tag.and_then(|tag| set.tasks.get(&tag));
+                    succeeded_if(task.is_some_and(|task| !task.is_aborted))
+                }
+                Function::QueryTaskSet => {
+                    let is_there = |task: &Task| task.header.lun == request.lun && !task.is_aborted;
+                    succeeded_if(set.tasks.values().any(is_there))
+                }
+                Function::TaskReassign => {
+                    let outcome = self.may_reassign(request, set, lost, nexus);
+                    self.respond(at, request, outcome, set, nexus);
+                    return Ok(match (outcome, request.referenced_task_tag) {
+                        (Answer::FunctionComplete, Some(referenced)) => Then::Resume(referenced),
+                        _ => Then::Nothing,
+                    });
+                }
+                // The driver knows the unit attentions.
+                Function::QueryAsynchronousEvent => {
+                    self.wait(at, request, function, Covered::default(), set, nexus);
+                    return Ok(Then::Nothing);
+                }
+                // No logical unit here has ACA conditions (NormACA is zero).
+                Function::ClearAca => Answer::FunctionNotSupported,
+            },
+            Ok(_) | Err(_) => Answer::FunctionNotSupported,
         };
-        let is_new = function.code() >= Function::QueryTask.code();
-        if is_new && self.full.negotiated.protocol_level < PROTOCOL_LEVEL_RFC7144 {
-            return self.send_management_response(at, tag, Answer::FunctionNotSupported);
+        self.respond(at, request, answer, set, nexus);
+        Ok(Then::Nothing)
+    }
+
+    fn respond(
+        &self,
+        at: LinkId,
+        request: &TaskManagementRequest,
+        outcome: TaskManagementOutcome,
+        set: &TaskSet,
+        nexus: &mut Nexus,
+    ) {
+        nexus.send_management_response(at, request.initiator_task_tag, outcome, set.command_numbers());
+    }
+
+    /// TASK REASSIGN (RFC 7143 7.2.2, 11.5.1): whether a task whose connection was logged out may continue elsewhere.
+    fn may_reassign(
+        &self,
+        request: &TaskManagementRequest,
+        set: &TaskSet,
+        lost: &LostConnections,
+        nexus: &Nexus,
+    ) -> TaskManagementOutcome {
+        use TaskManagementOutcome as Answer;
+        if nexus.full.negotiated.error_recovery_level < 2 {
+            return Answer::ReassignmentNotSupported;
         }
-        match function {
-            Function::AbortTask => self.abort_task(at, request),
-            Function::AbortTaskSet
-            | Function::ClearTaskSet
-            | Function::LogicalUnitReset
-            | Function::TargetWarmReset
-            | Function::TargetColdReset
-            | Function::NexusReset => self.abort_tasks(at, request, function),
-            Function::QueryTask => {
-                let task = request.referenced_task_tag.and_then(|tag| self.set.tasks.get(&tag));
-                let exists = task.is_some_and(|task| !task.is_aborted);
-                self.send_management_response(at, tag, succeeded_if(exists));
-            }
-            Function::QueryTaskSet => {
-                let is_there = |task: &super::super::task::Task| task.header.lun == request.lun && !task.is_aborted;
-                let exists = self.set.tasks.values().any(is_there);
-                self.send_management_response(at, tag, succeeded_if(exists));
-            }
-            Function::TaskReassign => self.reassign(at, request),
-            // The driver knows the unit attentions.
-            Function::QueryAsynchronousEvent => {
-                self.await_management(at, request, function, Vec::new(), Vec::new(), None);
-            }
-            // No logical unit here has ACA conditions (NormACA is zero).
-            Function::ClearAca => self.send_management_response(at, tag, Answer::FunctionNotSupported),
+        // Only SCSI tasks can be reassigned, and only by immediate requests.
+        let is_allowed = |tag: &InitiatorTaskTag| request.is_immediate && !self.has(*tag);
+        let Some(referenced) = request.referenced_task_tag.filter(is_allowed) else { return Answer::FunctionRejected };
+        let task = set.tasks.get(&referenced).filter(|task| !task.is_aborted).map(|task| task.link);
+        let answer = set.answers.get(referenced);
+        match task.or_else(|| answer.map(|answer| answer.link)) {
+            None => Answer::TaskDoesNotExist,
+            Some(link) if !lost.is_logged_out(link) => Answer::TaskStillAllegiant,
+            Some(_) if !answer.is_none_or(|answer| answer.has_data()) => Answer::FunctionRejected,
+            Some(_) => Answer::FunctionComplete,
         }
     }
 
-    fn abort_task(&mut self, at: LinkId, request: &TaskManagementRequest) {
-        let tag = request.initiator_task_tag;
-        let Some(referenced) = request.referenced_task_tag else {
-            return self.send_management_response(at, tag, TaskManagementOutcome::FunctionRejected);
+    fn abort_task(
+        &mut self,
+        at: LinkId,
+        request: &TaskManagementRequest,
+        set: &mut TaskSet,
+        nexus: &mut Nexus,
+    ) -> Then {
+        use TaskManagementOutcome as Answer;
+        // Task management is not aborted (RFC 7143 11.5.1).
+        let referenced = request.referenced_task_tag.filter(|tag| !self.has(*tag));
+        let Some(referenced) = referenced else {
+            self.respond(at, request, Answer::FunctionRejected, set, nexus);
+            return Then::Nothing;
         };
-        if self.set.is_management(referenced) {
-            // Task management is not aborted (RFC 7143 11.5.1).
-            return self.send_management_response(at, tag, TaskManagementOutcome::FunctionRejected);
-        }
-        let Some(task) = self.set.tasks.get(&referenced) else {
+        let Some(task) = set.tasks.get(&referenced) else {
             // Its response is on the way, or it never came: then its number is used up and it never will
             // be executed (RFC 7143 11.6.1).
-            let is_to_come = self.set.window.admits(request.ref_cmd_sn) && request.ref_cmd_sn.is_before(request.cmd_sn);
+            let is_to_come = set.window.admits(request.ref_cmd_sn) && request.ref_cmd_sn.is_before(request.cmd_sn);
             if is_to_come {
-                self.set.window.take(request.ref_cmd_sn, Held::Plugged);
-                self.send_management_response(at, tag, TaskManagementOutcome::FunctionComplete);
-                return self.deliver_in_order();
+                set.window.take(request.ref_cmd_sn, Held::Plugged);
+                self.respond(at, request, Answer::FunctionComplete, set, nexus);
+                return Then::Deliver;
             }
-            return self.send_management_response(at, tag, TaskManagementOutcome::TaskDoesNotExist);
+            self.respond(at, request, Answer::TaskDoesNotExist, set, nexus);
+            return Then::Nothing;
         };
-        let (id, link) = (task.id, task.link);
-        if link != at && self.is_live(link) {
+        let (id, link, is_started) = (task.id, task.link, task.is_started);
+        if link != at && nexus.is_live(link) {
             // It must come on the task's own connection while that lives (RFC 7143 11.5.1).
-            return self.send_management_response(at, tag, TaskManagementOutcome::FunctionRejected);
+            self.respond(at, request, Answer::FunctionRejected, set, nexus);
+            return Then::Nothing;
         }
-        if self.abort(id) {
-            let function = TaskManagementFunction::AbortTask;
-            self.await_management(at, request, function, Vec::new(), vec![id], Some(id));
+        // Data that still comes for it is dropped.
+        set.drop_task(id);
+        if is_started {
+            // The driver has it: its completion must be awaited.
+            let covered = Covered { waits_for: vec![id], task: Some(id), ..Covered::default() };
+            self.wait(at, request, TaskManagementFunction::AbortTask, covered, set, nexus);
         } else {
-            self.send_management_response(at, tag, TaskManagementOutcome::FunctionComplete);
+            self.respond(at, request, Answer::FunctionComplete, set, nexus);
         }
+        Then::Nothing
     }
 
-    fn abort_tasks(&mut self, at: LinkId, request: &TaskManagementRequest, function: TaskManagementFunction) {
-        if scope(function) == Some(Scope::Target) {
-            // Commands that have not come never will: their numbers are used up (RFC 7143 4.2.3.3
-            // b).
-            let mut missing = self.set.window.exp_cmd_sn();
-            while missing.is_before(request.cmd_sn) && !missing.is_after(self.set.window.max_cmd_sn()) {
-                if self.set.window.admits(missing) {
-                    self.set.window.take(missing, Held::Plugged);
-                }
-                missing = missing.next();
-            }
-        }
-        let awaits_data = self.silence(function, request.lun);
-        self.await_management(at, request, function, awaits_data, Vec::new(), None);
-        self.deliver_in_order();
-    }
-
-    /// Ends the tasks that a function covers without responses. Returns those whose data is still
-    /// to come.
-    fn silence(&mut self, function: TaskManagementFunction, lun: u64) -> Vec<TaskId> {
-        let Some(scope) = scope(function) else { return Vec::new() };
-        let is_covered = |task: &&super::super::task::Task| scope == Scope::Target || task.header.lun == lun;
-        let covered: Vec<TaskId> = self.set.tasks.values().filter(is_covered).map(|task| task.id).collect();
-        let mut awaits_data = Vec::new();
-        for id in covered {
-            let Some(task) = self.set.task(id) else { continue };
-            task.is_aborted = true;
-            let (is_started, is_settled, link) = (task.is_started, task.data_out.is_settled(), task.link);
-            if !is_started && !is_settled && self.is_live(link) {
-                awaits_data.push(id);
-            } else if !is_started {
-                self.set.remove_task(id);
-                self.set.note_end(id);
-            }
-        }
-        awaits_data
-    }
-
-    /// Ends a task without a response. Returns `true` when the driver has it, so that its
-    /// completion must be awaited. Data that still comes for it is dropped.
-    fn abort(&mut self, id: TaskId) -> bool {
-        let Some(task) = self.set.task(id) else { return false };
-        task.is_aborted = true;
-        if task.is_started {
-            return true;
-        }
-        // A command that waits for its turn keeps its number: the window finds no task when the turn comes.
-        self.set.remove_task(id);
-        self.set.note_end(id);
-        false
-    }
-
-    fn await_management(
+    fn abort_tasks(
         &mut self,
         at: LinkId,
         request: &TaskManagementRequest,
         function: TaskManagementFunction,
-        awaits_data: Vec<TaskId>,
-        waits_for: Vec<TaskId>,
-        task: Option<TaskId>,
+        set: &mut TaskSet,
+        nexus: &mut Nexus,
+    ) -> Then {
+        if scope(function) == Some(Scope::Target) {
+            // Commands that have not come never will: their numbers are used up (RFC 7143 4.2.3.3
+            // b).
+            let mut missing = set.window.exp_cmd_sn();
+            while missing.is_before(request.cmd_sn) && !missing.is_after(set.window.max_cmd_sn()) {
+                if set.window.admits(missing) {
+                    set.window.take(missing, Held::Plugged);
+                }
+                missing = missing.next();
+            }
+        }
+        let awaits_data = silence(function, request.lun, set, nexus);
+        self.wait(at, request, function, Covered { awaits_data, ..Covered::default() }, set, nexus);
+        Then::Deliver
+    }
+
+    /// Lets a request wait for the tasks that it covers.
+    fn wait(
+        &mut self,
+        at: LinkId,
+        request: &TaskManagementRequest,
+        function: TaskManagementFunction,
+        Covered { awaits_data, waits_for, task }: Covered,
+        set: &mut TaskSet,
+        nexus: &mut Nexus,
     ) {
-        let id = TaskManagementId(self.set.next_generation());
+        let id = TaskManagementId(set.next_generation());
         let lun = match (task, scope(function)) {
-            (Some(task), _) => self.set.task(task).map_or(request.lun, |task| task.header.lun),
+            (Some(task), _) => set.task(task).map_or(request.lun, |task| task.header.lun),
             (None, Some(Scope::Target)) => 0,
             (None, _) => request.lun,
         };
-        self.set.managements.push(PendingManagement {
+        self.pending.push(PendingManagement {
             id,
             link: at,
             initiator_task_tag: request.initiator_task_tag,
@@ -203,129 +287,124 @@ impl Session {
             task,
             cmd_sn: request.cmd_sn,
             awaits_data,
-            deadline: self.now + ABORT_DATA_TIMEOUT,
+            deadline: nexus.now + ABORT_DATA_TIMEOUT,
             is_begun: false,
             waits_for,
             outcome: None,
             fences: None,
         });
-        self.advance_managements();
+        self.advance(set, nexus);
     }
 
-    /// Handles the outcome of a task management function from the driver. The response is sent once
-    /// the tasks that it covered have ended.
-    pub fn handle_task_management(&mut self, now: Instant, id: TaskManagementId, outcome: TaskManagementOutcome) {
-        self.now = now;
-        if let Some(pending) = self.set.managements.iter_mut().find(|pending| pending.id == id) {
+    /// Notes the outcome of a function from the driver. The response is sent once the tasks that it covered have ended.
+    pub(super) fn note_outcome(&mut self, id: TaskManagementId, outcome: TaskManagementOutcome) {
+        if let Some(pending) = self.pending.iter_mut().find(|pending| pending.id == id) {
             pending.outcome = Some(outcome);
         }
-        self.advance_managements();
     }
 
-    /// The deadline of [`Session::advance_managements`] for data and commands.
-    pub(super) fn management_deadline(&self) -> Option<Instant> {
-        self.set.managements.iter().filter(|pending| !pending.is_begun).map(|pending| pending.deadline).min()
+    /// The deadline of [`advance`](Self::advance) for data and commands.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.pending.iter().filter(|pending| !pending.is_begun).map(|pending| pending.deadline).min()
     }
 
-    /// Advances every task management request as far as possible.
-    pub(super) fn advance_managements(&mut self) {
+    /// Advances every request as far as possible.
+    pub(super) fn advance(&mut self, set: &mut TaskSet, nexus: &mut Nexus) {
         let mut index = 0;
-        while let Some(pending) = self.set.managements.get(index) {
-            let (id, at) = (pending.id, pending.link);
+        while let Some(pending) = self.pending.get_mut(index) {
+            pending.waits_for.retain(|&id| set.has(id));
+            pending.awaits_data.retain(|&id| set.has(id));
             if !pending.is_begun {
-                self.begin_management(index);
+                begin(pending, set, nexus);
             }
-            self.fence_management(index);
-            let pending = &self.set.managements[index];
-            debug_assert_eq!(pending.id, id);
+            fence(pending, set, nexus);
             let is_finished = pending.fences.as_ref().is_some_and(Vec::is_empty);
             if !is_finished {
                 index += 1;
                 continue;
             }
-            let pending = self.set.managements.remove(index);
+            let pending = self.pending.remove(index);
             if let Some(outcome) = pending.outcome {
                 if outcome == TaskManagementOutcome::FunctionComplete {
-                    self.forget_unclaimed(pending.function, pending.lun);
+                    forget_unclaimed(pending.function, pending.lun, set, nexus);
                 }
-                self.send_management_response(at, pending.initiator_task_tag, outcome);
+                let numbers = set.command_numbers();
+                nexus.send_management_response(pending.link, pending.initiator_task_tag, outcome, numbers);
             }
         }
     }
+}
 
-    /// Drops the answers that a function covers when it is answered: those of lost connections
-    /// cannot be claimed by a reassignment any more.
-    fn forget_unclaimed(&mut self, function: TaskManagementFunction, lun: u64) {
-        let Some(scope) = scope(function) else { return };
-        let live: Vec<LinkId> = self.live().map(|link| link.id).collect();
-        let is_covered = |answer: &super::super::answer::Answer| scope == Scope::Target || answer.lun == lun;
-        self.set.forget_answers(|answer| !live.contains(&answer.link) && is_covered(answer));
-    }
-
-    /// Passes a function to the driver, once all commands before the request and the data of the
-    /// covered tasks have come.
-    fn begin_management(&mut self, index: usize) {
-        let pending = &self.set.managements[index];
-        let (function, lun, is_late) = (pending.function, pending.lun, self.now >= pending.deadline);
-        let is_covering = scope(function).is_some();
-        let has_all_commands = !is_covering || self.set.window.has_delivered_up_to(pending.cmd_sn);
-        let may_begin = is_late || (has_all_commands && pending.awaits_data.is_empty());
-        if !may_begin {
-            return;
-        }
-        // Tasks that came during this wait are covered, too.
-        for id in self.silence(function, lun) {
-            self.set.remove_task(id);
-            self.set.note_end(id);
-        }
-        let is_covered = |task: &&super::super::task::Task| task.is_aborted && task.is_started;
-        let of_scope = |task: &&super::super::task::Task| {
-            scope(function).is_some_and(|scope| scope == Scope::Target || task.header.lun == lun)
-        };
-        let started = self.set.tasks.values().filter(is_covered).filter(of_scope).map(|task| task.id);
-        let started: Vec<TaskId> = started.collect();
-        let pending = &mut self.set.managements[index];
-        pending.is_begun = true;
-        pending.waits_for.extend(started);
-        let (id, task) = (pending.id, pending.task);
-        self.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
-    }
-
-    /// Waits until other connections have acknowledged their responses (RFC 7143 4.2.2.3.2,
-    /// 11.6.1); on the response's own connection the order of the stream is enough.
-    fn fence_management(&mut self, index: usize) {
-        let pending = &self.set.managements[index];
-        if !pending.waits_for.is_empty() || pending.outcome.is_none() {
-            return;
-        }
-        if pending.fences.is_none() {
-            let at = pending.link;
-            let is_open = |link: &&super::super::link::Link| link.id != at && link.exp_stat_sn != link.stat_sn;
-            let is_fenced = scope(pending.function).is_some();
-            let fences: Vec<_> =
-                self.live().filter(|_| is_fenced).filter(is_open).map(|link| (link.id, link.stat_sn)).collect();
-            let silent: Vec<LinkId> = fences.iter().map(|(link, _)| *link).collect();
-            self.set.managements[index].fences = Some(fences);
-            silent.into_iter().for_each(|link| self.ping(link));
-        }
-        let links = &mut self.links;
-        if let Some(fences) = &mut self.set.managements[index].fences {
-            fences.retain(|(id, stat_sn)| live(links, *id).is_some_and(|link| link.exp_stat_sn.is_before(*stat_sn)));
+/// Ends the tasks that a function covers without responses. Returns those whose data is still
+/// to come.
+fn silence(function: TaskManagementFunction, lun: u64, set: &mut TaskSet, nexus: &Nexus) -> Vec<TaskId> {
+    let Some(scope) = scope(function) else { return Vec::new() };
+    let is_covered = |task: &&Task| scope == Scope::Target || task.header.lun == lun;
+    let covered: Vec<TaskId> = set.tasks.values().filter(is_covered).map(|task| task.id).collect();
+    let mut awaits_data = Vec::new();
+    for id in covered {
+        let Some(task) = set.task(id) else { continue };
+        task.is_aborted = true;
+        let (is_started, is_settled, link) = (task.is_started, task.data_out.is_settled(), task.link);
+        if !is_started && !is_settled && nexus.is_live(link) {
+            awaits_data.push(id);
+        } else if !is_started {
+            set.remove_task(id);
         }
     }
+    awaits_data
+}
 
-    pub(super) fn send_management_response(
-        &mut self,
-        at: LinkId,
-        initiator_task_tag: InitiatorTaskTag,
-        outcome: TaskManagementOutcome,
-    ) {
-        let (exp_cmd_sn, max_cmd_sn) = self.set.command_numbers();
-        let Some(link) = live(&mut self.links, at) else { return };
-        let stat_sn = link.take_stat_sn();
-        let response = TaskManagementResponse { outcome, initiator_task_tag, stat_sn, exp_cmd_sn, max_cmd_sn };
-        link.push_response(stat_sn, &response, DataSegment::Empty);
+/// Passes a function to the driver, once all commands before the request and the data of the
+/// covered tasks have come.
+fn begin(pending: &mut PendingManagement, set: &mut TaskSet, nexus: &mut Nexus) {
+    let (function, lun, is_late) = (pending.function, pending.lun, nexus.now >= pending.deadline);
+    let is_covering = scope(function).is_some();
+    let has_all_commands = !is_covering || set.window.has_delivered_up_to(pending.cmd_sn);
+    let may_begin = is_late || (has_all_commands && pending.awaits_data.is_empty());
+    if !may_begin {
+        return;
     }
+    // Tasks that came during this wait are covered, too.
+    for id in silence(function, lun, set, nexus) {
+        set.remove_task(id);
+    }
+    let is_covered = |task: &&Task| task.is_aborted && task.is_started;
+    let of_scope = |task: &&Task| scope(function).is_some_and(|scope| scope == Scope::Target || task.header.lun == lun);
+    let started = set.tasks.values().filter(is_covered).filter(of_scope).map(|task| task.id);
+    pending.is_begun = true;
+    pending.waits_for.extend(started);
+    let (id, task) = (pending.id, pending.task);
+    nexus.events.push_back(Event::TaskManagement(TaskManagement { id, function, lun, task }));
+}
+
+/// Waits until other connections have acknowledged their responses (RFC 7143 4.2.2.3.2,
+/// 11.6.1); on the response's own connection the order of the stream is enough.
+fn fence(pending: &mut PendingManagement, set: &TaskSet, nexus: &mut Nexus) {
+    if !pending.waits_for.is_empty() || pending.outcome.is_none() {
+        return;
+    }
+    if pending.fences.is_none() {
+        let at = pending.link;
+        let is_open = |link: &&Link| link.id != at && link.exp_stat_sn != link.stat_sn;
+        let is_fenced = scope(pending.function).is_some();
+        let fences: Vec<_> =
+            nexus.live().filter(|_| is_fenced).filter(is_open).map(|link| (link.id, link.stat_sn)).collect();
+        fences.iter().for_each(|(link, _)| nexus.ping(*link, set.command_numbers()));
+        pending.fences = Some(fences);
+    }
+    if let Some(fences) = &mut pending.fences {
+        let links = &mut nexus.links;
+        fences.retain(|(id, stat_sn)| live(links, *id).is_some_and(|link| link.exp_stat_sn.is_before(*stat_sn)));
+    }
+}
+
+/// Drops the answers that a function covers when it is answered: those of lost connections
+/// cannot be claimed by a reassignment any more.
+fn forget_unclaimed(function: TaskManagementFunction, lun: u64, set: &mut TaskSet, nexus: &Nexus) {
+    let Some(scope) = scope(function) else { return };
+    let is_covered = |answer: &Answer| scope == Scope::Target || answer.lun == lun;
+    set.forget_answers(|answer| !nexus.is_live(answer.link) && is_covered(answer));
 }
 
 fn succeeded_if(exists: bool) -> TaskManagementOutcome {

@@ -1,0 +1,34 @@
+//! A task management request that is under way.
+
+use base::clock::Instant;
+use base::serial::Serial32;
+
+use super::event::{LinkId, TaskId, TaskManagementId};
+use crate::pdu::{InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome};
+
+/// A task management request that waits: for commands before it, for the tasks it covers, for the driver, for
+/// acknowledgements.
+pub(super) struct PendingManagement {
+    pub(super) id: TaskManagementId,
+    /// The connection for the response.
+    pub(super) link: LinkId,
+    pub(super) initiator_task_tag: InitiatorTaskTag,
+    pub(super) function: TaskManagementFunction,
+    pub(super) lun: u64,
+    /// The one task of ABORT TASK.
+    pub(super) task: Option<TaskId>,
+    /// Its own number: earlier commands must have come (RFC 7143 4.2.3.3 b).
+    pub(super) cmd_sn: Serial32,
+    /// Tasks whose data still comes; the driver gets the function when none is left (RFC 7143
+    /// 4.2.3.3 a), or at the deadline.
+    pub(super) awaits_data: Vec<TaskId>,
+    pub(super) deadline: Instant,
+    pub(super) is_begun: bool,
+    /// Tasks with the driver whose completion must be seen first.
+    pub(super) waits_for: Vec<TaskId>,
+    /// The driver's outcome.
+    pub(super) outcome: Option<TaskManagementOutcome>,
+    /// Responses of other connections that must be acknowledged first (RFC 7143 4.2.2.3.2); set
+    /// when all else is done.
+    pub(super) fences: Option<Vec<(LinkId, Serial32)>>,
+}

@@ -525,9 +525,9 @@ fn writes_lost_while_they_are_sent_stay_dirty() {
 }
 
 /// A batch has sent a line, and its flush is under way: a change that fails meanwhile, or when the line has become
-/// clean, and that lands all the same must not leave the line clean, with older data than the origin has.
+/// clean, and that lands all the same must not leave older data than the origin has in the cache as clean.
 #[test]
-fn what_a_failed_change_may_have_replaced_stays_dirty_or_is_forgotten_though_a_batch_has_sent_it() {
+fn what_a_failed_change_may_have_replaced_stays_dirty_though_a_batch_has_sent_it() {
     let ten = Duration::from_millis(10);
     for (writing, begins) in [(Latency::None, ten / 2), (Latency::Fixed(ten), ten * 3 / 2)] {
         let mut executor = Executor::in_order();

@@ -100,3 +100,21 @@ impl FlushFailures {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use block::ErrorKind;
+
+    use super::*;
+
+    /// Two threads flush; each covers what its client had acknowledged before.
+    #[test]
+    fn a_failure_is_told_to_all_who_began_before_it_was_told() {
+        let failures = FlushFailures::default();
+        failures.note(&Error::new(ErrorKind::Media, "it was dropped"), || true);
+        let [(first, _), (second, _)] = [failures.begin(), failures.begin()];
+        assert!(failures.tell(first).is_err() && failures.tell(second).is_err());
+        let (later, is_unreported) = failures.begin();
+        assert!(!is_unreported && failures.tell(later).is_ok(), "they have all heard of it");
+    }
+}

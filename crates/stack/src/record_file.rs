@@ -96,6 +96,19 @@ mod tests {
         assert_eq!(read(&path).unwrap(), None);
     }
 
+    /// A device that accepts writes and cannot sync them is in the place of the new one: after a power loss that might
+    /// be there without its content.
+    #[test]
+    fn a_record_is_replaced_only_when_the_new_one_is_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.json");
+        replace(&path, &1).unwrap();
+        std::os::unix::fs::symlink("/dev/null", directory.path().join("a.json.new")).unwrap();
+        let error = replace(&path, &2).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "fsync of it is refused: {error}");
+        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
     #[test]
     fn what_was_not_renamed_is_no_record() {
         let directory = tempfile::tempdir().unwrap();

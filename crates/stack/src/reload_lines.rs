@@ -54,17 +54,28 @@ mod tests {
     use base::clock::VirtualClock;
     use base::limits::{REFUSAL_LOG_INTERVAL, REFUSALS_LOGGED_MAX};
 
-    #[test]
-    fn reloads_that_are_refused_are_a_few_lines() {
-        let lines = lines::Lines::default();
+    /// Of many reloads at one moment, and one more after the interval.
+    fn check_few_lines(note: impl Fn(&ReloadLines)) {
+        let lines = lines::Lines::with_information();
         let _guard = tracing::subscriber::set_default(lines.clone());
         let clock = VirtualClock::new();
         let reloads = ReloadLines::new(Arc::new(clock.clone()));
-        let error = Error::new(Failure::Usage, "there is no file to read again");
-        (0..9000).for_each(|_| reloads.refused(&error));
+        (0..9000).for_each(|_| note(&reloads));
         assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize);
         clock.advance_to(clock.now() + REFUSAL_LOG_INTERVAL);
-        reloads.refused(&error);
+        note(&reloads);
         assert_eq!(lines.count(), REFUSALS_LOGGED_MAX as usize + 1);
+    }
+
+    #[test]
+    fn reloads_that_are_refused_are_a_few_lines() {
+        let error = Error::new(Failure::Usage, "there is no file to read again");
+        check_few_lines(|reloads| reloads.refused(&error));
+    }
+
+    #[test]
+    fn reloads_that_are_taken_over_are_a_few_lines() {
+        let reloaded = Reloaded { name: "disks".into(), ..Reloaded::default() };
+        check_few_lines(|reloads| reloads.taken_over(&reloaded));
     }
 }

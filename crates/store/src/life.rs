@@ -103,3 +103,23 @@ impl Life {
         Error::new(ErrorKind::Gone, format!("{} is closed", self.name))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn whoever_closes_later_is_told_what_came_of_it_also_of_a_failure() {
+        for outcome in [Ok(()), Err(Error::new(ErrorKind::Media, "its end was not stored"))] {
+            let life = Life::new("the cache");
+            let told =
+                |closed: Option<Result<(), Error>>| closed.expect("it waits for nobody").map_err(|error| error.kind());
+            let first = told(life.close_once(std::future::ready(outcome.clone())).now_or_never());
+            let later = told(life.close_once(async { unreachable!("it is closed") }).now_or_never());
+            let expected = outcome.map_err(|error| error.kind());
+            assert_eq!((first, later), (expected, expected));
+        }
+    }
+}

@@ -187,6 +187,22 @@ fn a_read_of_a_block_whose_write_waits_for_its_turn_is_answered() {
     assert_eq!(bytes[..], [1; BLOCK as usize]);
 }
 
+/// They were submitted before, and the close keeps what they write.
+#[test]
+fn who_waits_for_room_in_a_log_that_is_closed_goes_in_first() {
+    let mut executor = Executor::in_order();
+    let (log, _) = opened_full(&mut executor, FAST_DISK, DestageOrder::Lba);
+    let submit = |block| log.submit(Request::write(block * BLOCK, Buffer::zeroed(BLOCK as usize), false));
+    let writes: Vec<_> = (0..2000).map(submit).collect();
+    assert!(log.status().writes_slowed > 0, "there is room for all: this shows nothing");
+    let closing = Arc::clone(&log);
+    let both =
+        async move { futures_util::future::join(futures_util::future::join_all(writes), closing.close(true)).await };
+    let (written, closed) = executor.block_on(both);
+    closed.expect("nothing fails");
+    assert!(written.iter().all(|response| response.result.is_ok()));
+}
+
 /// Clients go on writing: some change waits for admission all the time.
 #[test]
 fn what_others_change_is_invalidated_while_more_is_written_than_the_log_takes_in() {

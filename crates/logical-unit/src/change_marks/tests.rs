@@ -380,8 +380,10 @@ fn clear(marks: &ChangeMarks, own: &NexusId) -> Result<(), Failure> {
 fn a_mark_whose_bits_have_no_room_says_that_everything_has_changed_and_writes_go_on() {
     let kept = Arc::<Kept>::default();
     let (marks, own, other) = cleared_mark(&kept);
+    let before = of(1, 1, find(&marks, &own, 1).unwrap().sequence);
     kept.is_full.store(true, Ordering::Relaxed);
     write(&marks, &other, 4, 1).unwrap();
+    assert!(marks.open_clear(&own, &before).is_err(), "its holder has not heard of it");
     let all = Some(vec![(0, RANGES)]);
     assert_eq!((changed(&marks, &own, 1), changed(&marks_over(&kept), &own, 1)), (all.clone(), all.clone()));
     assert!(clear(&marks, &own).is_err());
@@ -497,6 +499,19 @@ fn a_command_is_recorded_in_a_mark_that_took_the_slot_of_one_that_its_nexus_held
     now(marks.clear(&other, &of(2, 1, mark.sequence), SIZE)).unwrap();
     now(marks.record(of_own, &[ByteRange { offset: 5 * MIB, length: 1 }])).unwrap();
     assert_eq!(changed(&marks, &other, 2), Some(vec![(5, 1)]));
+}
+
+/// It waits for the commands under way, and one of them may record what its holder has not heard of.
+#[test]
+fn a_clear_that_waited_while_a_change_was_recorded_is_refused() {
+    let kept = Arc::<Kept>::default();
+    let (marks, own, other) = cleared_mark(&kept);
+    let parameters = of(1, 1, find(&marks, &own, 1).unwrap().sequence);
+    let _cost = marks.open_clear(&own, &parameters).unwrap();
+    write(&marks, &other, 4, 1).unwrap();
+    let refused = Sense::INVALID_FIELD_IN_PARAMETER_LIST.at_parameter(24);
+    assert_eq!(marks.begin_clear(&own, &parameters), Err(refused));
+    assert_eq!(changed(&marks, &own, 1), Some(vec![(4, 1)]));
 }
 
 /// While the unit is flushed, nothing is deleted yet, and what is changed again stays recorded.

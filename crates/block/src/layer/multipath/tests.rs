@@ -360,6 +360,23 @@ fn a_loss_that_a_path_has_told_is_not_told_by_another_one() {
     assert_eq!(flush_until_well(&mut world), []);
 }
 
+/// The answer may be that of a flush which was carried out before the loss.
+#[test]
+fn a_loss_that_a_path_reports_while_it_flushes_is_told_once() {
+    let mut world = world(1, Policy::Failover, 2, true);
+    let (device, first, clock) = (Arc::clone(&world.device), Arc::clone(&world.sessions[0]), world.clock.clone());
+    let flushed = world.executor.block_on(async move {
+        let reporting = async {
+            clock.sleep(Duration::from_nanos(1)).await;
+            first.hub.publish(&Event::WritesLost);
+        };
+        futures_util::future::join(device.flush(), reporting).await.0
+    });
+    world.sessions[0].leave();
+    let later = flush_until_well(&mut world);
+    assert_eq!(usize::from(flushed.is_err()) + later.len(), 1, "{flushed:?}, then {later:?}");
+}
+
 #[test]
 fn two_units_are_no_paths() {
     let other = MemoryDevice::new(64 << 10, Identity { unit: "naa.2".into(), ..Identity::default() });

@@ -31,6 +31,7 @@
 //! | `sharing` | what a client of a shared LUN has to do besides |
 //! | `loss` | what becomes of jobs when the session or the unit's cache is lost |
 //! | `outcome` | what an answer means for its job, and calls for besides |
+//! | `liveness` | whether the target still answers commands |
 //! | `jobs` | the jobs, and what each waits for |
 //! | `acknowledged` | what is acknowledged and not durable: copies, their replay, flushes, losses to be reported |
 //! | `counts` | counts over all sessions |
@@ -40,6 +41,7 @@ mod acknowledged;
 mod counts;
 mod errors;
 mod jobs;
+mod liveness;
 mod loss;
 mod outcome;
 mod sharing;
@@ -52,12 +54,13 @@ use base::busy_poll::{BusyPoll, depth_of};
 use base::clock::Instant;
 use block::grants::Standing;
 use block::{Buffer, Error, ErrorKind};
-use iscsi::initiator::{Completed, Event as LinkEvent};
+use iscsi::initiator::{Completed, Event as LinkEvent, Outcome};
 use scsi::Sense;
 
 use crate::alarm::Alarm;
 use crate::error::{LinkError, sense_error};
 use crate::job::{Job, Kind, Reply};
+use crate::limits::BUSY_WAIT_MAX;
 use crate::link::Link;
 use crate::log_limit::LogLimit;
 use crate::options::InitiatorOptions;
@@ -72,6 +75,7 @@ use acknowledged::Acknowledged;
 use counts::Counts;
 use errors::{AGAIN_WORDS, final_error, reset_too_early, timed_out};
 use jobs::Jobs;
+use liveness::Liveness;
 use outcome::{Next, Situation, judge_answer};
 use sharing::{Exchanged, Sharing};
 
@@ -100,6 +104,7 @@ pub(crate) struct Engine {
     acknowledged: Acknowledged,
     sharing: Sharing,
     under_way: UnderWay,
+    liveness: Liveness,
     /// Answers that may not be used yet: see [`UnderWay`]. Their commands count as under way.
     early: Vec<Completed>,
     attention: Attention,
@@ -122,6 +127,7 @@ impl Engine {
         Self {
             acknowledged: Acknowledged::new(Arc::clone(&options), Arc::clone(&shared)),
             sharing: Sharing::new(Arc::clone(&options), Arc::clone(&shared)),
+            liveness: Liveness::new(options.command_timeout),
             options,
             shared,
             unit,
@@ -157,6 +163,7 @@ impl Engine {
             let now = self.options.clock.now();
             self.jobs.wake_delayed(now);
             self.jobs.wake_unblocked();
+            self.fail_overdue(now);
             let exchanged = self.share(link, context, now);
             if let Some(error) = exchanged.fenced {
                 return Poll::Ready(Stop::Fenced(error));
@@ -171,6 +178,9 @@ impl Engine {
             }
             if self.sharing.is_flooded() {
                 return Poll::Ready(Stop::Lost(LinkError::Flooded));
+            }
+            if self.liveness.is_deaf() {
+                return Poll::Ready(Stop::Lost(LinkError::Deaf));
             }
             if self.attention > Attention::None && self.under_way.count() == 0 && self.sharing.is_idle() {
                 return Poll::Ready(Stop::Attention(std::mem::take(&mut self.attention)));
@@ -225,7 +235,8 @@ impl Engine {
     fn wait_for_deadline(&mut self, context: &mut Context<'_>, now: Instant) -> bool {
         let replay_from = self.acknowledged.replay_deadline(now);
         let sharing = self.sharing.next_deadline();
-        let deadlines = self.jobs.next_deadline().into_iter().chain(replay_from).chain(sharing);
+        let overdue_from = self.next_overdue().map(|(_, from)| from);
+        let deadlines = self.jobs.next_deadline().into_iter().chain(replay_from).chain(sharing).chain(overdue_from);
         self.alarm.poll(context, &*self.options.clock, deadlines.min())
     }
 
@@ -296,6 +307,12 @@ impl Engine {
         let mut has_progressed = false;
         if self.attention > Attention::None || !self.sharing.may_issue(now) {
             return false;
+        }
+        if self.liveness.is_question_due() {
+            let question = self.liveness.ask(now, self.under_way.send(), self.unit.lun);
+            self.counts.commands_sent += 1;
+            link.session.submit(now, question);
+            has_progressed = true;
         }
         while let Some((range, content)) = self.acknowledged.next_replay(now) {
             let kind = match content {
@@ -407,11 +424,24 @@ impl Engine {
             has_progressed = true;
             match order::number_of(completed.token) {
                 Some(number) => self.sharing.take_answer(now, number, &completed.outcome),
+                None if self.liveness.note(&completed) => self.take_reply(now, &completed.outcome),
                 None => self.take(now, completed, link.is_wide()),
             }
         }
         self.take_early(now);
         has_progressed
+    }
+
+    /// Takes the end of the question whether commands are answered. The unit may report something with it.
+    fn take_reply(&mut self, now: Instant, outcome: &Outcome) {
+        if let Some(number) = self.liveness.end(now, outcome) {
+            self.under_way.answer(number);
+        }
+        if let Outcome::Status { sense, .. } = outcome
+            && let Ok(sense) = Sense::parse(sense)
+        {
+            self.note_sense(&sense);
+        }
     }
 
     /// Takes an answer, or keeps it in `early` if it may not be used yet.
@@ -530,6 +560,24 @@ impl Engine {
         job.finish(Ok(()));
     }
 
+    /// The oldest request that waits for a replay, and when it has had its time. A replay that was interrupted too long
+    /// is given up before that, and the requests go on.
+    fn next_overdue(&self) -> Option<(u64, Instant)> {
+        let replay_since = self.acknowledged.replay_since()?;
+        let (order, since) = self.jobs.oldest_request()?;
+        Some((order, since.max(replay_since) + self.options.replacement_timeout + BUSY_WAIT_MAX))
+    }
+
+    /// Ends the requests that have had their time while what the unit lost is written again: their callers have waited
+    /// as long as for a target that is away.
+    fn fail_overdue(&mut self, now: Instant) {
+        while let Some((order, _)) = self.next_overdue().filter(|(_, from)| *from <= now) {
+            let Some(job) = self.jobs.get(order) else { return };
+            let error = timed_out(job, "what the unit had lost was still being written again");
+            self.fail(order, error);
+        }
+    }
+
     /// Ends a job that cannot be carried out.
     fn fail(&mut self, order: u64, error: Error) {
         let Some(job) = self.jobs.remove(order) else { return };
@@ -615,6 +663,7 @@ impl Engine {
             }
         }
         self.under_way.clear();
+        self.liveness.begin_session();
         self.attention = Attention::None;
         self.acknowledged.end_session();
         loss::take_back(&mut self.jobs, &self.options, loss);

@@ -39,6 +39,8 @@ pub(crate) enum LinkError {
          nothing that is cached of it is used"
     )]
     Flooded,
+    #[error("the target answers pings and no commands; the session is made anew")]
+    Deaf,
     #[error("a lost connection could not be recovered: {0}")]
     NotRecovered(String),
     /// An error of the unit, whose text is complete.

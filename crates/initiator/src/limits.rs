@@ -64,6 +64,10 @@ pub const RETAINED_ENTRIES_MAX: usize = 32 << 10;
 /// Retained writes on their way at once after a reconnect.
 pub const REPLAY_DEPTH: usize = 16;
 
+/// Time without a loss of the unit's cache after which it counts as well again. A unit that is not slow answers in it
+/// what is sent behind a replay; resets that follow each other faster let nothing come to its end.
+pub const WELL_TIME: Duration = Duration::from_secs(1);
+
 /// Redirections followed in one connect.
 pub const REDIRECTIONS_MAX: u32 = 4;
 

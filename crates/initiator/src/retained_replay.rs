@@ -3,7 +3,12 @@
 //!
 //! A few are under way at a time, in the order in which they were made. A replay that is
 //! interrupted because the unit loses its cache once more starts again from the beginning, after
-//! longer and longer waits. It is given up when it has not ended within the replacement timeout.
+//! longer and longer waits.
+//!
+//! Losses that follow each other are one *trouble*, also where a replay came to its end between
+//! them: what it wrote is lost again. A trouble is over when a flush has ended well, or when no
+//! loss was reported for [`WELL_TIME`] after the end of a replay. One that lasts for longer than
+//! the replacement timeout ends the replay: what is retained is lost.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,53 +16,60 @@ use std::time::Duration;
 use base::clock::Instant;
 use block::ByteRange;
 
-use crate::limits::{BUSY_WAIT_MAX, BUSY_WAIT_MIN, REPLAY_DEPTH};
+use crate::limits::{BUSY_WAIT_MAX, BUSY_WAIT_MIN, REPLAY_DEPTH, WELL_TIME};
 use crate::retained::Content;
 
-/// When a replay that was interrupted may begin again.
+/// When a replay may begin again.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// When the first attempt began.
+struct Trouble {
+    /// When the first replay began.
     since: Instant,
+    /// When the present one may begin.
     from: Instant,
     /// The wait before it begins the next time.
     wait: Duration,
+    /// When the last one ended; `None` while one is under way.
+    quiet_since: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     waiting: VecDeque<(ByteRange, Content)>,
     under_way: usize,
-    /// `None` while there is no replay.
-    pace: Option<Pace>,
+    trouble: Option<Trouble>,
 }
 
 impl Replay {
-    /// Starts the replay of all of `retained`, or starts it again if it was interrupted. Returns
-    /// `false`, and writes nothing, when the attempts have gone on for `time_max`.
+    /// Starts the replay of all of `retained` after a loss, or starts it again if it was
+    /// interrupted. Returns `false`, and writes nothing, when the trouble has lasted for `time_max`.
     pub(crate) fn start(&mut self, retained: Vec<(ByteRange, Content)>, now: Instant, time_max: Duration) -> bool {
         self.waiting = retained.into();
-        let Some(pace) = self.pace.as_mut().filter(|_| !self.waiting.is_empty()) else {
-            self.pace = None;
-            if !self.waiting.is_empty() {
+        let quiet_since = self.trouble.and_then(|trouble| trouble.quiet_since);
+        if quiet_since.is_some_and(|quiet| now.since(quiet) >= WELL_TIME) {
+            self.trouble = None;
+        }
+        let is_empty = self.waiting.is_empty();
+        let Some(trouble) = &mut self.trouble else {
+            if !is_empty {
                 tracing::info!(count = self.waiting.len(), "writing again what was not durable");
-                self.pace = Some(Pace { since: now, from: now, wait: BUSY_WAIT_MIN });
+                self.trouble = Some(Trouble { since: now, from: now, wait: BUSY_WAIT_MIN, quiet_since: None });
             }
             return true;
         };
-        if now.since(pace.since) < time_max {
-            pace.from = now + pace.wait;
-            pace.wait = (pace.wait * 2).min(BUSY_WAIT_MAX);
-            return true;
+        let has_time = now.since(trouble.since) < time_max;
+        trouble.quiet_since = (is_empty || !has_time).then_some(now);
+        if has_time {
+            trouble.from = now + trouble.wait;
+            trouble.wait = (trouble.wait * 2).min(BUSY_WAIT_MAX);
+        } else {
+            self.waiting.clear();
         }
-        self.waiting.clear();
-        self.pace = None;
-        false
+        has_time || is_empty
     }
 
     /// The next write that may be sent now; it then counts as under way.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(ByteRange, Content)> {
-        if self.under_way >= REPLAY_DEPTH || self.pace.is_some_and(|pace| pace.from > now) {
+        if self.under_way >= REPLAY_DEPTH || self.trouble.is_some_and(|trouble| trouble.from > now) {
             return None;
         }
         let next = self.waiting.pop_front()?;
@@ -66,11 +78,22 @@ impl Replay {
     }
 
     /// Notes that a replayed write has ended.
-    pub(crate) fn end_one(&mut self) {
+    pub(crate) fn end_one(&mut self, now: Instant) {
         self.give_up_one();
-        if !self.is_under_way() {
-            self.pace = None;
+        let is_over = !self.is_under_way();
+        if let Some(trouble) = self.trouble.as_mut().filter(|_| is_over) {
+            trouble.quiet_since = Some(now);
         }
+    }
+
+    /// Notes that a flush has ended well: what was written again is lost no more.
+    pub(crate) fn end_trouble(&mut self) {
+        self.trouble = None;
+    }
+
+    /// When the trouble began for which writes are written again now.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        self.trouble.filter(|_| self.is_under_way()).map(|trouble| trouble.since)
     }
 
     /// Forgets one write under way: the replay is about to start again.
@@ -85,7 +108,7 @@ impl Replay {
 
     /// When the next write may be sent, where that is later than `now`.
     pub(crate) fn next_deadline(&self, now: Instant) -> Option<Instant> {
-        self.pace.map(|pace| pace.from).filter(|from| *from > now)
+        self.trouble.filter(|_| self.is_under_way()).map(|trouble| trouble.from).filter(|from| *from > now)
     }
 
     /// Ends the replay: the session is lost, and the next session starts another with all that is
@@ -117,9 +140,9 @@ mod tests {
             assert_eq!(replay.next(at(0)).expect("it has room").0.offset, index * 512);
         }
         assert!(replay.next(at(0)).is_none(), "too many");
-        replay.end_one();
+        replay.end_one(at(0));
         assert!(replay.next(at(0)).is_some());
-        (0..REPLAY_DEPTH).for_each(|_| replay.end_one());
+        (0..REPLAY_DEPTH).for_each(|_| replay.end_one(at(0)));
         assert!(!replay.is_under_way());
     }
 
@@ -140,13 +163,30 @@ mod tests {
         assert!(!replay.is_under_way());
     }
 
+    /// What came to its end and is lost again at once is no nearer to being durable.
     #[test]
-    fn one_that_came_to_its_end_has_all_its_time_again() {
+    fn replays_that_follow_each_other_share_one_time_until_the_unit_is_well() {
+        let well = WELL_TIME.as_millis() as u64;
+        let run = |replay: &mut Replay, from: u64| {
+            assert!(replay.start(retained(1), at(from), TIME_MAX), "at {from}");
+            let begins = replay.next_deadline(at(from)).unwrap_or(at(from));
+            assert!(replay.next(begins).is_some());
+            replay.end_one(at(from + 1));
+            begins.since(at(from))
+        };
         let mut replay = Replay::default();
-        assert!(replay.start(retained(1), at(0), TIME_MAX));
-        assert!(replay.next(at(0)).is_some());
-        replay.end_one();
-        assert!(replay.start(retained(1), at(40_000), TIME_MAX));
-        assert!(replay.next(at(40_000)).is_some(), "at once");
+        let waits: Vec<Duration> = (0..4).map(|number| run(&mut replay, number * well)).collect();
+        assert_eq!(waits, [Duration::ZERO, BUSY_WAIT_MIN, 2 * BUSY_WAIT_MIN, 4 * BUSY_WAIT_MIN]);
+        for number in 4..30_000 / well {
+            assert!(run(&mut replay, number * well) <= BUSY_WAIT_MAX);
+        }
+        assert!(!replay.start(retained(1), at(30_000), TIME_MAX), "they went on for too long");
+        assert!(!replay.start(retained(1), at(30_000 + well - 1), TIME_MAX), "and go on");
+        assert!(replay.start(Vec::new(), at(30_000 + 2 * well - 2), TIME_MAX), "nothing is lost");
+        assert!(!replay.start(retained(1), at(30_000 + 3 * well - 3), TIME_MAX));
+        assert_eq!(run(&mut replay, 30_000 + 4 * well - 3), Duration::ZERO, "it was well for a while");
+        run(&mut replay, 30_000 + 5 * well - 3);
+        replay.end_trouble();
+        assert_eq!(run(&mut replay, 30_000 + 5 * well), Duration::ZERO, "a flush has made it durable");
     }
 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::clock::Clock;
 use block::device::DeviceExt;
 use block::{Buffer, Device, ErrorKind, Event};
 use initiator::{InitiatorOptions, RemoteLun};
 use scsi::vpd::{self, BlockLimits};
-use scsi::{Cdb, Sense};
+use scsi::{Cdb, Sense, Status};
 use support::World;
 use support::scripted::{Reaction, Reply, Scripted};
 
@@ -22,6 +23,9 @@ const NEWS: [Sense; 3] = [Sense::POWER_ON_OR_RESET, Sense::BUS_DEVICE_RESET, DEF
 const COMMANDS_OF_A_REQUEST_MAX: u64 = 200;
 /// Commands in a minute in which copies cannot be written again.
 const COMMANDS_OF_A_MINUTE_MAX: u64 = 2500;
+
+/// Commands in a minute with a unit that reports resets without end, for requests one after the other.
+const COMMANDS_OF_TWO_TIMES_MAX: u64 = 10_000;
 
 /// Counts the commands that come to the target from now on, which the script decides on.
 fn count(target: &Scripted, mut script: impl FnMut(&Cdb) -> Reaction + Send + 'static) -> Arc<AtomicU64> {
@@ -165,4 +169,143 @@ fn a_command_that_is_aborted_again_and_again_is_tried_eight_times() {
     assert_eq!(count.load(Ordering::Relaxed), 8);
     let reading = lun.read(0, Buffer::zeroed(512));
     world.run(reading).expect("others go on");
+}
+
+/// The unit reports a reset with each of so many commands for blocks, the first one included.
+fn reporting(every: u64) -> impl FnMut(&Cdb) -> Reaction + Send + 'static {
+    let mut count = 0;
+    move |cdb| {
+        let counts = matches!(cdb, Cdb::Read(_) | Cdb::Write(_) | Cdb::SynchronizeCache(_));
+        // Comes to an end, for an initiator that does not.
+        let reports = counts && count % every == 0 && count < 100_000;
+        count += u64::from(counts);
+        match reports {
+            true => Reaction::Report(Sense::POWER_ON_OR_RESET),
+            false => limited(cdb).unwrap_or(Reaction::Proper),
+        }
+    }
+}
+
+/// The reset is reported by a message, and what it makes void is answered well.
+#[test]
+fn what_is_answered_again_and_again_after_a_report_of_a_reset_ends_after_eight_times() {
+    type Ask = fn(&RemoteLun) -> block::Completion;
+    let asks: [(&str, Ask); 3] = [
+        ("a read", |lun| lun.submit(block::Request::read(4096, Buffer::zeroed(8192)))),
+        ("a flush", |lun| lun.submit(block::Request::flush())),
+        ("a durable write", |lun| lun.submit(block::Request::write(0, Buffer::copy_of(&[8; 4096]), true))),
+    ];
+    for (words, ask) in asks {
+        let mut world = World::new(6);
+        let (target, lun) = attach(&mut world, true);
+        let writing = lun.write(0, Buffer::copy_of(&[7; 4096]), false);
+        world.run(writing).unwrap();
+        let mut reporting = reporting(1);
+        let count = count(&target, move |cdb| match cdb {
+            Cdb::Write(_) => limited(cdb).unwrap_or(Reaction::Proper),
+            _ => reporting(cdb),
+        });
+        let asking = ask(&lun);
+        let error = world.run(asking).result.expect_err(words);
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::OutcomeUnknown), "{words}: {error}");
+        let sent = count.load(Ordering::Relaxed);
+        assert!(sent < COMMANDS_OF_A_REQUEST_MAX, "{words}: {sent} commands");
+        target.tell(|_, cdb| limited(cdb).unwrap_or(Reaction::Proper));
+        let flushing = lun.flush();
+        world.run(flushing).expect("the copies are there still");
+        // The copy is older than the write whose outcome is unknown.
+        assert_eq!(target.disk().durable(0, 1), [7], "{words}");
+    }
+}
+
+/// Each replay comes to its end, and nothing else does.
+#[test]
+fn requests_and_copies_at_a_unit_that_reports_resets_without_end_have_one_time_in_all() {
+    const TIME: Duration = Duration::from_secs(30);
+    let mut world = World::new(7);
+    let (target, lun) = attach(&mut world, true);
+    let events = lun.subscribe();
+    for block in 0..24 {
+        let writing = lun.write(block * 8192, Buffer::copy_of(&[7; 4096]), false);
+        world.run(writing).unwrap();
+    }
+    let count = count(&target, reporting(25));
+    let began = world.clock.now();
+    let mut told = Vec::new();
+    while world.clock.now().since(began) < 2 * TIME {
+        let asked = world.clock.now();
+        let reads: Vec<_> = (0..8).map(|block| lun.read(block * 8192, Buffer::zeroed(4096))).collect();
+        let flushing = lun.flush();
+        reads.into_iter().for_each(|read| drop(world.run(read)));
+        told.extend(world.run(flushing).err().map(|error| error.kind()));
+        let took = world.clock.now().since(asked);
+        assert!(took <= TIME + Duration::from_secs(2), "{took:?}");
+        world.pass(Duration::from_millis(300));
+    }
+    let sent = count.load(Ordering::Relaxed);
+    assert!(sent < COMMANDS_OF_TWO_TIMES_MAX, "{sent} commands");
+    assert_eq!(lun.status().retained_bytes, 0);
+    let lost = std::iter::from_fn(|| events.try_receive()).filter(|event| *event == Event::WritesLost).count();
+    assert_eq!(lost, 1);
+    assert_eq!(told.iter().filter(|kind| **kind == ErrorKind::OutcomeUnknown).count(), 1, "{told:?}");
+}
+
+/// Sixteen are written again at a time, and each of them has its time.
+#[test]
+fn requests_behind_a_replay_that_does_not_come_to_its_end_have_their_time() {
+    const TIME: Duration = Duration::from_secs(30);
+    let mut world = World::new(8);
+    let (target, lun) = attach(&mut world, true);
+    for block in 0..64 {
+        let writing = lun.write(block * 8192, Buffer::copy_of(&[7; 4096]), false);
+        world.run(writing).unwrap();
+    }
+    let mut is_told = false;
+    target.tell(move |_, cdb| match cdb {
+        Cdb::Read(_) if !std::mem::replace(&mut is_told, true) => {
+            Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET))
+        }
+        Cdb::Write(_) => Reaction::Answer(Some(Reply { status: Status::Busy.code(), ..Reply::default() })),
+        _ => limited(cdb).unwrap_or(Reaction::Proper),
+    });
+    let began = world.clock.now();
+    let reading = lun.read(0, Buffer::zeroed(512));
+    world.pass(Duration::from_secs(10));
+    let second = lun.read(0, Buffer::zeroed(512));
+    assert_eq!(world.run(reading).map(drop).unwrap_err().kind(), ErrorKind::TimedOut);
+    let took = world.clock.now().since(began);
+    assert!(took < TIME + Duration::from_secs(1), "{took:?}");
+    assert_eq!(world.run(second).map(drop).unwrap_err().kind(), ErrorKind::TimedOut);
+    let took = world.clock.now().since(began);
+    assert!(took < Duration::from_secs(10) + TIME + Duration::from_secs(1), "{took:?}");
+    target.tell(|_, cdb| limited(cdb).unwrap_or(Reaction::Proper));
+    world.pass(Duration::from_secs(2));
+    let reading = lun.read(0, Buffer::zeroed(512));
+    world.run(reading).expect("the rest is written again");
+}
+
+/// What a flush has made durable is not lost by what comes after it, however often.
+#[test]
+fn a_unit_that_is_reset_often_loses_nothing_while_flushes_end_well() {
+    let mut world = World::new(9);
+    let (target, lun) = attach(&mut world, true);
+    let events = lun.subscribe();
+    for number in 0..200u8 {
+        let writing = lun.write(0, Buffer::copy_of(&[number; 4096]), false);
+        world.run(writing).unwrap();
+        let mut is_told = false;
+        target.tell(move |disk, cdb| match cdb {
+            Cdb::Read(_) if !std::mem::replace(&mut is_told, true) => {
+                disk.lose_cache();
+                Reaction::Answer(Reply::sense(Sense::POWER_ON_OR_RESET))
+            }
+            _ => limited(cdb).unwrap_or(Reaction::Proper),
+        });
+        let reading = lun.read(0, Buffer::zeroed(4096));
+        assert_eq!(world.run(reading).unwrap()[..], [number; 4096]);
+        let flushing = lun.flush();
+        world.run(flushing).expect("nothing is lost");
+        world.pass(Duration::from_millis(400));
+    }
+    assert!(std::iter::from_fn(|| events.try_receive()).all(|event| event != Event::WritesLost));
 }

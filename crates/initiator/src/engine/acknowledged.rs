@@ -105,8 +105,9 @@ impl Acknowledged {
     }
 
     /// Starts to write again everything that is retained; nothing else is sent before that is done.
-    /// A replay that was interrupted in this session starts again after longer and longer waits.
-    /// What could not be written again within the replacement timeout is reported as lost.
+    /// A replay that follows another one in this session starts after longer and longer waits, until
+    /// the unit is well for a while. If it is not within the replacement timeout, what is retained is
+    /// reported as lost.
     pub(super) fn start_replay(&mut self) {
         if self.options.is_shared {
             return self.lose_shared();
@@ -139,6 +140,11 @@ impl Acknowledged {
         self.replay.is_under_way()
     }
 
+    /// When the trouble began because of which retained writes are written again now.
+    pub(super) fn replay_since(&self) -> Option<Instant> {
+        self.replay.since()
+    }
+
     /// The next retained write that may be sent now; it then counts as under way.
     pub(super) fn next_replay(&mut self, now: Instant) -> Option<(ByteRange, Content)> {
         self.replay.next(now)
@@ -151,7 +157,7 @@ impl Acknowledged {
 
     /// Notes that a retained write was carried out.
     pub(super) fn end_replay(&mut self, job: &Job, unit: &Unit) {
-        self.replay.end_one();
+        self.replay.end_one(self.options.clock.now());
         if job.is_durable(unit) {
             self.retained.supersede(job.range());
         }
@@ -159,7 +165,7 @@ impl Acknowledged {
 
     /// Notes that a retained write cannot be carried out.
     pub(super) fn fail_replay(&mut self, job: &Job, error: Error) {
-        self.replay.end_one();
+        self.replay.end_one(self.options.clock.now());
         if error.kind() == ErrorKind::Unsupported && matches!(job.kind, Kind::Discard { .. }) {
             return;
         }
@@ -201,6 +207,7 @@ impl Acknowledged {
         self.is_flush_under_way &= !is_ours;
         if let Some(mark) = mark {
             self.retained.release(mark);
+            self.replay.end_trouble();
             self.is_exposed = false;
         }
         self.is_flush_failing = false;

@@ -191,6 +191,12 @@ impl Jobs {
         self.take_all().into_values()
     }
 
+    /// The oldest request of a caller, and when it arrived.
+    pub(super) fn oldest_request(&self) -> Option<(u64, Instant)> {
+        let mut requests = self.all.iter().filter(|(_, job)| matches!(job.reply, Reply::Request(_) | Reply::Raw(_)));
+        requests.next().map(|(order, job)| (*order, job.since))
+    }
+
     /// When the oldest request arrived.
     pub(super) fn waits_since(&self) -> Option<Instant> {
         self.iter().map(|job| job.since).min()

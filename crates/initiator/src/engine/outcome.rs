@@ -73,21 +73,23 @@ pub(super) fn judge_answer(job: &mut Job, completed: Completed, situation: &Situ
     let is_only_once = options.is_shared && job.is_mutation();
     if situation.attention >= Attention::PowerOn && outcome.is_good() && depends_on_cache {
         // It may have been carried out after the unit lost what is about to be written again.
+        let mut consequences = Consequences::default();
         match job.kind {
-            Kind::Read { .. } | Kind::Extents { .. } => job.reissue(step),
+            Kind::Read { .. } | Kind::Extents { .. } => consequences.repeat(job, step, situation),
             _ if is_only_once => job.give_up(in_doubt(job, "the unit was reset")),
-            _ => job.start_over(),
+            _ => consequences.start_over(job, situation),
         }
-        return Some(Consequences { is_retried: !is_only_once, ..Consequences::default() });
+        return Some(consequences);
     }
     if situation.attention > Attention::None && outcome.is_good() && job.relies_on_no_cache(unit) {
         // A cache may have been switched on before it was carried out, and no copy of it would
         // be retained.
+        let mut consequences = Consequences::default();
         match is_only_once {
             true => job.give_up(in_doubt(job, "the unit may have had a cache switched on")),
-            false => job.reissue(step),
+            false => consequences.repeat(job, step, situation),
         }
-        return Some(Consequences { is_retried: !is_only_once, ..Consequences::default() });
+        return Some(consequences);
     }
     // The unit decides how many extents it reports: fewer than asked for is no failure.
     if job.take_extents(unit, &outcome, &buffer) {
@@ -184,6 +186,28 @@ impl Consequences {
         }
     }
 
+    /// Issues once more what was carried out and does not count, unless that was so too often or for too long.
+    fn repeat(&mut self, job: &mut Job, step: Step, situation: &Situation<'_>) {
+        let attempts = step.attempts() + 1;
+        if is_spent(job, attempts, situation) {
+            job.give_up(timed_out(job, AGAIN_WORDS));
+        } else {
+            job.reissue(step.after(attempts));
+            self.is_retried = true;
+        }
+    }
+
+    /// Restarts a job that was carried out and does not count, unless that was so too often or for too long.
+    fn start_over(&mut self, job: &mut Job, situation: &Situation<'_>) {
+        job.restarts += 1;
+        if is_spent(job, job.restarts, situation) {
+            job.give_up(timed_out(job, AGAIN_WORDS));
+        } else {
+            job.start_over();
+            self.is_retried = true;
+        }
+    }
+
     /// Delays a job until its command may be issued once more.
     fn wait(&mut self, job: &mut Job, step: Step, situation: &Situation<'_>) {
         let options = situation.options;
@@ -196,4 +220,11 @@ impl Consequences {
         self.is_retried = true;
         self.next = Next::Delayed;
     }
+}
+
+/// Whether a job is not to be issued again, of which a command was carried out `attempts` times and did not count. One
+/// of a slow unit may have had its time when the unit is reset for the first time.
+fn is_spent(job: &Job, attempts: u32, situation: &Situation<'_>) -> bool {
+    let is_late = situation.now.since(job.since) >= situation.options.replacement_timeout;
+    attempts >= ATTEMPTS_MAX || (attempts > 1 && is_late)
 }

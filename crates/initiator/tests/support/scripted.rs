@@ -51,6 +51,10 @@ pub(crate) enum Reaction {
     Answer(Option<Reply>),
     /// It is carried out now if there is no reply, and answered when the next command has come, before that one.
     Hold(Option<Reply>),
+    /// It does not arrive: nothing that comes later in its session is carried out, and the window stays as it is.
+    Lose,
+    /// It is carried out, and answered when the unit has reported this.
+    Report(Sense),
     /// It is not answered, and the connection ends.
     Leave,
     /// R2Ts ask for its data again and again, and nothing more is read.
@@ -239,11 +243,14 @@ impl Scripted {
         peer.log_in().await?;
         self.disk().session_count += 1;
         let mut window = WINDOW;
+        let mut has_lost = false;
         let mut held: Option<(ScsiCommand, Reply)> = None;
         loop {
             let pdu = peer.receive().await?;
             match pdu.header.bhs {
+                Ok(Bhs::ScsiCommand(_)) if has_lost => {}
                 Ok(Bhs::ScsiCommand(command)) => {
+                    let before = window;
                     if !command.is_immediate {
                         let next = command.cmd_sn.next();
                         window = (next, Serial32(next.0.wrapping_add(63)));
@@ -257,6 +264,12 @@ impl Scripted {
                         Reaction::Answer(Some(reply)) => answer(&mut peer, &command, reply, window).await?,
                         Reaction::Hold(reply) => held = reply.map(|reply| (command, reply)),
                         Reaction::Answer(None) | Reaction::Proper => {}
+                        Reaction::Lose => (has_lost, window) = (true, before),
+                        Reaction::Report(sense) => {
+                            let reply = self.disk().carry_out(&cdb, pdu.data.bytes());
+                            report(&mut peer, sense, window).await?;
+                            answer(&mut peer, &command, reply.unwrap_or_default(), window).await?;
+                        }
                         Reaction::Leave => return Ok(()),
                         Reaction::Flood => return flood(&mut peer, &command, window).await,
                         Reaction::Tell(messages) => {
@@ -336,6 +349,18 @@ async fn flood(peer: &mut Peer, command: &ScsiCommand, window: (Serial32, Serial
         peer.send(&r2t, Vec::new()).await?;
     }
     Ok(())
+}
+
+async fn report(peer: &mut Peer, sense: Sense, window: (Serial32, Serial32)) -> io::Result<()> {
+    let header = AsyncMessage {
+        event: AsyncEvent::ScsiAsyncEvent,
+        lun: 0,
+        stat_sn: peer.next_stat_sn(),
+        exp_cmd_sn: window.0,
+        max_cmd_sn: window.1,
+    };
+    let sense = sense.emit_fixed();
+    peer.send(&header, [&(sense.len() as u16).to_be_bytes()[..], &sense[..]].concat()).await
 }
 
 async fn tell(peer: &mut Peer, message: &Message, window: (Serial32, Serial32)) -> io::Result<()> {

@@ -24,6 +24,7 @@
 //! | `sharing` | being a client of a LUN that several hosts share: lease, callbacks, copies |
 //! | `change_marks` | what other hosts changed while this one had no session, where the target records it |
 //! | `change_guard` | [`ChangeGuard`]: whether this host may still change what others changed |
+//! | `content` | whether the content of a LUN is still the one with its id; [`ContentGuard`] |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
@@ -56,6 +57,7 @@ mod change_guard;
 mod change_marks;
 mod compare_and_write;
 mod connector;
+mod content;
 mod driver;
 mod engine;
 mod error;
@@ -84,6 +86,7 @@ pub use change_guard::ChangeGuard;
 pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
+pub use content::{ContentGuard, ContentId};
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;
 pub use job::RawOutcome;

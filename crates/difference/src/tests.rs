@@ -385,14 +385,16 @@ fn a_base_provisioned_anew_is_refused() {
 #[test]
 fn what_the_base_has_is_noted_in_both_copies_of_the_superblock() {
     let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
-    let device = made(&difference, &base);
-    assert_eq!(block_on(device.contents()), [] as [crate::ContentId; 0], "nobody has said it");
+    let device = Arc::new(made(&difference, &base));
+    let contents = |device: Arc<Difference>| block_on(async move { device.contents().await });
+    assert_eq!(contents(Arc::clone(&device)), [] as [crate::ContentId; 0], "nobody has said it");
     let ids = [[1; 16], [2; 16]];
-    block_on(device.note_contents(&ids)).unwrap();
-    assert_eq!(block_on(device.contents()), ids);
+    let noting = Arc::clone(&device);
+    block_on(async move { noting.note_contents(&ids).await }).unwrap();
+    assert_eq!(contents(device), ids);
     for lost in [0, DIFFERENCE_BYTES - 4096] {
         block_on(difference.write(lost, Buffer::copy_of(&[1; 4096]), false)).unwrap();
-        assert_eq!(block_on(opened(&difference, &base).contents()), ids);
+        assert_eq!(contents(Arc::new(opened(&difference, &base))), ids);
     }
 }
 

@@ -1,67 +1,15 @@
 //! The content id of a LUN (`docs/protocol/change-marks.md`): the target gives what it has now an
 //! id, which is void from the first change on, by whatever host.
-//!
-//! A user that only reads the LUN, and keeps what depends on its content, asks for the id. Each new
-//! session asks again before any other command: where it is another one, the user is told before it
-//! reads anything there.
 
 use block::Error;
-use scsi::change_mark::{CONTENT_BYTES, Parameters, action_in, action_out, parse_content};
-use scsi::{Cdb, Sense, SenseKey};
+use scsi::change_mark::{CONTENT_BYTES, Parameters, action_out, parse_content};
 
 pub use scsi::change_mark::ContentId;
 
 use crate::change_marks::{check, malformed};
-use crate::error::LinkError;
+use crate::content_guard::{ContentGuard, report_cdb};
 use crate::job::Repeat;
 use crate::remote_lun::RemoteLun;
-use crate::unit::Probe;
-
-/// Tells the user of a LUN that its content is another one.
-pub struct ContentGuard {
-    id: ContentId,
-    tell: Box<dyn Fn() + Send + Sync>,
-}
-
-impl ContentGuard {
-    /// A guard for the content with this id. `tell` must not block, and is called again in each
-    /// session in which the content is not that.
-    pub fn new(id: ContentId, tell: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { id, tell: Box::new(tell) }
-    }
-
-    /// Asks the unit, first of all in a new session.
-    ///
-    /// # Errors
-    /// Those of the link. A unit that cannot tell any more says nothing of its content.
-    pub(crate) async fn ask(&self, probe: &mut Probe<'_>) -> Result<(), LinkError> {
-        let found = match probe.ask(&report_cdb(), CONTENT_BYTES).await? {
-            Ok(data) => parse_content(&data).ok().flatten(),
-            Err(sense) if cannot_tell(&sense) => {
-                tracing::warn!("the target does not tell any more whether its content was changed");
-                return Ok(());
-            }
-            Err(_) => None,
-        };
-        if found != Some(self.id) {
-            (self.tell)();
-        }
-        Ok(())
-    }
-}
-
-fn cannot_tell(sense: &Sense) -> bool {
-    sense.key == SenseKey::IllegalRequest
-}
-
-fn report_cdb() -> Cdb {
-    Cdb::ChangeMarkIn {
-        service_action: action_in::REPORT_CONTENT,
-        slot: 0,
-        first_range: 0,
-        allocation_length: CONTENT_BYTES as u32,
-    }
-}
 
 impl RemoteLun {
     /// The id of the content; `None` where it has none, or where it was changed since it got one.

@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 use scsi::change_mark::Support;
 
 use crate::change_guard::ChangeGuard;
-use crate::content::ContentGuard;
+use crate::content_guard::ContentGuard;
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
 use crate::sharing::Member;

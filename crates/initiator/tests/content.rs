@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use block::device::DeviceExt;
 use block::memory::MemoryDevice;
-use block::{Buffer, Device, ErrorKind, SharedDevice};
+use block::{Buffer, ErrorKind, SharedDevice};
 use initiator::{ContentGuard, InitiatorOptions, RemoteLun};
 use iscsi::pdu::Isid;
 use logical_unit::{LogicalUnit, LogicalUnitOptions, LunMap, MemoryChanges};
@@ -93,8 +93,10 @@ fn a_new_session_hears_of_another_content_before_it_reads_anything() {
     call!(world, one, name_content(ID)).unwrap();
     let told = Arc::<AtomicU32>::default();
     let telling = Arc::clone(&told);
-    one.guard_content(ContentGuard::new(ID, move || drop(telling.fetch_add(1, Ordering::Relaxed))));
-    let mut told_at_the_next_read = |world: &mut World, sessions| {
+    one.guard_content(ContentGuard::new(ID, move || {
+        telling.fetch_add(1, Ordering::Relaxed);
+    }));
+    let told_at_the_next_read = |world: &mut World, sessions| {
         world.network.cut();
         let told = Arc::clone(&told);
         let lun = Arc::clone(&one);

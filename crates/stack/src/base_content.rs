@@ -186,7 +186,7 @@ mod tests {
 
     use block::device::DeviceExt;
     use block::memory::MemoryDevice;
-    use block::{Buffer, Device, Identity, SharedDevice};
+    use block::{Buffer, Identity, SharedDevice};
     use difference::DifferenceOptions;
     use iscsi::pdu::Isid;
     use logical_unit::MemoryChanges;

@@ -1,8 +1,11 @@
 //! Caches that are made anew while they are used, and differences from a base that several hosts share.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
-use tests::{Process, Target, World, tool};
+use serde_json::Value;
+use tests::tgt::Tgt;
+use tests::{IQN, Process, Target, World, tool};
 
 const IN_USE: i32 = 6;
 const NO_SPACE: i32 = 8;
@@ -163,6 +166,164 @@ fn hosts_share_a_base_and_each_has_its_own_difference() {
     of_another.failure(7, &["first", "generation 2"]);
     bench.world.run(["attach", &url, "--difference", "third"]).failure(5, &["third", "--difference-size"]);
     bench.target.process.terminate().success();
+}
+
+/// What no machine is too slow for.
+const PATIENCE: Duration = Duration::from_secs(60);
+const OWN: [&str; 4] = ["--difference", "own", "--difference-size", "8MiB"];
+
+/// A base of 16 MiB, whose bytes are all this one.
+fn provision(world: &World, byte: u8) {
+    fs::write(world.path("base.img"), vec![byte; 16 << 20]).unwrap();
+}
+
+fn serve_base(world: &World, portal: &str, options: &str) -> Process {
+    let lun = format!("0=file:base.img{options}");
+    world.start(["target", "serve", "--portal", portal, "--iqn", IQN, "--lun", &lun])
+}
+
+/// Attaches with a difference, does this, and detaches. Returns what was known of the base.
+fn over_base(world: &World, url: &str, more: &[&str], commands: &[&str]) -> Value {
+    let process = world.start([&["attach", url, "--name", "disk"], more].concat());
+    let base = world.status("disk")["freshness"]["difference"].clone();
+    io(&process.ready, commands);
+    world.run(["detach", "disk"]).success();
+    process.wait().success();
+    base
+}
+
+/// In place, in another file under the same name, by another host while nothing is attached, and while the target is
+/// killed: what is in the difference would lie among what it does not belong to.
+#[test]
+fn a_difference_is_not_laid_over_a_base_that_was_changed_while_it_was_away() {
+    for way in ["in place", "anew", "through the target", "anew after a crash"] {
+        let world = World::new();
+        provision(&world, 1);
+        let mut target = serve_base(&world, "127.0.0.1:0", "");
+        let (portal, url) = (target.ready.clone(), format!("iscsi://{}/{IQN}/0", target.ready));
+        let first = over_base(&world, &url, &OWN, &["write -P 66 1M 4k", "flush"]);
+        assert_eq!(first["state"], "noted", "{first}");
+        if way == "through the target" {
+            io(&url, &["write -P 2 0 16M", "flush"]);
+        } else {
+            if way == "anew after a crash" {
+                target.kill();
+            } else {
+                target.terminate().success();
+            }
+            if way != "in place" {
+                fs::remove_file(world.path("base.img")).unwrap();
+            }
+            provision(&world, 2);
+            target = serve_base(&world, &portal, "");
+        }
+        let own = fs::read(world.path("own")).unwrap();
+        let attach = || world.run([&["attach", &url, "--name", "disk"], &OWN[..]].concat());
+        let words = ["own", "the base of the difference", "was changed", "--set overwrite-changes=on", "remove "];
+        for _ in 0..2 {
+            attach().failure(WOULD_LOSE_DATA, &words);
+        }
+        assert!(fs::read(world.path("own")).unwrap() == own, "{way}: it stays as it was");
+        // Another one goes on, and so does this one if the user says so.
+        let other = ["--difference", "other", "--difference-size", "8MiB"];
+        assert_eq!(over_base(&world, &url, &other, &["read -P 2 0 16M"])["state"], "noted");
+        let told = [&OWN[..], &["--set", "overwrite-changes=on"]].concat();
+        let told = over_base(&world, &url, &told, &["read -P 66 1M 4k", "read -P 2 0 1M"]);
+        assert_eq!(told["state"], "changed", "{told}");
+        assert_eq!(over_base(&world, &url, &OWN, &["read -P 66 1M 4k"])["state"], "kept");
+        assert_eq!(over_base(&world, &url, &other, &["read -P 2 0 16M"])["state"], "kept");
+        target.terminate().success();
+    }
+}
+
+/// More hosts than a LUN has marks for who may only read it. The target stops in order and is killed.
+#[test]
+fn any_number_of_hosts_go_on_with_their_differences_over_a_base_that_nobody_changed() {
+    let world = World::new();
+    provision(&world, 1);
+    let mut target = serve_base(&world, "127.0.0.1:0", ",read-only");
+    let (portal, url) = (target.ready.clone(), format!("iscsi://{}/{IQN}/0", target.ready));
+    for (round, state) in ["noted", "kept", "kept"].into_iter().enumerate() {
+        for host in 0..6 {
+            let (own, name) = (format!("own{host}"), format!("iqn.2026-11.org.example:host{host}"));
+            let more = ["--difference", &own, "--difference-size", "4MiB", "--initiator-name", &name];
+            let (read, write) =
+                (format!("read -P {} 0 4k", 1 + host * round.min(1)), format!("write -P {} 0 4k", 1 + host));
+            let base = over_base(&world, &url, &more, &[&read, &write, "flush"]);
+            assert_eq!(base["state"], state, "{host}: {base}");
+        }
+        if round == 0 {
+            target.terminate().success();
+        } else {
+            target.kill();
+        }
+        target = serve_base(&world, &portal, ",read-only");
+    }
+    let two = ["a", "b"].map(|name| {
+        let own = ["--difference", name, "--difference-size", "4MiB"];
+        let process = world.start([&["attach", &url, "--name", name], &own[..]].concat());
+        io(&process.ready, &["read -P 1 1M 1M", "write -P 7 0 4k", "flush"]);
+        process
+    });
+    target.terminate().success();
+    let target = serve_base(&world, &portal, ",read-only");
+    for (process, name) in two.into_iter().zip(["a", "b"]) {
+        io(&process.ready, &["read -P 7 0 4k", "read -P 1 1M 1M"]);
+        assert_eq!(world.status(name)["troubles"], serde_json::json!([]));
+        world.run(["detach", name]).success();
+        process.wait().success();
+    }
+    target.terminate().success();
+    assert!(fs::read(world.path("base.img")).unwrap().iter().all(|&byte| byte == 1));
+}
+
+/// From then on reads would mix both. What was written before is durable.
+#[test]
+fn a_base_that_is_changed_while_its_target_is_away_ends_what_uses_a_difference_from_it() {
+    let world = World::new();
+    provision(&world, 1);
+    let target = serve_base(&world, "127.0.0.1:0", "");
+    let (portal, url) = (target.ready.clone(), format!("iscsi://{}/{IQN}/0", target.ready));
+    let attached = world.start([&["attach", &url, "--name", "disk"], &OWN[..]].concat());
+    io(&attached.ready, &["write -P 66 1M 4k", "flush"]);
+    target.terminate().success();
+    provision(&world, 2);
+    let target = serve_base(&world, &portal, "");
+    let deadline = Instant::now() + PATIENCE;
+    let words = ["the base of the difference was changed", "forebay detach disk"];
+    loop {
+        let troubles = world.status("disk")["troubles"].to_string();
+        if words.iter().all(|word| troubles.contains(word)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{troubles}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for request in ["read 0 4k", "read 1M 4k", "write 0 4k"] {
+        let done = std::process::Command::new("qemu-io").args(["-f", "raw", "-c", request, &attached.ready]).output();
+        let done = done.unwrap();
+        assert!(!done.status.success(), "{request}: {}", String::from_utf8_lossy(&done.stdout));
+    }
+    world.run(["detach", "disk"]).success();
+    attached.wait().success();
+    let again = [&["attach", &url, "--name", "disk"], &OWN[..]].concat();
+    world.run(&again).failure(WOULD_LOSE_DATA, &["own", "was changed"]);
+    let told = [&OWN[..], &["--set", "overwrite-changes=on"]].concat();
+    over_base(&world, &url, &told, &["read -P 66 1M 4k"]);
+    target.terminate().success();
+}
+
+/// There the user says by a generation which base it is.
+#[test]
+fn over_a_target_that_cannot_tell_a_difference_is_as_the_user_says() {
+    let world = World::new();
+    let tgt = Tgt::start(&world);
+    for _ in 0..2 {
+        let base = over_base(&world, &tgt.url(), &OWN, &["write -P 66 0 4k"]);
+        assert_eq!(base["state"], "unknown", "{base}");
+    }
+    io(&tgt.url(), &["write -P 2 1M 4k"]);
+    over_base(&world, &tgt.url(), &OWN, &["read -P 66 0 4k", "read -P 2 1M 4k"]);
 }
 
 #[test]

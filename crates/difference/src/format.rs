@@ -13,7 +13,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX};
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, CONTENTS_MAX};
 
 /// The kind of store in the superblock.
 pub const KIND: Kind = Kind { code: *b"diff\0\0\0\0", version: 2, version_min: 2, name: "difference" };
@@ -35,6 +35,9 @@ const SLOT_ALIGNMENT: u64 = 4096;
 pub(crate) const ENTRIES_PER_SECTOR: usize = (SECTOR_BYTES - 8) / 4;
 const _: () = assert!(ENTRIES_PER_SECTOR == 126);
 
+/// Names what a base has, as its target says.
+pub type ContentId = [u8; 16];
+
 /// Payload of the superblock.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
@@ -51,8 +54,14 @@ pub(crate) struct ParametersRaw {
     pub(crate) chunk_bytes: U32,
     /// Zero.
     pub(crate) reserved: U32,
+    /// Ids of what the base had when the difference was last opened; zero behind the last one. None in
+    /// a difference of an earlier program, or over a base whose target keeps none.
+    pub(crate) contents: [ContentId; CONTENTS_MAX],
 }
-const _: () = assert!(size_of::<ParametersRaw>() == 2560 + 32);
+const _: () = assert!(size_of::<ParametersRaw>() == 2560 + 32 + 16 * CONTENTS_MAX);
+
+/// No id.
+const NO_CONTENT: ContentId = [0; 16];
 
 impl ParametersRaw {
     /// # Errors
@@ -65,7 +74,30 @@ impl ParametersRaw {
             slots_offset: layout.slots_offset.into(),
             chunk_bytes: (layout.chunk_bytes as u32).into(),
             reserved: U32::ZERO,
+            contents: [NO_CONTENT; CONTENTS_MAX],
         })
+    }
+
+    /// The ids of the base's content.
+    pub(crate) fn contents(&self) -> Vec<ContentId> {
+        self.contents.into_iter().filter(|id| *id != NO_CONTENT).collect()
+    }
+
+    /// Sets the ids of the base's content.
+    ///
+    /// # Errors
+    /// `Unsupported` when there are too many.
+    pub(crate) fn set_contents(&mut self, ids: &[ContentId]) -> Result<(), Error> {
+        if ids.len() > CONTENTS_MAX {
+            let context = format!(
+                "a difference notes the contents of at most {CONTENTS_MAX} paths to its base, not {}",
+                ids.len()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, context));
+        }
+        self.contents = [NO_CONTENT; CONTENTS_MAX];
+        self.contents.iter_mut().zip(ids).for_each(|(place, id)| *place = *id);
+        Ok(())
     }
 }
 
@@ -216,12 +248,28 @@ mod tests {
         let parameters = ParametersRaw::new(&layout, &base, 3).unwrap();
         let bytes = parameters.as_bytes();
         assert_eq!(bytes[..2560], *base.to_raw().unwrap().as_bytes());
-        assert_eq!(hex(&bytes[2560..]), "0300000000000000070000000000000000200000000000000000010000000000");
+        let (numbers, contents) = bytes[2560..].split_at(32);
+        assert_eq!(hex(numbers), "0300000000000000070000000000000000200000000000000000010000000000");
+        assert!(contents.len() == 512 && contents.iter().all(|&byte| byte == 0));
         assert_eq!(Layout::of(ID, &parameters, &base, 1 << 19).unwrap(), layout);
         let impossible = ParametersRaw { slot_count: 8.into(), ..parameters };
         assert_eq!(Layout::of(ID, &impossible, &base, 1 << 19).unwrap_err().kind(), ErrorKind::Corrupt);
         let impossible = ParametersRaw { chunk_bytes: 1000.into(), ..parameters };
         assert_eq!(Layout::of(ID, &impossible, &base, 1 << 19).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn the_contents_of_the_base_are_what_the_format_page_says() {
+        let base = binding(1 << 20);
+        let layout = Layout::new(ID, &base, 1 << 19, 65536).unwrap();
+        let mut parameters = ParametersRaw::new(&layout, &base, 3).unwrap();
+        assert_eq!(parameters.contents(), [] as [ContentId; 0]);
+        parameters.set_contents(&[[1; 16], [2; 16]]).unwrap();
+        assert_eq!(parameters.as_bytes()[2592..2640], [[1; 16], [2; 16], [0; 16]].concat());
+        parameters.set_contents(&[[3; 16]]).unwrap();
+        assert_eq!(parameters.contents(), [[3; 16]]);
+        let error = parameters.set_contents(&[[4; 16]; CONTENTS_MAX + 1]).unwrap_err();
+        assert_eq!((error.kind(), parameters.contents()), (ErrorKind::Unsupported, vec![[3; 16]]));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use futures_util::stream::{self, StreamExt};
 use store::{Binding, Superblock, superblock};
 use uuid::Uuid;
 
-use crate::format::{KIND, Layout, ParametersRaw, SECTOR_BYTES, is_version_1, parse_sector};
+use crate::format::{ContentId, KIND, Layout, ParametersRaw, SECTOR_BYTES, is_version_1, parse_sector};
 use crate::limits::{CHUNK_BYTES_DEFAULT, MAP_READ_BYTES, MAP_WRITES_IN_FLIGHT};
 use crate::map::{Map, Place};
 
@@ -70,6 +70,9 @@ struct Shared {
     /// also around what was written, and a later flush that succeeds would seem to have made it
     /// durable. The next opening finds what was flushed before.
     failure: OnceLock<Error>,
+    /// Why the base is another one by now: what is read there does not belong to what is in slots.
+    other_base: OnceLock<Error>,
+    superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
     /// Short sections, never across an await.
     map: Mutex<Map>,
 }
@@ -153,6 +156,8 @@ impl Difference {
             difference,
             layout,
             generation: superblock.payload.generation.get(),
+            superblock: futures_util::lock::Mutex::new(superblock),
+            other_base: OnceLock::new(),
             ranges: RangeLock::new(),
             storing: futures_util::lock::Mutex::new(()),
             failure: OnceLock::new(),
@@ -170,6 +175,34 @@ impl Difference {
     /// Ends [`Difference::run`].
     pub fn stop(&self) {
         self.workers.stop();
+    }
+
+    /// The ids of what the base had when the difference was last opened; none where that is not
+    /// known.
+    pub async fn contents(&self) -> Vec<ContentId> {
+        self.shared.superblock.lock().await.payload.contents()
+    }
+
+    /// Notes the ids of what the base has, durably.
+    ///
+    /// # Errors
+    /// `Unsupported` when there are more than [`CONTENTS_MAX`](crate::limits::CONTENTS_MAX); the
+    /// device's own.
+    pub async fn note_contents(&self, ids: &[ContentId]) -> Result<(), Error> {
+        let mut superblock = self.shared.superblock.lock().await;
+        superblock.payload.set_contents(ids)?;
+        superblock.write(&self.shared.difference).await
+    }
+
+    /// Refuses all reads and changes from now on with `error`, since the base is another one; what was
+    /// written before can be flushed. Returns whether they were not refused before.
+    pub fn refuse_base(&self, error: Error) -> bool {
+        self.shared.other_base.set(error).is_ok()
+    }
+
+    /// Why nothing is read or written any more, if the base is another one.
+    pub fn refusal(&self) -> Option<&Error> {
+        self.shared.other_base.get()
     }
 
     /// The use of its room.
@@ -358,7 +391,11 @@ impl Shared {
         let pieces = self.pieces(range);
         let response = self.read_pieces(&pieces, range, buffer).await;
         let is_in_slot = |piece: &Piece| matches!(piece.source, Source::Difference(_));
-        // Checked after the read: it may have returned slots whose data was dropped meanwhile.
+        // Checked after the read: it may have returned slots whose data was dropped meanwhile, or
+        // bytes of another base.
+        if let Err(error) = self.check_base() {
+            return Response::failed(error, response.buffer);
+        }
         match self.check_slots() {
             Err(error) if pieces.iter().any(is_in_slot) => Response::failed(error, response.buffer),
             _ => response,
@@ -398,12 +435,18 @@ impl Shared {
     }
 
     async fn write(&self, range: ByteRange, bytes: &[u8], fua: bool) -> Result<(), Error> {
+        self.check_base()?;
         let writes = self.parts(range).map(|(chunk, part)| {
             let start = (part.offset - range.offset) as usize;
             self.write_part(chunk, part, &bytes[start..start + part.length as usize])
         });
         join_all(writes).await.into_iter().collect::<Result<(), Error>>()?;
         if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Fails once the base is another one.
+    fn check_base(&self) -> Result<(), Error> {
+        self.other_base.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Fails once a flush has failed: slots may lack their data.
@@ -431,6 +474,8 @@ impl Shared {
             buffer[in_chunk as usize..in_chunk as usize + bytes.len()].copy_from_slice(bytes);
             buffer
         };
+        // After the read of what goes along.
+        self.check_base()?;
         let slot = self.allocate().await?;
         let written = self.difference.write(self.layout.slot_offset(slot), buffer, false).await;
         let mut map = self.map();
@@ -459,6 +504,7 @@ impl Shared {
 
     /// Makes a range zero: whole chunks give up their slots, parts of chunks are written.
     async fn zero(&self, range: ByteRange, fua: bool) -> Result<(), Error> {
+        self.check_base()?;
         for (chunk, part) in self.parts(range) {
             let place = self.map().get(chunk);
             if part == self.chunk_range(chunk) {
@@ -508,6 +554,7 @@ impl Shared {
     /// does.
     async fn extents(&self, range: ByteRange) -> Result<Vec<Extent>, Error> {
         let mut extents = Vec::new();
+        self.check_base()?;
         for piece in self.pieces(range) {
             let there = ByteRange { offset: range.offset + piece.at, length: piece.length };
             match piece.source {

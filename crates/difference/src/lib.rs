@@ -8,7 +8,8 @@
 //!   flush  the slots, then the map that names them
 //! ```
 //! - The base is only read. A difference is bound to its identity and to the generation of its
-//!   content, and refuses any other.
+//!   content, and refuses any other. Where targets name what they have, the caller compares the ids
+//!   that the difference notes; once the base is another one, nothing is read or written any more.
 //! - The map on the device names a slot only when its data is durable; until then the chunk is what
 //!   it was. So after a power loss each chunk has what was flushed last, and later writes are there
 //!   or not, as with any disk with a volatile cache. A write with force unit access flushes.
@@ -32,5 +33,5 @@ mod map;
 #[cfg(test)]
 mod tests;
 
-pub use format::KIND;
+pub use format::{ContentId, KIND};
 pub use layer::{Difference, DifferenceOptions, DifferenceStatus};

@@ -18,3 +18,6 @@ pub const MAP_READ_BYTES: usize = 1 << 20;
 
 /// Sectors of the map in flight when it is stored.
 pub const MAP_WRITES_IN_FLIGHT: usize = 16;
+
+/// Ids of the base's content that a difference notes: one for each path to each of its LUNs.
+pub const CONTENTS_MAX: usize = 32;

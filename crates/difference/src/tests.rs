@@ -1,6 +1,6 @@
 //! A difference beside a slow, obvious model, with the power failing at every write.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use base::executor::block_on;
 use base::random::Random;
@@ -8,7 +8,9 @@ use block::device::DeviceExt;
 use block::layer::crash::{CrashLayer, FlushEffect, Loss, Power, Reported};
 use block::layer::read_only::ReadOnlyLayer;
 use block::memory::MemoryDevice;
-use block::{Buffer, Device, Error, ErrorKind, ExtentKind, Identity, Request, SharedDevice};
+use block::{
+    Buffer, Completion, Device, Error, ErrorKind, EventReceiver, ExtentKind, Geometry, Identity, Request, SharedDevice,
+};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -378,6 +380,94 @@ fn a_base_provisioned_anew_is_refused() {
     let unnumbered = memory(DIFFERENCE_BYTES);
     format(&unnumbered, &base, OPTIONS).unwrap();
     assert!(block_on(Difference::open(unnumbered, Arc::clone(&base), Some(1))).is_err());
+}
+
+#[test]
+fn what_the_base_has_is_noted_in_both_copies_of_the_superblock() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let device = Arc::new(made(&difference, &base));
+    let contents = |device: Arc<Difference>| block_on(async move { device.contents().await });
+    assert_eq!(contents(Arc::clone(&device)), [] as [crate::ContentId; 0], "nobody has said it");
+    let ids = [[1; 16], [2; 16]];
+    let noting = Arc::clone(&device);
+    block_on(async move { noting.note_contents(&ids).await }).unwrap();
+    assert_eq!(contents(device), ids);
+    for lost in [0, DIFFERENCE_BYTES - 4096] {
+        block_on(difference.write(lost, Buffer::copy_of(&[1; 4096]), false)).unwrap();
+        assert_eq!(contents(Arc::new(opened(&difference, &base))), ids);
+    }
+}
+
+/// What is in slots belongs to the base of before.
+#[test]
+fn nothing_of_another_base_is_read_or_goes_along_and_what_was_written_before_is_flushed() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let device = made(&difference, &base);
+    block_on(device.write(0, sector_of(5), false)).unwrap();
+    let refusal = || Error::new(ErrorKind::Gone, "another base");
+    assert!(device.refusal().is_none());
+    assert!(device.refuse_base(refusal()) && !device.refuse_base(refusal()));
+    assert_eq!(device.refusal().unwrap().kind(), ErrorKind::Gone);
+    let refused = [
+        block_on(device.read(0, Buffer::zeroed(512))).map(drop),
+        block_on(device.read(CHUNK, Buffer::zeroed(512))).map(drop),
+        block_on(device.write(0, sector_of(6), false)).map(drop),
+        block_on(device.write(CHUNK, sector_of(6), false)).map(drop),
+        block_on(device.discard(0, CHUNK)),
+        block_on(device.extents(0, CHUNK)).map(drop),
+    ];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Gone);
+    }
+    block_on(device.flush()).unwrap();
+    let after = opened(&difference, &base);
+    assert_eq!((read_all(&after)[0], after.status().used_bytes), (5, CHUNK));
+}
+
+/// A read of the base that was under way when it became another one.
+#[test]
+fn what_was_read_of_the_base_while_it_became_another_one_goes_nowhere() {
+    let (base, difference) = (base(), memory(DIFFERENCE_BYTES));
+    let slow = Arc::new(OtherMeanwhile { base, device: Mutex::default() });
+    let shared: SharedDevice = slow.clone();
+    for is_read in [true, false] {
+        format(&difference, &shared, OPTIONS).unwrap();
+        let device = Arc::new(opened(&difference, &shared));
+        *slow.device.lock().unwrap() = Some(Arc::downgrade(&device));
+        let refused = match is_read {
+            true => block_on(device.read(0, Buffer::zeroed(512))).map(drop),
+            false => block_on(device.write(0, sector_of(6), false)).map(drop),
+        };
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Gone);
+        assert_eq!(device.status().used_bytes, 0);
+    }
+}
+
+/// A base that becomes another one while it is read.
+struct OtherMeanwhile {
+    base: SharedDevice,
+    device: Mutex<Option<Weak<Difference>>>,
+}
+
+impl Device for OtherMeanwhile {
+    fn geometry(&self) -> Geometry {
+        self.base.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.base.identity()
+    }
+
+    fn submit(&self, request: Request) -> Completion {
+        if let Some(device) = self.device.lock().unwrap().as_ref().and_then(Weak::upgrade) {
+            device.refuse_base(Error::new(ErrorKind::Gone, "another base"));
+        }
+        self.base.submit(request)
+    }
+
+    fn subscribe(&self) -> EventReceiver {
+        self.base.subscribe()
+    }
 }
 
 #[test]

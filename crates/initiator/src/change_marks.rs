@@ -113,7 +113,7 @@ impl RemoteLun {
         self.shared().view().change_marks
     }
 
-    fn support(&self) -> Result<Support, Error> {
+    pub(crate) fn support(&self) -> Result<Support, Error> {
         let none = || Error::new(ErrorKind::Unsupported, format!("{} has no change marks", self.place()));
         self.change_mark_support().ok_or_else(none)
     }
@@ -225,7 +225,7 @@ impl RemoteLun {
         check(&outcome, "forgetting a change mark")
     }
 
-    async fn change_mark_in(&self, cdb: &Cdb, length: usize) -> Result<Vec<u8>, Error> {
+    pub(crate) async fn change_mark_in(&self, cdb: &Cdb, length: usize) -> Result<Vec<u8>, Error> {
         let raw = RawCommand {
             repeat: Repeat::Always,
             range: ByteRange::default(),
@@ -238,7 +238,12 @@ impl RemoteLun {
         Ok(outcome.data_in)
     }
 
-    async fn change_mark_out(&self, action: u8, list: Parameters, repeat: Repeat) -> Result<RawOutcome, Error> {
+    pub(crate) async fn change_mark_out(
+        &self,
+        action: u8,
+        list: Parameters,
+        repeat: Repeat,
+    ) -> Result<RawOutcome, Error> {
         let raw = RawCommand {
             repeat,
             range: ByteRange::default(),
@@ -319,7 +324,7 @@ async fn take_newest(probe: &mut Probe<'_>, id: [u8; 16], taken: &TakenMarks) ->
     Ok(is_taken)
 }
 
-fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
+pub(crate) fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
     match (Status::from_code(outcome.status), Sense::parse(&outcome.sense)) {
         (Some(Status::Good), _) => Ok(()),
         (Some(Status::CheckCondition), Ok(sense)) => Err(sense_error(&sense, what)),
@@ -327,7 +332,7 @@ fn check(outcome: &RawOutcome, what: &str) -> Result<(), Error> {
     }
 }
 
-fn malformed(error: scsi::Malformed) -> Error {
+pub(crate) fn malformed(error: scsi::Malformed) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the LUN sent {error} that make no sense"))
 }
 

@@ -25,6 +25,7 @@ use base::clock::Instant;
 use block::{ByteRange, Copies, Error, ErrorKind, Event, Geometry};
 use iscsi::url::Portal;
 use scsi::Sense;
+use scsi::change_mark::Support;
 
 use crate::alarm::{Alarm, within};
 use crate::back_off::BackOff;
@@ -192,12 +193,26 @@ async fn look(
     let changed = match held {
         // Another device must not learn of our marks.
         Some(shared) if shared.view().identity == unit.identity => {
-            change_marks::take_again(&mut probe, unit.change_marks, &shared.taken, options.is_shared).await?
+            ask_again(&mut probe, unit.change_marks, shared, options.is_shared).await?
         }
         _ => Vec::new(),
     };
     let heard_late = link.heard.split_off(already);
     Ok((unit, changed, heard_late))
+}
+
+/// Takes the marks again and asks for the content, of the same unit as before. Returns the ranges
+/// that others changed.
+async fn ask_again(
+    probe: &mut Probe<'_>,
+    support: Option<Support>,
+    shared: &Shared,
+    is_shared: bool,
+) -> Result<Vec<ByteRange>, LinkError> {
+    if let Some(guard) = shared.content_guard.get() {
+        guard.ask(probe).await?;
+    }
+    change_marks::take_again(probe, support, &shared.taken, is_shared).await
 }
 
 struct Runner {
@@ -315,10 +330,8 @@ impl Runner {
                     self.adopt(unit).map_err(LinkError::Replaced)?;
                     // A nexus reset drops the marks at the target; after other reports this finds
                     // them in place.
-                    let taken = &self.shared.taken;
                     let mut probe = Probe::new(link, &self.options)?;
-                    let is_shared = self.options.is_shared;
-                    let changed = change_marks::take_again(&mut probe, support, taken, is_shared).await?;
+                    let changed = ask_again(&mut probe, support, &self.shared, self.options.is_shared).await?;
                     self.decision_about(&changed).await;
                     self.tell_of(&changed);
                     // These reports came after the unit was read: it is read again.

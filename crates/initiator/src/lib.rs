@@ -24,6 +24,8 @@
 //! | `sharing` | being a client of a LUN that several hosts share: lease, callbacks, copies |
 //! | `change_marks` | what other hosts changed while this one had no session, where the target records it |
 //! | `change_guard` | [`ChangeGuard`]: whether this host may still change what others changed |
+//! | `content` | the id of what a LUN has, where the target gives it one |
+//! | `content_guard` | [`ContentGuard`]: whether that is another one in a new session |
 //! | `driver` | [`connect`], [`discover`] and the [`Driver`]: sessions come and go, with back-off |
 //! | `engine` | requests to commands and back; retries |
 //! | `engine/*` | its parts: jobs and what each waits for; what an answer means; losses; what is not durable |
@@ -56,6 +58,8 @@ mod change_guard;
 mod change_marks;
 mod compare_and_write;
 mod connector;
+mod content;
+mod content_guard;
 mod driver;
 mod engine;
 mod error;
@@ -84,6 +88,8 @@ pub use change_guard::{ChangeGuard, Deciding};
 pub use change_marks::{ChangeMarkSupport, ChangeReport, Mark};
 pub use compare_and_write::Compared;
 pub use connector::{BoxedStream, Connecting, Connector, Stream, TcpConnector};
+pub use content::ContentId;
+pub use content_guard::ContentGuard;
 pub use driver::{Driver, connect, discover};
 pub use iscsi::initiator::DiscoveredTarget;
 pub use job::RawOutcome;

@@ -16,6 +16,7 @@ use tokio::sync::{oneshot, watch};
 use scsi::change_mark::Support;
 
 use crate::change_guard::ChangeGuard;
+use crate::content_guard::ContentGuard;
 use crate::job::{RawCommand, RawOutcome};
 use crate::limits::REQUESTS_MAX;
 use crate::sharing::Member;
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) taken: TakenMarks,
     /// Decides about changes by others, where somebody has to.
     pub(crate) guard: OnceLock<ChangeGuard>,
+    /// Hears of another content, where somebody has to.
+    pub(crate) content_guard: OnceLock<ContentGuard>,
     /// Connections or pairs that the user wants.
     wanted: Arc<AtomicU16>,
     /// How often the target reported that its list of LUNs has changed.
@@ -105,6 +108,7 @@ impl Shared {
             events: EventHub::new(),
             taken: TakenMarks::default(),
             guard: OnceLock::new(),
+            content_guard: OnceLock::new(),
             wanted,
             lun_list_changes: watch::Sender::new(0),
             inbox: Mutex::new(inbox),

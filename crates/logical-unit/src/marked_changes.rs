@@ -69,8 +69,35 @@ impl LogicalUnit {
             admission.check_sanitize(self)?;
             marks.begin_clear(nexus, parameters)?;
         }
-        let response = self.device().submit(Request::flush()).await;
-        response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))?;
+        self.flush_changes().await?;
         marks.finish_clear(nexus, parameters, self.geometry().size_bytes).await
+    }
+
+    /// NAME CONTENT: what the unit has now gets the id in `parameters`, unless it has one. Nothing
+    /// executes from the last flush until it has: a change is before both, or removes the id.
+    pub(crate) async fn name_content(
+        &self,
+        nexus: &NexusId,
+        parameters: &Parameters,
+        admission: Admission,
+    ) -> Result<(), Failure> {
+        let marks = self.change_marks.as_ref().ok_or(Sense::INVALID_OPERATION_CODE.at_byte(0))?;
+        let _turn = marks.clearing.exclusive(TURN).await;
+        if marks.content().is_some() {
+            return Ok(());
+        }
+        let _cost = marks.open_naming()?;
+        // Most of it while others go on.
+        self.flush_changes().await?;
+        let _all = self.access.ranges().exclusive(ByteRange { offset: 0, length: u64::MAX }).await;
+        // A sanitize that has begun since the command arrived goes on changing the unit.
+        admission.check_sanitize(self)?;
+        self.flush_changes().await?;
+        marks.name_content(parameters.id, self.protection.covers(nexus)).await
+    }
+
+    async fn flush_changes(&self) -> Result<(), Failure> {
+        let response = self.device().submit(Request::flush()).await;
+        response.result.map_err(|error| failure::of_block_error(&error, DeviceAccess::Writing, None))
     }
 }

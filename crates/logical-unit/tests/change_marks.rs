@@ -15,7 +15,9 @@ use logical_unit::change_marks::{ChangeStore, MarkUpdate, Saving};
 use logical_unit::{LogicalUnitOptions, MemoryChanges};
 use scsi::cdb::table::ROWS;
 use scsi::cdb::{Blocks, Sanitize};
-use scsi::change_mark::{Changes, Parameters, Run, Support, action_in, action_out, parse_marks};
+use scsi::change_mark::{
+    Changes, ContentId, Parameters, Run, Support, action_in, action_out, parse_content, parse_marks,
+};
 use scsi::extended_copy::{Segment, emit_list};
 use scsi::sanitize::Overwrite;
 use scsi::{Cdb, CdbBytes, Sense, Status, TaskAttribute};
@@ -111,6 +113,17 @@ fn changes(target: &Target, slot: u16) -> Changes {
     Changes::parse(&target.data(cdb)).unwrap()
 }
 
+fn content(target: &Target) -> Option<ContentId> {
+    let cdb =
+        Cdb::ChangeMarkIn { service_action: action_in::REPORT_CONTENT, slot: 0, first_range: 0, allocation_length: 20 };
+    parse_content(&target.data(cdb)).unwrap()
+}
+
+fn name_content(target: &Target, id: ContentId) {
+    let (cdb, list) = out(action_out::NAME_CONTENT, id, 0, 0);
+    target.good(cdb, &list);
+}
+
 fn clear(target: &Target) {
     let mark = report_marks(target)[0];
     let (cdb, list) = out(action_out::CLEAR, mark.id, mark.token, mark.sequence);
@@ -155,6 +168,15 @@ fn no_command_that_changes_the_medium_escapes_the_marks() {
         let is_copy = row.operation_code == 0x83;
         assert!(!journal.lock().unwrap().contains(&Happened::Recorded), "{} by the holder", row.name);
         assert!(is_copy || changes(&holder, 0).runs.is_empty(), "{} by the holder", row.name);
+
+        for writer in [&other, &holder] {
+            name_content(&holder, ID);
+            assert_eq!(content(&other), Some(ID));
+            if let Some((cdb, data_out, _)) = changing(code, writer) {
+                writer.good(cdb, &data_out);
+            }
+            assert_eq!(content(&other), None, "{}", row.name);
+        }
     }
 }
 
@@ -168,6 +190,76 @@ fn a_mark_is_cleared_behind_a_flush_of_the_unit() {
     journal.lock().unwrap().clear();
     clear(&holder);
     assert_eq!(*journal.lock().unwrap(), [Happened::Flushed, Happened::Recorded]);
+}
+
+/// A power loss of the target must not undo what the id names. The first flush goes while others go on.
+#[test]
+fn a_content_gets_its_id_behind_flushes_of_the_unit_and_keeps_it() {
+    let journal = Journal::default();
+    let one = target(&journal);
+    let other = one.other("other,i,0x2 target,t,0x1");
+    assert_eq!(content(&one), None);
+    name_content(&one, ID);
+    assert_eq!(*journal.lock().unwrap(), [Happened::Flushed, Happened::Flushed, Happened::Recorded]);
+    journal.lock().unwrap().clear();
+    name_content(&other, [8; 16]);
+    assert_eq!((content(&one), journal.lock().unwrap().len()), (Some(ID), 0), "it has one");
+    let (cdb, list) = out(action_out::CLEAR, ID, 0, 0);
+    assert_eq!(one.run(cdb, &list).sense, Some(Sense::COMMAND_SEQUENCE_ERROR), "it is no mark of anybody");
+}
+
+/// A write that is recorded and not executed yet would be named before it changes anything.
+#[test]
+fn a_content_gets_its_id_when_no_command_stands_between_its_recording_and_its_execution() {
+    let device = GatedDevice::new();
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let one = Target::with(device.clone(), options);
+    let start = |cdb: Cdb, data_out: &[u8]| {
+        let bytes = CdbBytes::new(&cdb.emit()).unwrap();
+        one.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1)
+    };
+    let write = || start(Cdb::Write(transfer(Blocks::new(0, 1))), &[0x5a; BLOCK_BYTES]);
+    let mut first = write();
+    assert!((&mut first).now_or_never().is_none() && device.waiting_count() == 1);
+    let (cdb, list) = out(action_out::NAME_CONTENT, ID, 0, 0);
+    let mut naming = start(cdb, &list);
+    assert!((&mut naming).now_or_never().is_none(), "until the write is done");
+    assert_eq!(content(&one), None);
+    device.release();
+    assert_eq!(first.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    assert_eq!(naming.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    assert_eq!(content(&one), Some(ID));
+    let mut second = write();
+    assert!((&mut second).now_or_never().is_none() && device.waiting_count() == 1);
+    assert_eq!(content(&one), None, "before it is carried out");
+    device.release();
+}
+
+/// What was written before the last flush and not on the medium yet would be named.
+#[test]
+fn others_go_on_until_the_last_flush_before_a_content_gets_its_id() {
+    let identity = Identity { target: "memory".into(), unit: "disk".into(), serial: "5eria1".into() };
+    let device = Arc::new(SlowFlushDevice { below: MemoryDevice::new(SIZE, identity), flushes: Mutex::default() });
+    let options = LogicalUnitOptions { change_store: Some(Arc::new(MemoryChanges)), ..LogicalUnitOptions::default() };
+    let one = Target::with(Arc::clone(&device) as _, options);
+    let start = |cdb: Cdb, data_out: &[u8]| {
+        let bytes = CdbBytes::new(&cdb.emit()).unwrap();
+        one.start(bytes, Buffer::copy_of(data_out), TaskAttribute::Simple, 1)
+    };
+    let write = || start(Cdb::Write(transfer(Blocks::new(0, 1))), &[0x5a; BLOCK_BYTES]);
+    let (cdb, list) = out(action_out::NAME_CONTENT, ID, 0, 0);
+    let mut naming = start(cdb, &list);
+    assert!((&mut naming).now_or_never().is_none() && device.flush_count() == 1);
+    assert_eq!(write().now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    device.end_flush();
+    assert!((&mut naming).now_or_never().is_none() && device.flush_count() == 1);
+    let mut late = write();
+    assert!((&mut late).now_or_never().is_none(), "it comes after");
+    device.end_flush();
+    assert_eq!(naming.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    assert_eq!(content(&one), Some(ID));
+    assert_eq!(late.now_or_never().map(|outcome| outcome.status), Some(Status::Good));
+    assert_eq!(content(&one), None);
 }
 
 /// A write that is recorded and not executed yet would be cleared before it changes anything.

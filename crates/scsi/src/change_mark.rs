@@ -18,6 +18,7 @@ pub mod action_in {
     #![expect(missing_docs, reason = "the protocol's own names")]
     pub const REPORT_MARKS: u8 = 0x00;
     pub const REPORT_CHANGES: u8 = 0x01;
+    pub const REPORT_CONTENT: u8 = 0x02;
 }
 
 /// Service actions of CHANGE MARK OUT.
@@ -26,6 +27,7 @@ pub mod action_out {
     pub const TAKE: u8 = 0x00;
     pub const CLEAR: u8 = 0x01;
     pub const FORGET: u8 = 0x02;
+    pub const NAME_CONTENT: u8 = 0x03;
 }
 
 /// Smallest range, in bytes.
@@ -167,6 +169,31 @@ pub fn parse_marks(bytes: &[u8]) -> Result<Vec<Mark>, Malformed> {
         is_held_elsewhere: raw.flags & HELD_ELSEWHERE != 0,
     };
     Ok(entries.iter().map(of).collect())
+}
+
+/// Names what is on a unit: drawn by an initiator, void from the first change on.
+pub type ContentId = [u8; 16];
+
+/// Bytes of REPORT CONTENT data at most.
+pub const CONTENT_BYTES: usize = 4 + size_of::<ContentId>();
+
+/// REPORT CONTENT data: no id where the content has none.
+pub fn emit_content(id: Option<ContentId>) -> Vec<u8> {
+    let id = id.as_ref().map_or(&[][..], |id| &id[..]);
+    [&(id.len() as u32).to_be_bytes(), id].concat()
+}
+
+/// The id in a target's data; `None` where the content has none.
+///
+/// # Errors
+/// [`Malformed`] when it is cut short, or is neither.
+pub fn parse_content(bytes: &[u8]) -> Result<Option<ContentId>, Malformed> {
+    let malformed = Malformed("REPORT CONTENT data");
+    let length = u32_at(bytes, 0).ok_or(malformed)? as usize;
+    match bytes.get(4..).and_then(|rest| rest.get(..length)).ok_or(malformed)? {
+        [] => Ok(None),
+        id => id.try_into().map(Some).map_err(|_| malformed),
+    }
 }
 
 /// The bytes before the descriptors of REPORT CHANGES data.
@@ -395,6 +422,18 @@ mod tests {
     }
 
     #[test]
+    fn golden_content() {
+        let expected = [&[0, 0, 0, 16][..], &ID].concat();
+        assert_eq!(emit_content(Some(ID)), expected);
+        assert_eq!((parse_content(&expected), parse_content(&emit_content(None))), (Ok(Some(ID)), Ok(None)));
+        assert_eq!(expected.len(), CONTENT_BYTES);
+        for cut in 0..expected.len() {
+            assert!(parse_content(&expected[..cut]).is_err(), "{cut}");
+        }
+        assert!(parse_content(&[0, 0, 0, 1, 7]).is_err());
+    }
+
+    #[test]
     fn golden_parameters() {
         let parameters = Parameters { id: ID, token: 0x0102, sequence: 0x0304 };
         let mut expected = ID.to_vec();
@@ -409,7 +448,7 @@ mod tests {
     proptest! {
         #[test]
         fn foreign_bytes_end_in_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (Support::parse(&bytes), parse_marks(&bytes), Parameters::parse(&bytes));
+            let _ = (Support::parse(&bytes), parse_marks(&bytes), Parameters::parse(&bytes), parse_content(&bytes));
             if let Ok(changes) = Changes::parse(&bytes) {
                 prop_assert_eq!(Changes::parse(&changes.emit()), Ok(changes));
             }

@@ -61,6 +61,7 @@
 mod access_watch;
 pub mod attach;
 pub mod awaited;
+mod base_content;
 pub mod busy_polling;
 mod cache_change;
 pub mod cache_place;

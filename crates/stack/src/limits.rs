@@ -211,6 +211,10 @@ pub const CLEAR_TRIES_MAX: u32 = 10;
 /// session; a target that answers none would hold up an attach by the longest time of a command for each.
 pub const CLEARS_UNEXPLAINED_MAX: u32 = 2;
 
+/// Attempts to have a target name what the base of a difference has, while others write there: nobody
+/// should, and a further write comes to every attempt.
+pub const NAMINGS_MAX: u32 = 3;
+
 /// Bytes of unchanged blocks that a mount keeps besides the kernel's own pages and names: mostly
 /// structure, of which 64 MiB serve hundreds of thousands of files.
 pub const MOUNT_CACHE_BYTES: u64 = 64 << 20;

@@ -1,15 +1,20 @@
-//! A target for tests of this crate, on a loopback port.
+//! A target for tests of this crate, on a loopback port, and hosts that connect to it.
 
 use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use base::clock::Clock;
 use block::SharedDevice;
+use iscsi::pdu::Isid;
 use iscsi::target::TargetPortal;
 use logical_unit::{ChangeStore, LogicalUnit, LogicalUnitOptions, LunMap, SharingOptions};
 use target::{Target, TargetServer, TargetServerOptions};
 
+use crate::busy_polling::BusyPolling;
+use crate::remote::{RemoteConfig, Waits};
+use crate::remotes::{Arrangement, Remotes, RemotesConfig};
 use crate::time::system_clock;
 
 /// Its name.
@@ -44,4 +49,35 @@ fn serve_with(lun: SharedDevice, options: LogicalUnitOptions) -> SocketAddr {
         });
     });
     receiver.recv().unwrap()
+}
+
+/// Logs in to the LUN at `address` as `initiator`. `isid` names the session: another one of the same name takes its
+/// place.
+pub(crate) async fn connect(address: SocketAddr, initiator: &str, isid: Option<Isid>, is_shared: bool) -> Remotes {
+    let patience = Duration::from_secs(60);
+    let remote = RemoteConfig {
+        url: format!("iscsi://{address}/{IQN}/0").parse().unwrap(),
+        initiator_name: format!("iqn.2026-11.io.forebay:{initiator}"),
+        credentials: None,
+        target_credentials: None,
+        with_digests: false,
+        busy_polling: BusyPolling::UpTo(Duration::ZERO),
+        link_round_trip: None,
+        isid,
+        waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
+        connections: 1,
+        split_connections: false,
+        is_shared,
+    };
+    let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
+    let clock = system_clock().unwrap();
+    // Whose place is taken comes back at once, and may take it back before this is logged in.
+    let mut attempts_left = if isid.is_some() { 100 } else { 1 };
+    loop {
+        attempts_left -= 1;
+        match config.clone().connect(&clock).await {
+            Ok(remotes) => return remotes,
+            Err(error) => assert!(attempts_left > 0, "{error}"),
+        }
+    }
 }

@@ -27,7 +27,7 @@ pub fn lines(status: &ShownAttachment) -> Vec<String> {
     rows.extend(members.map(|member| ("stripe member", member_of(member))));
     rows.extend(status.cache.as_ref().map(|cache| ("cache", cache_of(status, cache))));
     rows.extend(status.log.as_ref().map(|log| ("write log", log_of(status, log))));
-    rows.extend(status.difference.as_ref().map(|difference| ("difference", difference_of(difference))));
+    rows.extend(status.difference.as_ref().map(|difference| ("difference", difference_of(status, difference))));
     rows.extend(status.fronts.fronts.iter().map(|front| ("front", front_of(front))));
     rows.extend(status.detaching.as_ref().map(|detaching| {
         let words = |target: &String| format!("yes; it waits for {target}");
@@ -139,8 +139,10 @@ fn changed_by_others(freshness: Option<&StoreFreshness>) -> String {
     bytes.map_or_else(String::new, |bytes| format!("; others had changed {:#} at most", ByteSize(bytes)))
 }
 
-fn difference_of(difference: &DifferenceStatus) -> String {
-    format!("{:#} of {:#} in use", ByteSize(difference.used_bytes), ByteSize(difference.room_bytes))
+fn difference_of(status: &ShownAttachment, difference: &DifferenceStatus) -> String {
+    let words = format!("{:#} of {:#} in use", ByteSize(difference.used_bytes), ByteSize(difference.room_bytes));
+    let base = status.freshness.difference.as_ref().filter(|base| matches!(base.state.as_str(), "changed" | "unknown"));
+    base.map_or_else(|| words.clone(), |base| format!("{words}; {}", base.why))
 }
 
 fn front_of(front: &FrontStatus) -> String {
@@ -186,6 +188,15 @@ mod tests {
             "trouble         the cache was removed",
         ];
         assert_eq!(said, expected);
+        let over = |state: &str| {
+            let status = json!({
+                "difference": { "used_bytes": 65536, "room_bytes": 1 << 20 },
+                "freshness": { "difference": { "state": state, "why": "the target does not tell" } },
+            });
+            lines(&status::read(&status).unwrap()).into_iter().find(|line| line.starts_with("difference")).unwrap()
+        };
+        assert_eq!(over("kept"), "difference      64KiB of 1MiB in use");
+        assert_eq!(over("unknown"), "difference      64KiB of 1MiB in use; the target does not tell");
         let waiting = json!({ "name": "disk", "pid": 7, "lun": null, "detaching": { "waits_for": "p:1 (failing)" } });
         let said = lines(&status::read(&waiting).unwrap());
         assert!(said[2].ends_with("not found yet") && said[4].ends_with("yes; it waits for p:1 (failing)"), "{said:?}");

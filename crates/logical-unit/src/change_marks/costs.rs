@@ -15,6 +15,7 @@ use base::clock::{Clock, Instant};
 use scsi::Status;
 
 use crate::change_marks::SavedMark;
+use crate::change_marks::table::CONTENT_OWNER;
 use crate::failure::Failure;
 use crate::limits::{MARK_COST_CREDIT, MARK_COST_DEBT_MAX, MARK_COST_PART, MARK_COSTS_MAX};
 
@@ -35,6 +36,11 @@ pub(super) struct Account {
 impl Account {
     pub(super) fn new(purpose: Purpose, initiator: &str, is_reader: bool) -> Self {
         Self { purpose, name: (!is_reader).then(|| initiator.to_owned()) }
+    }
+
+    /// That of the content's id, which all hosts share.
+    pub(super) fn of_content() -> Self {
+        Self::new(Purpose::Clear, CONTENT_OWNER, false)
     }
 
     pub(super) fn of(purpose: Purpose, mark: &SavedMark) -> Self {

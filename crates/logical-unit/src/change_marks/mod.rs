@@ -10,6 +10,10 @@
 //!
 //! The cost for a command, the cheapest case first:
 //!
+//! The *content id* names what is on the unit for all hosts alike: a mark that nobody holds and that
+//! the first change removes. It is made as CLEAR empties a mark: while no command is between its
+//! recording and its execution, and with everything before it on the medium.
+//!
 //! | | costs |
 //! |---|---|
 //! | there is no mark, or every nexus holds all of them | one load |
@@ -35,16 +39,16 @@ use base::clock::Clock;
 use block::ByteRange;
 use block::range_lock::RangeLock;
 use scsi::Sense;
-use scsi::change_mark::{Changes, Mark, Parameters, Support};
+use scsi::change_mark::{Changes, ContentId, Mark, Parameters, Support};
 
 use crate::failure::Failure;
-use crate::limits::{CHANGE_MARKS_MAX, CHANGE_RANGES_MAX};
+use crate::limits::{CHANGE_MARKS_MAX, CHANGE_RANGES_MAX, MARK_PART_WORDS, MARK_PARTS};
 use crate::nexus::NexusId;
 pub use bitmap::PartWords;
 use bitmap::{Bitmap, Span};
 use costs::{Account, Costs, OpenCost, Purpose};
 pub use store::{ChangeStore, MarkUpdate, MemoryChanges, SavedMark, SavedMarks, Saving};
-use table::{Entry, Place, Table};
+use table::{CONTENT_OWNER, Entry, Place, Table};
 
 /// The range of the turn locks: one range stands for all.
 pub(crate) const TURN: ByteRange = ByteRange { offset: 0, length: 1 };
@@ -159,7 +163,7 @@ impl ChangeMarks {
         let mut table = marks.table();
         for (slot, mark, words) in &saved.marks {
             let slot = usize::from(*slot);
-            if slot < CHANGE_MARKS_MAX {
+            if slot < CHANGE_MARKS_MAX && !is_void_content(mark, words) {
                 marks.bitmap(slot).load(if mark.is_everything { &[] } else { words });
                 table.restore(slot, mark.clone());
             }
@@ -286,6 +290,7 @@ impl ChangeMarks {
     /// Makes bits durable, then sets them in memory. If the store has no room for them, the mark is
     /// saved as "everything has changed", which takes no room. The caller holds `saving`.
     async fn save_changes(&self, changes: &[(u16, Span)]) -> Result<(), String> {
+        self.void_content(changes).await?;
         let mut updates = Vec::new();
         let mut covered: Vec<(usize, Vec<Span>)> = Vec::new();
         let mut accounts = BTreeSet::new();
@@ -306,6 +311,9 @@ impl ChangeMarks {
                 covered.push((slot, spans));
             }
         }
+        if updates.is_empty() {
+            return Ok(());
+        }
         let _cost = self.costs.open(accounts);
         if let Err(error) = self.store.save(updates).await {
             for (slot, _) in covered {
@@ -320,6 +328,21 @@ impl ChangeMarks {
                 entry.note_recording();
             }
         }
+        Ok(())
+    }
+
+    /// Removes the content's id, if one of these changes is of what it names. The caller holds
+    /// `saving`.
+    async fn void_content(&self, changes: &[(u16, Span)]) -> Result<(), String> {
+        let named = self.table().content_slot();
+        let Some(slot) = named.filter(|slot| changes.iter().any(|(slots, _)| slots & 1 << slot != 0)) else {
+            return Ok(());
+        };
+        let _cost = self.costs.open(BTreeSet::from([Account::of_content()]));
+        self.store.save(vec![MarkUpdate::Mark { slot: slot as u16, mark: None }]).await?;
+        let mut table = self.table();
+        table.put_content(slot, None);
+        self.note_standing(&table);
         Ok(())
     }
 
@@ -377,6 +400,44 @@ impl ChangeMarks {
         let (runs, has_more) = bits.runs(u64::from(first), range_count, runs_max);
         let SavedMark { id, token, sequence, .. } = entry.mark;
         Some(Changes { id, token, sequence, range_count, has_more, runs })
+    }
+
+    /// REPORT CONTENT: the id of what the unit has now; `None` where it has none, or has lost it.
+    pub(crate) fn content(&self) -> Option<ContentId> {
+        let table = self.table();
+        table.content_slot().and_then(|slot| table.get(slot)).map(|entry| entry.mark.id)
+    }
+
+    /// Whether NAME CONTENT may begin. Its cost counts from now on.
+    pub(crate) fn open_naming(&self) -> Result<OpenCost<'_>, Failure> {
+        let account = Account::of_content();
+        self.costs.check(&account)?;
+        Ok(self.costs.open(BTreeSet::from([account])))
+    }
+
+    /// NAME CONTENT, of a unit whose content has no id. The caller holds the whole unit exclusively, and
+    /// everything before is on the medium.
+    pub(crate) async fn name_content(&self, id: ContentId, is_reader: bool) -> Result<(), Failure> {
+        let _saving = self.saving.exclusive(TURN).await;
+        let slot = self.table().place_for_content(is_reader).ok_or(Sense::INSUFFICIENT_RESOURCES)?;
+        let zeroes = || Box::new([0; MARK_PART_WORDS]);
+        let part = |part: u16| MarkUpdate::Part { slot: slot as u16, id, part, words: zeroes() };
+        let mark = SavedMark {
+            id,
+            token: 0,
+            sequence: 0,
+            initiator: CONTENT_OWNER.to_owned(),
+            order: 0,
+            is_everything: false,
+            is_of_reader: false,
+        };
+        let parts = (0..MARK_PARTS as u16).map(part).collect();
+        self.save_cleared(slot, parts, mark.clone()).await.map_err(|error| cannot_save(&error))?;
+        let mut table = self.table();
+        self.bitmap(slot).fill(false);
+        table.put_content(slot, Some(mark));
+        self.note_standing(&table);
+        Ok(())
     }
 
     /// TAKE, by a nexus that may write the unit, or that may only read it.
@@ -538,6 +599,14 @@ impl ChangeMarks {
         let Some(slot) = table.find(id, nexus.initiator_name()) else { return Ok(None) };
         if table.held_by(nexus) & 1 << slot == 0 { Err(Sense::COMMAND_SEQUENCE_ERROR) } else { Ok(Some(slot)) }
     }
+}
+
+/// Whether it is the mark of a content id that counts no longer: a program that knows no such ids has
+/// recorded changes in it, or a part of it is damaged.
+fn is_void_content(mark: &SavedMark, words: &[u64]) -> bool {
+    let is_whole = words.len() >= CHANGE_RANGES_MAX / 64;
+    let is_changed = mark.is_everything || !is_whole || words.iter().any(|&word| word != 0);
+    mark.initiator == CONTENT_OWNER && is_changed
 }
 
 /// The slots in a mask; takes one step for each set bit, since every write needs it.

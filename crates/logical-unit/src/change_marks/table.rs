@@ -12,6 +12,10 @@ use crate::nexus::NexusId;
 /// used twice.
 const SEQUENCE_STEP: u64 = 1 << 32;
 
+/// The owner of the mark that stands for the content's id: no initiator's name has these characters
+/// (see [`NexusId::initiator_name`]).
+pub(super) const CONTENT_OWNER: &str = ",i,";
+
 /// A mark in its slot.
 pub(super) struct Entry {
     pub(super) mark: SavedMark,
@@ -28,6 +32,12 @@ const RECORDINGS_PER_STEP: u32 = 64;
 impl Entry {
     fn new(mark: SavedMark) -> Self {
         Self { mark, forgetting: None, recordings: 0 }
+    }
+
+    /// Whether it stands for the content's id. Nobody holds it, and it has no bits: the first change
+    /// removes it.
+    pub(super) fn is_content(&self) -> bool {
+        self.mark.initiator == CONTENT_OWNER
     }
 
     /// How much one recording covers: `1 << step` ranges.
@@ -137,10 +147,34 @@ impl Table {
     /// first, then those of the name with most marks, then the one that was held longest ago.
     fn evicted(&self, may_give_way: impl Fn(&Entry) -> bool) -> Option<Place> {
         let held = self.held_by_anyone();
+        let may_give_way = |entry: &Entry| !entry.is_content() && may_give_way(entry);
         let candidates = self.slots().filter(|(slot, entry)| held & 1 << slot == 0 && may_give_way(entry));
         let key =
             |entry: &Entry| (!entry.mark.is_of_reader, Reverse(self.count_of(&entry.mark.initiator)), entry.mark.order);
         candidates.min_by_key(|(_, entry)| key(entry)).map(|(slot, _)| Place::New(slot))
+    }
+
+    /// The slot of the content's id.
+    pub(super) fn content_slot(&self) -> Option<usize> {
+        self.slots().find(|(_, entry)| entry.is_content()).map(|(slot, _)| slot)
+    }
+
+    /// The slot for the content's id: a free one, or that of a mark that no nexus holds. A read-only
+    /// nexus replaces no mark of a writer. `None` where there is no such slot.
+    pub(super) fn place_for_content(&self, is_reader: bool) -> Option<usize> {
+        let evicted = || match self.evicted(|entry| !is_reader || entry.mark.is_of_reader)? {
+            Place::Known(slot) | Place::New(slot) => Some(slot),
+        };
+        self.slots.iter().position(Option::is_none).or_else(evicted)
+    }
+
+    /// Puts the content's id in a slot, or removes it from there. Commands on their way stay holders
+    /// of what they held: none of them held a mark in a slot that was free.
+    pub(super) fn put_content(&mut self, slot: usize, mark: Option<SavedMark>) {
+        if self.get(slot).is_some_and(|entry| !entry.is_content()) {
+            self.put(slot, None);
+        }
+        self.slots[slot] = mark.map(Entry::new);
     }
 
     /// The next number in the order of holding.

@@ -156,6 +156,7 @@ enum Step {
     Forget(usize, u8),
     Write(usize, u64, u64),
     Leave(usize),
+    Name,
     Restart,
 }
 
@@ -167,6 +168,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3_usize, 0..3_u8).prop_map(|(nexus, id)| Step::Forget(nexus, id)),
         8 => (0..3_usize, place, 1..50_u64).prop_map(|(nexus, first, count)| Step::Write(nexus, first, count)),
         2 => (0..3_usize).prop_map(Step::Leave),
+        1 => Just(Step::Name),
         1 => Just(Step::Restart),
     ]
 }
@@ -200,6 +202,7 @@ proptest! {
         let kept = Arc::<Kept>::default();
         let mut marks = marks_over(&kept);
         let mut model: BTreeMap<(String, u8), Model> = BTreeMap::new();
+        let mut is_named = false;
         (0..3).for_each(|index| marks.add_nexus(&nexus(index)));
         for step in steps {
             match step {
@@ -233,6 +236,7 @@ proptest! {
                 }
                 Step::Write(index, first, count) => {
                     write(&marks, &nexus(index), first, count).unwrap();
+                    is_named = false;
                     for known in model.values_mut().filter(|known| !known.holders.contains(&index)) {
                         known.changed.extend(first..first + count);
                     }
@@ -242,12 +246,18 @@ proptest! {
                     marks.add_nexus(&nexus(index));
                     model.values_mut().for_each(|known| { known.holders.remove(&index); });
                 }
+                Step::Name if is_named => {}
+                Step::Name => {
+                    now(marks.name_content(NAME, false)).unwrap();
+                    is_named = true;
+                }
                 Step::Restart => {
                     marks = marks_over(&kept);
                     (0..3).for_each(|index| marks.add_nexus(&nexus(index)));
                     model.values_mut().for_each(|known| known.holders.clear());
                 }
             }
+            prop_assert_eq!(marks.content(), is_named.then_some(NAME));
             for ((name, id), known) in &model {
                 let asking = if name == "iqn.a" { nexus(0) } else { nexus(2) };
                 let told = changed(&marks, &asking, *id);
@@ -667,4 +677,100 @@ fn who_has_to_wait_to_clear_a_mark_need_not_wait_to_take_it() {
     now(marks.take(&other, &of(2, 1, 0), false)).unwrap();
     let sequence = find(&marks, &other, 2).unwrap().sequence;
     now(marks.clear(&other, &of(2, 1, sequence), SIZE)).expect("another name has another account");
+}
+
+const NAME: ContentId = [9; 16];
+
+/// Whoever asks gets the same id, until somebody changes something: also who made it, and who holds a
+/// mark. It outlives the target.
+#[test]
+fn a_content_keeps_its_id_until_the_first_change_by_whomever() {
+    for writer in 0..2 {
+        let kept = Arc::<Kept>::default();
+        let (marks, own, other) = cleared_mark(&kept);
+        assert_eq!(marks.content(), None);
+        now(marks.name_content(NAME, false)).unwrap();
+        assert_eq!((marks.content(), marks_over(&kept).content()), (Some(NAME), Some(NAME)));
+        assert_eq!(marks.report_marks(&own).len(), 1, "it is no mark of anybody");
+        let saves = kept.save_count.load(Ordering::Relaxed);
+        let writing = [&own, &other][writer];
+        write(&marks, writing, 4, 1).unwrap();
+        assert_eq!((marks.content(), marks_over(&kept).content()), (None, None));
+        write(&marks, writing, 4, 1).unwrap();
+        assert!(kept.save_count.load(Ordering::Relaxed) <= saves + 2, "the first change pays");
+        let told = if writer == 0 { vec![] } else { vec![(4, 1)] };
+        assert_eq!(changed(&marks, &own, 1), Some(told), "the holder's changes stay its own");
+    }
+}
+
+#[test]
+fn a_change_whose_removal_of_the_id_cannot_be_saved_is_refused() {
+    let kept = Arc::<Kept>::default();
+    let (marks, _, other) = cleared_mark(&kept);
+    now(marks.name_content(NAME, false)).unwrap();
+    kept.is_failing.store(true, Ordering::Relaxed);
+    assert!(write(&marks, &other, 4, 1).is_err());
+    assert_eq!(marks.content(), Some(NAME));
+    assert!(now(marks.name_content([8; 16], false)).is_err());
+    kept.is_failing.store(false, Ordering::Relaxed);
+    write(&marks, &other, 4, 1).unwrap();
+    assert_eq!(marks.content(), None);
+}
+
+/// A program that knows no ids takes it for a mark that nobody holds, and records changes in it. A part
+/// that is damaged has changed.
+#[test]
+fn an_id_in_whose_mark_something_is_recorded_is_void() {
+    let kept = Arc::<Kept>::default();
+    let (marks, ..) = cleared_mark(&kept);
+    now(marks.name_content(NAME, false)).unwrap();
+    let saved = kept.saved();
+    let restored = |saved: &SavedMarks| {
+        let store = Arc::new(SharedStore(Arc::default()));
+        ChangeMarks::restored(store, saved, range_bytes_for(SIZE), None).content()
+    };
+    assert_eq!(restored(&saved), Some(NAME));
+    let at = saved.marks.iter().position(|(_, mark, _)| mark.initiator == CONTENT_OWNER).unwrap();
+    for void in [
+        |(_, _, words): &mut (u16, SavedMark, Vec<u64>)| words[40] |= 8,
+        |(_, _, words): &mut (u16, SavedMark, Vec<u64>)| words.truncate(100),
+        |(_, mark, _): &mut (u16, SavedMark, Vec<u64>)| mark.is_everything = true,
+    ] {
+        let mut changed = saved.clone();
+        void(&mut changed.marks[at]);
+        assert_eq!(restored(&changed), None);
+    }
+}
+
+/// Marks come and go, as many as there is room for.
+#[test]
+fn no_mark_takes_the_place_of_the_id_and_a_reader_takes_none_of_a_writer_for_it() {
+    let marks = marks_over(&Arc::default());
+    let name = |index: usize| NexusId::new(&format!("iqn.{index},i,0x1,t,t,0x1"));
+    let take = |index: usize| {
+        marks.add_nexus(&name(index));
+        let taken = now(marks.take(&name(index), &of(1, 1, 0), false));
+        marks.remove_nexus(&name(index));
+        taken
+    };
+    now(marks.name_content(NAME, true)).unwrap();
+    (0..40).for_each(|index| take(index).unwrap());
+    assert_eq!(marks.content(), Some(NAME));
+    write(&marks, &name(0), 4, 1).unwrap();
+    take(40).unwrap();
+    assert!(now(marks.name_content(NAME, true)).is_err(), "all slots are taken by writers");
+    now(marks.name_content(NAME, false)).unwrap();
+    assert_eq!(marks.content(), Some(NAME));
+}
+
+/// As with a mark: naming, and what the next change pays for it.
+#[test]
+fn who_names_the_content_again_and_again_costs_others_a_tenth_of_their_time() {
+    let (saves, writes) = saves_in_a_minute(|marks, _| {
+        if let Ok(_cost) = marks.open_naming() {
+            now(marks.name_content(NAME, false)).unwrap();
+        }
+    });
+    assert!(saves <= SAVES_MAX + 1000, "{saves} saves: those that cover the unit come on top, once");
+    assert!(writes > 50_000, "{writes} writes");
 }

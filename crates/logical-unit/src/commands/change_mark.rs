@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use block::Buffer;
 use scsi::Sense;
-use scsi::change_mark::{CHANGES_HEADER_BYTES, DESCRIPTOR_BYTES, Parameters, action_in, action_out, emit_marks};
+use scsi::change_mark::{
+    CHANGES_HEADER_BYTES, DESCRIPTOR_BYTES, Parameters, action_in, action_out, emit_content, emit_marks,
+};
 
 use super::task::{Task, refuse};
 use crate::data_in::cut;
@@ -30,6 +32,7 @@ pub(super) fn report(
             let changes = marks.report_changes(nexus, slot, first_range, bounds);
             changes.ok_or(Sense::INVALID_FIELD_IN_CDB.at_byte(2))?.emit()
         }
+        action_in::REPORT_CONTENT => emit_content(marks.content()),
         _ => return Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into()),
     };
     Ok(cut(&bytes, allocation_length))
@@ -51,6 +54,7 @@ pub(super) fn change(mut task: Task<'_>, service_action: u8, parameter_list_leng
             action_out::TAKE => marks.take(&nexus, &parameters, unit.protection.covers(&nexus)).await,
             action_out::CLEAR => unit.clear_mark(&nexus, &parameters, admission).await,
             action_out::FORGET => marks.forget(&nexus, &parameters).await,
+            action_out::NAME_CONTENT => unit.name_content(&nexus, &parameters, admission).await,
             _ => Err(Sense::INVALID_FIELD_IN_CDB.at_bit(1, 4).into()),
         }
         .map(|()| Buffer::empty())

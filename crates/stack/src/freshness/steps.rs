@@ -16,15 +16,12 @@ use iscsi::pdu::Isid;
 use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
-use crate::busy_polling::BusyPolling;
 use crate::dirty_guard::{DirtyGuard, Use};
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
 use crate::place_device::PlaceKind;
-use crate::remote::{RemoteConfig, Waits};
-use crate::remotes::{Arrangement, RemotesConfig};
 use crate::store_file::open_or_make;
-use crate::test_target::{self, IQN};
+use crate::test_target;
 use crate::time::system_clock;
 
 const MIB: u64 = 1 << 20;
@@ -191,31 +188,7 @@ impl Host {
 
     /// `isid` names the session: another one of the same name takes its place.
     async fn connect_with(&self, initiator: &str, isid: Option<Isid>, is_shared: bool) -> Remotes {
-        let patience = Duration::from_secs(60);
-        let remote = RemoteConfig {
-            url: format!("iscsi://{}/{IQN}/0", self.address).parse().unwrap(),
-            initiator_name: format!("iqn.2026-11.io.forebay:{initiator}"),
-            credentials: None,
-            target_credentials: None,
-            with_digests: false,
-            busy_polling: BusyPolling::UpTo(Duration::ZERO),
-            link_round_trip: None,
-            isid,
-            waits: Waits { login: patience, command: patience, keepalive: patience, replacement: patience },
-            connections: 1,
-            split_connections: false,
-            is_shared,
-        };
-        let config = RemotesConfig { remotes: vec![remote], arrangement: Arrangement::Single };
-        // Whose place is taken comes back at once, and may take it back before this is logged in.
-        let mut attempts_left = if isid.is_some() { 100 } else { 1 };
-        loop {
-            attempts_left -= 1;
-            match config.clone().connect(&self.clock).await {
-                Ok(remotes) => return remotes,
-                Err(error) => assert!(attempts_left > 0, "{error}"),
-            }
-        }
+        test_target::connect(self.address, initiator, isid, is_shared).await
     }
 
     async fn assess(&self, remotes: &Remotes) -> Assessed {

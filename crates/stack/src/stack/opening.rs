@@ -20,6 +20,7 @@ use super::cache_parts::{CacheParts, check_takes_writes, memory_left};
 use super::claiming::claim_dirty;
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
+use crate::base_content::BaseOf;
 use crate::caches::{Caches, Record};
 use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
@@ -227,6 +228,8 @@ impl<'a> Opening<'a> {
         let Some(config) = &self.config.difference else { return Ok(()) };
         let place = config.place(&self.identity)?;
         let layer = config.open(&place, &self.caches, Arc::clone(&self.device)).await?;
+        let base = BaseOf { difference: &layer, place: &place, name: &self.config.name };
+        self.freshness.difference = Some(base.check(&self.remotes, self.config.overwrites_changes).await?);
         self.background.spawn(base::background::named("difference", layer.run()));
         self.device = layer.clone();
         self.difference = Some(layer);

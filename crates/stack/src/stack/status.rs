@@ -85,10 +85,11 @@ impl Stack {
             self.log.as_ref().and_then(|log| log.status().destage_failure),
         ];
         let refused = self.guard.trouble().filter(|_| dirty_bytes > 0);
+        let other_base = self.difference.as_ref().and_then(|difference| difference.refusal()).map(ToString::to_string);
         let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0 && refused.is_none());
         let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
         let stuck: Vec<String> = stuck.collect();
-        gone.chain(resized).chain(refused).chain(self.failing()).chain(stuck).collect()
+        gone.chain(resized).chain(other_base).chain(refused).chain(self.failing()).chain(stuck).collect()
     }
 
     /// Errors of the devices of the cache and of the log.

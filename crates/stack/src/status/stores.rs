@@ -56,13 +56,16 @@ pub struct Freshness {
     /// Of the write log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<StoreFreshness>,
+    /// Of the base of the difference.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub difference: Option<StoreFreshness>,
 }
 
 /// What other hosts did to the LUN while a store was not open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreFreshness {
-    /// `kept`, `partly` or `cold`.
+    /// `kept`, `partly` or `cold`; of a base `kept`, `noted`, `changed` or `unknown`.
     pub state: String,
     /// Count of ranges that others changed.
     pub changed_ranges: usize,

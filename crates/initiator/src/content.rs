@@ -1,0 +1,45 @@
+//! The content id of a LUN (`docs/protocol/change-marks.md`): the target gives what it has now an
+//! id, which is void from the first change on, by whatever host.
+
+use block::Error;
+use scsi::change_mark::{CONTENT_BYTES, Parameters, action_out, parse_content};
+
+pub use scsi::change_mark::ContentId;
+
+use crate::change_marks::{check, malformed};
+use crate::content_guard::{ContentGuard, report_cdb};
+use crate::job::Repeat;
+use crate::remote_lun::RemoteLun;
+
+impl RemoteLun {
+    /// The id of the content; `None` where it has none, or where it was changed since it got one.
+    ///
+    /// # Errors
+    /// `Unsupported` where the target cannot tell, `Corrupt` when the answer is malformed, else the
+    /// errors of commands.
+    pub async fn content_id(&self) -> Result<Option<ContentId>, Error> {
+        self.support()?;
+        let data = self.change_mark_in(&report_cdb(), CONTENT_BYTES).await?;
+        parse_content(&data).map_err(malformed)
+    }
+
+    /// Gives the content this id, which must be new, unless it has one. It is the id of the content
+    /// that every later read finds, until somebody changes it.
+    ///
+    /// # Errors
+    /// As [`content_id`](Self::content_id).
+    pub async fn name_content(&self, id: ContentId) -> Result<(), Error> {
+        self.support()?;
+        let parameters = Parameters { id, token: 0, sequence: 0 };
+        // Where the first one was carried out, the second finds a content with an id.
+        let outcome = self.change_mark_out(action_out::NAME_CONTENT, parameters, Repeat::Always).await?;
+        check(&outcome, "naming the content")
+    }
+
+    /// Sets who is told when a later session finds another content, once.
+    pub fn guard_content(&self, guard: ContentGuard) {
+        if self.shared().content_guard.set(guard).is_err() {
+            tracing::error!("the content of {} is guarded already", self.place());
+        }
+    }
+}

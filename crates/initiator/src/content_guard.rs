@@ -1,0 +1,58 @@
+//! Tells the user of a LUN that its content is another one.
+//!
+//! A user that only reads the LUN, and keeps what depends on its content, asks for the id of that.
+//! Each new session asks again before any other command: where it is another one, the user is told
+//! before it reads anything there.
+
+use scsi::change_mark::{CONTENT_BYTES, ContentId, action_in, parse_content};
+use scsi::{Cdb, Sense, SenseKey};
+
+use crate::error::LinkError;
+use crate::unit::Probe;
+
+/// Tells the user of a LUN that its content is another one.
+pub struct ContentGuard {
+    id: ContentId,
+    tell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl ContentGuard {
+    /// A guard for the content with this id. `tell` must not block, and is called again in each
+    /// session in which the content is not that.
+    pub fn new(id: ContentId, tell: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { id, tell: Box::new(tell) }
+    }
+
+    /// Asks the unit, first of all in a new session.
+    ///
+    /// # Errors
+    /// Those of the link. A unit that cannot tell any more says nothing of its content.
+    pub(crate) async fn ask(&self, probe: &mut Probe<'_>) -> Result<(), LinkError> {
+        let found = match probe.ask(&report_cdb(), CONTENT_BYTES).await? {
+            Ok(data) => parse_content(&data).ok().flatten(),
+            Err(sense) if cannot_tell(&sense) => {
+                tracing::warn!("the target does not tell any more whether its content was changed");
+                return Ok(());
+            }
+            Err(_) => None,
+        };
+        if found != Some(self.id) {
+            (self.tell)();
+        }
+        Ok(())
+    }
+}
+
+fn cannot_tell(sense: &Sense) -> bool {
+    sense.key == SenseKey::IllegalRequest
+}
+
+/// REPORT CONTENT.
+pub(crate) fn report_cdb() -> Cdb {
+    Cdb::ChangeMarkIn {
+        service_action: action_in::REPORT_CONTENT,
+        slot: 0,
+        first_range: 0,
+        allocation_length: CONTENT_BYTES as u32,
+    }
+}

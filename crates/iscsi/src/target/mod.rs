@@ -7,6 +7,8 @@
 //! | `link` | one of these connections: framing, the numbering of responses (StatSN), pings |
 //! | `task_set` | what they share: the command window (CmdSN) and the tasks |
 //! | `answer` | the answer of a task, kept while it may be requested again |
+//! | `kept_responses` | the responses of a connection, kept likewise |
+//! | `retained_share` | the bytes of both that a session keeps, its share of those of all |
 //! | `data_in` | the data of a command that reads, cut into PDUs |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
@@ -44,11 +46,13 @@ mod discovery;
 pub mod event;
 mod full_feature;
 mod granted_logout;
+mod kept_responses;
 mod link;
 mod login;
 mod pace;
 pub mod parameters;
 mod placing;
+mod retained_share;
 pub mod session;
 mod task;
 mod task_set;

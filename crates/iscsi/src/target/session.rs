@@ -37,10 +37,12 @@ use super::connection::{Connection, LoggedIn};
 use super::event::{CloseReason, Event, LinkId, SessionRequest, TaskId};
 use super::full_feature::FullFeature;
 use super::granted_logout::GrantedLogout;
+use super::kept_responses::KeptResponses;
 use super::link::{Link, LinkReport, live};
 use super::pace;
 use super::parameters::TargetParameters;
 use super::placing::{place_data_out, place_immediate_data};
+use super::retained_share::RetainedShare;
 use super::task::DataOutHeld;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedHeader, ReceivedPdu};
@@ -106,8 +108,12 @@ impl Session {
             connection.into_logged_in(id, tsih, None)?;
         link.last_moved = now;
         let negotiated = request.negotiated;
+        let retained = Arc::new(RetainedShare::new(Arc::clone(&parameters.retained)));
+        if negotiated.error_recovery_level > 0 {
+            link.sent = KeptResponses::new(Arc::clone(&retained));
+        }
         let mut session = Self {
-            set: TaskSet::new(first_cmd_sn, parameters.command_window, Arc::clone(&parameters.retained)),
+            set: TaskSet::new(first_cmd_sn, parameters.command_window, retained),
             full: FullFeature { request, negotiated, data_out_of, is_draining: false },
             parameters,
             links: vec![link],
@@ -207,7 +213,9 @@ impl Session {
         self.link_next += 1;
         link.last_moved = now;
         // The level is the session's, whatever this login proposed.
-        link.keeps_sent = self.full.negotiated.error_recovery_level > 0;
+        if self.full.negotiated.error_recovery_level > 0 {
+            link.sent = KeptResponses::new(self.set.retained());
+        }
         let request_half =
             answers_for.and_then(|cid| self.links.iter_mut().find(|link| link.cid == cid && !link.is_closed));
         let Some(request_half) = request_half else {
@@ -336,8 +344,9 @@ impl Session {
         let starved = (!self.set.starved.is_empty()).then_some(self.now + BUFFER_RETRY_INTERVAL);
         let logouts = self.logouts.iter().map(|logout| logout.deadline);
         let rests = self.live().filter_map(|link| link.pace.rests_until());
+        let kept = self.live().filter_map(|link| link.sent.deadline());
         let others = self.management_deadline().into_iter().chain(self.stall_check).chain(rests);
-        pings.chain(lost).chain(starved).chain(logouts).chain(others).min()
+        pings.chain(lost).chain(starved).chain(logouts).chain(kept).chain(others).min()
     }
 
     /// Handles due timeouts.
@@ -347,6 +356,7 @@ impl Session {
         self.feed_starved();
         self.check_pings();
         self.check_stalls();
+        self.forget_unacknowledged();
         self.advance_managements();
         self.advance_logouts();
         self.forget_lost();
@@ -565,7 +575,7 @@ impl Session {
     fn close_link(&mut self, at: LinkId, reason: CloseReason) {
         let Some(link) = live(&mut self.links, at) else { return };
         link.is_closed = true;
-        link.forget_sent();
+        link.sent.clear();
         if let Some(half) = &link.response_half {
             self.events.push_back(Event::LinkClosed(half.id, reason.clone()));
         }
@@ -662,6 +672,7 @@ impl Session {
         }
         for link in self.links.iter_mut().filter(|link| !link.is_closed) {
             link.is_closed = true;
+            link.sent.clear();
         }
         self.lost.clear();
         self.set.forget_answers(|_| true);
@@ -694,7 +705,7 @@ impl Session {
         let event = AsyncEvent::Vendor { event, code, parameters: [0; 3] };
         let message = AsyncMessage { event, lun: 0, stat_sn, exp_cmd_sn, max_cmd_sn };
         link.push_response(stat_sn, &message, DataSegment::from(data));
-        if link.keeps_too_much() {
+        if link.sent.are_too_many() {
             self.fail_link(at, CloseReason::Unacknowledged);
         }
         true
@@ -757,7 +768,7 @@ impl Session {
         let stat_sn = link.take_stat_sn();
         let reject = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn };
         link.push_response(stat_sn, &reject, DataSegment::from(header.raw.to_vec()));
-        if link.keeps_too_much() {
+        if link.sent.are_too_many() {
             self.fail_link(at, CloseReason::Unacknowledged);
         }
     }

@@ -11,11 +11,11 @@ use base::serial::Serial32;
 use super::answer::Answer;
 use super::command_window::CommandWindow;
 use super::event::{LinkId, TaskId, TaskManagementId};
-use super::parameters::RetainedData;
+use super::retained_share::RetainedShare;
 use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
 use crate::limits::{
-    COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS, RETAINED_DATA_BYTES_MAX,
+    COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS, RETAINED_ANSWERS_MAX,
     TASK_MANAGEMENT_MAX,
 };
 use crate::pdu::{InitiatorTaskTag, TaskManagementFunction, TaskManagementOutcome};
@@ -69,8 +69,8 @@ pub(super) struct TaskSet {
     pub(super) managements: Vec<PendingManagement>,
     /// The data-out buffers of its tasks.
     data_out: DataOutHeld,
-    /// The data that all sessions keep for recovery.
-    retained: Arc<RetainedData>,
+    /// What the session keeps for recovery.
+    retained: Arc<RetainedShare>,
     /// Bytes of it that the answers here keep.
     kept_bytes: usize,
     /// Delivered tasks of the window that have not ended.
@@ -80,7 +80,7 @@ pub(super) struct TaskSet {
 }
 
 impl TaskSet {
-    pub(super) fn new(first_cmd_sn: Serial32, command_window: u32, retained: Arc<RetainedData>) -> Self {
+    pub(super) fn new(first_cmd_sn: Serial32, command_window: u32, retained: Arc<RetainedShare>) -> Self {
         Self {
             window: CommandWindow::new(first_cmd_sn, command_window.min(COMMAND_WINDOW)),
             tasks: BTreeMap::new(),
@@ -189,18 +189,34 @@ impl TaskSet {
         })
     }
 
+    /// What the session keeps for recovery.
+    pub(super) fn retained(&self) -> Arc<RetainedShare> {
+        Arc::clone(&self.retained)
+    }
+
     /// Keeps an answer until it is acknowledged; the data kept in all is limited for this session
     /// and for all sessions.
     pub(super) fn keep_answer(&mut self, answer: Answer) {
         self.answers.insert(answer.id.initiator_task_tag, answer);
         let mut kept: usize = self.answers.values().map(Answer::kept_bytes).sum();
-        while kept > RETAINED_DATA_BYTES_MAX || !self.retained.has_room_for(kept, self.kept_bytes) {
-            let oldest = self.answers.values_mut().filter(|answer| answer.kept_bytes() > 0);
+        while !self.retained.has_room_for(kept, self.kept_bytes) {
+            let oldest = self.answers.values_mut().filter(|answer| answer.data.is_some());
             let Some(oldest) = oldest.min_by_key(|answer| answer.id.generation) else { break };
-            kept -= oldest.kept_bytes();
-            oldest.forget_data();
+            kept -= oldest.forget_data();
         }
         self.tell_kept(kept);
+    }
+
+    /// Whether the initiator acknowledges so few answers that it must be cut off.
+    pub(super) fn keeps_too_many_answers(&self) -> bool {
+        self.answers.len() > RETAINED_ANSWERS_MAX
+    }
+
+    /// Forgets the data of the answer whose response has this number.
+    pub(super) fn forget_data_of(&mut self, tag: InitiatorTaskTag, stat_sn: Serial32) {
+        let answer = self.answers.get_mut(&tag).filter(|answer| answer.stat_sn == Some(stat_sn));
+        let freed = answer.map_or(0, Answer::forget_data);
+        self.tell_kept(self.kept_bytes.saturating_sub(freed));
     }
 
     /// Drops answers that cannot be requested any more. The freed places let the window open.

@@ -11,8 +11,8 @@ use super::super::answer::{Answer, Forgotten, Piece};
 use super::super::data_in::{Cut, DataInBuffer, DataInHeaders};
 use super::super::event::{Cdb, CloseReason, Command, Event, HeldData, LinkId, Outcome, TaskId};
 use super::super::full_feature::FullFeature;
+use super::super::link::Link;
 use super::super::link::live;
-use super::super::link::{Link, Sent};
 use super::super::placing::{Admission, DataOutPlan, admit, lend};
 use super::super::task::{DataFailure, DataFault, DataHold, DataOutCollection, DataOutHeld, Task};
 use super::super::task_set::Held;
@@ -450,7 +450,7 @@ pub(super) fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Seri
         Some(stat_sn) => stat_sn,
         None => {
             let stat_sn = link.take_stat_sn();
-            link.sent.push_back((stat_sn, Sent::Task(answer.id.initiator_task_tag)));
+            link.sent.push_task(link.last_moved, stat_sn, answer.id.initiator_task_tag);
             answer.stat_sn = Some(stat_sn);
             stat_sn
         }

@@ -11,7 +11,7 @@
 use base::serial::Serial32;
 
 use super::super::event::{CloseReason, LinkId, TaskId};
-use super::super::link::Sent;
+use super::super::kept_responses::Sent;
 use super::super::link::live;
 use super::Session;
 use super::commands::send_response;
@@ -36,7 +36,7 @@ fn exp_stat_sn(bhs: &Bhs) -> Option<Serial32> {
 }
 
 impl Session {
-    /// Notes the responses that a request acknowledges.
+    /// Notes the responses that a request acknowledges, and ends the connection when too many are not.
     pub(super) fn note_acknowledgement(&mut self, at: LinkId, bhs: &Bhs) {
         let Some(exp_stat_sn) = exp_stat_sn(bhs) else { return };
         let Some(link) = live(&mut self.links, at) else { return };
@@ -44,7 +44,7 @@ impl Session {
             self.set.acknowledge_answer(tag, stat_sn);
         }
         let Some(link) = live(&mut self.links, at) else { return };
-        if link.keeps_too_much() {
+        if link.sent.are_too_many() || self.set.keeps_too_many_answers() {
             return self.fail_link(at, CloseReason::Unacknowledged);
         }
         if !self.set.managements.is_empty() {
@@ -152,20 +152,32 @@ impl Session {
             }
             return self.reject(at, header, RejectReason::ProtocolError);
         }
-        let asked = |stat_sn: &Serial32| !stat_sn.is_before(first) && stat_sn.is_before(end);
-        let kept = std::mem::take(&mut link.sent);
-        for (stat_sn, sent) in kept.iter().filter(|(stat_sn, _)| asked(stat_sn)) {
+        let Some(asked) = link.sent.again(first, end) else {
+            return self.reject(at, header, RejectReason::SnackReject);
+        };
+        for (stat_sn, sent) in asked {
             match sent {
-                Sent::Pdu(raw, data) => link.push_again(raw, data.clone(), numbers),
+                Sent::Pdu(raw, data) => link.push_again(&raw, data, numbers),
                 Sent::Task(tag) => {
-                    let answer = self.set.answers.get_mut(tag).filter(|answer| answer.stat_sn == Some(*stat_sn));
+                    let answer = self.set.answers.get_mut(&tag).filter(|answer| answer.stat_sn == Some(stat_sn));
                     if let Some(answer) = answer {
                         send_response(link, answer, numbers);
                     }
                 }
+                Sent::Forgotten => {}
             }
         }
-        link.sent = kept;
+    }
+
+    /// Forgets what an initiator that goes on has not acknowledged for long: it leaves room to others. What a lost
+    /// connection has left has a time of its own.
+    pub(super) fn forget_unacknowledged(&mut self) {
+        let now = self.now;
+        for link in &mut self.links {
+            for (tag, stat_sn) in link.sent.forget_overdue(now) {
+                self.set.forget_data_of(tag, stat_sn);
+            }
+        }
     }
 
     fn acknowledge_data(

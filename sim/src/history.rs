@@ -121,8 +121,15 @@ impl Submitted {
     }
 }
 
-/// A read under way: for each sector the last change acknowledged before its submission.
-pub struct SubmittedRead(Vec<usize>);
+/// A read under way.
+pub struct SubmittedRead {
+    /// For each sector the last change acknowledged before its submission.
+    acknowledged: Vec<usize>,
+    /// For each sector the last change that was durable then.
+    durable: Vec<usize>,
+    /// Losses reported before.
+    losses_told: u64,
+}
 
 /// The histories of all sectors.
 pub struct History {
@@ -136,6 +143,8 @@ pub struct History {
     /// Changes with an older stamp were submitted before a flush failed: their acknowledgements do
     /// not count any more.
     told_lost_below: u64,
+    /// Count of flushes that failed, and of losses of volatile data.
+    losses_told: u64,
     /// Count of losses of acknowledged data without a failed request.
     loss_count: u64,
     /// The last of them, if it was not reported to the client yet.
@@ -153,6 +162,7 @@ impl History {
             doubts_volatile: false,
             doubts_reads: false,
             told_lost_below: 0,
+            losses_told: 0,
             loss_count: 0,
             untold: None,
         }
@@ -224,7 +234,11 @@ impl History {
     /// Submits a read of `range`.
     pub fn submit_read(&self, range: ByteRange) -> SubmittedRead {
         let sectors = &self.sectors[Self::indices(range)];
-        SubmittedRead(sectors.iter().map(|sector| sector.acknowledged(sector.last())).collect())
+        SubmittedRead {
+            acknowledged: sectors.iter().map(|sector| sector.acknowledged(sector.last())).collect(),
+            durable: sectors.iter().map(|sector| sector.durable).collect(),
+            losses_told: self.losses_told,
+        }
     }
 
     /// Checks the result of a read against the histories.
@@ -232,13 +246,18 @@ impl History {
         if self.doubts_reads {
             return;
         }
-        let sectors =
-            self.sectors[Self::indices(range)].iter().zip(&submitted.0).zip(bytes.chunks(SECTOR_BYTES as usize));
-        for (number, ((sector, &acknowledged), bytes)) in sectors.enumerate() {
+        let has_lost_meanwhile = self.losses_told != submitted.losses_told;
+        let sectors = self.sectors[Self::indices(range)].iter().zip(bytes.chunks(SECTOR_BYTES as usize));
+        for (number, (sector, bytes)) in sectors.enumerate() {
             let (stamp, last) = (stamp_of(bytes, context), sector.last());
             // Less, where a flush that failed meanwhile, or a loss, was reported.
-            let acknowledged = sector.acknowledged(acknowledged);
-            let first = if self.doubts_volatile { sector.durable.min(acknowledged) } else { acknowledged };
+            let acknowledged = sector.acknowledged(submitted.acknowledged[number]);
+            let first = match (has_lost_meanwhile, self.doubts_volatile) {
+                // It may have been read behind the loss and before a durable write that came later.
+                (true, _) => submitted.durable[number].min(acknowledged),
+                (false, true) => sector.durable.min(acknowledged),
+                (false, false) => acknowledged,
+            };
             let number = range.offset / SECTOR_BYTES + number as u64;
             assert!(
                 sector.find(stamp, first, last).is_some(),
@@ -304,6 +323,7 @@ impl History {
     /// Notes a flush that failed, with an error to the client: volatile data may be lost.
     pub fn fail_flush(&mut self) {
         self.note_told();
+        self.losses_told += 1;
         self.told_lost_below = self.stamp_next;
         for sector in &mut self.sectors {
             let volatile = sector.durable + 1..sector.changes.len();
@@ -505,6 +525,23 @@ mod tests {
         history.finish(&second, true, true);
         history.submit(SECTOR, false);
         [1, 2, 3].iter().for_each(|&stamp| history.check_read(SECTOR, &read, &sector(stamp), ""));
+    }
+
+    #[test]
+    fn a_read_beside_a_flush_that_fails_may_come_before_a_durable_write_beside_it() {
+        for is_beside in [true, false] {
+            let mut history = History::new(SECTOR_BYTES);
+            let [durable, dropped] = [(); 2].map(|()| history.submit(SECTOR, false));
+            history.finish(&durable, true, true);
+            history.finish(&dropped, true, false);
+            let read = history.submit_read(SECTOR);
+            let beside = history.submit(SECTOR, false);
+            history.finish(&beside, true, true);
+            history.fail_flush();
+            let read = if is_beside { read } else { history.submit_read(SECTOR) };
+            let checked = std::panic::AssertUnwindSafe(|| history.check_read(SECTOR, &read, &sector(1), ""));
+            assert_eq!(std::panic::catch_unwind(checked).is_ok(), is_beside);
+        }
     }
 
     #[test]

@@ -627,7 +627,11 @@ fn runs_that_have_found_a_fault_find_none() {
         let scenario = Scenario::draw(Layers::Cache, of_lines(bytes), seed);
         assert!(run(&scenario, crash_at), "seed {seed} has that crash");
     }
-    assert!(run(&Scenario::draw_changing(770_043), 45), "seed 770043 has that crash");
+    let scenario = Scenario::draw(Layers::Cache, of_lines(64 << 10), 790_019);
+    assert!(run(&scenario, 90), "seed 790019 has that crash");
+    for (seed, crash_at) in [(770_043, 45), (800_012, 179)] {
+        assert!(run(&Scenario::draw_changing(seed), crash_at), "seed {seed} has that crash");
+    }
 }
 
 #[test]

@@ -144,8 +144,19 @@ struct TaskState {
     owner: Option<Waker>,
     /// Waker of the workers, once they have the task.
     worker: Option<Waker>,
-    is_with_workers: bool,
+    carrier: Carrier,
+    is_detached: bool,
     outcome: TaskOutcome,
+}
+
+/// Who polls a task that nobody awaits.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Carrier {
+    #[default]
+    Nobody,
+    Workers,
+    /// The workers have ended: the task that awaits the completion polls it, and nobody before.
+    Ended,
 }
 
 #[derive(Default)]
@@ -223,7 +234,7 @@ impl Task {
                 return Poll::Ready(());
             }
             if state.owner.is_some() {
-                state.is_with_workers = false;
+                state.carrier = Carrier::Nobody;
                 state.worker = None;
                 return Poll::Ready(());
             }
@@ -248,39 +259,52 @@ impl Task {
             if !matches!(state.outcome, TaskOutcome::Running) {
                 return;
             }
-            state.owner = None;
-            if !state.is_with_workers {
-                state.is_with_workers = true;
-                drop(state);
-                return self.give_to_workers();
+            (state.owner, state.is_detached) = (None, true);
+            match state.carrier {
+                Carrier::Nobody => return self.give_to_workers(state),
+                Carrier::Workers => state.worker.clone(),
+                Carrier::Ended => {
+                    drop(state);
+                    return self.abandon();
+                }
             }
-            state.worker.clone()
         };
         if let Some(worker) = worker {
             worker.wake();
         }
     }
 
-    fn give_to_workers(self: &Arc<Self>) {
+    /// Drops the future: nobody will poll it any more.
+    fn abandon(&self) {
+        let future = self.future.try_lock().ok().and_then(|mut future| future.take());
+        drop(future);
+    }
+
+    fn give_to_workers(self: &Arc<Self>, mut state: MutexGuard<'_, TaskState>) {
+        state.carrier = Carrier::Workers;
+        drop(state);
         let carried = Carried(Arc::clone(self));
         self.workers.spawn(poll_fn(move |context| carried.0.poll_worker(context)));
     }
 }
 
-/// A task in the hands of the workers. When they are dropped with it, its future is dropped here:
-/// otherwise the last waker would drop it in the middle of a wake-up, under the locks of the waking
-/// code.
+/// A task in the hands of the workers. When they end, or are dropped, with it and its completion is dropped already, its
+/// future is dropped here: otherwise the last waker would drop it in the middle of a wake-up, under the locks of the
+/// waking code. While there is a completion, it can still be awaited.
 struct Carried(Arc<Task>);
 
 impl Drop for Carried {
     fn drop(&mut self) {
         let is_abandoned = {
-            let state = self.0.lock();
-            state.owner.is_none() && matches!(state.outcome, TaskOutcome::Running)
+            let mut state = self.0.lock();
+            if state.carrier != Carrier::Workers || !matches!(state.outcome, TaskOutcome::Running) {
+                return;
+            }
+            state.carrier = Carrier::Ended;
+            state.is_detached
         };
         if is_abandoned {
-            let future = self.0.future.try_lock().ok().and_then(|mut future| future.take());
-            drop(future);
+            self.0.abandon();
         }
     }
 }
@@ -288,15 +312,13 @@ impl Drop for Carried {
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         let waker = {
-            let mut state = self.lock();
+            let state = self.lock();
             // Wakers may outlive their purpose; a task that is over is not woken.
             if !matches!(state.outcome, TaskOutcome::Running) {
                 return;
             }
-            if state.owner.is_none() && !state.is_with_workers {
-                state.is_with_workers = true;
-                drop(state);
-                return self.give_to_workers();
+            if state.owner.is_none() && state.carrier == Carrier::Nobody {
+                return self.give_to_workers(state);
             }
             // Workers that have not polled it yet will do so without being woken.
             state.owner.as_ref().or(state.worker.as_ref()).cloned()
@@ -600,6 +622,48 @@ mod tests {
         drop(executor);
         drop(sender);
         assert_eq!(shared.now_or_never(), Some(false));
+    }
+
+    /// A cache that another one replaces stops its workers, perhaps with a flush under way that its client does not await
+    /// yet.
+    #[test]
+    fn a_task_that_is_woken_when_its_workers_have_ended_is_left_to_whoever_awaits_it() {
+        for are_running in [false, true] {
+            let mut executor = Executor::in_order();
+            let workers = Workers::new();
+            let running = workers.clone();
+            let (slots, senders): (Vec<_>, Vec<_>) = (0..3).map(|_| Completion::slot()).unzip();
+            let mut senders = senders.into_iter();
+            let mut wake_next = || senders.next().expect("there is one").complete(Response::done(Buffer::empty()));
+            let completion = Completion::task(&workers, async move {
+                for slot in slots {
+                    slot.await;
+                }
+                failed()
+            });
+            executor.spawn(async move { running.run().await });
+            if are_running {
+                // The workers have the task when they are dropped.
+                wake_next();
+                executor.run();
+                drop(executor);
+            } else {
+                workers.stop();
+                wake_next();
+                executor.run();
+            }
+            wake_next();
+            let awaited = completion.map(|response| response.result.map_err(|error| error.kind()));
+            let result = Arc::new(Mutex::new(None));
+            let mut executor = Executor::in_order();
+            let kept = Arc::clone(&result);
+            executor.spawn(async move { *kept.lock().unwrap() = Some(awaited.await) });
+            executor.run();
+            assert_eq!(*result.lock().unwrap(), None);
+            wake_next();
+            executor.run();
+            assert_eq!(*result.lock().unwrap(), Some(Err(ErrorKind::Media)));
+        }
     }
 
     fn failed() -> Response {

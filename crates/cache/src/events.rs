@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// Flushes the origin. It makes durable what the origin took since its count of losses
-    /// ([`Losses`](store::Losses)) was `losses`.
+    /// ([`OriginLosses`](store::OriginLosses)) was `losses`.
     ///
     /// # Errors
     /// `OutcomeUnknown` when it lost something meanwhile: what it took may be gone.

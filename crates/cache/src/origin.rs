@@ -18,7 +18,7 @@ use block::range_lock::RangeLock;
 use block::{Completion, Copies, Device, Error, EventReceiver, Geometry, Identity, Request, SharedDevice};
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
-use store::{Losses, OriginReports};
+use store::{OriginLosses, OriginReports};
 
 use crate::alignment::{Padded, inside};
 use crate::counters::RequestCounters;
@@ -32,7 +32,7 @@ pub(crate) struct Origin {
     pub(crate) padding: u64,
     pub(crate) reports: OriginReports,
     lines: Arc<Lines>,
-    pub(crate) losses: Arc<Losses>,
+    pub(crate) losses: Arc<OriginLosses>,
     /// State of flushes, shared with a successor.
     pub(crate) flushes: Arc<OriginFlushes>,
     /// Held during each write to the origin: overlapping writes arrive in their order.
@@ -52,7 +52,7 @@ impl Origin {
     ) -> Self {
         let device = Padded::over(device, padding);
         let copies = Arc::clone(lines);
-        let losses = Arc::new(Losses::new(move || copies.forget_unflushed()));
+        let losses = Arc::new(OriginLosses::new(move || copies.forget_unflushed()));
         let reports = OriginReports::new(Arc::clone(&device), identity, events, Arc::clone(&losses));
         flushes.join(&losses);
         Self { device, padding, reports, lines: Arc::clone(lines), losses, flushes, order: RangeLock::new() }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use store::Losses;
+use store::OriginLosses;
 
 use crate::flush_failures::FlushFailures;
 
@@ -24,7 +24,7 @@ pub(crate) struct OriginFlushes {
     /// Of these, how many a flush has made durable.
     writes_flushed: AtomicU64,
     /// Short sections, never across an await or together with another lock.
-    losses: Mutex<Vec<Weak<Losses>>>,
+    losses: Mutex<Vec<Weak<OriginLosses>>>,
 }
 
 impl OriginFlushes {
@@ -41,7 +41,7 @@ impl OriginFlushes {
     }
 
     /// Registers a cache that uses the origin from now on, by its `losses`.
-    pub(crate) fn join(&self, losses: &Arc<Losses>) {
+    pub(crate) fn join(&self, losses: &Arc<OriginLosses>) {
         let mut all = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|losses| losses.strong_count() > 0);
         all.push(Arc::downgrade(losses));

@@ -1,5 +1,5 @@
 //! Keeps what is dirty here from being written over changes that others made while the LUN was out
-//! of reach of a running attachment.
+//! of reach of a running attachment or replay.
 //!
 //! The decision is that of an attach ([`freshness`](crate::freshness)): dirty data is not written
 //! where others changed something, and nowhere when nobody can say what they changed. From then on
@@ -26,10 +26,30 @@ use crate::place::Place;
 use crate::registry::Store;
 use crate::remotes::{Remotes, place_in_whole};
 
+/// What uses the LUNs: it says how to go on where nothing may be written back.
+#[derive(Clone)]
+pub(crate) enum Use {
+    /// The attachment of this name.
+    Attachment(String),
+    /// `forebay log replay`.
+    Replay,
+}
+
+impl Use {
+    fn advice(&self) -> String {
+        match self {
+            Self::Attachment(name) => format!(
+                "end it with `forebay detach {name} --keep-dirty`; then attach it with `--set overwrite-changes=on`"
+            ),
+            Self::Replay => "replay it again with `--overwrite-changes`".to_owned(),
+        }
+    }
+}
+
 /// An open store.
 type Opened = Arc<dyn Invalidate + Send + Sync>;
 
-/// The stores of one attachment, and whether they may still be written back.
+/// The stores of one attachment or replay, and whether they may still be written back.
 pub(crate) struct DirtyGuard {
     refusal: Arc<OnceLock<block::Error>>,
     stores: Arc<Stores>,
@@ -45,7 +65,7 @@ impl Stores {
     }
 
     /// Refuses changes of these ranges where something is dirty.
-    fn check(&self, name: &str, changed: &[ByteRange], is_everything: bool) -> std::result::Result<(), block::Error> {
+    fn check(&self, by: &Use, changed: &[ByteRange], is_everything: bool) -> std::result::Result<(), block::Error> {
         let stores = self.lock();
         for (place, (store, opened)) in &*stores {
             let Err(error) = opened.check_changes(changed) else { continue };
@@ -61,9 +81,9 @@ impl Stores {
             };
             let context = format!(
                 "{others}. {bytes} bytes that are dirty in the {what} {place} lie there, and nothing is written back \
-                 any more: end it with `forebay detach {name} --keep-dirty`; then attach it with \
-                 `--set overwrite-changes=on` to write over what is there now, or give up what the {what} holds with \
+                 any more: {} to write over what is there now, or give up what the {what} holds with \
                  `forebay {what} discard {}`",
+                by.advice(),
                 place.argument(what)
             );
             return Err(block::Error::with_source(error.kind(), context, conflict));
@@ -77,13 +97,13 @@ fn is_online(path: &Weak<RemoteLun>) -> bool {
 }
 
 impl DirtyGuard {
-    /// Guards the LUNs of the attachment `name`, which has no store yet.
-    pub(crate) fn of(name: &str, remotes: &Remotes) -> Self {
+    /// Guards the LUNs of what has no store yet.
+    pub(crate) fn of(by: &Use, remotes: &Remotes) -> Self {
         let (refusal, stores) = (Arc::new(OnceLock::new()), Arc::new(Stores::default()));
         for member in remotes.member_luns() {
             for lun in &member.luns {
                 // The stores have the LUN as their origin.
-                let (name, stores, stripe) = (name.to_owned(), Arc::downgrade(&stores), member.stripe);
+                let (by, stores, stripe) = (by.clone(), Arc::downgrade(&stores), member.stripe);
                 let size_bytes = lun.geometry().size_bytes;
                 let others = member.luns.iter().filter(|other| !Arc::ptr_eq(other, lun));
                 let others: Vec<Weak<RemoteLun>> = others.map(Arc::downgrade).collect();
@@ -96,7 +116,7 @@ impl DirtyGuard {
                     }
                     let whole: Vec<ByteRange> =
                         changed.iter().filter_map(|&range| place_in_whole(stripe, range)).collect();
-                    stores.upgrade().map_or(Ok(()), |stores| stores.check(&name, &whole, is_everything))
+                    stores.upgrade().map_or(Ok(()), |stores| stores.check(&by, &whole, is_everything))
                 };
                 lun.set_guard(ChangeGuard::new(Arc::clone(&refusal), check));
             }

@@ -32,6 +32,8 @@
 //! gets the report again. A store without a record has no mark before it is open: a mark that is
 //! made for it is noted as owned by no store until then, and removed if the attach fails.
 
+use std::sync::Arc;
+
 use block::device::Device;
 use block::{ByteRange, Identity};
 use cache::{ConflictingChanges, Freshness};
@@ -42,6 +44,7 @@ use writelog::WriteLog;
 
 use crate::caches::{Caches, LunRecord, MarkRecord, MarkStage, Record};
 use crate::content::uuid_at;
+use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
 use crate::held_marks::{HeldMarks, MarkRenewal};
 use crate::limits::CLOSE_TIME_MAX;
@@ -520,7 +523,10 @@ impl MemberLun {
 
 /// What others changed in a LUN since a write log was closed, for opening the log without an
 /// attachment.
-pub struct ChangesSince(Assessed);
+pub struct ChangesSince {
+    assessed: Assessed,
+    guard: Arc<DirtyGuard>,
+}
 
 impl ChangesSince {
     /// Asks the target what others changed.
@@ -528,18 +534,21 @@ impl ChangesSince {
     /// # Errors
     /// Errors of this host's list.
     pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place) -> Result<Self> {
+        let guard = Arc::new(DirtyGuard::of(&Use::Replay, remotes));
         release_marks(remotes, caches).await;
-        assess(remotes, caches, Store::Log, place, Promise::default()).await.map(Self)
+        let assessed = assess(remotes, caches, Store::Log, place, Promise::default()).await?;
+        Ok(Self { assessed, guard })
     }
 
     /// The changes that must not be overwritten, unless `is_overwritten` allows it. They are
     /// reported again until [`Self::commit`].
     pub fn kept(&self, is_overwritten: bool) -> Kept<'_> {
-        self.0.kept(is_overwritten)
+        self.assessed.kept(is_overwritten)
     }
 
     /// Clears the marks, after the `log` was opened as in an attachment; they get other tokens
-    /// until it is finished. `is_overwritten` as in [`Self::kept`], for changes by others just now.
+    /// until it is finished. Until then what is dirty in it is not written over changes that others
+    /// make while the LUN is out of reach. `is_overwritten` as in [`Self::kept`], for changes by others just now.
     ///
     /// # Errors
     /// Errors of this host's list; a change by others, just now, where the log is dirty.
@@ -547,10 +556,12 @@ impl ChangesSince {
         self,
         caches: &Caches,
         record: Record,
-        (log, is_overwritten): (&WriteLog, bool),
+        (log, is_overwritten): (&Arc<WriteLog>, bool),
     ) -> Result<MarkRenewal> {
-        let (_, marks) = self.0.commit(caches, record, (log, is_overwritten)).await?;
-        Ok(MarkRenewal::start(vec![marks], None))
+        let place = self.assessed.place.clone();
+        let (_, marks) = self.assessed.commit(caches, record, (&**log, is_overwritten)).await?;
+        self.guard.put(&place, Store::Log, log.clone());
+        Ok(MarkRenewal::start(vec![marks], Some(&self.guard)))
     }
 }
 

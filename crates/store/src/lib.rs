@@ -12,7 +12,7 @@
 //! | [`mod@replay`] | [`replay()`]: reads a log again, up to the first record that is not the successor |
 //! | `batch` | the appends of such a log, grouped by the record they share, with their wakers |
 //! | [`conflict`] | [`ConflictingChanges`]: other hosts changed what is dirty |
-//! | [`losses`] | [`Losses`]: how often an origin lost what it had not flushed, and what that means for copies |
+//! | [`origin_losses`] | [`OriginLosses`]: how often an origin lost what it had not flushed, and what that means for copies |
 //! | [`reports`] | [`OriginReports`]: what the origin of a store says happened to it |
 //! | [`life`] | [`Life`]: whether a cache or log takes requests, and whether it still uses its devices |
 //! | [`limits`] | the bounds of this crate |
@@ -29,7 +29,7 @@ pub mod gathering;
 pub mod life;
 pub mod limits;
 pub mod log;
-pub mod losses;
+pub mod origin_losses;
 pub mod record;
 pub mod replay;
 pub mod reports;
@@ -43,7 +43,7 @@ pub use conflict::ConflictingChanges;
 pub use gathering::{Gathering, Worth};
 pub use life::Life;
 pub use log::{Append, AppendRefused, Hold, LogUsage, RecordLog};
-pub use losses::Losses;
+pub use origin_losses::OriginLosses;
 pub use record::{LogPosition, LogPositionRaw};
 pub use replay::{Record, Replayed, replay};
 pub use reports::OriginReports;

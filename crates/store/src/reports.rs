@@ -15,7 +15,7 @@ use block::{Device, Event, EventReceiver, Identity, SharedDevice};
 use futures_util::future::{Either, select};
 
 use crate::life::Life;
-use crate::losses::Losses;
+use crate::origin_losses::OriginLosses;
 
 /// The events and losses of one origin, and its identity at open.
 pub struct OriginReports {
@@ -27,7 +27,7 @@ pub struct OriginReports {
     taken_count: AtomicU64,
     /// Held from taking an event until what it asks for at once is done.
     taking: Mutex<()>,
-    losses: Arc<Losses>,
+    losses: Arc<OriginLosses>,
     /// Whether it is known to be another disk by now. Nothing is sent to it any more.
     is_refused: AtomicBool,
 }
@@ -35,7 +35,7 @@ pub struct OriginReports {
 impl OriginReports {
     /// `origin` had this `identity`; `events` has received from it since before anything was read.
     /// Each loss is counted in `losses` while the receiver is locked.
-    pub fn new(origin: SharedDevice, identity: Identity, events: EventReceiver, losses: Arc<Losses>) -> Self {
+    pub fn new(origin: SharedDevice, identity: Identity, events: EventReceiver, losses: Arc<OriginLosses>) -> Self {
         Self {
             origin,
             identity,
@@ -48,7 +48,7 @@ impl OriginReports {
     }
 
     /// How often it lost something.
-    pub fn losses(&self) -> &Losses {
+    pub fn losses(&self) -> &OriginLosses {
         &self.losses
     }
 
@@ -159,7 +159,7 @@ mod tests {
     fn reports_of(origin: &CrashLayer) -> (OriginReports, Arc<AtomicU64>) {
         let forgotten = Arc::new(AtomicU64::new(0));
         let counting = Arc::clone(&forgotten);
-        let losses = Losses::new(move || {
+        let losses = OriginLosses::new(move || {
             counting.fetch_add(1, Ordering::Relaxed);
         });
         let device: SharedDevice = Arc::new(origin.clone());

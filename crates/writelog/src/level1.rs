@@ -93,6 +93,7 @@ impl Core {
 
     /// Runs rounds as they become due. Ends when the log closes.
     pub(crate) async fn move_in_background(self: Arc<Self>) {
+        let mut failures = 0;
         loop {
             let count = self.background.count();
             if self.life.is_stopped() {
@@ -109,14 +110,26 @@ impl Core {
             } else if is_due || idle_left.is_zero() {
                 let is_whole = !is_due || self.options.level1.is_exclusive;
                 let share = if is_whole { 1.0 } else { SHARE_MOVED };
-                if let Err(error) = self.move_round(share).await {
-                    tracing::warn!(%error, "level 1 destage failed");
-                    self.clock.sleep(Duration::from_millis(DESTAGE_RETRY_MS)).await;
+                match self.move_round(share).await {
+                    Ok(_) => failures = 0,
+                    Err(error) => {
+                        failures += 1;
+                        warn_of_failure(&error, failures, "level 1 destage failed; it is tried again");
+                        self.clock.sleep(Duration::from_millis(DESTAGE_RETRY_MS)).await;
+                    }
                 }
             } else {
                 select(self.clock.sleep(idle_left), self.background.changed_since(count)).await;
             }
         }
+    }
+}
+
+/// Says that background work failed as often as `failures`, one after the other: a line for each doubling, since it is
+/// tried each second for as long as a LUN refuses it.
+pub(crate) fn warn_of_failure(error: &Error, failures: u32, what: &str) {
+    if failures.is_power_of_two() {
+        tracing::warn!(%error, failures, "{what}");
     }
 }
 

@@ -29,7 +29,7 @@ use crate::core::{Core, State};
 use crate::epoch::Epoch;
 use crate::format::STATE_IN_USE;
 use crate::images::Images;
-use crate::level1::wait_for;
+use crate::level1::{wait_for, warn_of_failure};
 use crate::limits::{
     AGE_SHARES, DESTAGE_RETRY_MS, DESTAGE_WRITE_BYTES_MAX, DESTAGE_WRITES_A_WRITER, EMPTY_BATCHES_BEFORE_CHECKPOINT,
     EMPTY_BATCHES_MAX, FAILURES_BEFORE_GIVING_UP, PIECES_AT_ONCE, RUNS_A_LOOK, UNIT_BYTES,
@@ -124,7 +124,7 @@ impl Core {
                 // Unreadable data is now marked lost, and left out of the next batch.
                 Err(_) if self.lost_bytes_ever() > lost_before => {}
                 Err(error) => {
-                    tracing::warn!(%error, "level 2 destage failed; it is tried again");
+                    warn_of_failure(&error, failures, "level 2 destage failed; it is tried again");
                     self.state().pace.room_failed();
                     if failures >= FAILURES_BEFORE_GIVING_UP {
                         self.give_up_queue(&error);

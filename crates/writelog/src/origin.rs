@@ -6,7 +6,7 @@ use base::buffer::Buffer;
 use base::range::ByteRange;
 use block::device::DeviceExt;
 use block::{Error, ErrorKind, EventReceiver, Identity, SharedDevice};
-use store::{Losses, OriginReports};
+use store::{OriginLosses, OriginReports};
 
 use crate::limits::DESTAGE_WRITE_BYTES_MAX;
 use crate::place::Zeroed;
@@ -22,7 +22,7 @@ impl Origin {
     /// before.
     pub(crate) fn new(device: SharedDevice, identity: Identity, events: EventReceiver) -> Self {
         // Copies of unflushed data need not be given up: the log has that data as dirty.
-        let reports = OriginReports::new(device.clone(), identity, events, Arc::new(Losses::new(|| {})));
+        let reports = OriginReports::new(device.clone(), identity, events, Arc::new(OriginLosses::new(|| {})));
         Self { device, reports }
     }
 

@@ -245,7 +245,7 @@ async fn replay_to(
         let (log, entries, device_bytes) =
             config.open(place, &caches, remotes.device(), clock, &registry, names).await?;
         let record = Record::new(place, device_bytes, &identity, NAME);
-        let marks = changed.commit(&caches, record, (&*log, arguments.overwrite_changes)).await?;
+        let marks = changed.commit(&caches, record, (&log, arguments.overwrite_changes)).await?;
         Ok::<_, Error>((log, entries, marks))
     };
     let (log, entries, marks) = match opening.await {

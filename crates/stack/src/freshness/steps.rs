@@ -17,7 +17,7 @@ use logical_unit::change_marks::{ChangeStore, MarkUpdate, SavedMark, Saving};
 
 use super::*;
 use crate::busy_polling::BusyPolling;
-use crate::dirty_guard::DirtyGuard;
+use crate::dirty_guard::{DirtyGuard, Use};
 use crate::held_marks::MarkRenewal;
 use crate::paths::Paths;
 use crate::place_device::PlaceKind;
@@ -412,11 +412,24 @@ struct Attached<'a> {
     renewal: MarkRenewal,
 }
 
+impl Host {
+    /// Another session takes the place of one with this `isid`, which comes back once that has
+    /// ended. Returns when its mark has another token.
+    async fn lose_session(&self, isid: Isid) {
+        let token = self.mark().newest();
+        let other = self.connect_with("own", Some(isid), false).await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), other.close()).await;
+        while self.mark().newest() == token || self.mark().candidate().is_some() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
 impl<'a> Attached<'a> {
     async fn new(host: &'a Host) -> Self {
         let isid = Isid::random_format(7, 1);
         let remotes = host.connect_with("own", Some(isid), false).await;
-        let guard = Arc::new(DirtyGuard::of("disk", &remotes));
+        let guard = Arc::new(DirtyGuard::of(&Use::Attachment("disk".into()), &remotes));
         let assessed = host.assess(&remotes).await;
         let (origin, clock) = (remotes.device(), Arc::clone(&host.clock));
         let format =
@@ -433,15 +446,8 @@ impl<'a> Attached<'a> {
         Self { host, isid, remotes, cache, guard, renewal }
     }
 
-    /// Another session takes the place of its own, which comes back once that has ended. Returns
-    /// when its mark has another token.
     async fn lose_session(&self) {
-        let token = self.host.mark().newest();
-        let other = self.host.connect_with("own", Some(self.isid), false).await;
-        let _ = tokio::time::timeout(Duration::from_secs(5), other.close()).await;
-        while self.host.mark().newest() == token || self.host.mark().candidate().is_some() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        self.host.lose_session(self.isid).await;
     }
 
     async fn end(self, keep_dirty: bool) {
@@ -484,6 +490,37 @@ async fn dirty_data_where_others_wrote_while_a_session_was_away_does_not_get_to_
 }
 
 /// What is written there afterwards is newer, also for a reconnection after which nobody else has changed anything.
+#[tokio::test]
+async fn a_replay_does_not_write_over_what_others_wrote_while_its_session_was_away() {
+    let host = Host::new(serve(Watched::default()));
+    let isid = Isid::random_format(7, 1);
+    let remotes = host.connect_with("own", Some(isid), false).await;
+    let changes = ChangesSince::assess(&remotes, &host.caches, &host.place).await.unwrap();
+    let (origin, clock) = (remotes.device(), Arc::clone(&host.clock));
+    let format =
+        async |device: &SharedDevice| WriteLog::format(device, &origin, writelog::FormatOptions::default()).await;
+    let device = open_or_make(PlaceKind::Log, &host.place, &host.caches, Some(8 * MIB), format).await.unwrap();
+    let tokens = Some(changes.kept(false).begin_opening(&host.caches).unwrap());
+    let options = writelog::OpenOptions { tokens, ..writelog::OpenOptions::new(clock) };
+    let log = WriteLog::open(device, Arc::clone(&origin), options).await.unwrap();
+    let record = Record::new(&host.place, 8192, &remotes.identity(), "forebay");
+    let renewal = changes.commit(&host.caches, record, (&log, false)).await.unwrap();
+    // Nothing leaves it by itself.
+    tokio::spawn(log.run_requests());
+    log.write(0, ones(), true).await.unwrap();
+    let others = host.connect("other").await;
+    others.device().write(0, Buffer::zeroed(4096), false).await.unwrap();
+    host.lose_session(isid).await;
+    let error = log.destage(|_| {}).await.unwrap_err().to_string();
+    for words in ["4096 bytes", "`--overwrite-changes`", "forebay log discard"] {
+        assert!(error.contains(words), "{error}");
+    }
+    assert!(others.device().read(0, Buffer::zeroed(4096)).await.unwrap().iter().all(|byte| *byte == 0));
+    log.close(true).await.unwrap();
+    renewal.finish(true).await;
+    let _ = remotes.close().await;
+}
+
 #[tokio::test]
 async fn changes_by_others_that_concern_nothing_dirty_are_told_to_one_reconnection() {
     let host = Host::new(serve(Watched::default()));

@@ -21,7 +21,7 @@ use super::claiming::claim_dirty;
 use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
 use crate::caches::{Caches, Record};
-use crate::dirty_guard::DirtyGuard;
+use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
 use crate::freshness::{Assessed, Promise, assess, note_writable_opening, release_marks, release_refused};
@@ -96,7 +96,7 @@ impl<'a> Opening<'a> {
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
         identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
-        let guard = Arc::new(DirtyGuard::of(&config.name, &remotes));
+        let guard = Arc::new(DirtyGuard::of(&Use::Attachment(config.name.clone()), &remotes));
         let free_places = places.into_iter().filter(|place| !place.path.exists()).cloned().collect();
         Ok(Self {
             device: remotes.device(),

@@ -7,12 +7,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The count of losses of one origin, and what is done with copies at each.
-pub struct Losses {
+pub struct OriginLosses {
     count: AtomicU64,
     forget: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Losses {
+impl OriginLosses {
     /// No loss yet. `forget` gives up copies of what the origin has not flushed.
     pub fn new(forget: impl Fn() + Send + Sync + 'static) -> Self {
         Self { count: AtomicU64::new(0), forget: Box::new(forget) }

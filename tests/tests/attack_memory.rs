@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::thread;
 
-use tests::bare_session::BareSession;
+use tests::bare_session::{BareSession, read_pdu};
 use tests::{IQN, Process, World};
 
 const MIB: u64 = 1 << 20;
@@ -81,6 +81,35 @@ fn assert_bounded(target: &Process, limit: u64, what: &str) {
     let peak = peak_bytes(target.id());
     println!("{what}: {} MiB", peak / MIB);
     assert!(peak < limit + ELSE_BYTES, "{what}: {} MiB where {} and 64 are allowed", peak / MIB, limit / MIB);
+}
+
+/// What all sessions keep for recovery, and what each always may (docs/concepts/limits.md).
+const RETAINED_BYTES: u64 = 256 * MIB;
+const RETAINED_ALWAYS_BYTES: u64 = MIB / 2;
+
+/// Echoes that are read, of sessions that could ask for them again: they acknowledge none, and each has so few that it
+/// has a part of its share only.
+#[test]
+fn echoes_that_nobody_acknowledges_are_bounded_in_all() {
+    const SESSIONS: u32 = 112;
+    const PINGS: usize = 16;
+    let world = World::new();
+    let target = world.start(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:64MiB"]);
+    let keys = [("ErrorRecoveryLevel", "1"), ("MaxRecvDataSegmentLength", "262144")];
+    let keep = |number: u32| {
+        let name = "iqn.2026-11.io.forebay:keep";
+        let mut session = BareSession::log_in(&target.ready, IQN, name, number, &keys);
+        let (mut stream, _) = session.raw().expect("a connection can be cloned");
+        for _ in 0..PINGS {
+            session.ping(&[b'n'; 256 << 10]).expect("the target takes a ping");
+            read_pdu(&mut stream).expect("it is answered");
+        }
+        session
+    };
+    let _sessions: Vec<_> = (0..SESSIONS).map(keep).collect();
+    let limit = RETAINED_BYTES + u64::from(SESSIONS) * RETAINED_ALWAYS_BYTES;
+    assert_bounded(&target, limit, "echoes that nobody acknowledges");
+    target.terminate().success();
 }
 
 /// Each attack alone, and then all of them together.

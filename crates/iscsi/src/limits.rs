@@ -149,17 +149,17 @@ pub const SESSION_CONNECTIONS_MAX: u16 = 8;
 /// command window: an initiator that fills its window must be able to fill it again before it acknowledges anything.
 pub const RETAINED_ANSWERS: usize = COMMAND_WINDOW as usize;
 
-/// Responses of one connection sent and not acknowledged. Far more than a window and its NOP-Ins;
+/// Answered tasks of one session that are kept at most. The window bounds those of other commands; an initiator whose
+/// immediate commands leave more is cut off.
+pub const RETAINED_ANSWERS_MAX: usize = 3 * COMMAND_WINDOW as usize;
+
+/// Responses of one session sent and not acknowledged. Far more than a window and its NOP-Ins;
 /// an initiator that never acknowledges is cut off.
 pub const UNACKNOWLEDGED_RESPONSES_MAX: usize = 8 * COMMAND_WINDOW as usize;
 
-/// Bytes of data of these responses: data of NOP-Ins, lists of targets, rejected headers. The last
-/// one sent may be as long as a text gets, and is still kept.
-pub const UNACKNOWLEDGED_BYTES_MAX: usize = 4 << 20;
-const _: () = assert!(UNACKNOWLEDGED_BYTES_MAX > SEND_TARGETS_BYTES_MAX);
-
-/// Bytes of data-in that one session's answered tasks keep for recovery. Beyond, the oldest lose their data, and a
-/// SNACK for it is rejected, as RFC 7143 7.8 allows.
+/// Bytes of memory that one session keeps for recovery: answered tasks with their data-in, responses with what they
+/// carry (data of NOP-Ins, lists of targets, rejected headers). Beyond, the oldest lose their data, and a SNACK for it
+/// is rejected, as RFC 7143 7.8 allows.
 pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of memory that answers keep which wait to be written on one connection, above which nothing more of what came
@@ -168,12 +168,13 @@ pub const RETAINED_DATA_BYTES_MAX: usize = 16 << 20;
 /// megabyte is a millisecond of 10 Gbit/s, and an answer beyond it may be as long as answers get.
 pub const RESPONSE_BYTES_HIGH: usize = 1 << 20;
 
-/// Bytes that answered tasks of all sessions keep for recovery. Enough for sixteen busy sessions;
-/// with more, or with some that never acknowledge, each keeps less.
+/// Bytes of memory that all sessions keep for recovery, but for what each always may. Enough for sixteen busy sessions;
+/// with more, or with some that acknowledge late, each keeps less.
 pub const RETAINED_TOTAL_BYTES_MAX: usize = 256 << 20;
 
-/// Bytes that a session may keep for recovery whatever others keep: one answer of the usual size.
-pub const RETAINED_ALWAYS_BYTES: usize = 256 << 10;
+/// Bytes that a session may keep for recovery whatever others keep: all its answers and responses without what they
+/// carry, which are never forgotten, and an answer or two of the usual size.
+pub const RETAINED_ALWAYS_BYTES: usize = 512 << 10;
 
 /// Bytes of reusable buffers for data of NOP-Outs and texts: clearing a new buffer for the largest
 /// NOP-Out takes longer than receiving it. Beyond them requests get memory of their own, within
@@ -247,9 +248,10 @@ const _: () = assert!(STALL_CHECK_INTERVAL.as_secs() < DATA_OUT_TIMEOUT.as_secs(
 pub const HELD_REQUEST_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(HELD_REQUEST_BYTES_MAX >= COMMAND_WINDOW as usize * base::limits::BUFFER_ALIGNMENT);
 
-/// Longest time for which the tasks of a lost connection, and a session without a connection, are
-/// kept, whatever was negotiated: Time2Wait is the larger of two proposals, so an initiator could
-/// get an hour of it. Hosts that come back do so within seconds.
+/// Longest time for which the tasks of a lost connection, and a session without a connection, are kept, whatever was
+/// negotiated: Time2Wait is the larger of two proposals, so an initiator could get an hour of it. Hosts that come back
+/// do so within seconds. As long is kept for recovery what an initiator that goes on does not acknowledge; the answer
+/// to a ping would.
 pub const RETENTION_MAX: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// Bytes of one text request outside login. SendTargets and a renegotiation of MaxRecvDataSegmentLength fit many times.

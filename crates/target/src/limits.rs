@@ -4,11 +4,15 @@ use std::time::Duration;
 
 /// Connections of a server at once, those still logging in included. Each has a 64 KiB staging buffer.
 pub const CONNECTIONS_MAX: usize = 1024;
-const _: () = assert!(CONNECTIONS_MAX * iscsi::limits::RESPONSE_BYTES_HIGH <= 1 << 30, "their answers have a GiB");
+const _: () = assert!(CONNECTIONS_MAX * 2 * iscsi::limits::RESPONSE_BYTES_HIGH <= 2 << 30, "their answers have 2 GiB");
 
 /// Sessions of a server at once. TSIHs have 16 bits and zero is reserved.
 pub const SESSIONS_MAX: usize = 1024;
 const _: () = assert!(SESSIONS_MAX < u16::MAX as usize);
+const _: () = assert!(
+    iscsi::limits::RETAINED_TOTAL_BYTES_MAX + SESSIONS_MAX * iscsi::limits::RETAINED_ALWAYS_BYTES <= 768 << 20,
+    "what they keep for recovery has 768 MiB"
+);
 
 /// Connections of one initiator name. A host has one session of eight connections to each of
 /// several targets; a host with more needs several names.

@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     pub(crate) pool: BufferPool,
     /// Buffers for data of requests that are not commands.
     pub(crate) request_data: BufferPool,
-    /// Bytes that answered tasks of all sessions keep for recovery.
+    /// What all sessions keep for recovery.
     pub(crate) retained: Arc<RetainedData>,
     pub(crate) targets: RwLock<Vec<Target>>,
     /// By portal group tag; rebuilt when targets, accounts or portals change.

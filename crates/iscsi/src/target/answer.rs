@@ -12,7 +12,19 @@ use base::buffer::Buffer;
 use base::serial::Serial32;
 
 use super::event::{LinkId, TaskId};
-use crate::pdu::{Residual, TargetTransferTag};
+use crate::limits::{RETAINED_ALWAYS_BYTES, RETAINED_ANSWERS_MAX};
+use crate::pdu::{InitiatorTaskTag, Residual, TargetTransferTag};
+
+/// Bytes of memory of an answer in a map whose nodes may be half empty.
+const ANSWER_BYTES: usize = 2 * size_of::<(InitiatorTaskTag, Answer)>();
+
+/// Most bytes of sense data (SPC-4 4.5.1).
+const SENSE_BYTES_MAX: usize = 252;
+
+const _: () = assert!(
+    RETAINED_ANSWERS_MAX * (ANSWER_BYTES + SENSE_BYTES_MAX) <= RETAINED_ALWAYS_BYTES / 2,
+    "what cannot be forgotten has room"
+);
 
 /// One Data-In PDU that was sent.
 #[derive(Clone, Debug)]
@@ -86,17 +98,23 @@ impl Answer {
 
     /// Bytes it keeps in memory.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.data.as_ref().map_or(0, |data| data.capacity())
+        let data = self.data.as_ref().map_or(0, |data| data.capacity());
+        ANSWER_BYTES + self.sense.capacity() + self.pieces.capacity() * size_of::<Piece>() + data
     }
 
-    /// Drops the data and the list of its PDUs.
-    pub(super) fn forget_data(&mut self) {
+    /// Drops the data and the list of its PDUs. Returns the bytes of memory that are free with them.
+    pub(super) fn forget_data(&mut self) -> usize {
+        if self.data.is_none() {
+            return 0;
+        }
+        let before = self.kept_bytes();
         self.data = None;
         let pieces = std::mem::take(&mut self.pieces);
         let mut asked = pieces.iter().filter_map(|piece| piece.acknowledgement);
         let first = asked.next();
         let asked = first.map(|first| (first, asked.next_back().unwrap_or(first)));
         self.forgotten = Forgotten { count: pieces.len() as u32, asked };
+        before - self.kept_bytes()
     }
 
     /// Whether all data that may be requested again is still kept.
@@ -132,7 +150,6 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pdu::InitiatorTaskTag;
 
     fn tag(number: u32) -> TargetTransferTag {
         TargetTransferTag::new(number).unwrap()

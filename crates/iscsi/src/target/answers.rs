@@ -19,12 +19,13 @@ use super::answer::{Answer, Forgotten, Piece};
 use super::data_in::{Cut, DataInBuffer, DataInHeaders};
 use super::event::{CloseReason, LinkId, Outcome};
 use super::full_feature::FullFeature;
-use super::link::{Link, Sent, live};
+use super::kept_responses::Sent;
+use super::link::{Link, live};
 use super::nexus::Nexus;
-use super::parameters::RetainedData;
+use super::retained_share::RetainedShare;
 use super::task::Task;
 use crate::framing::{Bound, DataSegment, ReceivedHeader};
-use crate::limits::RETAINED_DATA_BYTES_MAX;
+use crate::limits::RETAINED_ANSWERS_MAX;
 use crate::pdu::{
     DataInStatus, InitiatorTaskTag, RejectReason, Residual, ScsiResponse, ServiceResponse, TargetTransferTag,
 };
@@ -35,15 +36,20 @@ const STATUS_GOOD: u8 = 0x00;
 pub(super) struct Answers {
     /// In a map without randomness, so that runs repeat.
     kept: BTreeMap<InitiatorTaskTag, Answer>,
-    /// The data that all sessions keep for recovery.
-    retained: Arc<RetainedData>,
+    /// What the session keeps for recovery.
+    retained: Arc<RetainedShare>,
     /// Bytes of it that the answers here keep.
     kept_bytes: usize,
 }
 
 impl Answers {
-    pub(super) fn new(retained: Arc<RetainedData>) -> Self {
+    pub(super) fn new(retained: Arc<RetainedShare>) -> Self {
         Self { kept: BTreeMap::new(), retained, kept_bytes: 0 }
+    }
+
+    /// What the session keeps for recovery.
+    pub(super) fn retained(&self) -> Arc<RetainedShare> {
+        Arc::clone(&self.retained)
     }
 
     /// The answer under this tag, if it may be requested again.
@@ -161,13 +167,37 @@ impl Answers {
     fn keep(&mut self, answer: Answer) {
         self.kept.insert(answer.id.initiator_task_tag, answer);
         let mut kept: usize = self.kept.values().map(Answer::kept_bytes).sum();
-        while kept > RETAINED_DATA_BYTES_MAX || !self.retained.has_room_for(kept, self.kept_bytes) {
-            let oldest = self.kept.values_mut().filter(|answer| answer.kept_bytes() > 0);
+        while !self.retained.has_room_for(kept, self.kept_bytes) {
+            let oldest = self.kept.values_mut().filter(|answer| answer.data.is_some());
             let Some(oldest) = oldest.min_by_key(|answer| answer.id.generation) else { break };
-            kept -= oldest.kept_bytes();
-            oldest.forget_data();
+            kept -= oldest.forget_data();
         }
         self.tell_kept(kept);
+    }
+
+    /// Checks that the initiator acknowledges enough of them.
+    ///
+    /// # Errors
+    /// When it must be cut off.
+    pub(super) fn check_kept(&self) -> Result<(), CloseReason> {
+        if self.kept.len() > RETAINED_ANSWERS_MAX { Err(CloseReason::Unacknowledged) } else { Ok(()) }
+    }
+
+    /// Forgets what an initiator that goes on has not acknowledged for long: it leaves room to others. What a lost
+    /// connection has left has a time of its own.
+    pub(super) fn forget_unacknowledged(&mut self, nexus: &mut Nexus) {
+        for link in &mut nexus.links {
+            for (tag, stat_sn) in link.sent.forget_overdue(nexus.now) {
+                self.forget_data_of(tag, stat_sn);
+            }
+        }
+    }
+
+    /// Forgets the data of the answer whose response has this number.
+    fn forget_data_of(&mut self, tag: InitiatorTaskTag, stat_sn: Serial32) {
+        let answer = self.kept.get_mut(&tag).filter(|answer| answer.stat_sn == Some(stat_sn));
+        let freed = answer.map_or(0, Answer::forget_data);
+        self.tell_kept(self.kept_bytes.saturating_sub(freed));
     }
 
     /// Drops answers that cannot be requested any more.
@@ -251,20 +281,21 @@ impl Answers {
             }
             return nexus.reject(at, header, RejectReason::ProtocolError, numbers);
         }
-        let asked = |stat_sn: &Serial32| !stat_sn.is_before(first) && stat_sn.is_before(end);
-        let kept = std::mem::take(&mut link.sent);
-        for (stat_sn, sent) in kept.iter().filter(|(stat_sn, _)| asked(stat_sn)) {
+        let Some(asked) = link.sent.again(first, end) else {
+            return nexus.reject(at, header, RejectReason::SnackReject, numbers);
+        };
+        for (stat_sn, sent) in asked {
             match sent {
-                Sent::Pdu(raw, data) => link.push_again(raw, data.clone(), numbers),
+                Sent::Pdu(raw, data) => link.push_again(&raw, data, numbers),
                 Sent::Task(tag) => {
-                    let answer = self.kept.get_mut(tag).filter(|answer| answer.stat_sn == Some(*stat_sn));
+                    let answer = self.kept.get_mut(&tag).filter(|answer| answer.stat_sn == Some(stat_sn));
                     if let Some(answer) = answer {
                         send_response(link, answer, numbers);
                     }
                 }
+                Sent::Forgotten => {}
             }
         }
-        link.sent = kept;
         Ok(())
     }
 
@@ -335,7 +366,7 @@ fn send_response(link: &mut Link, answer: &mut Answer, numbers: (Serial32, Seria
         Some(stat_sn) => stat_sn,
         None => {
             let stat_sn = link.take_stat_sn();
-            link.sent.push_back((stat_sn, Sent::Task(answer.id.initiator_task_tag)));
+            link.sent.push_task(link.last_moved, stat_sn, answer.id.initiator_task_tag);
             answer.stat_sn = Some(stat_sn);
             stat_sn
         }

@@ -21,6 +21,7 @@ use base::clock::Instant;
 use base::serial::Serial32;
 
 use super::event::{CloseReason, LinkId, LoginEvent, SessionRequest};
+use super::kept_responses::KeptResponses;
 use super::link::Link;
 use super::login::{Login, LoginAnswer, Refusal};
 use super::pace::Pace;
@@ -218,9 +219,7 @@ impl Connection {
                 transmit: self.transmit,
                 stat_sn: self.stat_sn,
                 exp_stat_sn: self.stat_sn,
-                keeps_sent: negotiated.error_recovery_level > 0,
-                sent: VecDeque::new(),
-                sent_bytes: 0,
+                sent: KeptResponses::default(),
                 negotiator: login.into_negotiator(),
                 segment_bytes_max: negotiated.initiator_max_recv_data_segment_length as usize,
                 text: None,

@@ -3,7 +3,6 @@
 //! Responses are numbered per connection (StatSN). Above error recovery level 0 each is kept until the initiator's
 //! ExpStatSN has passed it, so that a status SNACK gets it again.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,20 +12,13 @@ use base::serial::Serial32;
 use super::answer::{Answer, Piece};
 use super::data_in::{DataInBuffer, DataInHeaders};
 use super::event::{CloseReason, LinkId};
+use super::kept_responses::KeptResponses;
 use super::pace::Pace;
 use super::text_exchange::TextExchange;
 use crate::framing::{Bound, DataSegment, Receiver, TransmitQueue};
-use crate::limits::{DATA_OUT_PROGRESS_BYTES, UNACKNOWLEDGED_BYTES_MAX, UNACKNOWLEDGED_RESPONSES_MAX};
+use crate::limits::DATA_OUT_PROGRESS_BYTES;
 use crate::negotiation::Negotiator;
 use crate::pdu::{AdditionalHeaders, BHS_BYTES, DataIn, Header, InitiatorTaskTag, RawBhs, TargetTransferTag};
-
-/// A response that was sent and is kept.
-pub(super) enum Sent {
-    /// The PDU, with its data.
-    Pdu(Box<RawBhs>, Vec<u8>),
-    /// The response of a task, made again from its answer.
-    Task(InitiatorTaskTag),
-}
 
 /// A connection of a session.
 pub(super) struct Link {
@@ -39,11 +31,7 @@ pub(super) struct Link {
     pub(super) stat_sn: Serial32,
     /// The first response that is not acknowledged.
     pub(super) exp_stat_sn: Serial32,
-    /// Whether responses are kept: the error recovery level is above 0.
-    pub(super) keeps_sent: bool,
-    pub(super) sent: VecDeque<(Serial32, Sent)>,
-    /// Bytes of data in `sent`.
-    pub(super) sent_bytes: usize,
+    pub(super) sent: KeptResponses,
     pub(super) negotiator: Negotiator,
     /// Bytes of one data segment the initiator receives here.
     pub(super) segment_bytes_max: usize,
@@ -151,7 +139,7 @@ impl Link {
     /// everything sent here.
     pub(super) fn take_response_half(&mut self, half: Self) -> Vec<(InitiatorTaskTag, Serial32)> {
         let acknowledged = self.acknowledge(self.stat_sn);
-        self.forget_sent();
+        self.sent.clear();
         let left_over = std::mem::replace(&mut self.transmit, half.transmit);
         self.response_half = Some(Box::new(ResponseHalf {
             id: half.id,
@@ -235,13 +223,10 @@ impl Link {
     }
 
     /// Sends a response with the number it just took, and keeps it if the error recovery level
-    /// requires that.
+    /// requires that. The time when something last moved here is near enough to when it was sent.
     pub(super) fn push_response<H: Header>(&mut self, stat_sn: Serial32, header: &H, data: DataSegment) {
         let raw = header.to_bytes();
-        if self.keeps_sent {
-            self.sent_bytes += data.bytes().len();
-            self.sent.push_back((stat_sn, Sent::Pdu(Box::new(raw), data.bytes().to_vec())));
-        }
+        self.sent.push(self.last_moved, stat_sn, &raw, data.bytes());
         self.transmit.push_raw(&raw, &AdditionalHeaders::default(), data);
     }
 
@@ -260,23 +245,7 @@ impl Link {
             return Vec::new();
         }
         self.exp_stat_sn = exp_stat_sn;
-        let mut tasks = Vec::new();
-        while let Some((stat_sn, _)) = self.sent.front()
-            && stat_sn.is_before(exp_stat_sn)
-        {
-            match self.sent.pop_front() {
-                Some((stat_sn, Sent::Task(tag))) => tasks.push((tag, stat_sn)),
-                Some((_, Sent::Pdu(_, data))) => self.sent_bytes -= data.len(),
-                None => {}
-            }
-        }
-        tasks
-    }
-
-    /// Drops all kept responses.
-    pub(super) fn forget_sent(&mut self) {
-        self.sent.clear();
-        self.sent_bytes = 0;
+        self.sent.acknowledge(exp_stat_sn)
     }
 
     /// Checks that the initiator acknowledges enough of its responses.
@@ -284,8 +253,7 @@ impl Link {
     /// # Errors
     /// When it must be cut off.
     pub(super) fn check_kept(&self) -> Result<(), CloseReason> {
-        let is_too_much = self.sent.len() > UNACKNOWLEDGED_RESPONSES_MAX || self.sent_bytes > UNACKNOWLEDGED_BYTES_MAX;
-        if is_too_much { Err(CloseReason::Unacknowledged) } else { Ok(()) }
+        if self.sent.are_too_many() { Err(CloseReason::Unacknowledged) } else { Ok(()) }
     }
 }
 

@@ -9,6 +9,8 @@
 //! | `nexus` | the connections, what was agreed on, the time, the events |
 //! | `link` | one connection: framing, the numbering of responses (StatSN), pings |
 //! | `answer` | the answer of a task, kept while it may be requested again |
+//! | `kept_responses` | the responses of a connection, kept likewise |
+//! | `retained_share` | the bytes of both that a session keeps, its share of those of all |
 //! | `data_in` | the data of a command that reads, cut into PDUs |
 //! | `command_window` | CmdSN, ExpCmdSN and MaxCmdSN; commands held until it is their turn |
 //! | `task` | one SCSI task and the collection of its data-out: immediate, unsolicited, by R2T |
@@ -47,6 +49,7 @@ mod discovery;
 pub mod event;
 mod full_feature;
 mod granted_logout;
+mod kept_responses;
 mod link;
 mod login;
 mod nexus;
@@ -54,6 +57,7 @@ mod pace;
 pub mod parameters;
 mod pending_management;
 mod placing;
+mod retained_share;
 pub mod session;
 mod task;
 mod task_set;

@@ -97,7 +97,7 @@ impl Nexus {
     pub(super) fn close(&mut self, at: LinkId, reason: CloseReason) -> bool {
         let Some(link) = live(&mut self.links, at) else { return false };
         link.is_closed = true;
-        link.forget_sent();
+        link.sent.clear();
         if let Some(half) = &link.response_half {
             self.events.push_back(Event::LinkClosed(half.id, reason.clone()));
         }

@@ -119,11 +119,12 @@ pub struct TargetParameters {
     /// Bytes of data-out buffers that one session may have; it may always have those of one
     /// command.
     pub session_data_out_bytes: usize,
-    /// The data that answered tasks of all sessions keep for recovery.
+    /// What all sessions keep for recovery.
     pub retained: Arc<RetainedData>,
 }
 
-/// Data-in of answered tasks, of all sessions, that is kept until it is acknowledged (error recovery levels above 0).
+/// What all sessions keep until it is acknowledged (error recovery levels above 0): answers of tasks with their data,
+/// and responses with what they carry, as large as they are in memory.
 #[derive(Debug)]
 pub struct RetainedData {
     bytes: AtomicUsize,

@@ -37,10 +37,12 @@ use super::connection::{Connection, LoggedIn};
 use super::event::{CloseReason, Event, LinkId, Outcome, SessionRequest, TaskId, TaskManagementId};
 use super::full_feature::FullFeature;
 use super::granted_logout::GrantedLogout;
+use super::kept_responses::KeptResponses;
 use super::link::{Link, LinkReport, live};
 use super::nexus::Nexus;
 use super::pace;
 use super::placing::{place_data_out, place_immediate_data};
+use super::retained_share::RetainedShare;
 use super::task_set::{Held, TaskSet};
 use crate::framing::{DataSegment, Destination, FramingError, Progress, ReceivedPdu};
 use crate::limits::{
@@ -87,7 +89,11 @@ impl Session {
             connection.into_logged_in(id, tsih, None)?;
         link.last_moved = now;
         let negotiated = request.negotiated;
-        let set = TaskSet::new(first_cmd_sn, parameters.command_window, Arc::clone(&parameters.retained));
+        let retained = Arc::new(RetainedShare::new(Arc::clone(&parameters.retained)));
+        if negotiated.error_recovery_level > 0 {
+            link.sent = KeptResponses::new(Arc::clone(&retained));
+        }
+        let set = TaskSet::new(first_cmd_sn, parameters.command_window, retained);
         let full = FullFeature { request, negotiated, data_out_of, is_draining: false };
         let mut session = Self {
             nexus: Nexus::new(now, parameters, full, link),
@@ -183,7 +189,9 @@ impl Session {
         self.link_next += 1;
         link.last_moved = now;
         // The level is the session's, whatever this login proposed.
-        link.keeps_sent = self.nexus.full.negotiated.error_recovery_level > 0;
+        if self.nexus.full.negotiated.error_recovery_level > 0 {
+            link.sent = KeptResponses::new(self.commands.set.answers.retained());
+        }
         let request_half =
             answers_for.and_then(|cid| self.nexus.links.iter_mut().find(|link| link.cid == cid && !link.is_closed));
         let Some(request_half) = request_half else {
@@ -306,10 +314,11 @@ impl Session {
         let pings = self.pinged().map(|link| link.ping.map_or(link.last_moved + interval, |(_, until)| until));
         let starved = (!self.commands.set.starved.is_empty()).then_some(self.nexus.now + BUFFER_RETRY_INTERVAL);
         let rests = self.nexus.live().filter_map(|link| link.pace.rests_until());
+        let kept = self.nexus.live().filter_map(|link| link.sent.deadline());
         let (lost, logouts) = (self.lost.deadline(), self.logouts.deadline());
         let (managements, stalls) = (self.managements.deadline(), self.commands.stalls.deadline());
         let others = [lost, starved, logouts, managements, stalls].into_iter().flatten();
-        pings.chain(others).chain(rests).min()
+        pings.chain(others).chain(rests).chain(kept).min()
     }
 
     /// Handles due timeouts.
@@ -319,6 +328,7 @@ impl Session {
         self.commands.feed_starved(&mut self.nexus);
         self.check_pings();
         self.check_stalls();
+        self.commands.set.answers.forget_unacknowledged(&mut self.nexus);
         self.advance_managements();
         self.advance_logouts();
         self.forget_lost();
@@ -580,6 +590,7 @@ impl Session {
         }
         for link in self.nexus.links.iter_mut().filter(|link| !link.is_closed) {
             link.is_closed = true;
+            link.sent.clear();
         }
         self.lost.clear();
         self.commands.set.forget_answers(|_| true);

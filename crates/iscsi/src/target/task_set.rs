@@ -11,7 +11,7 @@ use super::answer::Answer;
 use super::answers::Answers;
 use super::command_window::CommandWindow;
 use super::event::{LinkId, TaskId};
-use super::parameters::RetainedData;
+use super::retained_share::RetainedShare;
 use super::task::{DataOutHeld, Task};
 use crate::framing::ReceivedPdu;
 use crate::limits::{COMMAND_WINDOW, IMMEDIATE_DATA_TASKS_MAX, IMMEDIATE_TASKS_MAX, RETAINED_ANSWERS};
@@ -45,7 +45,7 @@ pub(super) struct TaskSet {
 }
 
 impl TaskSet {
-    pub(super) fn new(first_cmd_sn: Serial32, command_window: u32, retained: Arc<RetainedData>) -> Self {
+    pub(super) fn new(first_cmd_sn: Serial32, command_window: u32, retained: Arc<RetainedShare>) -> Self {
         Self {
             window: CommandWindow::new(first_cmd_sn, command_window.min(COMMAND_WINDOW)),
             tasks: BTreeMap::new(),

@@ -405,7 +405,8 @@ impl Commands {
         for (tag, stat_sn) in link.acknowledge(exp_stat_sn) {
             self.set.acknowledge_answer(tag, stat_sn);
         }
-        link.check_kept()
+        link.check_kept()?;
+        self.set.answers.check_kept()
     }
 
     /// Sends again what the initiator asks for (RFC 7143 11.16).

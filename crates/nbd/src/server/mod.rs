@@ -218,6 +218,11 @@ impl Server {
         self.phase == Phase::Transmission
     }
 
+    /// Whether nothing has come of a request that has not been given out.
+    pub fn is_between_requests(&self) -> bool {
+        self.is_negotiated() && self.intake.is_empty()
+    }
+
     fn step(&mut self) -> Result<Step, ProtocolError> {
         Ok(match self.intake.poll() {
             Arrived::Starved => Step::Starved,

@@ -31,6 +31,7 @@ use crate::request::Response;
 
 type TaskFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 type Step = Box<dyn FnOnce(Response) -> Completion + Send>;
+type Watch = Box<dyn FnOnce(&Response) + Send>;
 type BackgroundFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Waits for one operation. Dropping it detaches: the operation goes on to its end.
@@ -40,6 +41,21 @@ enum State {
     Ready(Option<Response>),
     Slot(Arc<SlotShared>),
     Task(Arc<Task>),
+    Watched(Box<Watched>),
+}
+
+/// An operation whose response is looked at by who takes it.
+struct Watched {
+    completion: Completion,
+    watch: Option<Watch>,
+}
+
+impl Watched {
+    fn look(&mut self, response: &Response) {
+        if let Some(watch) = self.watch.take() {
+            watch(response);
+        }
+    }
 }
 
 impl Completion {
@@ -75,12 +91,25 @@ impl Completion {
         let shared = match &mut self.0 {
             State::Ready(response) => return step(response.take().expect("a completion completes once")),
             State::Slot(shared) => Arc::clone(shared),
-            State::Task(_) => return Self::task(workers, async move { step(self.await).await }),
+            State::Task(_) | State::Watched(_) => return Self::task(workers, async move { step(self.await).await }),
         };
         match shared.put_behind(step) {
             PutBehind::Put => self,
             PutBehind::Done(step, response) => step(response),
             PutBehind::Taken(step) => Self::task(workers, async move { step(self.await).await }),
+        }
+    }
+
+    /// The same operation, whose response `watch` looks at as it is taken: before whoever awaits it goes
+    /// on. Nobody looks at the response of an operation that is not awaited to its end. For a look that
+    /// must not cost a task ([`Self::then`]).
+    pub fn watched(mut self, watch: impl FnOnce(&Response) + Send + 'static) -> Self {
+        match &mut self.0 {
+            State::Ready(Some(response)) => {
+                watch(response);
+                self
+            }
+            _ => Self(State::Watched(Box::new(Watched { completion: self, watch: Some(Box::new(watch)) }))),
         }
     }
 
@@ -96,6 +125,11 @@ impl Completion {
                 }
             },
             State::Task(task) => task.try_take(),
+            State::Watched(watched) => {
+                let response = watched.completion.try_take()?;
+                watched.look(&response);
+                Some(response)
+            }
         }
     }
 }
@@ -116,6 +150,11 @@ impl Future for Completion {
                 }
             },
             State::Task(task) => task.poll_owner(context),
+            State::Watched(watched) => {
+                let response = std::task::ready!(Pin::new(&mut watched.completion).poll(context));
+                watched.look(&response);
+                Poll::Ready(response)
+            }
         }
     }
 }
@@ -602,6 +641,41 @@ mod tests {
             let expected = if is_last { ["other", "work"] } else { ["work", "other"] };
             assert_eq!(*order.lock().unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_response_is_looked_at_by_who_takes_it_and_by_nobody_else() {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let watched = |completion: Completion| {
+            let seen = Arc::clone(&seen);
+            completion.watched(move |response| {
+                assert!(response.result.is_ok());
+                seen.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let done = || Response::done(Buffer::empty());
+        let mut taken = watched(Completion::ready(done()));
+        assert_eq!((taken.try_take().is_some(), seen.load(Ordering::Relaxed)), (true, 1));
+        let (completion, sender) = Completion::slot();
+        let mut polled = watched(completion);
+        assert!((&mut polled).now_or_never().is_none() && polled.try_take().is_none());
+        sender.complete(done());
+        assert_eq!(seen.load(Ordering::Relaxed), 1, "nobody has taken it");
+        assert!(polled.now_or_never().is_some());
+        assert_eq!(seen.load(Ordering::Relaxed), 2);
+        let (completion, sender) = Completion::slot();
+        let mut tried = watched(watched(completion));
+        sender.complete(done());
+        assert_eq!((tried.try_take().is_some(), seen.load(Ordering::Relaxed)), (true, 4));
+        let (completion, sender) = Completion::slot();
+        let behind = watched(completion).then(&Workers::new(), Completion::ready);
+        sender.complete(done());
+        assert!(behind.now_or_never().is_some());
+        assert_eq!(seen.load(Ordering::Relaxed), 5);
+        let (completion, sender) = Completion::slot();
+        drop(watched(completion));
+        sender.complete(done());
+        assert_eq!(seen.load(Ordering::Relaxed), 5);
     }
 
     /// `Shared` wakes under a lock that it takes again on its drop, so it must not be dropped by

@@ -62,6 +62,14 @@ pub const GRANTS_MAX: usize = 16 << 10;
 /// each asks for it at most so often.
 pub const GRANT_REST_TIME: Duration = Duration::from_secs(1);
 
-/// Clients that left before they were told of a loss, and whose report the next ones get: more than
-/// connect to one device.
+/// Time for which a client whose connection broke may come back to be told of a loss: what the kernel's
+/// client waits for its server. Whoever comes meanwhile may be that client.
+pub const LEFT_TIME: Duration = Duration::from_secs(300);
+
+/// What is kept of clients that left: of so many different counts of losses they may know. Beyond that
+/// the oldest two are one, which knows least and is kept longest.
 pub const LEFT_CLIENTS_MAX: usize = 64;
+
+/// Time in which a client that goes on has read an answer that was written to it: what a connection may
+/// take to bring it, with a retransmission or two, and a program that is busy to look at it.
+pub const ANSWER_READ_TIME: Duration = Duration::from_secs(10);

@@ -25,6 +25,7 @@ use std::time::Instant;
 
 use base::buffer::{Acquire, Buffer};
 use block::layer::submitter::SubmitterLayer;
+use block::losses::LossReader;
 use block::{Error, SharedDevice};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use nbd::server::{Command, Event, Reply, Server, Ticket, TlsPolicy};
@@ -67,7 +68,8 @@ pub(crate) struct Connection<S> {
     follows_size: bool,
     server: Server,
     running: FuturesUnordered<Running>,
-    flushes: Flushes,
+    /// `None` during the handshake: who has not finished it is no client yet, and asks for no report.
+    flushes: Option<Flushes>,
     work_share: WorkShare,
     turns: ConnectionTurns,
     /// Bytes received and of requests begun in this turn, at least [`TURN_REQUEST_BYTES`] for each
@@ -90,8 +92,6 @@ pub(crate) struct Connection<S> {
     /// Its place among the connections of the server, once the handshake is over.
     place: Option<OwnedSemaphorePermit>,
     is_closing: bool,
-    /// Whether the client closed the connection without a word: it may have died.
-    is_abandoned: bool,
 }
 
 /// Ready when a handshake must end: at its deadline, or to make room.
@@ -141,7 +141,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// another way.
     pub(crate) fn negotiated(stream: S, open: OpenConnection, shutdown: Signal) -> Self {
         let server = Server::transmitting(Arc::new(open.shared.export(&open.geometry)));
-        Self { follows_size: true, ..Self::with(server, stream, open, shutdown) }
+        let flushes = Some(open.shared.flushes());
+        Self { follows_size: true, flushes, ..Self::with(server, stream, open, shutdown) }
     }
 
     fn with(server: Server, stream: S, open: OpenConnection, shutdown: Signal) -> Self {
@@ -150,8 +151,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let device = Arc::new(SubmitterLayer::new(Arc::clone(&shared.exported.device)));
         let turns = ConnectionTurns::new(Arc::clone(&shared.admission), device.submitter());
         let next_turn = NextTurn::new(Arc::clone(&shared.turn_line));
-        let flushes = Flushes::new(shared.exported.losses.reader());
         Self {
+            flushes: None,
             stream: Channel::Clear(stream),
             is_flushed: true,
             is_securing: false,
@@ -161,7 +162,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             follows_size: false,
             server,
             running: FuturesUnordered::new(),
-            flushes,
             work_share: WorkShare::default(),
             turns,
             turn_bytes: 0,
@@ -175,7 +175,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             handshake_turn: None,
             place: None,
             is_closing: false,
-            is_abandoned: false,
         }
     }
 
@@ -222,9 +221,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             has_progressed |= self.send(context)?;
             has_progressed |= self.receive(context)?;
             if self.is_closing && self.server.outstanding() == 0 && self.server.transmit().is_empty() {
-                if !self.is_abandoned {
-                    self.flushes.note_answers_received();
-                }
                 return Poll::Ready(Ok(()));
             }
             if !has_progressed {
@@ -287,7 +283,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.finish(finished);
             has_progressed = true;
         }
-        while let Some((tickets, result)) = self.flushes.poll(&self.device, context) {
+        while let Some(flushes) = &mut self.flushes
+            && let Some((tickets, result)) = flushes.poll(&self.device, context)
+        {
             for ticket in tickets {
                 self.answer_flush(ticket, &result);
             }
@@ -358,7 +356,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 Event::Request(ticket, command) => self.start(ticket, command, Buffer::empty()),
                 Event::Answered => self.turn_bytes += TURN_REFUSED_BYTES,
-                Event::Disconnected => self.is_closing = true,
+                Event::Disconnected => {
+                    self.is_closing = true;
+                    self.on_losses(LossReader::note_leaving);
+                }
                 Event::Failed(error) => {
                     self.shared.counters.protocol_errors.fetch_add(1, Ordering::Relaxed);
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error));
@@ -368,18 +369,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(has_progressed)
     }
 
+    /// Notes something about what the client has been told of losses, if it is one already.
+    fn on_losses(&mut self, note: impl FnOnce(&mut LossReader)) {
+        if let Some(flushes) = &mut self.flushes {
+            note(flushes.losses());
+        }
+    }
+
     /// Takes the place of a connection that has finished the handshake, if one is free.
     fn finish_handshake(&mut self) -> io::Result<()> {
         self.handshake_turn = None;
-        if self.handshake_end.take().is_none() {
-            return Ok(());
+        if self.handshake_end.take().is_some() {
+            self.place = Arc::clone(&self.shared.places).try_acquire_owned().ok();
+            if self.place.is_none() {
+                self.shared.refuse();
+                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "all places were taken meanwhile"));
+            }
         }
-        self.place = Arc::clone(&self.shared.places).try_acquire_owned().ok();
-        if self.place.is_some() {
-            return Ok(());
-        }
-        self.shared.refuse();
-        Err(io::Error::new(io::ErrorKind::QuotaExceeded, "all places were taken meanwhile"))
+        self.flushes = Some(self.shared.flushes());
+        Ok(())
     }
 
     fn has_room(&mut self) -> bool {
@@ -414,7 +422,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if matches!(command, Command::Flush) {
             self.turn_bytes += TURN_REQUEST_BYTES;
             self.shared.long_requests.note_other();
-            return self.flushes.join(ticket);
+            if let Some(flushes) = &mut self.flushes {
+                flushes.join(ticket);
+            }
+            return;
         }
         if let Command::Write { buffer, .. } = &command {
             self.holdings.note_received(buffer.len());
@@ -504,6 +515,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.is_flushed = true;
         }
+        self.on_losses(LossReader::note_written);
         if !std::mem::take(&mut self.is_securing) {
             return Ok(false);
         }
@@ -522,20 +534,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let bytes_max = if is_beside_light { TURN_BYTES_BESIDE_LIGHT as usize } else { usize::MAX };
         let length = space.len().min(bytes_max);
         let mut space = ReadBuf::new(&mut space[..length]);
-        match Pin::new(&mut self.stream).poll_read(context, &mut space) {
-            Poll::Pending => return Ok(false),
-            Poll::Ready(result) => result?,
-        }
-        match space.filled().len() {
-            0 => (self.is_closing, self.is_abandoned) = (true, true),
-            count => {
-                self.turn_bytes += count as u64;
-                self.server.handle_received(count);
-                if self.server.transmit().is_empty() {
-                    self.flushes.note_answers_received();
-                }
+        // Before it is received: what comes after this has been sent after it.
+        let is_due = self.flushes.as_mut().is_some_and(|flushes| flushes.losses().poll_due(context));
+        let received = Pin::new(&mut self.stream).poll_read(context, &mut space);
+        let count = space.filled().len();
+        if received?.is_pending() {
+            if is_due && self.server.is_between_requests() {
+                self.on_losses(LossReader::note_all_received);
             }
+            return Ok(false);
         }
+        if count == 0 {
+            self.is_closing = true;
+            return Ok(true);
+        }
+        self.turn_bytes += count as u64;
+        self.server.handle_received(count);
+        self.on_losses(LossReader::note_received);
         Ok(true)
     }
 }

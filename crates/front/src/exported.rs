@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::clock::VirtualClock;
 use block::SharedDevice;
 use block::losses::Losses;
 use block::range_lock::RangeLock;
@@ -22,6 +23,8 @@ pub struct Exported {
 impl Exported {
     /// A device that one front offers, and whose losses nobody records.
     pub fn alone(device: SharedDevice) -> Self {
-        Self { device, losses: Arc::default(), turns: RangeLock::new() }
+        // Where none are recorded, none have a time.
+        let losses = Arc::new(Losses::new(Arc::new(VirtualClock::new())));
+        Self { device, losses, turns: RangeLock::new() }
     }
 }

@@ -49,9 +49,8 @@ impl Flushes {
         Some((over, result))
     }
 
-    /// Notes that the client goes on after all answers so far were sent. NBD confirms none, so this
-    /// takes for received what was sent before the client's next bytes came.
-    pub(crate) fn note_answers_received(&mut self) {
-        self.losses.note_delivered();
+    /// What the client knows of losses.
+    pub(crate) fn losses(&mut self) -> &mut LossReader {
+        &mut self.losses
     }
 }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::admission::Admission;
 use crate::counters::Counters;
 use crate::exported::Exported;
+use crate::flushes::Flushes;
 use crate::handshake_turn::HandshakeLine;
 use crate::handshakes::Handshakes;
 use crate::holdings::{AwaitedPlace, Holdings, LargePlaces, Shares};
@@ -49,6 +50,11 @@ impl Shared {
     /// The holdings of a new connection.
     pub(crate) fn holdings(&self) -> Holdings {
         Holdings::new(self.shares.clone(), Arc::clone(&self.large_places))
+    }
+
+    /// The flushes of a client that may begin with requests.
+    pub(crate) fn flushes(&self) -> Flushes {
+        Flushes::new(self.exported.losses.reader())
     }
 
     /// A place for a request that is larger than a share.

@@ -16,7 +16,7 @@ use crate::lost_writes::LostWrites;
 /// Turns events of the device into unit attentions.
 pub(crate) struct DeviceWatch {
     events: EventReceiver,
-    /// Losses that are no events, and how many of them are handled.
+    /// Losses that are no events, and how many of those that were announced are handled.
     losses: Option<(Arc<Losses>, AtomicU64)>,
     /// Held from taking an event until it is handled, so that no command runs between the two.
     handling: Mutex<Option<LossReader>>,
@@ -63,7 +63,7 @@ impl DeviceWatch {
             self.handle(&event);
         }
         if let (Some((losses, handled)), Some(reader)) = (&self.losses, &mut *handling) {
-            handled.store(losses.count(), Ordering::Release);
+            handled.store(losses.announced(), Ordering::Release);
             if reader.has_new() {
                 self.handle(&Event::WritesLost);
             }
@@ -71,7 +71,8 @@ impl DeviceWatch {
     }
 
     fn may_have_loss(&self) -> bool {
-        let is_new = |(losses, handled): &(Arc<Losses>, AtomicU64)| losses.count() != handled.load(Ordering::Acquire);
+        let is_new =
+            |(losses, handled): &(Arc<Losses>, AtomicU64)| losses.announced() != handled.load(Ordering::Acquire);
         self.losses.as_ref().is_some_and(is_new)
     }
 

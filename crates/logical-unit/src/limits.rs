@@ -144,9 +144,9 @@ pub const CHANGE_RUNS_MAX: usize = 16384;
 /// Registrations of persistent reservations per logical unit. When full: INSUFFICIENT REGISTRATION RESOURCES.
 pub const REGISTRATIONS_MAX: usize = 256;
 
-/// I_T nexuses remembered per logical unit that may have written what the device loses: many times
-/// the hosts that share a unit. When full, the oldest is forgotten, and learns of a loss by the
-/// unit attention only.
+/// I_T nexuses that left, remembered per logical unit because they may have written what the device loses: many times
+/// the hosts that share a unit. When full, the one that left first is forgotten, and learns of a loss by the unit
+/// attention only. Those that are present are bounded as the sessions of the target are.
 pub const WRITERS_REMEMBERED_MAX: usize = 1024;
 
 /// Unit attentions pending per I_T nexus; each condition is pending once, so the named ones fit.

@@ -1,8 +1,8 @@
 //! The nexuses to which a loss of writes has still to be reported.
 //!
 //! A device that could not make writes durable forgets them. Its one failed answer reaches one
-//! initiator, while the lost data may be another's. So one flush of each I_T nexus that was ever
-//! present fails, unless its own flush has reported the loss. A unit attention reports it, too; but
+//! initiator, while the lost data may be another's. So one flush of each I_T nexus that is present, or
+//! was, fails, unless its own flush has reported the loss. A unit attention reports it, too; but
 //! many initiators ignore it, and deferred errors as well, and their next flush would succeed
 //! without their earlier writes.
 //!
@@ -26,8 +26,10 @@ pub(crate) struct LostWrites {
 
 #[derive(Default)]
 struct State {
-    /// Nexuses that were ever present, the latest last.
-    known: VecDeque<NexusId>,
+    present: BTreeSet<NexusId>,
+    /// Those that were present and are not, who left last at the end.
+    left: VecDeque<NexusId>,
+    /// Some of these two.
     owed: BTreeSet<NexusId>,
 }
 
@@ -36,21 +38,33 @@ impl LostWrites {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a nexus, or moves it to the end.
+    /// A nexus is present.
     pub(crate) fn add_nexus(&self, nexus: &NexusId) {
         let mut state = self.lock();
-        state.known.retain(|known| known != nexus);
-        if state.known.len() == WRITERS_REMEMBERED_MAX {
-            state.known.pop_front();
-        }
-        state.known.push_back(nexus.clone());
+        state.left.retain(|left| left != nexus);
+        state.present.insert(nexus.clone());
     }
 
-    /// Makes a report due to every known nexus: the device lost what it had not made durable.
+    /// A nexus leaves. It may come back; of those that left, the one that left first is forgotten when
+    /// there are too many.
+    pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
+        let mut state = self.lock();
+        let Some(nexus) = state.present.take(nexus) else { return };
+        if state.left.len() == WRITERS_REMEMBERED_MAX
+            && let Some(forgotten) = state.left.pop_front()
+        {
+            state.owed.remove(&forgotten);
+            self.is_any_owed.store(!state.owed.is_empty(), Ordering::Release);
+        }
+        state.left.push_back(nexus);
+    }
+
+    /// Makes a report due to every nexus, also to those that left: the device lost what it had not made
+    /// durable.
     pub(crate) fn note_loss(&self) {
         let mut state = self.lock();
-        let State { known, owed } = &mut *state;
-        owed.extend(known.iter().cloned());
+        let State { present, left, owed } = &mut *state;
+        owed.extend(present.iter().chain(&*left).cloned());
         self.is_any_owed.store(!owed.is_empty(), Ordering::Release);
     }
 
@@ -79,6 +93,7 @@ mod tests {
         assert!(!lost.tell(&first));
         lost.note_loss();
         // One nexus comes back, and another comes for the first time.
+        lost.remove_nexus(&second);
         lost.add_nexus(&second);
         lost.add_nexus(&third);
         assert!(lost.tell(&first) && !lost.tell(&first));
@@ -89,12 +104,39 @@ mod tests {
         assert!(lost.tell(&third) && lost.tell(&first));
     }
 
+    fn nexus(number: usize) -> NexusId {
+        NexusId::new(&number.to_string())
+    }
+
+    #[test]
+    fn who_is_present_is_not_forgotten_whoever_comes_and_goes() {
+        let lost = LostWrites::default();
+        let here = NexusId::new("here");
+        lost.add_nexus(&here);
+        (0..WRITERS_REMEMBERED_MAX + 10).for_each(|number| lost.add_nexus(&nexus(number)));
+        (0..WRITERS_REMEMBERED_MAX + 10).for_each(|number| lost.remove_nexus(&nexus(number)));
+        lost.note_loss();
+        assert!(lost.tell(&here));
+        assert!(!lost.tell(&nexus(9)) && lost.tell(&nexus(10)), "who left first is forgotten");
+    }
+
     #[test]
     fn those_remembered_are_bounded() {
         let lost = LostWrites::default();
-        for number in 0..=WRITERS_REMEMBERED_MAX {
-            lost.add_nexus(&NexusId::new(&number.to_string()));
+        for round in 0..3 {
+            for number in 0..WRITERS_REMEMBERED_MAX {
+                let nexus = nexus(round * WRITERS_REMEMBERED_MAX + number);
+                lost.add_nexus(&nexus);
+                lost.remove_nexus(&nexus);
+            }
+            lost.note_loss();
+            let state = lost.lock();
+            assert_eq!([state.present.len(), state.left.len()], [0, WRITERS_REMEMBERED_MAX]);
+            assert_eq!(state.owed.len(), WRITERS_REMEMBERED_MAX, "nothing is owed to who is forgotten");
         }
-        assert_eq!(lost.lock().known.len(), WRITERS_REMEMBERED_MAX);
+        for number in 0..WRITERS_REMEMBERED_MAX {
+            lost.tell(&nexus(2 * WRITERS_REMEMBERED_MAX + number));
+        }
+        assert!(lost.lock().owed.is_empty() && !lost.is_any_owed.load(Ordering::Relaxed));
     }
 }

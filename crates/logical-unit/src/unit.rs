@@ -291,6 +291,7 @@ impl LogicalUnit {
     /// attentions (SAM-5 6.3.4).
     pub(crate) fn remove_nexus(&self, nexus: &NexusId) {
         self.attentions.remove_nexus(nexus);
+        self.lost_writes.remove_nexus(nexus);
         if let Some(marks) = &self.change_marks {
             marks.remove_nexus(nexus);
         }

@@ -6,6 +6,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use base::clock::VirtualClock;
 use base::executor::{Executor, block_on};
 use block::completion::SlotSender;
 use block::device::DeviceExt;
@@ -15,7 +16,8 @@ use block::{
     Buffer, Completion, Device, ErrorKind, Event, EventHub, EventReceiver, Geometry, Identity, OperationKind, Request,
 };
 use common::{Target, memory};
-use logical_unit::LogicalUnitOptions;
+use logical_unit::limits::WRITERS_REMEMBERED_MAX;
+use logical_unit::{LogicalUnitOptions, NexusId};
 use scsi::cdb::{Blocks, CacheRange};
 use scsi::{Cdb, Sense, TaskAttribute, TaskManagementFunction};
 
@@ -131,7 +133,7 @@ impl Device for Silent {
 /// The unit of a gateway, beside another front of the same device.
 fn gateway() -> (Arc<Silent>, Arc<LossRecordLayer>, Target) {
     let silent = Arc::new(Silent { below: Some(memory()), ..Silent::default() });
-    let layer = Arc::new(LossRecordLayer::new(silent.clone()));
+    let layer = Arc::new(LossRecordLayer::new(silent.clone(), Arc::new(VirtualClock::new())));
     let losses = Some(Arc::clone(layer.losses()));
     let options = LogicalUnitOptions { tells_lost_writes: true, losses, ..LogicalUnitOptions::default() };
     (silent, layer.clone(), Target::with(layer, options))
@@ -247,4 +249,64 @@ fn a_flush_that_was_not_done_tells_nobody_of_an_earlier_loss() {
         let next = flush_well(&mut executor, &silent, &first);
         assert_eq!(next, Some(Sense::WRITE_ERROR), "{kind:?}");
     }
+}
+
+/// Its flushes may fail without end; the others must go on.
+#[test]
+fn an_initiator_whose_flushes_fail_disturbs_others_only_if_something_was_written() {
+    let (silent, layer, first) = gateway();
+    let second = first.other("second,i,0x1 target,t,0x1");
+    let mut executor = Executor::in_order();
+    for (round, (writes, attention)) in
+        [(false, true), (false, false), (true, false), (true, false), (false, false)].into_iter().enumerate()
+    {
+        if writes {
+            second.write(1, &[2; 512]);
+        }
+        let answer = begin_flush(&mut executor, &first, 7);
+        silent.end(true);
+        executor.run_until_stalled();
+        let sense = answer.lock().unwrap().take().expect("it is answered").expect("it has failed");
+        assert!(sense.is_same_condition(&Sense::WRITE_ERROR), "round {round}: {sense:?}");
+        for initiator in [&first, &second] {
+            let expected = attention.then_some(Sense::POWER_ON_OR_RESET);
+            assert_eq!(initiator.sense(Cdb::TestUnitReady), expected, "round {round}");
+        }
+    }
+    assert_eq!(layer.losses().count(), 3);
+    // The first flush that ends well tells of all.
+    let senses = |expected| assert_eq!([&first, &second].map(|of| of.sense(Cdb::TestUnitReady)), [expected; 2]);
+    assert_eq!(flush_well(&mut executor, &silent, &second), Some(Sense::WRITE_ERROR));
+    senses(Some(Sense::POWER_ON_OR_RESET));
+    assert_eq!(flush_well(&mut executor, &silent, &first), Some(Sense::WRITE_ERROR));
+    for initiator in [&first, &second] {
+        assert_eq!(flush_well(&mut executor, &silent, initiator), None);
+    }
+    // Nothing was written in between.
+    let answer = begin_flush(&mut executor, &first, 7);
+    silent.end(true);
+    executor.run_until_stalled();
+    assert!(answer.lock().unwrap().take().expect("it is answered").is_some());
+    senses(None);
+    assert_eq!(flush_well(&mut executor, &silent, &second), None);
+}
+
+#[test]
+fn whoever_comes_and_goes_an_initiator_that_is_here_is_told_that_its_writes_may_be_lost() {
+    let (device, first) = target(true);
+    let (here, gone) = (first.other("here,i,0x1 target,t,0x1"), first.other("gone,i,0x1 target,t,0x1"));
+    gone.map.remove_nexus(&gone.nexus);
+    for number in 0..WRITERS_REMEMBERED_MAX {
+        let passing = NexusId::new(&format!("passing,i,{number} target,t,0x1"));
+        first.map.add_nexus(&passing);
+        first.map.remove_nexus(&passing);
+    }
+    device.fails_next.store(true, Ordering::Release);
+    first.refuses(flush(), &[], Sense::WRITE_ERROR);
+    gone.map.add_nexus(&gone.nexus);
+    for initiator in [&here, &gone] {
+        assert_eq!(initiator.sense(Cdb::TestUnitReady), Some(Sense::POWER_ON_OR_RESET));
+    }
+    here.refuses(flush(), &[], Sense::WRITE_ERROR);
+    gone.good(flush(), &[]);
 }

@@ -159,7 +159,7 @@ impl Stack {
     /// The stack of what was opened.
     fn of(opening: Opening<'_>) -> Self {
         opening.early_entries.keep();
-        let device = Arc::new(LossRecordLayer::new(opening.device));
+        let device = Arc::new(LossRecordLayer::new(opening.device, opening.clock));
         let mut background = opening.background;
         background.spawn(base::background::named("loss-record", device.run()));
         Self {

@@ -35,7 +35,10 @@ impl Openers {
 
     /// The handle is closed.
     pub(super) fn remove(&self, handle: u64) {
-        lock(&self.readers).remove(&handle);
+        let closed = lock(&self.readers).remove(&handle);
+        if let Some(reader) = closed {
+            lock(&reader).note_leaving();
+        }
     }
 
     /// A flush for the opener of a handle, which also fails after a loss of which that opener has
@@ -62,6 +65,7 @@ impl Openers {
 
 #[cfg(test)]
 mod tests {
+    use base::clock::VirtualClock;
     use base::executor::block_on;
     use block::ErrorKind;
 
@@ -69,13 +73,13 @@ mod tests {
 
     #[test]
     fn every_opener_is_told_once_of_a_loss_that_the_flush_of_another_reported() {
-        let losses = Arc::<Losses>::default();
+        let losses = Arc::new(Losses::new(Arc::new(VirtualClock::new())));
         let openers = Openers::new(Arc::clone(&losses));
         let (one, other) = (openers.add(), openers.add());
         let noted = Arc::clone(&losses);
         let lost = async move {
             let result = Err(Error::new(ErrorKind::Media, "lost"));
-            noted.note(&result);
+            noted.note_flush(&result);
             result
         };
         assert!(block_on(openers.tell(one, lost)).is_err());
@@ -84,5 +88,9 @@ mod tests {
         assert!(block_on(openers.tell(other, async { Ok(()) })).is_ok());
         openers.remove(one);
         assert!(block_on(openers.tell(one, async { Ok(()) })).is_ok(), "a handle that is closed has no opener");
+        losses.note(Error::new(ErrorKind::Media, "lost"));
+        assert!(block_on(openers.tell(other, async { Ok(()) })).is_err());
+        let later = openers.add();
+        assert!(block_on(openers.tell(later, async { Ok(()) })).is_ok(), "who was there before has closed it in order");
     }
 }

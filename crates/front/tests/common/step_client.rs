@@ -31,17 +31,34 @@ impl StepClient {
         connected
     }
 
+    /// Says that it leaves, and waits for the end of the connection.
+    pub(crate) async fn leave(mut self) {
+        self.client.disconnect();
+        self.send().await;
+        assert_eq!(self.stream.read(&mut [0]).await.unwrap(), 0, "nothing is left to be said");
+    }
+
+    /// Sends a command of which it does not read the answer.
+    pub(crate) async fn send_only(&mut self, command: Command) {
+        self.client.submit(command, ()).unwrap();
+        self.send().await;
+    }
+
+    async fn send(&mut self) {
+        while !self.client.transmit().is_empty() {
+            let mut slices = [std::io::IoSlice::new(&[])];
+            self.client.transmit().io_slices(&mut slices);
+            let count = self.stream.write(&slices[0]).await.unwrap();
+            self.client.transmit().handle_transmitted(count);
+        }
+    }
+
     async fn next_event(&mut self) -> Event<()> {
         loop {
             if let Some(event) = self.client.poll_event() {
                 return event;
             }
-            while !self.client.transmit().is_empty() {
-                let mut slices = [std::io::IoSlice::new(&[])];
-                self.client.transmit().io_slices(&mut slices);
-                let count = self.stream.write(&slices[0]).await.unwrap();
-                self.client.transmit().handle_transmitted(count);
-            }
+            self.send().await;
             let count = self.stream.read(self.client.receive_space()).await.unwrap();
             assert!(count > 0, "the server closed the connection");
             self.client.handle_received(count);

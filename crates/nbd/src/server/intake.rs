@@ -71,6 +71,11 @@ impl Intake {
         }
     }
 
+    /// Whether nothing waits to be taken, and nothing has come of what is not whole.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self.next, Next::Messages) && self.inbox.waiting().is_empty()
+    }
+
     /// Takes what has come.
     pub(super) fn poll(&mut self) -> Arrived {
         match &mut self.next {
@@ -142,14 +147,15 @@ mod tests {
     fn a_payload_is_whole_before_the_next_message() {
         let mut intake = Intake::new();
         receive(&mut intake, b"ab");
+        assert!(!intake.is_empty());
         intake.expect_payload(ticket(4));
         assert!(matches!(intake.poll(), Arrived::Starved), "it has no buffer");
         intake.provide_buffer(Buffer::zeroed(4));
-        assert!(matches!(intake.poll(), Arrived::Starved), "half of it is there");
+        assert!(matches!(intake.poll(), Arrived::Starved) && !intake.is_empty(), "half of it is there");
         assert_eq!(intake.space().len(), 2, "nothing else is received into its buffer");
         receive(&mut intake, b"cd");
         let Arrived::Payload(_, buffer) = intake.poll() else { panic!("it is whole") };
-        assert_eq!(&buffer[..], b"abcd");
+        assert_eq!((&buffer[..], intake.is_empty()), (&b"abcd"[..], true));
         receive(&mut intake, b"next");
         assert!(matches!(intake.poll(), Arrived::Messages));
         assert_eq!(intake.messages().waiting(), b"next");

@@ -224,6 +224,11 @@ impl Server {
         self.phase == Phase::Transmission
     }
 
+    /// Whether nothing has come of a request that has not been given out.
+    pub fn is_between_requests(&self) -> bool {
+        self.is_negotiated() && self.intake.is_empty()
+    }
+
     fn step_request(&mut self) -> Step {
         Step::Event(match Request::take(self.intake.messages(), &self.served, self.handshake.terms()) {
             Ok(None) => return Step::Starved,

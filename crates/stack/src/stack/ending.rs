@@ -290,13 +290,14 @@ impl Stack {
         }
     }
 
-    /// A loss that a flush reported to no application: the one that was to be told had gone, or none flushed.
+    /// A loss that no application is known to have been told of: the one that was to be told had gone, or may have,
+    /// or none flushed.
     fn check_losses_known(&self) -> Result<()> {
         self.losses().check_known().map_err(|error| {
             let words = Error::from(error);
             let message = format!(
-                "\"{}\" is detached, but what applications wrote to it before its last flush may be lost, and none of \
-                 them was told ({words})",
+                "\"{}\" is detached, but what applications wrote to it before its last flush may be lost, and it is \
+                 not known that any of them was told ({words})",
                 self.name
             );
             Error::new(words.failure(), message)
@@ -358,7 +359,7 @@ impl Stack {
         match (self.ending_time.within(closing).await, cache.untold_loss()) {
             // It is closed in order, and the loss is the logical unit's.
             (Some(Err(_)), Some(loss)) if loss.kind().may_have_lost() => {
-                self.losses().note(&Err(loss));
+                self.losses().note(loss);
                 self.update_registry(Store::Cache, false)?;
             }
             // The registry keeps its entries, as for a cache in use.

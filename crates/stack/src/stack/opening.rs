@@ -41,7 +41,7 @@ use crate::worker_thread::WorkerThread;
 pub(super) struct Opening<'a> {
     pub(super) config: StackConfig,
     paths: &'a Paths,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) remotes: Remotes,
     identity: Identity,
     identities: Vec<Identity>,

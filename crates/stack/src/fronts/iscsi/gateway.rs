@@ -121,7 +121,6 @@ impl Device for WithIdentity {
 mod tests {
     use std::path::Path;
 
-    use block::losses::Losses;
     use block::memory::MemoryDevice;
     use block::{Buffer, Error, ErrorKind};
     use front::Exported;
@@ -156,8 +155,8 @@ mod tests {
     async fn a_loss_that_a_client_of_another_front_was_told_of_is_told_to_initiators() {
         let state = tempfile::tempdir().unwrap();
         let device: SharedDevice = memory("a");
-        let losses = Arc::<Losses>::default();
-        let exported = Exported { losses: Arc::clone(&losses), ..Exported::alone(device) };
+        let exported = Exported::alone(device);
+        let losses = Arc::clone(&exported.losses);
         let luns = LunMap::new();
         luns.insert(LUN, unit_of("disk", exported, state.path()));
         let nexus = NexusId::new("initiator,i,0x1 target,t,0x1");
@@ -175,7 +174,7 @@ mod tests {
         let flush = Cdb::SynchronizeCache(CacheRange { blocks: Blocks::new(0, 0), is_immediate: false });
         assert_eq!(run(Cdb::TestUnitReady).await, Some(Sense::POWER_ON_OR_RESET));
         assert_eq!(run(flush).await, None);
-        losses.note(&Err(Error::new(ErrorKind::Media, "lost")));
+        losses.note(Error::new(ErrorKind::Media, "lost"));
         assert_eq!(run(Cdb::TestUnitReady).await, Some(Sense::POWER_ON_OR_RESET));
         assert_eq!([run(flush).await, run(flush).await], [Some(Sense::WRITE_ERROR), None]);
     }

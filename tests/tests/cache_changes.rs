@@ -8,6 +8,7 @@ use tests::tgt::Tgt;
 use tests::{IQN, Process, Target, World, tool};
 
 const IN_USE: i32 = 6;
+const MISMATCH: i32 = 7;
 const NO_SPACE: i32 = 8;
 const WOULD_LOSE_DATA: i32 = 9;
 
@@ -404,6 +405,118 @@ fn a_cache_with_dirty_data_is_not_put_under_a_difference() {
     bench.detach("disk", process);
     let process = bench.attach("disk", &difference);
     io(&process.ready, &["read -P 1 0 1M"]);
+    bench.detach("disk", process);
+    bench.target.process.terminate().success();
+}
+
+/// A difference that is new, and its place.
+const OWN_FILE: [&str; 4] = ["--difference", "own", "--difference-size", "8MiB"];
+
+/// A bench with the attachment "disk", which has 4 MiB of twos in its difference.
+fn bench_with_difference() -> (Bench, Process) {
+    let bench = Bench::new();
+    let process = bench.attach("disk", &OWN_FILE);
+    io(&process.ready, &["write -P 2 0 4M", "flush"]);
+    (bench, process)
+}
+
+/// Runs `commands`, which fail, and return nothing that was not written.
+fn io_fails(uri: &str, commands: &[&str]) {
+    let commands = commands.iter().flat_map(|command| ["-c", command]);
+    let output = std::process::Command::new("qemu-io").args(["-f", "raw"]).args(commands).arg(uri).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !said.contains("verification"), "{said}");
+}
+
+impl Bench {
+    /// Waits until the status of "disk" has a trouble with these words.
+    fn wait_for_trouble(&self, words: &str) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let status = self.status("disk");
+            if status["troubles"][0].as_str().is_some_and(|trouble| trouble.contains(words)) {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "no trouble \"{words}\" in {status}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// The attach of the difference is refused in these words until the loss is accepted.
+    fn accept_loss(&self, words: &[&str]) {
+        let url = self.target.url(0);
+        let attach = ["attach", &url, "--name", "disk"].into_iter().chain(OWN_FILE);
+        self.world.run(attach.clone()).failure(WOULD_LOSE_DATA, words);
+        self.world.run(attach).failure(WOULD_LOSE_DATA, words);
+        let accepting = [&OWN_FILE[..], &["--set", "difference.accept-loss=on"]].concat();
+        self.detach("disk", self.attach("disk", &accepting));
+        self.detach("disk", self.attach("disk", &OWN_FILE));
+    }
+}
+
+/// Its file reads as zeroes there, and takes writes, without an error.
+#[test]
+fn a_difference_that_is_cut_while_it_is_used_serves_no_zeroes_and_is_refused_afterwards() {
+    for (is_punched, is_read) in [(true, true), (false, true), (false, false)] {
+        let (bench, process) = bench_with_difference();
+        let path = bench.world.path("own");
+        let set_length = |bytes| fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(bytes).unwrap();
+        if is_punched {
+            tool("fallocate", ["-p", "-o", "1MiB", "-l", "2MiB", path.to_str().unwrap()]);
+        } else {
+            set_length(2 << 20);
+        }
+        if is_read {
+            set_length(8 << 20);
+            io_fails(&process.ready, &["read -P 2 1M 1M"]);
+            io_fails(&process.ready, &["read -P 2 3M 1M"]);
+            io_fails(&process.ready, &["write -P 3 5M 64k", "flush"]);
+            bench.wait_for_trouble("own was cut, or holes made in it, while it is in use");
+        }
+        bench.world.run(["detach", "disk"]).failure(MISMATCH, &["is detached, but", "4194304 bytes", "own", "was cut"]);
+        assert_eq!(process.wait().code, Some(MISMATCH));
+        set_length(8 << 20);
+        bench.accept_loss(&["own was cut, or holes made in it, while \"disk\" used it", "difference.accept-loss=on"]);
+        bench.target.process.terminate().success();
+    }
+}
+
+/// There is no other copy of what it holds.
+#[test]
+fn a_difference_that_is_removed_while_it_is_used_can_be_read_and_is_not_ended_in_silence() {
+    let (bench, process) = bench_with_difference();
+    fs::remove_file(bench.world.path("own")).unwrap();
+    bench.wait_for_trouble("own was removed while it is in use");
+    io_fails(&process.ready, &["write -P 3 0 64k", "flush"]);
+    io(&process.ready, &["read -P 2 0 4M"]);
+    let refused = ["own was removed while \"disk\" uses it", "4194304 bytes", "stays attached", "SIGTERM"];
+    for end in [&["detach", "disk"][..], &["detach", "disk", "--keep-dirty"]] {
+        bench.world.run(end).failure(WOULD_LOSE_DATA, &refused);
+    }
+    io(&process.ready, &["read -P 2 0 4M"]);
+    let ended = process.terminate();
+    assert_eq!(ended.code, Some(MISMATCH), "{ended:?}");
+    assert!(ended.stderr.contains("4194304 bytes are lost") && ended.stderr.contains("was removed"), "{ended:?}");
+    bench.accept_loss(&["own was removed while \"disk\" used it", "difference.accept-loss=on"]);
+    bench.target.process.terminate().success();
+}
+
+/// Nothing is lost, and the next attach would not find it.
+#[test]
+fn a_difference_that_is_moved_while_it_is_used_goes_on_and_is_missed_until_it_is_back() {
+    let (bench, process) = bench_with_difference();
+    let (path, moved) = (bench.world.path("own"), bench.world.path("moved"));
+    fs::rename(&path, &moved).unwrap();
+    bench.wait_for_trouble("own was moved away while it is in use");
+    io(&process.ready, &["write -P 3 4M 1M", "flush"]);
+    bench.world.run(["detach", "disk"]).failure(MISMATCH, &["is detached, but", "own, which was moved away"]);
+    assert_eq!(process.wait().code, Some(MISMATCH));
+    let url = bench.target.url(0);
+    let attach = ["attach", &url, "--name", "disk"].into_iter().chain(OWN_FILE);
+    bench.world.run(attach).failure(WOULD_LOSE_DATA, &["own was moved away", "bring it back"]);
+    fs::rename(&moved, &path).unwrap();
+    let process = bench.attach("disk", &OWN_FILE);
+    io(&process.ready, &["read -P 2 0 4M", "read -P 3 4M 1M"]);
     bench.detach("disk", process);
     bench.target.process.terminate().success();
 }

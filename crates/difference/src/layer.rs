@@ -57,6 +57,9 @@ pub struct Difference {
     workers: Workers,
 }
 
+/// What the owner does about an error.
+type ErrorHook = Box<dyn Fn(&Error) + Send + Sync>;
+
 struct Shared {
     base: SharedDevice,
     difference: SharedDevice,
@@ -75,6 +78,9 @@ struct Shared {
     superblock: futures_util::lock::Mutex<Superblock<ParametersRaw>>,
     /// Short sections, never across an await.
     map: Mutex<Map>,
+    /// Why nothing is written any more, while what is in slots is whole.
+    no_writes: OnceLock<Error>,
+    hook: OnceLock<ErrorHook>,
 }
 
 /// A part of a request with one source.
@@ -162,6 +168,8 @@ impl Difference {
             storing: futures_util::lock::Mutex::new(()),
             failure: OnceLock::new(),
             map: Mutex::new(map),
+            no_writes: OnceLock::new(),
+            hook: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared), workers: Workers::new() })
     }
@@ -214,6 +222,25 @@ impl Difference {
             room_bytes: layout.slot_count * layout.chunk_bytes,
             used_bytes: self.shared.map().used_count() * layout.chunk_bytes,
         }
+    }
+
+    /// Calls `hook` with each error of a request from now on, once or more, before the request is
+    /// answered with it. Only the first hook counts.
+    pub fn on_error(&self, hook: impl Fn(&Error) + Send + Sync + 'static) {
+        // Whoever made the difference sets one.
+        let _ = self.shared.hook.set(Box::new(hook));
+    }
+
+    /// From now on whatever concerns what is in slots fails with `error`: their content is lost.
+    pub fn give_up(&self, error: Error) {
+        // The first error is the one to tell.
+        let _ = self.shared.failure.set(error);
+    }
+
+    /// From now on writes and flushes fail with `error`, since nothing lasts that is written; reads go
+    /// on, since all that was written is still there.
+    pub fn refuse_writes(&self, error: Error) {
+        let _ = self.shared.no_writes.set(error);
     }
 }
 
@@ -303,9 +330,12 @@ impl Device for Difference {
             Operation::Write { .. } | Operation::Discard { .. } | Operation::WriteZeroes { .. } => {
                 shared.ranges.exclusive(chunks)
             }
-            Operation::Flush => return Completion::task(&self.workers, async move { answer(shared.flush().await) }),
+            Operation::Flush => {
+                return Completion::task(&self.workers, async move { shared.told(answer(shared.flush().await)) });
+            }
         };
-        Completion::task(&self.workers, shared.carry_out(range, request.operation, place))
+        let operation = request.operation;
+        Completion::task(&self.workers, async move { shared.told(shared.carry_out(range, operation, place).await) })
     }
 
     fn subscribe(&self) -> EventReceiver {
@@ -350,7 +380,21 @@ impl Shared {
         ByteRange { offset, length: self.layout.chunk_bytes.min(self.layout.base_bytes - offset) }
     }
 
-    async fn carry_out(self: Arc<Self>, range: ByteRange, operation: Operation, place: Acquire) -> Response {
+    /// The response, of whose error the owner was told.
+    fn told(&self, response: Response) -> Response {
+        if let Err(error) = &response.result {
+            self.tell(error);
+        }
+        response
+    }
+
+    fn tell(&self, error: &Error) {
+        if let Some(hook) = self.hook.get() {
+            hook(error);
+        }
+    }
+
+    async fn carry_out(&self, range: ByteRange, operation: Operation, place: Acquire) -> Response {
         let _guard = place.await;
         match operation {
             Operation::Read { buffer } => self.read(range, buffer).await,
@@ -454,9 +498,14 @@ impl Shared {
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
+    /// Fails where what is written does not last.
+    fn check_takes_writes(&self) -> Result<(), Error> {
+        self.no_writes.get().map_or_else(|| self.check_slots(), |error| Err(error.clone()))
+    }
+
     /// Writes part of a chunk: into its slot, or with the rest of it into a free one.
     async fn write_part(&self, chunk: u64, part: ByteRange, bytes: &[u8]) -> Result<(), Error> {
-        self.check_slots()?;
+        self.check_takes_writes()?;
         let whole = self.chunk_range(chunk);
         let in_chunk = part.offset - whole.offset;
         let place = self.map().get(chunk);
@@ -505,6 +554,7 @@ impl Shared {
     /// Makes a range zero: whole chunks give up their slots, parts of chunks are written.
     async fn zero(&self, range: ByteRange, fua: bool) -> Result<(), Error> {
         self.check_base()?;
+        self.check_takes_writes()?;
         for (chunk, part) in self.parts(range) {
             let place = self.map().get(chunk);
             if part == self.chunk_range(chunk) {
@@ -519,7 +569,7 @@ impl Shared {
     /// Makes the slots durable, then the map as it is now.
     async fn flush(&self) -> Result<(), Error> {
         let _alone = self.storing.lock().await;
-        self.check_slots()?;
+        self.check_takes_writes()?;
         let changes = self.map().take_changes();
         let stored = self.store(&changes.sectors).await;
         let mut map = self.map();
@@ -547,7 +597,13 @@ impl Shared {
 
     async fn flush_difference(&self) -> Result<(), Error> {
         let flushed = self.difference.flush().await;
-        flushed.inspect_err(|error| drop(self.failure.set(error.clone())))
+        flushed.inspect_err(|error| {
+            // The owner may know that nothing was dropped.
+            self.tell(error);
+            if self.no_writes.get().is_none() {
+                let _ = self.failure.set(error.clone());
+            }
+        })
     }
 
     /// The base's extents, overlaid with those of the difference. The answer ends where the base's

@@ -355,6 +355,41 @@ fn what_nobody_wrote_stays_what_the_base_has_though_a_flush_drops_its_chunk() {
     }
 }
 
+/// Its owner knows what became of the device, and says so before the error is answered.
+#[test]
+fn what_its_owner_knows_of_the_device_decides_what_goes_on_after_an_error() {
+    for are_slots_whole in [true, false] {
+        let base = base();
+        let medium = CrashLayer::new(DIFFERENCE_BYTES, 3);
+        let device = Arc::new(made(&(Arc::new(medium.clone()) as SharedDevice), &base));
+        let owner = Arc::downgrade(&device);
+        device.on_error(move |error| {
+            let device = owner.upgrade().expect("it has asked something");
+            if are_slots_whole { device.refuse_writes(error.clone()) } else { device.give_up(error.clone()) }
+        });
+        block_on(device.write(512, sector_of(1), true)).unwrap();
+        if are_slots_whole {
+            medium.fail_flush_as(medium.flushes_seen(), ErrorKind::Media, FlushEffect::None, Reported::Once);
+            assert!(block_on(device.flush()).is_err());
+        } else {
+            medium.fail_write_once(medium.writes_seen(), ErrorKind::Media);
+            assert!(block_on(device.write(4 * CHUNK, sector_of(2), false)).is_err());
+        }
+        let read = |offset| block_on(device.read(offset, Buffer::zeroed(512))).map(|bytes| stamps(&bytes)[0]).ok();
+        assert_eq!(read(512), are_slots_whole.then_some(1));
+        assert_eq!(read(8 * CHUNK), Some(1_000_064), "that is the base's");
+        for refused in [
+            block_on(device.write(512, sector_of(3), false)).map(drop),
+            block_on(device.write(8 * CHUNK, sector_of(3), false)).map(drop),
+            block_on(device.discard(8 * CHUNK, CHUNK)),
+            block_on(device.flush()),
+        ] {
+            assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Media));
+        }
+        assert_eq!(read(8 * CHUNK), Some(1_000_064));
+    }
+}
+
 #[test]
 fn requests_that_nobody_awaits_are_carried_on() {
     let (base, difference) = (base(), memory(DIFFERENCE_BYTES));

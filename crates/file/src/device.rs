@@ -204,7 +204,7 @@ impl Core {
         // Checked here and not before: the request may have waited for its range since it was
         // submitted.
         if asks_for_durability(&request, is_durable)
-            && let Err(error) = self.file.check_promises(moment).and_then(|()| self.file.open.check_whole())
+            && let Err(error) = self.file.check_promises(moment).and_then(|()| self.file.open.check_lasts())
         {
             return Completion::ready(request.fail(error));
         }

@@ -17,6 +17,8 @@
 //! | `promises` | whether the promises of durability still hold |
 //! | `file_end` | where an open file ends, and that it was cut |
 //! | `wholeness` | whether an open file that no one else changes was cut, or lost blocks |
+//! | `name` | whether a name leads to an open file yet |
+//! | [`FileLoss`] | that a file was cut or removed, as the source of errors |
 //! | `sync_files` | a descriptor for each durable write under way, so that each gets the errors |
 //! | `failure` | errno to [`block::ErrorKind`] |
 //! | [`limits`] | the bounds |
@@ -37,6 +39,8 @@ pub mod limits;
 #[path = "../tests/loop_device/mod.rs"]
 #[expect(dead_code, reason = "the tests of this crate beside use more of it")]
 mod loop_device;
+mod loss;
+mod name;
 mod open;
 mod options;
 mod patience;
@@ -51,5 +55,6 @@ mod wholeness;
 mod work;
 
 pub use device::FileDevice;
+pub use loss::FileLoss;
 pub use options::FileOptions;
 pub use persistent_memory::PersistentMemory;

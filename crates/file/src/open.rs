@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::claim::Claim;
 use crate::failure;
 use crate::limits::{TRANSFER_BYTES_MAX, ZERO_CHUNK_BYTES};
+use crate::name::{check_named, has_name};
 use crate::options::FileOptions;
 use crate::topology::{Discard, Topology};
 use crate::wholeness::Wholeness;
@@ -34,6 +35,8 @@ pub(crate) struct OpenFile {
     wholeness: Option<Wholeness>,
     /// The claim that keeps other processes away, if there is one.
     claim: Option<Claim>,
+    /// Whether it has to keep a name, where the options ask to notice that it lost its last one.
+    must_keep_name: bool,
 }
 
 impl OpenFile {
@@ -113,13 +116,35 @@ impl OpenFile {
         let is_block_device = file_type == FileType::BlockDevice;
         let wholeness = (options.notices_cuts && !is_block_device).then(|| Wholeness::of(&file)).flatten();
         let (is_direct, flushes_for_each) = (options.direct, topology.flushes_for_each);
-        Ok(Self { file, path, geometry, is_block_device, is_direct, discard, flushes_for_each, wholeness, claim })
+        // Some file systems count no names.
+        let must_keep_name = options.notices_removal && !is_block_device && has_name(&file) == Some(true);
+        Ok(Self {
+            file,
+            path,
+            geometry,
+            is_block_device,
+            is_direct,
+            discard,
+            flushes_for_each,
+            wholeness,
+            claim,
+            must_keep_name,
+        })
     }
 
     /// # Errors
     /// `Media` once the file was cut, where that is noticed.
     pub(crate) fn check_whole(&self) -> Result<(), Error> {
         self.wholeness.as_ref().map_or(Ok(()), |wholeness| wholeness.check(&self.file, &self.path))
+    }
+
+    /// Whether what is made durable now lasts.
+    ///
+    /// # Errors
+    /// `Media` once the file was cut, or has no name any more, where that is noticed.
+    pub(crate) fn check_lasts(&self) -> Result<(), Error> {
+        self.check_whole()?;
+        if self.must_keep_name { check_named(&self.file, &self.path) } else { Ok(()) }
     }
 
     /// Notes that the owner discards: missing blocks are no sign of a cut any more.

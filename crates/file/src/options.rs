@@ -43,6 +43,10 @@ pub struct FileOptions {
     /// fail that read or make something durable. For files that only their owner changes, and that
     /// must not read as zeroes. Without effect on block devices.
     pub notices_cuts: bool,
+    /// Notices when no name leads to the file any more: then all requests fail that make something
+    /// durable, and reads go on. For files of which nobody else has what they hold. Without effect on
+    /// block devices.
+    pub notices_removal: bool,
     /// Carries durable writes out on the thread that submits them, as long as the medium is so fast
     /// that handing them to the engine would take longer ([`crate::limits::WAIT_US_MAX`]). For
     /// writes that are more urgent than most other work of the thread: those of a log. Past the
@@ -68,6 +72,7 @@ impl Default for FileOptions {
             goes_on_after_loss: false,
             notices_cuts: false,
             waits_for_fast_writes: false,
+            notices_removal: false,
             io_uring: true,
         }
     }

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use block::{Error, ErrorKind};
 use rustix::fs::{AtFlags, StatxFlags};
 
+use crate::loss::FileLoss;
+
 /// Bytes in which the system counts a file's blocks, whatever the file system has.
 const COUNTED_BYTES: i64 = 512;
 
@@ -88,6 +90,6 @@ impl Wholeness {
             }
         }
         let context = format!("{path} was cut, or holes made in it, while it is in use: what it held is lost");
-        Err(Error::new(ErrorKind::Media, context))
+        Err(Error::with_source(ErrorKind::Media, context, FileLoss::Cut))
     }
 }

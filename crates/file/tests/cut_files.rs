@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use block::device::DeviceExt;
 use block::{Buffer, ErrorKind};
-use file::{FileDevice, FileOptions};
+use file::{FileDevice, FileLoss, FileOptions};
 use rustix::fs::FallocateFlags;
 
 const SIZE: u64 = 1 << 20;
@@ -43,7 +43,8 @@ async fn check(options: &FileOptions, wound: Wound) {
     device.read(0, Buffer::zeroed(8192)).await.unwrap();
     wound(&path);
     let read = device.read(0, Buffer::zeroed(4096)).await;
-    assert_eq!(read.err().map(|error| error.kind()), Some(ErrorKind::Media), "zeroes are not what was written");
+    let error = read.expect_err("zeroes are not what was written");
+    assert_eq!((error.kind(), FileLoss::of(&error)), (ErrorKind::Media, Some(FileLoss::Cut)));
     // A durable write could make the file a store again that can be opened.
     let written = device.write(0, Buffer::copy_of(&[1; 4096]), true).await;
     assert_eq!(written.err().map(|error| error.kind()), Some(ErrorKind::Media));
@@ -61,6 +62,27 @@ async fn a_file_that_somebody_cuts_while_it_is_open_is_not_read_as_zeroes() {
                 check(&options, wound).await;
             }
         }
+    }
+}
+
+/// What it has can still be copied. A file that was moved has a name.
+#[tokio::test]
+async fn a_file_that_lost_its_last_name_is_read_and_promises_nothing_more() {
+    for notices_removal in [true, false] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (path, moved) = (folder.path().join("disk"), folder.path().join("moved"));
+        let options = FileOptions { size: Some(SIZE), notices_removal, ..FileOptions::default() };
+        let device = FileDevice::open(&path, options).unwrap();
+        device.write(0, Buffer::copy_of(&[1; 4096]), true).await.unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        device.flush().await.expect("it has a name");
+        std::fs::remove_file(&moved).unwrap();
+        let written = device.write(4096, Buffer::copy_of(&[1; 4096]), true).await.map(drop);
+        for promised in [device.flush().await, written] {
+            let loss = promised.err().and_then(|error| FileLoss::of(&error));
+            assert_eq!(loss, notices_removal.then_some(FileLoss::Removed));
+        }
+        assert_eq!(device.read(0, Buffer::zeroed(4096)).await.unwrap()[..], [1; 4096]);
     }
 }
 

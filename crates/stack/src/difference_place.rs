@@ -9,7 +9,10 @@ use difference::{Difference, DifferenceOptions};
 use uuid::Uuid;
 
 use crate::caches::Caches;
+use crate::difference_file::DifferenceFile;
+use crate::difference_note::DifferenceNote;
 use crate::error::{Error, Result};
+use crate::paths::Paths;
 use crate::place::{Place, check_keeps};
 use crate::place_device::PlaceKind;
 use crate::registry::file_stem;
@@ -28,6 +31,8 @@ pub struct DifferenceConfig {
     pub chunk_bytes: Option<u32>,
     /// The generation of the LUN's content; `None` to take a difference as it is.
     pub generation: Option<u64>,
+    /// Whether one is taken that was cut, removed or moved while it was in use.
+    pub accepts_loss: bool,
 }
 
 impl DifferenceConfig {
@@ -39,6 +44,7 @@ impl DifferenceConfig {
             size_bytes: settings.number("difference.size"),
             chunk_bytes: chunk_bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
             generation: settings.number("generation"),
+            accepts_loss: settings.is_on("difference.accept-loss"),
         })
     }
 
@@ -52,13 +58,21 @@ impl DifferenceConfig {
         Place::new(&if self.path.is_dir() { in_directory() } else { self.path.clone() }, None)
     }
 
-    /// Opens the difference at `place` from `base`, and makes it first if there is none. `base` is
-    /// never written.
+    /// Opens the difference at `place` from `base` for the attachment `name`, and makes it first if
+    /// there is none. `base` is never written.
     ///
     /// # Errors
-    /// A difference of another LUN or generation, content that is no difference, one in use, no
-    /// room.
-    pub async fn open(&self, place: &Place, caches: &Caches, base: SharedDevice) -> Result<Arc<Difference>> {
+    /// A difference of another LUN or generation, content that is no difference, one in use, or that
+    /// was lost while it was in use; no room.
+    pub(crate) async fn open(
+        &self,
+        place: &Place,
+        (caches, paths): (&Caches, &Paths),
+        base: SharedDevice,
+        name: &str,
+    ) -> Result<(Arc<Difference>, Arc<DifferenceFile>)> {
+        let note = DifferenceNote::of(paths, place)?;
+        note.check(self.accepts_loss)?;
         let base: SharedDevice = Arc::new(ReadOnlyLayer::new(base));
         let usual = DifferenceOptions::new(Uuid::new_v4());
         let options = DifferenceOptions {
@@ -69,7 +83,10 @@ impl DifferenceConfig {
         let format = async |device: &SharedDevice| Difference::format(device, &base, options).await;
         let device = open_or_make(PlaceKind::Difference, place, caches, self.size_bytes, format).await?;
         let context = |error| Error::from(error).context(format!("the difference {place}"));
-        Ok(Arc::new(Difference::open(device, Arc::clone(&base), self.generation).await.map_err(context)?))
+        let opened = Arc::new(Difference::open(device, Arc::clone(&base), self.generation).await.map_err(context)?);
+        note.strike()?;
+        let file = DifferenceFile::new(&opened, place, name, note);
+        Ok((opened, file))
     }
 }
 

@@ -8,6 +8,8 @@
 //! | `cache_change` | replaces a cache while it is used |
 //! | [`cache_place`] | the place of a cache, and the options with which it is made and opened |
 //! | [`difference_place`] | likewise, the difference from a base that is never written |
+//! | `difference_file` | whether the file of a difference is whole and at its place while it is used |
+//! | `difference_note` | that it was not, for the next attach |
 //! | [`caches`] | the list of this host's caches |
 //! | [`time`] | the clock of a running stack |
 //! | [`config`] | the target's configuration file |
@@ -72,6 +74,8 @@ pub mod content;
 pub mod control;
 mod descriptors;
 mod device_name;
+mod difference_file;
+mod difference_note;
 pub mod difference_place;
 mod dirty_guard;
 mod ending_time;

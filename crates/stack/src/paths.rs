@@ -115,6 +115,11 @@ impl Paths {
         self.state.join("caches")
     }
 
+    /// The folder of notes about differences that were lost while they were used.
+    pub(crate) fn differences(&self) -> PathBuf {
+        self.state.join("differences")
+    }
+
     /// The folder of the registry of dirty caches.
     pub fn registry(&self) -> PathBuf {
         self.state.join("dirty")

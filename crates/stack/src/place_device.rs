@@ -187,7 +187,9 @@ pub(crate) fn open_with(
         name: Some(name),
         is_write_cache_volatile: true,
         waits_for_fast_writes: kind.waits_for_fast_writes(),
-        notices_cuts: kind != PlaceKind::Difference,
+        notices_cuts: true,
+        // What is in a cache or log may still be written back.
+        notices_removal: kind == PlaceKind::Difference,
         ..FileOptions::default()
     };
     let device: SharedDevice = match FileDevice::open(path, options.clone()) {

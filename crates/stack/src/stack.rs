@@ -33,6 +33,7 @@ use writelog::WriteLog;
 
 use crate::caches::Caches;
 use crate::content::ends_early;
+use crate::difference_file::DifferenceFile;
 use crate::dirty_guard::DirtyGuard;
 use crate::ending_time::EndingTime;
 use crate::error::{Error, Result};
@@ -81,6 +82,7 @@ pub struct Stack {
     /// Renews the tokens of the marks; `None` once it is closed.
     renewal: RefCell<Option<MarkRenewal>>,
     difference: Option<Arc<Difference>>,
+    difference_file: Option<Arc<DifferenceFile>>,
     /// The topmost device.
     device: Arc<LossRecordLayer>,
     /// The lock for changes of less than a block.
@@ -174,6 +176,7 @@ impl Stack {
             renewal: RefCell::new(Some(MarkRenewal::start(opening.held_marks, Some(&opening.guard)))),
             guard: opening.guard,
             difference: opening.difference,
+            difference_file: opening.difference_file,
             device,
             turns: RangeLock::new(),
             background: RefCell::new(background),

@@ -224,18 +224,19 @@ async fn copies_of(kind: PlaceKind, device: &SharedDevice) -> Option<Copies> {
 /// The message for a store with only one superblock left, as in `cache check` and `log check`;
 /// `None` also for a store that does not exist yet.
 async fn damage_of(kind: PlaceKind, place: &Place, device: &SharedDevice) -> Option<String> {
-    if kind == PlaceKind::Difference {
-        return None;
-    }
     let copies = copies_of(kind, device).await?;
     let what = kind.name();
+    let give_up = match kind {
+        PlaceKind::Difference => "remove it".to_owned(),
+        PlaceKind::Cache | PlaceKind::Log => {
+            format!("give it up with `forebay {what} discard {}`", place.argument(what))
+        }
+    };
     copies.is_one_damaged().then(|| {
         format!(
             "the {what} {place}: one of the two copies of its superblock is damaged ({copies}). A crash while it was \
              written leaves that; so does a device that was cut or written over, and then what was written last may be \
-             gone without a trace: compare with what you expect to be there, or give it up with `forebay {what} \
-             discard {}`",
-            place.argument(what)
+             gone without a trace: compare with what you expect to be there, or {give_up}"
         )
     })
 }
@@ -358,12 +359,16 @@ mod tests {
             Arc::new(MemoryDevice::new(4 * SIZE, identity))
         };
         let origin = device("origin");
-        for kind in [PlaceKind::Cache, PlaceKind::Log] {
+        for kind in [PlaceKind::Cache, PlaceKind::Difference, PlaceKind::Log] {
             let store = device("store");
             assert_eq!(damage_of(kind, &place, &store).await, None, "there is none yet");
             match kind {
                 PlaceKind::Log => WriteLog::format(&store, &origin, writelog::FormatOptions::default()).await.unwrap(),
-                _ => Cache::format(&store, &origin, cache::FormatOptions::default()).await.unwrap(),
+                PlaceKind::Difference => {
+                    let options = difference::DifferenceOptions::new(uuid::Uuid::new_v4());
+                    difference::Difference::format(&store, &origin, options).await.unwrap();
+                }
+                PlaceKind::Cache => Cache::format(&store, &origin, cache::FormatOptions::default()).await.unwrap(),
             }
             assert_eq!(damage_of(kind, &place, &store).await, None);
             store.write(3 * SIZE, block::Buffer::zeroed(SIZE as usize), true).await.unwrap();

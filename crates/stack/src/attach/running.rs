@@ -81,6 +81,7 @@ impl Inside {
 impl Inside {
     async fn detach(&self, keep_dirty: bool, remove_cache: bool, progress: Progress) -> Result<Left> {
         let stack = &self.stack;
+        stack.check_difference_stays().await?;
         if remove_cache {
             return stack.detach_and_remove(progress).await;
         }

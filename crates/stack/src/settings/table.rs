@@ -746,6 +746,16 @@ pub static TABLE: &[Setting] = &[
     .unset("64KiB")
     .at_format(),
     Setting::new(
+        Part::Difference,
+        "difference.accept-loss",
+        "difference-accept-loss",
+        Kind::Switch,
+        "Take a difference whose file was cut, removed or moved away while it was in use, or make a new one",
+    )
+    .needs(&["difference.path"])
+    .default("off")
+    .more("Without it such an attach is refused, so that nothing is missed in silence."),
+    Setting::new(
         Part::Front,
         "socket.mode",
         "socket-mode",

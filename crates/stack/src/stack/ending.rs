@@ -84,6 +84,28 @@ impl Stack {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
+    /// Refuses an end that loses the only copy of a difference while that can still be read.
+    ///
+    /// # Errors
+    /// `WouldLoseData`, with advice.
+    pub(crate) async fn check_difference_stays(&self) -> Result<()> {
+        let Some(file) = &self.difference_file else { return Ok(()) };
+        file.look().await;
+        let refused = file.last_copy(self.difference_bytes());
+        refused.map_or(Ok(()), |message| Err(Error::new(Failure::WouldLoseData, message)))
+    }
+
+    /// The error when the difference is not whole at its place.
+    fn check_difference_kept(&self) -> Result<()> {
+        let lost = self.difference_file.as_ref().and_then(|file| file.end(self.difference_bytes()));
+        let message = |words| format!("\"{}\" is detached, but {words}", self.name);
+        lost.map_or(Ok(()), |words| Err(Error::new(Failure::Mismatch, message(words))))
+    }
+
+    fn difference_bytes(&self) -> u64 {
+        self.difference.as_ref().map_or(0, |difference| difference.status().used_bytes)
+    }
+
     /// Refuses an end that would write back what must not be written over changes by others.
     ///
     /// # Errors
@@ -188,6 +210,9 @@ impl Stack {
     async fn close(&self, ending: Ending, progress: Option<Progress>) -> Result<Closed> {
         let keep_dirty = ending == Ending::KeepDirty;
         wait_until(&self.unused).await;
+        if let Some(file) = &self.difference_file {
+            file.look().await;
+        }
         let flushed = match &self.difference {
             Some(difference) => difference.flush().await,
             None => Ok(()),
@@ -222,6 +247,7 @@ impl Stack {
             .within(self.remotes.close())
             .await
             .unwrap_or_else(|| self.remotes.check_nothing_in_doubt());
+        self.check_difference_kept()?;
         flushed?;
         log_cleaned.and(cache_cleaned).map_err(|error| {
             let words = Error::from(error.clone());

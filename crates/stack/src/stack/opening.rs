@@ -22,6 +22,7 @@ use super::config::StackConfig;
 use super::early_entries::EarlyEntries;
 use crate::base_content::BaseOf;
 use crate::caches::{Caches, Record};
+use crate::difference_file::DifferenceFile;
 use crate::dirty_guard::{DirtyGuard, Use};
 use crate::error::{Error, Failure, Result};
 use crate::flag::wait_until;
@@ -55,6 +56,7 @@ pub(super) struct Opening<'a> {
     pub(super) cache_parts: Option<CacheParts>,
     pub(super) log: Option<Arc<WriteLog>>,
     pub(super) difference: Option<Arc<Difference>>,
+    pub(super) difference_file: Option<Arc<DifferenceFile>>,
     pub(super) freshness: Freshness,
     pub(super) held_marks: Vec<HeldMarks>,
     pub(super) guard: Arc<DirtyGuard>,
@@ -116,6 +118,7 @@ impl<'a> Opening<'a> {
             cache_parts: None,
             log: None,
             difference: None,
+            difference_file: None,
             freshness: Freshness::default(),
             held_marks: Vec::new(),
             guard,
@@ -227,12 +230,15 @@ impl<'a> Opening<'a> {
     async fn open_difference(&mut self) -> Result<()> {
         let Some(config) = &self.config.difference else { return Ok(()) };
         let place = config.place(&self.identity)?;
-        let layer = config.open(&place, &self.caches, Arc::clone(&self.device)).await?;
+        let (base, name) = (Arc::clone(&self.device), &self.config.name);
+        let (layer, file) = config.open(&place, (&self.caches, self.paths), base, name).await?;
         let base = BaseOf { difference: &layer, place: &place, name: &self.config.name };
         self.freshness.difference = Some(base.check(&self.remotes, self.config.overwrites_changes).await?);
         self.background.spawn(base::background::named("difference", layer.run()));
+        self.background.spawn(base::background::named("difference-file", Arc::clone(&file).watch()));
         self.device = layer.clone();
         self.difference = Some(layer);
+        self.difference_file = Some(file);
         Ok(())
     }
 

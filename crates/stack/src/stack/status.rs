@@ -89,7 +89,8 @@ impl Stack {
         let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0 && refused.is_none());
         let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
         let stuck: Vec<String> = stuck.collect();
-        gone.chain(resized).chain(other_base).chain(refused).chain(self.failing()).chain(stuck).collect()
+        let lost = self.difference_file.as_ref().and_then(|file| file.trouble());
+        gone.chain(resized).chain(lost).chain(other_base).chain(refused).chain(self.failing()).chain(stuck).collect()
     }
 
     /// Errors of the devices of the cache and of the log.

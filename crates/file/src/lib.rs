@@ -53,3 +53,4 @@ mod work;
 pub use device::FileDevice;
 pub use options::FileOptions;
 pub use persistent_memory::PersistentMemory;
+pub use wholeness::CutNote;

@@ -3,6 +3,8 @@
 use base::range::ByteRange;
 use block::Identity;
 
+use crate::wholeness::CutNote;
+
 /// Options of opening. The default opens an existing file or block device for reading and writing,
 /// through the page cache.
 #[derive(Clone, Debug)]
@@ -43,6 +45,8 @@ pub struct FileOptions {
     /// fail that read or make something durable. For files that only their owner changes, and that
     /// must not read as zeroes. Without effect on block devices.
     pub notices_cuts: bool,
+    /// With `notices_cuts`: what is noted then.
+    pub cut_note: Option<CutNote>,
     /// Carries durable writes out on the thread that submits them, as long as the medium is so fast
     /// that handing them to the engine would take longer ([`crate::limits::WAIT_US_MAX`]). For
     /// writes that are more urgent than most other work of the thread: those of a log. Past the
@@ -67,6 +71,7 @@ impl Default for FileOptions {
             is_write_cache_volatile: true,
             goes_on_after_loss: false,
             notices_cuts: false,
+            cut_note: None,
             waits_for_fast_writes: false,
             io_uring: true,
         }

@@ -543,12 +543,93 @@ fn a_cache_that_failed_is_a_trouble_that_status_names() {
     wait_for_status(&world, "trouble", has_failed);
     let table = world.run(["status"]).success();
     assert!(table.contains("the cache has failed"), "{table}");
+    // What was dirty cannot be written again: the LUN has older data there.
+    assert!(table.contains("those fail until \"disk\" is attached anew"), "{table}");
+    let writing = Command::new("qemu-io").args(["-f", "raw", "-c", "write 0 64k", &disk.ready]).output().unwrap();
+    assert!(!writing.status.success(), "{writing:?}");
     // What it held is gone, and both who detaches it and who runs it are told.
     let words = ["\"disk\" is detached, but ", " bytes are lost: ", "disk.cache, which held them, was cut"];
     world.run(["detach", "disk"]).failure(DAMAGE, &words);
     let ended = disk.wait();
     assert_eq!(ended.code, Some(DAMAGE), "{}", ended.stderr);
     assert!(words.iter().all(|word| ended.stderr.contains(word)), "{}", ended.stderr);
+}
+
+/// Its holes read as zeroes, which the next attach would send over what is there.
+#[test]
+fn a_cache_that_was_punched_in_use_is_refused_from_then_on_however_its_attachment_ended() {
+    let words = ["disk.cache", "was cut, or holes made in it", "forebay cache discard"];
+    for end in ["detach", "keep", "terminate", "kill"] {
+        let world = World::new();
+        fs::write(world.path("disk.img"), vec![1; 16 << 20]).unwrap();
+        let target = world.target(["--lun", "0=file:disk.img"]);
+        let url = target.url(0);
+        let mut disk = attach(&world, &url, &CACHE);
+        io(&disk.ready, &["write -P 2 0 4M", "flush"]);
+        let cache = world.path("disk.cache");
+        let path = cache.to_str().expect("it is text");
+        tool("fallocate", ["--punch-hole", "--offset", "3M", "--length", "1M", path]);
+        let reading = ["-f", "raw", "-c", "read -P 2 0 4M", &disk.ready];
+        let reading = Command::new("qemu-io").args(reading).output().unwrap();
+        assert!(!reading.status.success(), "{reading:?}");
+        let troubles = world.status("disk")["troubles"].to_string();
+        assert!(words.iter().all(|word| troubles.contains(word)), "{troubles}");
+        let lost = ["bytes are lost", words[0], words[1], words[2]];
+        match end {
+            "detach" => world.run(["detach", "disk"]).failure(DAMAGE, &lost),
+            "keep" => world.run(["detach", "disk", "--keep-dirty"]).failure(DAMAGE, &lost),
+            _ => {}
+        }
+        match end {
+            "kill" => disk.kill(),
+            "terminate" => {
+                let ended = disk.terminate();
+                assert_eq!(ended.code, Some(DAMAGE), "{ended:?}");
+                assert!(lost.iter().all(|word| ended.stderr.contains(word)), "{ended:?}");
+            }
+            _ => assert_eq!(disk.wait().code, Some(DAMAGE)),
+        }
+        world.run([&["attach", &url, "--name", "disk"][..], &CACHE].concat()).failure(WOULD_LOSE_DATA, &words);
+        world.run(["attach", &url, "--name", "disk"]).failure(WOULD_LOSE_DATA, &words);
+        world.run(["cache", "check", "disk.cache"]).failure(DAMAGE, &words);
+        assert!(world.run(["cache", "list"]).success().starts_with("failed"), "{end}");
+        let overview = world.run(["status"]).success();
+        assert!(words.iter().all(|word| overview.contains(word)), "{overview}");
+        let image = fs::read(world.path("disk.img")).unwrap();
+        assert!(image.iter().all(|byte| [1, 2].contains(byte)), "{end}: what nobody wrote got there");
+        world.run(["cache", "discard", "disk.cache", "--allow-data-loss"]).success();
+        check_alone(&world, &url, "read -P 1 8M 64k");
+    }
+}
+
+/// It has nothing that is missed; what its holes read as is no data all the same.
+#[test]
+fn a_clean_cache_that_was_punched_in_use_begins_without_clean_lines() {
+    for mode in ["write-through", "write-back"] {
+        let world = World::new();
+        fs::write(world.path("disk.img"), vec![1; 16 << 20]).unwrap();
+        let target = world.target(["--lun", "0=file:disk.img"]);
+        let url = target.url(0);
+        let cache = [&CACHE[..], &["--set", "cache.crash=warm", "--cache-mode", mode]].concat();
+        let disk = attach(&world, &url, &cache);
+        (0..3).for_each(|_| io(&disk.ready, &["read -P 1 0 4M"]));
+        let path = world.path("disk.cache");
+        tool("fallocate", ["--punch-hole", "--offset", "3M", "--length", "1M", path.to_str().expect("it is text")]);
+        io(&disk.ready, &["read -P 1 0 4M"]);
+        world.run(["detach", "disk"]).failure(1, &["was cut, or holes made in it"]);
+        drop(disk.wait());
+        if mode == "write-back" {
+            // Nobody knows whether the last records of its log are there.
+            let attach = [&["attach", &url, "--name", "disk"], &cache[..]].concat();
+            world.run(attach).failure(WOULD_LOSE_DATA, &["cache discard"]);
+            world.run(["cache", "discard", "disk.cache"]).success();
+        }
+        let disk = attach(&world, &url, &cache);
+        let freshness = world.status("disk")["freshness"].clone();
+        io(&disk.ready, &["read -P 1 0 4M"]);
+        assert_eq!(freshness["cache"]["state"], "cold", "{freshness}");
+        disk.terminate().success();
+    }
 }
 
 /// Writes that a cache has no room for, as its file may not grow into what the limit takes: an application is told, and

@@ -662,6 +662,8 @@ fn record(world: &World) -> (PathBuf, Value) {
     (path.clone(), serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
 }
 
+const DIRTY_CACHE: [&str; 6] = ["--cache", "disk.cache", "--cache-size", "16MiB", "--cache-clean-above", "100%"];
+
 const QUIET_LOG: [&str; 8] =
     ["--log", "disk.log", "--log-size", "8MiB", "--destage-idle", "100000s", "--destage-age", "100000s"];
 
@@ -707,6 +709,53 @@ fn a_log_that_was_replayed_is_not_told_again_of_what_it_has_heeded() {
     let refused = elsewhere.env("FOREBAY_STATE_DIR", world.path("third")).args(&replay[..4]);
     finish(refused).failure(WOULD_LOSE_DATA, &["nobody can say"]);
     assert_eq!(marks_kept(&world), count + 1, "none of one that was refused");
+}
+
+/// The state directory alone is one from before, and what the store got since is acknowledged.
+#[test]
+fn a_list_that_is_older_than_a_store_is_said_and_the_store_is_taken_where_the_user_wants_it() {
+    for (kind, store) in [("cache", &DIRTY_CACHE[..]), ("log", &QUIET_LOG)] {
+        let world = World::new();
+        let target = target(&world, &[]);
+        let url = target.url(0);
+        let [state, before] = ["state", "before"].map(|name| world.path(name).display().to_string());
+        session(&world, &url, store, &["write -P 7 0 1M", "write -P 7 8M 1M"]);
+        tool("cp", ["-a", &state, &before]);
+        let mut killed = attach(&world, &url, store);
+        io(&killed.ready, &["write -P 8 0 1M", "flush"]);
+        killed.kill();
+        fs::remove_dir_all(&state).unwrap();
+        tool("cp", ["-a", &before, &state]);
+        let words = ["the list is the older one", "overwrite-changes=on", "discard"];
+        world.run([&["attach", &url, "--name", "disk"], store].concat()).failure(WOULD_LOSE_DATA, &words);
+        // It would show what was there before.
+        world.run(["attach", &url, "--name", "disk"]).failure(WOULD_LOSE_DATA, &words);
+        world.run(["bench", &url, "--rw", "read", "--seconds", "10ms"]).failure(WOULD_LOSE_DATA, &words);
+        if kind == "log" {
+            let replay = ["log", "replay", "disk.log", &url, "--overwrite-changes"];
+            world.run(&replay[..4]).failure(WOULD_LOSE_DATA, &words);
+            world.run(replay).success();
+        } else {
+            let taken = [store, &["--set", "overwrite-changes=on"]].concat();
+            let freshness = session(&world, &url, &taken, &["read -P 8 0 1M", "read -P 7 8M 1M"]);
+            assert_eq!(freshness["cache"]["state"], "cold", "it may be an older copy as well: {freshness}");
+        }
+        session(&world, &url, &[], &["read -P 8 0 1M", "read -P 7 8M 1M"]);
+        session(&world, &url, store, &["read -P 8 0 1M"]);
+    }
+}
+
+/// An older copy of a store that was given up by a replay elsewhere has nothing: the LUN is free without it.
+#[test]
+fn an_older_copy_of_a_store_without_dirty_data_keeps_nobody_from_the_lun() {
+    let world = World::new();
+    let target = target(&world, &[]);
+    let url = target.url(0);
+    session(&world, &url, &CACHE, &["write -P 7 0 1M"]);
+    fs::copy(world.path("disk.cache"), world.path("older.cache")).unwrap();
+    session(&world, &url, &CACHE, &["write -P 8 0 1M"]);
+    fs::copy(world.path("older.cache"), world.path("disk.cache")).unwrap();
+    session(&world, &url, &[], &["read -P 8 0 1M"]);
 }
 
 /// The mark was new, so it began with everything changed, and the attach that made it came to nothing. That the one

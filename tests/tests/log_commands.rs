@@ -347,6 +347,29 @@ fn a_damaged_log_or_cache_can_be_given_up_and_a_strange_file_cannot() {
     assert_eq!(fs::read(world.path("letter")).unwrap(), vec![b'x'; 1 << 20], "somebody's file was changed");
 }
 
+/// What only the list could tell apart from a store that was lost would be gone.
+#[test]
+fn a_store_is_not_discarded_while_the_lists_cannot_be_written() {
+    for (kind, list) in [("cache", "state/dirty"), ("log", "state/dirty"), ("cache", "state/caches")] {
+        let world = World::new();
+        let target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+        let url = target.url(0);
+        let (option, size) = (format!("--{kind}"), format!("--{kind}-size"));
+        let mut disk = world.start(["attach", &url, "--name", "disk", &option, "disk.store", &size, "8MiB"]);
+        io(&disk, "write -P 0x5a 0 64k");
+        disk.kill();
+        // A directory in the place of the file that is to be renamed.
+        for entry in fs::read_dir(world.path(list)).unwrap().flatten() {
+            let mut new = entry.path().into_os_string();
+            new.push(".new");
+            fs::create_dir(new).unwrap();
+        }
+        let refused = world.run([kind, "discard", "disk.store", "--allow-data-loss"]);
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        assert!(world.path("disk.store").exists(), "{kind}, {list}");
+    }
+}
+
 #[test]
 fn what_attach_takes_for_its_log() {
     let world = World::new();

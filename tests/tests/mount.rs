@@ -536,7 +536,8 @@ fn a_mount_writes_nothing_over_an_image_that_was_restored_meanwhile() {
     fs::write(&lun.image, &restored).unwrap();
     let third = serve();
     fs::write(mounted.path("third"), "third").unwrap();
-    File::open(mounted.path("third")).unwrap().sync_all().expect_err("it is not written any more");
+    let refused = File::open(mounted.path("third")).unwrap().sync_all().expect_err("it is not written any more");
+    assert_eq!(refused.raw_os_error(), Some(5), "EIO: {refused}");
     let trouble = lun.world.status("files")["troubles"].to_string();
     assert!(trouble.contains("nothing is written there any more"), "{trouble}");
     lun.world.run(["detach", "files"]).failure(9, &["not durable", "another one by now"]);

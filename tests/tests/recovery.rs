@@ -76,6 +76,22 @@ fn a_ram_lun_that_comes_back_is_another_one() {
     assert!(status.contains("replaced"), "{status}");
 }
 
+/// The mode is another one at once; what is dirty from before is cleaned as soon as it can be.
+#[test]
+fn a_change_of_the_mode_without_the_target_says_that_it_is_made_and_what_is_still_to_be_cleaned() {
+    let world = World::new();
+    let mut target = world.target(["--lun", "0=file:disk.img,size=16MiB"]);
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--set", "cache.clean-above=100%"];
+    let attach = ["attach", &target.url(0), "--name", "disk", "--set", "timeout.replacement=1s"];
+    let disk = world.start([&attach[..], &cache].concat());
+    tool("qemu-io", ["-f", "raw", "-c", "write -P 7 0 64k", &disk.ready]);
+    target.process.kill();
+    let words = ["cache.mode is write-around now", "65536 bytes from before are still to be cleaned"];
+    world.run(["set", "disk", "cache.mode=write-around"]).failure(3, &words);
+    assert_eq!(world.status("disk")["settings"]["cache.mode"], "write-around");
+    assert_eq!(world.status("disk")["cache"]["mode"], "write-around");
+}
+
 /// A detach that waits for a target that is away does not stand in the way of SIGTERM, which keeps dirty data.
 #[test]
 fn sigterm_ends_a_detach_that_waits_for_the_target() {

@@ -136,6 +136,47 @@ fn a_lun_is_refused_without_a_cache_that_may_hold_its_data_in_words_that_are_tru
     refused.failure(WOULD_LOSE_DATA, &["the newest data of", "may be in the cache"]);
 }
 
+/// A cache is bound to the target's name and the LUN's number; what it holds is of the disk behind them.
+#[test]
+fn a_lun_under_another_name_or_number_is_refused_without_its_cache_by_both_names() {
+    let world = World::new();
+    let serve =
+        |iqn: &str, lun: &str| world.start(["target", "serve", "--portal", "127.0.0.1:0", "--iqn", iqn, "--lun", lun]);
+    let cache = ["--cache", "disk.cache", "--cache-size", "8MiB", "--set", "cache.clean-above=100%"];
+    let attach = |url: &str, more: &[&str]| {
+        let command = [&["attach", url, "--name", "disk"], more].concat();
+        command.into_iter().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let io = |place: &str, command: &str| drop(tests::tool("qemu-io", ["-f", "raw", "-c", command, place]));
+    let first = serve(IQN, "0=file:disk.img,size=16MiB");
+    let disk = world.start(attach(&format!("iscsi://{}/{IQN}/0", first.ready), &cache));
+    io(&disk.ready, "write -P 7 0 1M");
+    world.run(["detach", "disk", "--keep-dirty"]).success();
+    disk.wait().success();
+    first.terminate().success();
+    let renamed = format!("{IQN}:renamed");
+    for (iqn, lun) in [(renamed.as_str(), 0), (IQN, 5)] {
+        let target = serve(iqn, &format!("{lun}=file:disk.img"));
+        let url = format!("iscsi://{}/{iqn}/{lun}", target.ready);
+        let words = ["disk.cache", "has the same serial number", "Serve it as it was", IQN, iqn];
+        world.run(attach(&url, &[])).failure(WOULD_LOSE_DATA, &words);
+        world.run(["bench", &url, "--rw", "read", "--seconds", "10ms"]).failure(WOULD_LOSE_DATA, &words);
+        world.run(attach(&url, &cache)).failure(MISMATCH, &words);
+        target.terminate().success();
+    }
+    // As the message says.
+    let first = serve(IQN, "0=file:disk.img");
+    let disk = world.start(attach(&format!("iscsi://{}/{IQN}/0", first.ready), &cache));
+    io(&disk.ready, "read -P 7 0 1M");
+    world.run(["detach", "disk"]).success();
+    disk.wait().success();
+    first.terminate().success();
+    let target = serve(&renamed, "0=file:disk.img");
+    let disk = world.start(attach(&format!("iscsi://{}/{renamed}/0", target.ready), &[]));
+    io(&disk.ready, "read -P 7 0 1M");
+    disk.terminate().success();
+}
+
 /// Its initiators wrote over what only the cache had.
 #[test]
 fn what_is_a_store_of_this_host_is_not_served_as_a_lun() {

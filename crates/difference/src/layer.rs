@@ -277,7 +277,7 @@ fn of_larger_base(binding: &Binding, size_bytes: u64) -> Error {
 
 fn of_version_1() -> Error {
     let context = format!("this difference has version 1; this program reads {}", KIND.version);
-    Error::new(ErrorKind::Unsupported, context)
+    Error::new(ErrorKind::Corrupt, context)
 }
 
 async fn load(difference: &SharedDevice, layout: &Layout) -> Result<Map, Error> {

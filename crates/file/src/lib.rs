@@ -58,3 +58,4 @@ pub use device::FileDevice;
 pub use loss::FileLoss;
 pub use options::FileOptions;
 pub use persistent_memory::PersistentMemory;
+pub use wholeness::CutNote;

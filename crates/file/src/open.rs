@@ -114,7 +114,9 @@ impl OpenFile {
             file.sync_all().map_err(|error| io_error(&error, format!("making {path} durable")))?;
         }
         let is_block_device = file_type == FileType::BlockDevice;
-        let wholeness = (options.notices_cuts && !is_block_device).then(|| Wholeness::of(&file)).flatten();
+        let wholeness = (options.notices_cuts && !is_block_device)
+            .then(|| Wholeness::of(&file, options.cut_note.clone()))
+            .flatten();
         let (is_direct, flushes_for_each) = (options.direct, topology.flushes_for_each);
         // Some file systems count no names.
         let must_keep_name = options.notices_removal && !is_block_device && has_name(&file) == Some(true);

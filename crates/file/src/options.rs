@@ -3,6 +3,8 @@
 use base::range::ByteRange;
 use block::Identity;
 
+use crate::wholeness::CutNote;
+
 /// Options of opening. The default opens an existing file or block device for reading and writing,
 /// through the page cache.
 #[derive(Clone, Debug)]
@@ -47,6 +49,8 @@ pub struct FileOptions {
     /// durable, and reads go on. For files of which nobody else has what they hold. Without effect on
     /// block devices.
     pub notices_removal: bool,
+    /// With `notices_cuts`: what is noted then.
+    pub cut_note: Option<CutNote>,
     /// Carries durable writes out on the thread that submits them, as long as the medium is so fast
     /// that handing them to the engine would take longer ([`crate::limits::WAIT_US_MAX`]). For
     /// writes that are more urgent than most other work of the thread: those of a log. Past the
@@ -71,6 +75,7 @@ impl Default for FileOptions {
             is_write_cache_volatile: true,
             goes_on_after_loss: false,
             notices_cuts: false,
+            cut_note: None,
             waits_for_fast_writes: false,
             notices_removal: false,
             io_uring: true,

@@ -10,7 +10,9 @@
 //! smaller than the blocks that the file system uses for itself. Of a file that was not allocated
 //! as a whole, or in which the owner discards, only the size is checked.
 
+use std::fmt;
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, ErrorKind};
@@ -20,6 +22,25 @@ use crate::loss::FileLoss;
 
 /// Bytes in which the system counts a file's blocks, whatever the file system has.
 const COUNTED_BYTES: i64 = 512;
+
+/// What the owner of a file notes, durably, once it is found cut. It blocks the thread that found
+/// it, and is called before anything is refused: whoever is told of an error finds it noted. Two
+/// threads that find it at once may both call it.
+#[derive(Clone)]
+pub struct CutNote(Arc<dyn Fn() + Send + Sync>);
+
+impl CutNote {
+    /// One that calls `note`.
+    pub fn new(note: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(note))
+    }
+}
+
+impl fmt::Debug for CutNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CutNote")
+    }
+}
 
 /// Size and blocks of a file.
 struct Extent {
@@ -53,16 +74,18 @@ pub(crate) struct Wholeness {
     is_allocated: AtomicBool,
     /// Whether it was found cut; stays set.
     is_cut: AtomicBool,
+    note: Option<CutNote>,
 }
 
 impl Wholeness {
-    /// The state of `file` now; `None` where it cannot be found out.
-    pub(crate) fn of(file: &File) -> Option<Self> {
+    /// The state of `file` now; `None` where it cannot be found out. `note` for when it is cut.
+    pub(crate) fn of(file: &File, note: Option<CutNote>) -> Option<Self> {
         let Extent { size_bytes, allocated_bytes } = Extent::of(file)?;
         Some(Self {
             size_bytes,
             is_allocated: AtomicBool::new(allocated_bytes >= size_bytes),
             is_cut: AtomicBool::new(false),
+            note,
         })
     }
 
@@ -81,6 +104,9 @@ impl Wholeness {
             let is_punched = lacks_blocks && self.is_allocated.load(Ordering::Relaxed);
             if !is_short && !is_punched {
                 return Ok(());
+            }
+            if let Some(CutNote(note)) = &self.note {
+                note();
             }
             if !self.is_cut.swap(true, Ordering::Relaxed) {
                 tracing::error!(

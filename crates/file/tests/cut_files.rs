@@ -5,10 +5,11 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use block::device::DeviceExt;
 use block::{Buffer, ErrorKind};
-use file::{FileDevice, FileLoss, FileOptions};
+use file::{CutNote, FileDevice, FileLoss, FileOptions};
 use rustix::fs::FallocateFlags;
 
 const SIZE: u64 = 1 << 20;
@@ -83,6 +84,32 @@ async fn a_file_that_lost_its_last_name_is_read_and_promises_nothing_more() {
             assert_eq!(loss, notices_removal.then_some(FileLoss::Removed));
         }
         assert_eq!(device.read(0, Buffer::zeroed(4096)).await.unwrap()[..], [1; 4096]);
+    }
+}
+
+/// Whoever is told of the error finds the note.
+#[tokio::test]
+async fn that_a_file_was_cut_is_noted_before_anything_is_refused_and_not_otherwise() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("disk");
+    let noted = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&noted);
+    let note = CutNote::new(move || drop(counter.fetch_add(1, Ordering::Relaxed)));
+    let options = FileOptions {
+        size: Some(SIZE),
+        preallocate: true,
+        notices_cuts: true,
+        cut_note: Some(note),
+        ..FileOptions::default()
+    };
+    let device = FileDevice::open(&path, options).unwrap();
+    device.read(0, Buffer::zeroed(4096)).await.expect("it is whole");
+    device.flush().await.expect("it is whole");
+    assert_eq!(noted.load(Ordering::Relaxed), 0);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE / 2).unwrap();
+    for _ in 0..2 {
+        device.read(0, Buffer::zeroed(4096)).await.expect_err("it was cut");
+        assert_eq!(noted.load(Ordering::Relaxed), 1, "once is enough");
     }
 }
 

@@ -775,6 +775,7 @@ mod tests {
     fn unit(unmap: UnmapLimits) -> Unit {
         Unit {
             lun: 0,
+            vendor: String::new(),
             identity: block::Identity::default(),
             geometry: block::Geometry::plain(1 << 50),
             has_fua: true,

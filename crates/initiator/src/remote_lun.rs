@@ -53,6 +53,11 @@ impl RemoteLun {
         &self.place
     }
 
+    /// Its T10 vendor identification, by INQUIRY.
+    pub fn vendor(&self) -> String {
+        self.shared.view().vendor.clone()
+    }
+
     /// The state and the counts of the attachment.
     pub fn status(&self) -> Status {
         self.shared.view().status.clone()

@@ -80,6 +80,8 @@ struct Inbox {
 pub(crate) struct View {
     pub(crate) geometry: Geometry,
     pub(crate) identity: Identity,
+    /// T10 vendor identification.
+    pub(crate) vendor: String,
     pub(crate) status: Status,
     /// How the target reports changes by others; `None` where it does not.
     pub(crate) change_marks: Option<Support>,
@@ -115,6 +117,7 @@ impl Shared {
             view: Mutex::new(View {
                 geometry: unit.geometry,
                 identity: unit.identity.clone(),
+                vendor: unit.vendor.clone(),
                 status,
                 change_marks: unit.change_marks,
                 sharing: unit.sharing,

@@ -31,6 +31,8 @@ use crate::verdict::{Attention, attention, is_without_access};
 pub(crate) struct Unit {
     /// LUN field.
     pub(crate) lun: u64,
+    /// T10 vendor identification.
+    pub(crate) vendor: String,
     pub(crate) identity: Identity,
     pub(crate) geometry: Geometry,
     /// DPOFUA: the FUA bit is honoured.
@@ -109,10 +111,10 @@ impl<'a> Probe<'a> {
     /// Reads all properties, and starts again when the unit reports a change or a loss meanwhile.
     pub(crate) async fn run(&mut self) -> Result<Unit, LinkError> {
         for _ in 0..ATTEMPTS_MAX {
-            self.check_presence().await?;
+            let vendor = self.check_presence().await?;
             self.await_readiness().await?;
             let already = self.link.heard.len();
-            let unit = self.look().await?;
+            let unit = self.look(vendor).await?;
             let is_news = |sense: &Sense| attention(sense) > Attention::None;
             if !self.link.heard.iter().skip(already).any(is_news) {
                 return Ok(unit);
@@ -121,8 +123,8 @@ impl<'a> Probe<'a> {
         Err(self.failed("it never stays the same"))
     }
 
-    /// Reads the properties of a unit that is ready.
-    async fn look(&mut self) -> Result<Unit, LinkError> {
+    /// Reads the properties of a unit that is ready, of this vendor.
+    async fn look(&mut self, vendor: String) -> Result<Unit, LinkError> {
         let identity = self.identity().await?;
         let (capacity, has_sixteen) = self.capacity().await?;
         let limits = self.page(vpd::page::BLOCK_LIMITS, BlockLimits::parse).await?.unwrap_or_default();
@@ -158,6 +160,7 @@ impl<'a> Probe<'a> {
         let has_write_same = has_sixteen && (limits.write_same_blocks_max > 0 || provisioning.has_write_same_16);
         Ok(Unit {
             lun: self.lun,
+            vendor,
             identity,
             geometry,
             has_fua: header.has_dpo_fua,
@@ -189,8 +192,9 @@ impl<'a> Probe<'a> {
         Ok(self.page(page, parse).await?.flatten())
     }
 
-    /// Checks by INQUIRY, which succeeds for every LUN, that there is a unit (SPC-4 6.6.2).
-    async fn check_presence(&mut self) -> Result<(), LinkError> {
+    /// Checks by INQUIRY, which succeeds for every LUN, that there is a unit (SPC-4 6.6.2). Returns
+    /// its T10 vendor identification.
+    async fn check_presence(&mut self) -> Result<String, LinkError> {
         let cdb = Cdb::Inquiry { is_vpd: false, page: 0, allocation_length: 96 };
         let absent = || {
             let words = format!(
@@ -208,7 +212,7 @@ impl<'a> Probe<'a> {
         };
         let inquiry = StandardInquiry::parse(&data).map_err(|error| self.malformed(error))?;
         match inquiry.peripheral {
-            Peripheral::Disk => Ok(()),
+            Peripheral::Disk => Ok(inquiry.vendor),
             Peripheral::Absent => Err(not_present),
             Peripheral::Other(code) if code >> 5 != 0 => Err(not_present),
             Peripheral::Other(code) => {

@@ -18,6 +18,7 @@ use store::Tokens;
 
 use crate::cache_place::CacheConfig;
 use crate::cache_settings;
+use crate::caches::Caches;
 use crate::error::{Error, Failure, Result};
 use crate::place::Place;
 use crate::place_device::PlaceKind;
@@ -60,6 +61,7 @@ pub(crate) struct Changing<'a> {
     pub(crate) cache: &'a Arc<Cache>,
     pub(crate) config: &'a CacheConfig,
     pub(crate) place: &'a Place,
+    pub(crate) caches: &'a Caches,
     pub(crate) origin: SharedDevice,
     pub(crate) switch: &'a SwitchLayer,
     pub(crate) clock: Arc<dyn Clock>,
@@ -118,7 +120,8 @@ impl Changing<'_> {
             Cache::format(device, &self.origin, options).await
         };
         self.clean().await?;
-        let unfinished = Unfinished::make(PlaceKind::Cache, path, size_bytes, format).await?;
+        let note = Some(self.caches.cut_note(self.place));
+        let unfinished = Unfinished::make(PlaceKind::Cache, path, size_bytes, note, format).await?;
         let device = unfinished.device();
         let (origin, clock) = (Arc::clone(&self.origin), Arc::clone(&self.clock));
         let new = self.config.open_successor(device, origin, clock, (self.cache, self.tokens), memory_max).await?;

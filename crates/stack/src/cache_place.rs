@@ -119,12 +119,16 @@ impl CacheConfig {
         Place::of_store(&self.path, self.offset, &format!("{}.cache", file_stem(identity)))
     }
 
-    /// Refuses to make a cache where the registry names one with the LUN's newest data.
+    /// Refuses a cache whose file was found cut while it was in use; and to make one where the
+    /// registry names one with the LUN's newest data.
     ///
     /// # Errors
     /// `WouldLoseData`, with advice.
     pub fn check_not_lost(&self, place: &Place, registered: Option<&Entry>, caches: &Caches) -> Result<()> {
         let Some(entry) = registered.filter(|entry| entry.place() == *place) else { return Ok(()) };
+        if let Some(words) = entry.words_of_failure() {
+            return Err(Error::new(Failure::WouldLoseData, words));
+        }
         let is_the_one = caches.find(place)?.is_none_or(|record| record.is_of_store(uuid_at(place)));
         let (found, advice) = match (content_is_there(place)?, is_the_one) {
             (true, true) => return Ok(()),

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use base::range::ByteRange;
 use base::units::ByteSize;
 use block::Identity;
+use file::CutNote;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use store::Tokens;
+use store::superblock::StoreIdentity;
 use uuid::Uuid;
 
 use crate::content::{content_is_there, store_at};
@@ -21,7 +23,7 @@ use crate::limits::CHANGE_TIME_MAX;
 use crate::paths::{Paths, make_private};
 use crate::place::Place;
 use crate::record_file;
-use crate::registry::{Store, lock_within};
+use crate::registry::{Registry, Store, lock_within};
 
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -64,6 +66,10 @@ pub struct Record {
     /// with another token is another copy of it. None where this host has given it none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub tokens: Vec<u64>,
+    /// Whether its file was found cut while it was in use: nothing clean of it counts. Where it may
+    /// be dirty, the registry has it.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_cut: bool,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -196,6 +202,7 @@ impl Record {
             is_exclusive: false,
             uuid: None,
             tokens: Vec::new(),
+            is_cut: false,
         }
     }
 
@@ -203,6 +210,11 @@ impl Record {
     /// them.
     fn knows(&self, token: u64) -> bool {
         self.tokens.is_empty() || self.tokens.contains(&token)
+    }
+
+    /// Whether `found` is another copy of its store than the one that this host used last.
+    fn is_of_other_copy(&self, found: &StoreIdentity) -> bool {
+        self.uuid == Some(found.uuid) && !self.knows(found.token)
     }
 
     /// Whether it can be a record of the store with this `uuid`.
@@ -244,6 +256,7 @@ const LOCK: &str = "lock";
 #[derive(Clone)]
 pub struct Caches {
     directory: PathBuf,
+    registry: Registry,
 }
 
 /// While this lives no other process of this host changes a record.
@@ -259,7 +272,7 @@ impl Caches {
     pub fn open(paths: &Paths) -> Result<Self> {
         let directory = paths.caches();
         make_private(&directory)?;
-        Ok(Self { directory })
+        Ok(Self { directory, registry: Registry::open(paths)? })
     }
 
     /// Waits until no other process changes a record. A change takes no longer than some writes of
@@ -278,6 +291,26 @@ impl Caches {
             return Err(Error::new(Failure::InUse, message));
         }
         Ok(Changing { _file: file })
+    }
+
+    /// What is noted when the file of the store at `place` is found cut while it is in use.
+    pub(crate) fn cut_note(&self, place: &Place) -> CutNote {
+        let (caches, place) = (self.clone(), place.clone());
+        CutNote::new(move || {
+            if let Err(error) = caches.registry.note_failed(&place).and_then(|()| caches.note_cut(&place)) {
+                tracing::error!(
+                    %error,
+                    "{place} was cut, which cannot be noted: do not use it again, give it up with `forebay cache \
+                     discard` or `forebay log discard`"
+                );
+            }
+        })
+    }
+
+    fn note_cut(&self, place: &Place) -> Result<()> {
+        let _changing = self.begin_change()?;
+        let Some(record) = self.find(place)? else { return Ok(()) };
+        self.write(&Record { is_cut: true, ..record })
     }
 
     /// Notes a cache, durably: without its record it could be taken for a fresh one.
@@ -392,12 +425,15 @@ impl Caches {
 
     /// Notes that the store at `place`, which no other process has open, is about to be opened with
     /// `tokens`: from then on it may have these, or its present one, in every record of it.
+    /// `is_any_copy_taken`: also another copy than the last one, as the user wants it.
     ///
     /// # Errors
     /// As [`check_is_last`](Self::check_is_last) and [`note`](Self::note).
-    pub fn note_opening(&self, place: &Place, tokens: Tokens) -> Result<()> {
+    pub fn note_opening(&self, place: &Place, tokens: Tokens, is_any_copy_taken: bool) -> Result<()> {
         let _changing = self.begin_change()?;
-        self.check_is_last(place)?;
+        if !is_any_copy_taken {
+            self.check_is_last(place)?;
+        }
         let Some(found) = store_at(place) else { return Ok(()) };
         for record in self.stores()?.into_iter().filter(|record| record.uuid == Some(found.uuid)) {
             self.write(&Record { tokens: vec![found.token, tokens.in_use, tokens.closed], ..record })?;
@@ -429,24 +465,47 @@ impl Caches {
         Ok(record.is_of_store(Some(found.uuid)) && record.knows(found.token))
     }
 
-    /// Refuses the store at `place` if it is another copy of it than the one that this host used
-    /// last, there or elsewhere: its clean and dirty lines are out of date, or from another host.
+    /// Whether the store at `place` is another copy of it than the one that this host used last,
+    /// there or elsewhere, by this list: then the record of the last one.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn last_of_other_copy(&self, place: &Place) -> Result<Option<Record>> {
+        let Some(found) = store_at(place) else { return Ok(None) };
+        Ok(self.stores()?.into_iter().find(|record| record.is_of_other_copy(&found)))
+    }
+
+    /// Refuses the store at `place` if it is [another copy](Self::last_of_other_copy): its clean and
+    /// dirty lines are out of date, or from another host, or this list is the older one.
     ///
     /// # Errors
     /// `WouldLoseData`, with advice; as [`find`](Self::find).
     pub(crate) fn check_is_last(&self, place: &Place) -> Result<()> {
-        let Some(found) = store_at(place) else { return Ok(()) };
-        let is_other = |record: &Record| record.uuid == Some(found.uuid) && !record.knows(found.token);
-        let Some(last) = self.stores()?.into_iter().find(is_other) else { return Ok(()) };
+        let Some(last) = self.last_of_other_copy(place)? else { return Ok(()) };
         let what = last.store.as_str();
         let message = format!(
-            "the {what} {place} is another copy of the one that this host used last, at {}: it is older, or was used \
-             elsewhere. Bring the last one back; what another host left in this one is written back there; or give up \
-             what this one holds with `forebay {what} discard {}`",
+            "the {what} {place} is another copy of the one that this host used last, at {}, by this host's list: it is \
+             older, or was used elsewhere, or the list is the older one (was the state directory restored?). Bring the \
+             last one back; what another host left in this one is written back there. Where the list is the older \
+             one, and nobody else wrote to the logical unit, give `--set overwrite-changes=on` (of `log replay`: \
+             --overwrite-changes): what this one holds is then written over what is there. Or give up what it holds \
+             with `forebay {what} discard {}`",
             last.path.display(),
             place.argument(what)
         );
         Err(Error::new(Failure::WouldLoseData, message))
+    }
+
+    /// The stores of these LUNs at other places than `but` that are other copies than the last one:
+    /// they may hold data of which this list, if it is the older one, knows nothing.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn other_copies(&self, identities: &[Identity], but: &[&Place]) -> Result<Vec<Record>> {
+        let mut records = self.stores()?;
+        records.retain(|record| record.is_of(identities) && !but.contains(&&record.place()));
+        records.retain(|record| store_at(&record.place()).is_some_and(|found| record.is_of_other_copy(&found)));
+        Ok(records)
     }
 
     /// The marks of the LUN `identity` that belong to no store any more.

@@ -76,6 +76,9 @@ pub(crate) struct Promise {
     pub(crate) has_generation: bool,
     /// Whether other hosts use the LUN at the same time: earlier promises are void.
     pub(crate) is_shared: bool,
+    /// Whether what is dirty counts in any case. Then another copy of the store than the last one is
+    /// taken, too: this host's list may be older than it.
+    pub(crate) overwrites_changes: bool,
 }
 
 /// The findings about a store before it is opened.
@@ -101,6 +104,8 @@ pub(crate) struct Assessed {
     why: String,
     /// The tokens for the store's opening.
     tokens: Tokens,
+    /// Whether the user takes the store whatever copy of it it is.
+    is_any_copy_taken: bool,
 }
 
 /// Finds out what other hosts changed in the LUNs since the store at `place` was closed, and holds
@@ -116,7 +121,27 @@ pub(crate) async fn assess(
     place: &Place,
     promise: Promise,
 ) -> Result<Assessed> {
-    caches.check_is_last(place)?;
+    if !promise.overwrites_changes {
+        caches.check_is_last(place)?;
+    }
+    let is_other_copy = caches.last_of_other_copy(place)?.is_some();
+    let mut assessed = assess_last(remotes, caches, store, place, promise).await?;
+    if is_other_copy {
+        assessed.take_cold("it is another copy than this host's list says, and is taken as it is");
+    } else if caches.find(place)?.is_some_and(|record| record.is_cut) {
+        assessed.take_cold("its file was cut, or holes made in it, while it was used last");
+    }
+    Ok(assessed)
+}
+
+/// As [`assess`], of the copy that this host used last.
+async fn assess_last(
+    remotes: &Remotes,
+    caches: &Caches,
+    store: Store,
+    place: &Place,
+    promise: Promise,
+) -> Result<Assessed> {
     let identity = remotes.identity();
     let uuid = uuid_at(place);
     let is_it = |record: &Record| record.is_of(std::slice::from_ref(&identity)) && record.is_of_store(uuid);
@@ -145,6 +170,7 @@ pub(crate) async fn assess(
         freshness: Freshness::Unknown,
         why: String::new(),
         tokens: draw_tokens(),
+        is_any_copy_taken: promise.overwrites_changes,
     };
     let is_expected = |lun: &LunRecord| lun.mark.as_ref().is_some_and(|mark| mark.stage() != MarkStage::New);
     assessed.was_marked = record.is_none() || assessed.luns.iter().any(is_expected);
@@ -304,6 +330,14 @@ impl Assessed {
         self.freshness = Freshness::Changed(everything());
     }
 
+    /// Notes that nothing clean of the store counts, whatever the target tells: it is of another
+    /// time than that, or damaged.
+    fn take_cold(&mut self, why: &str) {
+        (self.was_marked, self.owed) = (true, None);
+        why.clone_into(&mut self.why);
+        self.lose_mark();
+    }
+
     fn remember(&self, caches: &Caches, record: Option<&Record>) -> Result<()> {
         let Some(record) = record else { return self.luns.iter().try_for_each(|lun| caches.note_released(lun)) };
         // Only opening shows whether the store is of these LUNs alone: the marks of others stay
@@ -320,7 +354,7 @@ impl Assessed {
     /// # Errors
     /// As [`Caches::note_opening`].
     pub(crate) fn begin_opening(&self, caches: &Caches) -> Result<Tokens> {
-        caches.note_opening(&self.place, self.tokens).map(|()| self.tokens)
+        caches.note_opening(&self.place, self.tokens, self.is_any_copy_taken).map(|()| self.tokens)
     }
 
     /// The freshness with which the store is opened.
@@ -529,14 +563,16 @@ pub struct ChangesSince {
 }
 
 impl ChangesSince {
-    /// Asks the target what others changed.
+    /// Asks the target what others changed. `is_overwritten` as in [`Self::kept`].
     ///
     /// # Errors
-    /// Errors of this host's list.
-    pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place) -> Result<Self> {
+    /// Errors of this host's list; `WouldLoseData` for another copy of the log than the last one,
+    /// unless it is to overwrite in any case.
+    pub async fn assess(remotes: &Remotes, caches: &Caches, place: &Place, is_overwritten: bool) -> Result<Self> {
         let guard = Arc::new(DirtyGuard::of(&Use::Replay, remotes));
         release_marks(remotes, caches).await;
-        let assessed = assess(remotes, caches, Store::Log, place, Promise::default()).await?;
+        let promise = Promise { overwrites_changes: is_overwritten, ..Promise::default() };
+        let assessed = assess(remotes, caches, Store::Log, place, promise).await?;
         Ok(Self { assessed, guard })
     }
 

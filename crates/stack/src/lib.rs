@@ -37,6 +37,7 @@
 //! | [`place`] | the place of a store: a file, a block device, or a part of one |
 //! | [`content`] | the content of a place, before it is opened |
 //! | [`store_file`], `unfinished`, [`place_device`] | finding, making (beside the place first) and opening stores |
+//! | [`newest_data`] | whether the newest data of a LUN may be in a store that is not used with it |
 //! | [`paths`] | run-time and state directories |
 //! | `record_file` | small files of JSON that are replaced whole |
 //! | [`registry`] | LUNs with their newest data in a cache of this host; locks on LUNs in use |
@@ -98,6 +99,7 @@ pub mod marks_file;
 pub mod metrics;
 pub mod mount;
 mod name_lock;
+pub mod newest_data;
 mod own_stores;
 pub mod paths;
 pub mod place;

@@ -230,7 +230,7 @@ impl LogConfig {
         Place::of_store(&self.path, self.offset, &format!("{}.log", file_stem(identity)))
     }
 
-    /// Refuses a log whose device failed while it was in use; and to make a log, or to use another
+    /// Refuses a log that failed while it was in use; and to make a log, or to use another
     /// one, where the registry names one with the LUN's newest data.
     ///
     /// # Errors
@@ -245,11 +245,8 @@ impl LogConfig {
                  bring the right one back, or give that data up with `forebay log discard {argument}`",
                 entry.target, entry.serial
             )
-        } else if entry.has_failed {
-            format!(
-                "the device of the write log {path} failed while it was in use, and the LUN has got newer data since: \
-                 what the log holds may be older; give it up with `forebay log discard {argument}`"
-            )
+        } else if let Some(words) = entry.words_of_failure() {
+            words
         } else if content_is_there(place)? {
             return Ok(());
         } else {

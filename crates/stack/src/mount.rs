@@ -32,6 +32,7 @@ use crate::flag::wait_until;
 use crate::freshness::note_writable_opening;
 use crate::limits::MOUNT_CACHE_BYTES;
 use crate::login::attachment_isid;
+use crate::newest_data;
 use crate::paths::{Paths, check_name};
 use crate::registry::{Registry, UnitLock};
 use crate::remotes::{Remotes, RemotesConfig, number_sessions};
@@ -259,7 +260,7 @@ async fn open_source(
     }
     let unit = unit_of(config, name, paths)?;
     let Some(remotes) = connect(config, &unit, name, control, signal).await? else { return Ok(None) };
-    open_unit(config, remotes, name, paths).map(Some)
+    open_unit(config, remotes, name, paths).await.map(Some)
 }
 
 /// Opens a file or block device of this host, and locks it.
@@ -303,16 +304,17 @@ fn unit_of(config: &MountConfig, name: &str, paths: &Paths) -> Result<RemotesCon
 }
 
 /// Opens a logical unit that no other process of this host uses.
-fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) -> Result<Source> {
+async fn open_unit(config: &MountConfig, remotes: Remotes, name: &str, paths: &Paths) -> Result<Source> {
     let identity = remotes.identity();
     let lock = match config.is_read_only {
         true => UnitLock::share(paths, std::slice::from_ref(&identity), name)?,
         false => UnitLock::acquire(paths, std::slice::from_ref(&identity), name)?,
     };
-    Registry::open(paths)?.check(&identity, &[])?;
+    let (registry, caches) = (Registry::open(paths)?, Caches::open(paths)?);
+    newest_data::check(&remotes, (&registry, &caches), &[], system_clock()?.as_ref()).await?;
     if !config.is_read_only {
         // Before the first write: unattached caches of this host have old data from then on.
-        note_writable_opening(&Caches::open(paths)?, &remotes.identities(), &[])?;
+        note_writable_opening(&caches, &remotes.identities(), &[])?;
     }
     Ok(Source { device: remotes.device(), remotes: Some(remotes), lock: Some(lock) })
 }

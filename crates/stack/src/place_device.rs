@@ -9,7 +9,7 @@ use base::range::ByteRange;
 use block::layer::small_blocks::{BLOCK_BYTES, SmallBlockLayer};
 use block::layer::window::WindowLayer;
 use block::{Identity, SharedDevice};
-use file::{FileDevice, FileOptions};
+use file::{CutNote, FileDevice, FileOptions};
 
 use crate::error::{Error, Failure, Result};
 use crate::limits::ZERO_WRITTEN_BYTES_MAX;
@@ -139,24 +139,24 @@ pub(crate) enum Access {
 }
 
 /// Opens an existing store, and reserves its space where that is not reserved yet. It may hold the
-/// LUN's newest data, so a full disk does not prevent opening it.
-pub(crate) fn open_made(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    match open_as(kind, path, space) {
+/// LUN's newest data, so a full disk does not prevent opening it. `note` for when its file is cut.
+pub(crate) fn open_made(kind: PlaceKind, path: &Path, space: Space, note: Option<CutNote>) -> Result<SharedDevice> {
+    match open_as(kind, path, space, note.clone()) {
         Err(error) if error.failure() == Failure::NoSpace => {
             tracing::warn!(%error, "the {} is opened without all of its space, and may run out of it", kind.name());
-            open_with(kind, path, path, space, Access::AsItIs)
+            open_with(kind, path, path, space, Access::AsItIs, note)
         }
         opened => opened,
     }
 }
 
-pub(crate) fn open_as(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    open_with(kind, path, path, space, Access::Reserving)
+pub(crate) fn open_as(kind: PlaceKind, path: &Path, space: Space, note: Option<CutNote>) -> Result<SharedDevice> {
+    open_with(kind, path, path, space, Access::Reserving, note)
 }
 
 /// Opens an existing store that is only looked at.
 pub(crate) fn open_to_read(kind: PlaceKind, path: &Path, space: Space) -> Result<SharedDevice> {
-    open_with(kind, path, path, space, Access::ToRead)
+    open_with(kind, path, path, space, Access::ToRead, None)
 }
 
 pub(crate) fn open_with(
@@ -165,6 +165,7 @@ pub(crate) fn open_with(
     name: &Path,
     space: Space,
     access: Access,
+    cut_note: Option<CutNote>,
 ) -> Result<SharedDevice> {
     check_lasts(kind, path)?;
     let name = name.display().to_string();
@@ -190,6 +191,7 @@ pub(crate) fn open_with(
         notices_cuts: true,
         // What is in a cache or log may still be written back.
         notices_removal: kind == PlaceKind::Difference,
+        cut_note,
         ..FileOptions::default()
     };
     let device: SharedDevice = match FileDevice::open(path, options.clone()) {

@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use block::Identity;
@@ -48,7 +48,8 @@ pub struct Entry {
     /// Whether it is a cache or a log.
     #[serde(default)]
     pub store: Store,
-    /// Whether the log's device failed while in use, so that the LUN has newer data than the log.
+    /// Whether what it held can be lost or out of date: the log's device failed while in use, so that
+    /// the LUN has newer data, or the file of a cache or log was found cut while in use.
     #[serde(default)]
     pub has_failed: bool,
     /// UUID of the log; `None` for a cache, which another may replace at its place, and in entries
@@ -113,6 +114,25 @@ impl Entry {
         self.place().argument(self.store.as_str())
     }
 
+    /// Why it must not be used any more, and what to do; `None` where it may be.
+    pub fn words_of_failure(&self) -> Option<String> {
+        let (place, argument, Identity { target, serial, .. }) = (self.place(), self.argument(), self.identity());
+        let words = match self.store {
+            Store::Cache => format!(
+                "what the cache {place} held of {target} LUN serial {serial} is lost: its file was cut, or holes made \
+                 in it, while it was in use, and zeroes may be read in the place of data. See what the logical unit \
+                 has without it (no older copy of the cache is of use), and give the cache up with `forebay cache \
+                 discard {argument}`"
+            ),
+            Store::Log => format!(
+                "the write log {place} failed while it was in use: the LUN has got newer data since, or the log's file \
+                 was cut, or holes made in it. What it holds may be older, or not be whole; give it up with `forebay \
+                 log discard {argument}`"
+            ),
+        };
+        self.has_failed.then_some(words)
+    }
+
     /// The LUN of the entry.
     pub fn identity(&self) -> Identity {
         Identity { target: self.target.clone(), unit: self.unit.clone(), serial: self.serial.clone() }
@@ -123,10 +143,11 @@ impl Entry {
 #[derive(Clone)]
 pub struct Registry {
     directory: PathBuf,
-    /// Held while an entry is written. Other processes do not write those of a LUN that this one
-    /// has locked.
-    writing: Arc<Mutex<()>>,
 }
+
+/// Held while this process writes an entry. Other processes do not write those of a LUN that this
+/// one has locked.
+static WRITING: Mutex<()> = Mutex::new(());
 
 impl Registry {
     /// The registry of this host and user.
@@ -136,7 +157,7 @@ impl Registry {
     pub fn open(paths: &Paths) -> Result<Self> {
         let directory = paths.registry();
         make_directory(&directory)?;
-        Ok(Self { directory, writing: Arc::default() })
+        Ok(Self { directory })
     }
 
     /// The entry of the LUN, if its newest data may lie in a cache, or in a log.
@@ -174,6 +195,9 @@ impl Registry {
         if missing.is_empty() {
             return Ok(());
         }
+        if let Some(words) = missing.iter().find_map(|entry| entry.words_of_failure()) {
+            return Err(Error::new(Failure::WouldLoseData, words));
+        }
         let each = |of: fn(&Entry) -> String| missing.iter().map(|entry| of(entry)).collect::<Vec<_>>().join(" and ");
         let named = each(|entry| format!("the {} {}", entry.store.as_str(), entry.place()));
         let discards = each(|entry| format!("`forebay {} discard {}`", entry.store.as_str(), entry.argument()));
@@ -198,18 +222,75 @@ impl Registry {
         Err(Error::new(Failure::WouldLoseData, message))
     }
 
-    /// Makes `entry` durable. The note that a log has failed is kept as long as there is an entry
-    /// of that log.
+    /// Refuses a LUN with the serial number of one whose newest data may be in a store of this host,
+    /// under another target name or number. For LUNs whose serial numbers are theirs alone.
+    ///
+    /// # Errors
+    /// `WouldLoseData` without the store, naming both LUNs; `Mismatch` with it at one of `places`: a
+    /// store is bound to the name.
+    pub(crate) fn check_other_names(&self, identity: &Identity, places: &[&Place]) -> Result<()> {
+        let Identity { target, unit, serial } = identity;
+        if serial.is_empty() {
+            return Ok(());
+        }
+        for entry in self.entries()? {
+            let is_other_name = entry.serial == *serial && (&entry.target, &entry.unit) != (target, unit);
+            let is_known_by_this = || {
+                self.find(identity, entry.store).map(|known| known.is_some_and(|known| known.place() == entry.place()))
+            };
+            if !is_other_name || is_known_by_this()? {
+                continue;
+            }
+            let (what, place, argument) = (entry.store.as_str(), entry.place(), entry.argument());
+            let (failure, store) = match places.contains(&&place) {
+                true => (Failure::Mismatch, format!("the {what} {place} is of {}", entry.identity())),
+                false => (
+                    Failure::WouldLoseData,
+                    format!("the newest data of {} may be in the {what} {place}", entry.identity()),
+                ),
+            };
+            let message = format!(
+                "{store}, and {identity} has the same serial number: it is the same logical unit under another target \
+                 name or number, to which a {what} is bound. Serve it as it was, attach that with --{what} {argument} \
+                 and detach it, which writes everything back; then it may have the other name. Or give that data up \
+                 with `forebay {what} discard {argument}`"
+            );
+            return Err(Error::new(failure, message));
+        }
+        Ok(())
+    }
+
+    /// Makes `entry` durable. The note that a store has failed is kept as long as there is an entry
+    /// of that store.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn insert(&self, entry: &Entry) -> Result<()> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         // A damaged entry has no such note; the LUN was refused because of it before its stores
         // were opened.
         let before = self.find(&entry.identity(), entry.store).ok().flatten();
         let has_failed = before.is_some_and(|before| before.has_failed && before.is_of_same_store(entry));
         self.write(&Entry { has_failed: entry.has_failed || has_failed, ..entry.clone() })
+    }
+
+    /// Notes, durably, that what the store at `place` held may be lost or out of date: it must not be
+    /// used again. Without an entry it holds nothing that its LUN lacks.
+    ///
+    /// # Errors
+    /// When the registry cannot be read or written.
+    pub(crate) fn note_failed(&self, place: &Place) -> Result<()> {
+        let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+        self.entries_of(place)?.into_iter().try_for_each(|entry| self.write(&Entry { has_failed: true, ..entry }))
+    }
+
+    /// Whether `entry` is noted as failed.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn has_failed(&self, entry: &Entry) -> Result<bool> {
+        let found = self.find(&entry.identity(), entry.store)?;
+        Ok(found.is_some_and(|found| found.has_failed && found.is_of_same_store(entry)))
     }
 
     fn write(&self, entry: &Entry) -> Result<()> {
@@ -491,6 +572,58 @@ mod tests {
         // A new log at its place is another log.
         registry.insert(&Entry { uuid: Some(Uuid::from_bytes([2; 16])), ..entry.clone() }).unwrap();
         assert!(!has_failed());
+    }
+
+    #[test]
+    fn a_store_that_failed_is_refused_with_it_and_without_it_until_it_is_discarded() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        let [cut, whole] = ["/caches/a", "/caches/b"].map(place);
+        registry.note_failed(&cut).expect("nothing of it is needed");
+        assert!(registry.check(&identity("1"), &[]).is_ok());
+        for (serial, place) in [("1", &cut), ("2", &whole)] {
+            registry.insert(&Entry::new(&identity(serial), place, "disk")).unwrap();
+        }
+        registry.note_failed(&cut).unwrap();
+        let entry = Entry::new(&identity("1"), &cut, "disk");
+        registry.insert(&entry).expect("as while it goes on being used");
+        assert!(registry.has_failed(&entry).unwrap());
+        assert!(!registry.has_failed(&Entry::new(&identity("2"), &whole, "disk")).unwrap());
+        let error = registry.check(&identity("1"), &[]).unwrap_err();
+        assert_eq!(error.failure(), Failure::WouldLoseData);
+        assert!(!error.to_string().contains("attach"), "{error}");
+        assert!(error.to_string().contains("forebay cache discard /caches/a"), "{error}");
+        registry.remove_cache(&cut).unwrap();
+        assert!(registry.check(&identity("1"), &[]).is_ok());
+    }
+
+    #[test]
+    fn a_lun_with_the_serial_number_of_one_whose_store_is_dirty_is_that_one_under_another_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::open(&paths(&directory)).unwrap();
+        let (cache, log) = (place("/stores/a"), place("/stores/b"));
+        let known = identity("1");
+        registry.insert(&Entry::new(&known, &cache, "disk")).unwrap();
+        registry.insert(&Entry { store: Store::Log, ..Entry::new(&known, &log, "disk") }).unwrap();
+        let renamed = Identity { target: "iqn.2026-01.lab:renamed".into(), ..known.clone() };
+        let numbered = Identity { unit: "another".into(), ..known.clone() };
+        for other in [&renamed, &numbered] {
+            let error = registry.check_other_names(other, &[]).unwrap_err();
+            assert_eq!(error.failure(), Failure::WouldLoseData);
+            let error = registry.check_other_names(other, &[&cache, &log]).unwrap_err();
+            assert_eq!(error.failure(), Failure::Mismatch);
+            for words in [known.to_string(), other.to_string(), "/stores/a".into()] {
+                assert!(error.to_string().contains(&words), "{error}");
+            }
+        }
+        assert!(registry.check_other_names(&known, &[]).is_ok(), "`check` speaks of it");
+        assert!(registry.check_other_names(&identity("2"), &[]).is_ok(), "another LUN is free");
+        // Paths to one LUN by several names have an entry each.
+        for store in [Store::Cache, Store::Log] {
+            let at = if store == Store::Cache { &cache } else { &log };
+            registry.insert(&Entry { store, ..Entry::new(&renamed, at, "disk") }).unwrap();
+        }
+        assert!(registry.check_other_names(&renamed, &[&cache, &log]).is_ok());
     }
 
     #[test]

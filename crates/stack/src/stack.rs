@@ -284,9 +284,18 @@ impl Stack {
         self.gone(|entry| self.dirty_bytes_in(entry.store) > 0)
     }
 
-    /// Places with data that the LUN lacks, whose file was cut.
-    fn cut_with_dirty(&self) -> BTreeSet<Place> {
+    /// Stores with data that the LUN lacks, whose file was cut: it is now, or a cache's was found so
+    /// once.
+    fn cut_with_dirty(&self) -> BTreeSet<(Place, Store)> {
         let dirty = self.entries.iter().filter(|entry| self.dirty_bytes_in(entry.store) > 0);
-        dirty.map(Entry::place).filter(ends_early).collect()
+        let is_cut =
+            |entry: &&Entry| ends_early(&entry.place()) || entry.store == Store::Cache && self.has_failed(entry);
+        dirty.filter(is_cut).map(|entry| (entry.place(), entry.store)).collect()
+    }
+
+    /// Whether the registry notes that the store of `entry` has failed. What cannot be read now is
+    /// refused by the next attach.
+    fn has_failed(&self, entry: &Entry) -> bool {
+        self.registry.has_failed(entry).unwrap_or_default()
     }
 }

@@ -37,7 +37,7 @@ pub(crate) async fn open_or_make(
 ) -> Result<SharedDevice> {
     let found = content(place)?;
     let space = match (found, place.offset) {
-        (Content::Nothing, None) => return make_file(kind, place, size_bytes, format).await,
+        (Content::Nothing, None) => return make_file(kind, place, caches, size_bytes, format).await,
         (Content::Nothing, Some(_)) => {
             let message = format!(
                 "there is no file or block device {}: a {} at an offset lies in one that is there",
@@ -59,8 +59,8 @@ pub(crate) async fn open_or_make(
     };
     check_large_enough(kind.name(), place)?;
     let opened = match found {
-        Content::Something { .. } => open_made(kind, &place.path, space),
-        Content::Nothing | Content::Blank => open_as(kind, &place.path, space),
+        Content::Something { .. } => open_made(kind, &place.path, space, Some(caches.cut_note(place))),
+        Content::Nothing | Content::Blank => open_as(kind, &place.path, space, Some(caches.cut_note(place))),
     };
     // Before the error that it is in use: this one names the user, and also applies when the store
     // is not in use now.
@@ -95,11 +95,12 @@ async fn has_store(device: &SharedDevice) -> Result<bool> {
 async fn make_file(
     kind: PlaceKind,
     place: &Place,
+    caches: &Caches,
     size_bytes: Option<u64>,
     format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
 ) -> Result<SharedDevice> {
     let size_bytes = size_bytes.ok_or_else(|| no_size(kind, place))?;
-    let unfinished = Unfinished::make(kind, &place.path, size_bytes, format).await?;
+    let unfinished = Unfinished::make(kind, &place.path, size_bytes, Some(caches.cut_note(place)), format).await?;
     unfinished.put_in_free_place()
 }
 
@@ -266,7 +267,7 @@ fn check_outside_store(place: &Place, offset: u64) -> Result<()> {
 /// `NotFound` where there is none, or its length is not known; in use; an overlap with one of
 /// `caches`.
 pub fn open_device(place: &Place, caches: &Caches) -> Result<SharedDevice> {
-    open_by(open_made, place, caches)
+    open_by(|kind, path, space| open_made(kind, path, space, None), place, caches)
 }
 
 /// The same for who only reads it, also where nothing can be written.
@@ -527,7 +528,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::new(&directory.path().join("disk"), None).unwrap();
         let format = async |_: &SharedDevice| Ok(());
-        let made = Unfinished::make(PlaceKind::Cache, &place.path, SIZE, format).await.unwrap();
+        let made = Unfinished::make(PlaceKind::Cache, &place.path, SIZE, None, format).await.unwrap();
         write(&made.device(), 1).await;
         drop(made.put_in_free_place().unwrap());
         fs::hard_link(&place.path, directory.path().join("disk.unfinished-1.old")).unwrap();

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use block::SharedDevice;
+use file::CutNote;
 use rustix::fs::{FlockOperation, RenameFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -35,7 +36,7 @@ pub(crate) struct Unfinished {
 type SyncDirectory = dyn Fn(&Path) -> io::Result<()>;
 
 impl Unfinished {
-    /// Makes a file of `size_bytes` beside `place` and formats it.
+    /// Makes a file of `size_bytes` beside `place` and formats it. `note` for when it is cut.
     ///
     /// # Errors
     /// No room, an invalid size; errors of formatting.
@@ -43,6 +44,7 @@ impl Unfinished {
         kind: PlaceKind,
         place: &Path,
         size_bytes: u64,
+        note: Option<CutNote>,
         format: impl AsyncFn(&SharedDevice) -> std::result::Result<(), block::Error>,
     ) -> Result<Self> {
         let size_bytes = fitting_size(kind, size_bytes)?;
@@ -52,11 +54,11 @@ impl Unfinished {
         let (path, device) = loop {
             let path = unfinished_path(place);
             // Messages, also later ones, name what the user named.
-            let device =
-                open_with(kind, &path, place, Space::New(size_bytes), Access::Reserving).inspect_err(|_| {
-                    // The error that matters is the first one.
-                    let _ = fs::remove_file(&path);
-                })?;
+            let opened = open_with(kind, &path, place, Space::New(size_bytes), Access::Reserving, note.clone());
+            let device = opened.inspect_err(|_| {
+                // The error that matters is the first one.
+                let _ = fs::remove_file(&path);
+            })?;
             // Before it was locked, another process may have removed it as a left-over. From now on
             // none does.
             if path.exists() {
@@ -289,8 +291,8 @@ pub(crate) mod tests {
         fs::write(directory.path().join("disk.unfinished"), "x").unwrap();
         fs::write(directory.path().join("disk.unfinished-1"), "x").unwrap();
         let format = async |_: &SharedDevice| Ok(());
-        let first = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
-        let second = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
+        let first = Unfinished::make(PlaceKind::Cache, &place, SIZE, None, format).await.unwrap();
+        let second = Unfinished::make(PlaceKind::Cache, &place, SIZE, None, format).await.unwrap();
         assert_eq!(names(directory.path()).len(), 2);
         drop(first);
         assert_eq!(second.put_in_free_place().unwrap().geometry().size_bytes, SIZE);
@@ -302,10 +304,10 @@ pub(crate) mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().canonicalize().unwrap().join("disk");
         let format = async |_: &SharedDevice| Ok(());
-        let old = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
+        let old = Unfinished::make(PlaceKind::Cache, &place, SIZE, None, format).await.unwrap();
         let old = old.put_in_free_place().unwrap();
         write(&old, 1).await;
-        let new = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
+        let new = Unfinished::make(PlaceKind::Cache, &place, SIZE, None, format).await.unwrap();
         write(&new.device(), 2).await;
         let fails = |_: &Path| Err(io::Error::from(ErrorKind::Other));
         assert!(new.replace_with(&fails).is_err());
@@ -313,7 +315,7 @@ pub(crate) mod tests {
         old.flush().await.unwrap();
         assert_eq!(fs::read(&place).unwrap()[0], 3, "the old one has its name");
         assert_eq!(names(directory.path()), ["disk"]);
-        let new = Unfinished::make(PlaceKind::Cache, &place, SIZE, format).await.unwrap();
+        let new = Unfinished::make(PlaceKind::Cache, &place, SIZE, None, format).await.unwrap();
         write(&new.device(), 4).await;
         new.replace().unwrap().flush().await.unwrap();
         assert_eq!(fs::read(&place).unwrap()[0], 4);
@@ -324,7 +326,8 @@ pub(crate) mod tests {
     async fn messages_name_what_the_user_named_and_not_what_it_is_made_under() {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().canonicalize().unwrap().join("disk");
-        let made = async |size_bytes| Unfinished::make(PlaceKind::Log, &place, size_bytes, async |_| Ok(())).await;
+        let made =
+            async |size_bytes| Unfinished::make(PlaceKind::Log, &place, size_bytes, None, async |_| Ok(())).await;
         let message = made(1 << 60).await.err().expect("no disk has so much room").to_string();
         assert!(message.contains(&place.display().to_string()) && !message.contains(UNFINISHED), "{message}");
         let made = made(SIZE).await.expect("it is small");

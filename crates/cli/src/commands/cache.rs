@@ -15,7 +15,7 @@ use stack::control::{Request, call};
 use stack::freshness::draw_tokens;
 use stack::paths::{Paths, check_name};
 use stack::place::Place;
-use stack::registry::{Registry, Store};
+use stack::registry::{Entry, Registry, Store};
 use stack::status::{self, Shown, ShownAttachment};
 use stack::store_file::{open_device, open_to_read};
 use stack::time::system_clock;
@@ -104,9 +104,11 @@ async fn list(arguments: &CacheList) -> Result<()> {
         };
         let is_attached = attachment(&paths, &record.name).await.is_some_and(is_here);
         let bytes = std::fs::metadata(&record.path).ok().map(|file| record.length.unwrap_or(file.len()));
-        let may_be_dirty = !registry.entries_of(&record.place())?.is_empty();
+        let entries = registry.entries_of(&record.place())?;
+        let (may_be_dirty, has_failed) = (!entries.is_empty(), entries.iter().any(|entry| entry.has_failed));
         let state = match (is_attached, bytes, may_be_dirty) {
             (true, ..) => "attached",
+            (false, Some(_), true) if has_failed => "failed",
             // Lost with dirty data ("lost"), or without.
             (false, None, true) => "lost",
             (false, None, false) if arguments.prune && is_gone(&record.path) => {
@@ -255,15 +257,27 @@ async fn check(arguments: CachePath) -> Result<()> {
         return Err(Error::new(Failure::Mismatch, message));
     }
     superblock::check(&place, inspection.superblock)?;
+    if let Some(words) = failure_of(&place)? {
+        return Err(Error::new(Failure::Mismatch, words));
+    }
     if !arguments.json.json {
         print_line(&format!("{place}: no damage found"));
     }
     Ok(())
 }
 
+/// Why the cache at `place`, as the user wrote it, must not be used any more, if that is so.
+fn failure_of(place: &Place) -> Result<Option<String>> {
+    let entries = Registry::open(&Paths::from_environment()?)?.entries_of(&Place::new(&place.path, place.offset)?)?;
+    Ok(entries.iter().find_map(Entry::words_of_failure))
+}
+
 /// Gives up what is dirty beyond the end of the logical unit, and nothing else.
 async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Result<()> {
     let (shown, device) = open_existing(at_place, open_device)?;
+    if let Some(words) = failure_of(&shown)? {
+        return Err(Error::new(Failure::WouldLoseData, words));
+    }
     let inspection = cache::inspect(&device).await.map_err(|error| at(&shown, error))?;
     let stranded = &inspection.stranded;
     if stranded.bytes == 0 {
@@ -283,7 +297,7 @@ async fn discard_beyond_end(at_place: &CachePlace, is_loss_allowed: bool) -> Res
     }
     let (place, caches) = (Place::new(&shown.path, shown.offset)?, Caches::open(&Paths::from_environment()?)?);
     let tokens = draw_tokens();
-    caches.note_opening(&place, tokens)?;
+    caches.note_opening(&place, tokens, false)?;
     let discarded = cache::discard_beyond_end(&device, system_clock()?, Some(tokens)).await;
     caches.note_closed(&place)?;
     let bytes = discarded.map_err(|error| at(&shown, error))?;

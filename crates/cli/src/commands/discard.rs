@@ -50,6 +50,11 @@ pub async fn run(store: Store, path: &Path, offset: Option<u64>, is_loss_allowed
             allow(&format!("{shown} {loss}"))?;
         }
         let is_last = caches.is_last(&place)?;
+        // Whoever cannot write the lists is told while the store is still there.
+        for entry in registry.entries_of(&place)? {
+            registry.insert(&entry)?;
+        }
+        listed.as_ref().map_or(Ok(()), |record| caches.note(record))?;
         give_up(store, &shown, device).await?;
         if let (false, Some(Entry { target, serial, .. })) = (is_last, &entry) {
             print_line(&format!(

@@ -12,6 +12,7 @@ use stack::caches::{Caches, Record};
 use stack::control::{Request, call};
 use stack::freshness::{ChangesSince, note_writable_opening, release_refused};
 use stack::log_place::{LogConfig, NvramConfig};
+use stack::newest_data;
 use stack::paths::Paths;
 use stack::place::Place;
 use stack::registry::{Registry, Store, UnitLock};
@@ -232,13 +233,13 @@ async fn replay_to(
     let (identity, identities) = (remotes.identity(), remotes.identities());
     let _lock = UnitLock::acquire(paths, &identities, NAME)?;
     let registry = Registry::open(paths)?;
-    identities.iter().try_for_each(|identity| registry.check(identity, &[place]))?;
+    let caches = Caches::open(paths)?;
+    newest_data::check(remotes, (&registry, &caches), &[place], clock.as_ref()).await?;
     let nvram = arguments.nvram.clone().map(|path| NvramConfig { path, size_bytes: None });
     let config = LogConfig { path: place.path.clone(), offset: place.offset, nvram, ..LogConfig::default() };
     config.check_not_lost(place, registry.find(&identity, Store::Log)?.as_ref())?;
-    let caches = Caches::open(paths)?;
     let opening = async {
-        let changed = ChangesSince::assess(remotes, &caches, place).await?;
+        let changed = ChangesSince::assess(remotes, &caches, place, arguments.overwrite_changes).await?;
         note_writable_opening(&caches, &identities, &[place])?;
         let kept = changed.kept(arguments.overwrite_changes);
         let names = (&identities[..], NAME, kept);

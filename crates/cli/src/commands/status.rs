@@ -167,6 +167,9 @@ fn left_dirty(paths: &Paths, running: &[Running]) -> Result<Vec<Entry>> {
 fn in_words(entry: &Entry, state: &str) -> String {
     let (what, place) = (entry.store.as_str(), entry.place());
     let argument = place.argument(what);
+    if let Some(words) = entry.words_of_failure() {
+        return format!("{state}: \"{}\", {}", entry.name, plain(&words));
+    }
     let advice = if place.path.exists() {
         format!("attach it with --{what} {argument}")
     } else {

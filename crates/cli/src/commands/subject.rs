@@ -10,6 +10,7 @@ use front::{ListenAddress, NbdClient};
 use stack::caches::Caches;
 use stack::control::{Request, call};
 use stack::freshness::note_writable_opening;
+use stack::newest_data;
 use stack::paths::{Paths, check_name};
 use stack::registry::{Registry, UnitLock};
 use stack::remotes::{Remotes, RemotesConfig, number_sessions};
@@ -61,10 +62,10 @@ impl Subject {
         if subject.contains("://") {
             let mut config = RemotesConfig::of(subject, settings)?;
             let remotes = config.connect(&clock).await?;
-            let registry = Registry::open(&paths)?;
+            let (registry, caches) = (Registry::open(&paths)?, Caches::open(&paths)?);
             let identities = remotes.identities();
             let lock = UnitLock::acquire(&paths, &identities, "forebay")?;
-            identities.iter().try_for_each(|identity| registry.check(identity, &[]))?;
+            newest_data::check(&remotes, (&registry, &caches), &[], clock.as_ref()).await?;
             let (device, label) = (remotes.device(), remotes.identity().to_string());
             let mut all = vec![remotes];
             for _ in 1..count {

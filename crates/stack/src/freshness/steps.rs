@@ -166,7 +166,7 @@ struct Host {
     place: Place,
     address: SocketAddr,
     clock: Arc<dyn Clock>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Host {
@@ -175,7 +175,7 @@ impl Host {
         let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
         let place = Place { path: directory.path().join("disk.cache"), offset: None };
         let caches = Caches::open(&paths).unwrap();
-        Self { caches, place, address, clock: system_clock().unwrap(), _directory: directory }
+        Self { caches, place, address, clock: system_clock().unwrap(), directory }
     }
 
     async fn connect(&self, initiator: &str) -> Remotes {
@@ -468,7 +468,7 @@ async fn a_replay_does_not_write_over_what_others_wrote_while_its_session_was_aw
     let host = Host::new(serve(Watched::default()));
     let isid = Isid::random_format(7, 1);
     let remotes = host.connect_with("own", Some(isid), false).await;
-    let changes = ChangesSince::assess(&remotes, &host.caches, &host.place).await.unwrap();
+    let changes = ChangesSince::assess(&remotes, &host.caches, &host.place, false).await.unwrap();
     let (origin, clock) = (remotes.device(), Arc::clone(&host.clock));
     let format =
         async |device: &SharedDevice| WriteLog::format(device, &origin, writelog::FormatOptions::default()).await;
@@ -683,6 +683,58 @@ async fn a_copy_that_was_used_elsewhere_more_often_is_not_taken_for_the_store_th
     }
 }
 
+/// A state directory that was restored alone, with the store beside it that was used since.
+#[tokio::test]
+async fn a_store_that_the_list_is_older_than_is_taken_as_it_is_on_demand_and_nothing_clean_of_it_counts() {
+    for store in [Store::Cache, Store::Log] {
+        let host = Host::new(serve(Watched::default()));
+        host.use_once(store, Stop::Never, || ()).await.unwrap();
+        let directory = host.directory.path().join("state/caches");
+        let files = std::fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path());
+        let older: Vec<_> = files.filter_map(|path| std::fs::read(&path).ok().map(|text| (path, text))).collect();
+        host.use_once(store, Stop::Never, || ()).await.unwrap();
+        older.iter().for_each(|(path, text)| std::fs::write(path, text).unwrap());
+        let remotes = host.connect("own").await;
+        let refused = host.try_assess(&remotes, store).await.err().expect("it is another copy");
+        for words in ["another copy", "the list is the older one", "overwrite-changes=on"] {
+            assert!(refused.to_string().contains(words), "{refused}");
+        }
+        let others = host.caches.other_copies(&remotes.identities(), &[]).unwrap();
+        assert_eq!(others.iter().map(Record::place).collect::<Vec<_>>(), [host.place.clone()]);
+        assert_eq!(host.caches.other_copies(&remotes.identities(), &[&host.place]).unwrap(), []);
+        let promise = Promise { overwrites_changes: true, is_exclusive: Some(true), ..Promise::default() };
+        let assessed = assess(&remotes, &host.caches, store, &host.place, promise).await.unwrap();
+        assert_eq!(assessed.changed(), everything(), "{}", assessed.why);
+        assert_eq!(assessed.kept(true).ranges(), []);
+        assessed.begin_opening(&host.caches).expect("it is known from now on");
+        assert!(host.caches.is_last(&host.place).unwrap());
+        remotes.close().await.unwrap();
+    }
+}
+
+/// What is clean in it may be in a hole.
+#[tokio::test]
+async fn nothing_clean_of_a_store_counts_whose_file_was_cut_while_it_was_in_use() {
+    let host = Host::new(serve(Watched::default()));
+    host.use_once(Store::Cache, Stop::Never, || ()).await.unwrap();
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.freshness(), Freshness::Unchanged);
+    remotes.close().await.unwrap();
+    let device = open_or_make(PlaceKind::Cache, &host.place, &host.caches, None, async |_| Ok(()));
+    let device = device.await.unwrap();
+    let file = std::fs::File::options().write(true).open(&host.place.path).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.set_len(length - 4096).unwrap();
+    device.read(0, Buffer::zeroed(4096)).await.expect_err("it was cut");
+    drop(device);
+    file.set_len(length).unwrap();
+    let remotes = host.connect("own").await;
+    assert_eq!(host.assess(&remotes).await.freshness(), Freshness::Changed(everything()));
+    remotes.close().await.unwrap();
+    host.use_once(Store::Cache, Stop::Never, || ()).await.unwrap();
+    assert!(!host.caches.find(&host.place).unwrap().unwrap().is_cut, "it was dropped, and is whole");
+}
+
 /// The list has a token before the store has it, and drops one only when the store has another.
 #[tokio::test]
 async fn a_crash_at_any_step_of_an_opening_and_a_close_leaves_a_store_that_this_host_knows() {
@@ -700,8 +752,8 @@ async fn a_crash_at_any_step_of_an_opening_and_a_close_leaves_a_store_that_this_
             host.use_once(store, Stop::Never, || ()).await.unwrap();
             let before = std::fs::read(path).unwrap();
             // Only the list was changed, twice.
-            host.caches.note_opening(&host.place, draw_tokens()).unwrap();
-            host.caches.note_opening(&host.place, draw_tokens()).unwrap();
+            host.caches.note_opening(&host.place, draw_tokens(), false).unwrap();
+            host.caches.note_opening(&host.place, draw_tokens(), false).unwrap();
             let mut earlier = before.clone();
             let in_use = || earlier = std::fs::read(path).unwrap();
             host.use_once(store, stop, in_use).await.expect("the one that it had before is known");

@@ -57,7 +57,8 @@ impl MountMark {
                      changed while the target did not run): the file system of \"{name}\" is another one by now, and \
                      nothing is written there any more; `forebay detach {name}`, and mount it again"
                 );
-                Box::pin(async { Err(Error::new(ErrorKind::Unsupported, context)) })
+                // To programs an error of the device, as any write that is lost.
+                Box::pin(async { Err(Error::new(ErrorKind::Media, context)) })
             };
             lun.set_guard(ChangeGuard::new(Arc::clone(&self.refusal), check));
         }

@@ -452,7 +452,10 @@ pub static TABLE: &[Setting] = &[
         "Data that only the cache or the write log has replaces what others have written to the same places since",
     )
     .default("off")
-    .more("A difference stays over a base that others have changed. Without it such an attach is refused."),
+    .more(
+        "A difference stays over a base that others have changed. Without it such an attach is refused, as is one with \
+         another copy than the state directory knows.",
+    ),
     Setting::cache("cache.offset", "cache-offset", Kind::SIZE, "Where in the file or block device the cache begins")
         .unset("a cache takes all of it")
         .more("A multiple of 4KiB; several then share one, each with a size of its own."),

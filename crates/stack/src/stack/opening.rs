@@ -29,6 +29,7 @@ use crate::flag::wait_until;
 use crate::freshness::{Assessed, Promise, assess, note_writable_opening, release_marks, release_refused};
 use crate::held_marks::HeldMarks;
 use crate::limits::{CLOSE_STEP_TIME_MIN, CLOSE_TIME_MAX};
+use crate::newest_data;
 use crate::paths::Paths;
 use crate::place::Place;
 use crate::place_device::PlaceKind;
@@ -97,7 +98,7 @@ impl<'a> Opening<'a> {
         let cache_place = config.cache.as_ref().map(|cache| cache.place(&identity)).transpose()?;
         let log_place = config.log.as_ref().map(|log| log.place(&identity)).transpose()?;
         let places: Vec<&Place> = cache_place.iter().chain(&log_place).collect();
-        identities.iter().try_for_each(|identity| registry.check(identity, &places))?;
+        newest_data::check_registered(&remotes, &registry, &places)?;
         check_stores(&config, [cache_place.as_ref(), log_place.as_ref()], (&registry, &caches), &identity)?;
         let guard = Arc::new(DirtyGuard::of(&Use::Attachment(config.name.clone()), &remotes));
         let free_places = places.into_iter().filter(|place| !place.path.exists()).cloned().collect();
@@ -135,15 +136,19 @@ impl<'a> Opening<'a> {
     /// # Errors
     /// Whatever prevents it.
     pub(super) async fn run(&mut self) -> Result<()> {
+        let places: Vec<&Place> = self.cache_place.iter().chain(&self.log_place).collect();
+        newest_data::check_listed(&self.remotes, &self.caches, &places, self.clock.as_ref()).await?;
         if self.config.difference.is_none() {
-            let places: Vec<&Place> = self.cache_place.iter().chain(&self.log_place).collect();
             note_writable_opening(&self.caches, &self.identities, &places)?;
             release_marks(&self.remotes, &self.caches).await;
         }
         // Before the cache runs: its cleaning counts as this host's own only once the log's mark is
         // held, too.
         let log_assessed = match &self.log_place {
-            Some(place) => Some(assess(&self.remotes, &self.caches, Store::Log, place, Promise::default()).await?),
+            Some(place) => {
+                let promise = Promise { overwrites_changes: self.config.overwrites_changes, ..Promise::default() };
+                Some(assess(&self.remotes, &self.caches, Store::Log, place, promise).await?)
+            }
             None => None,
         };
         self.open_cache().await?;
@@ -164,6 +169,7 @@ impl<'a> Opening<'a> {
             is_exclusive: config.is_exclusive,
             has_generation: config.generation.is_some(),
             is_shared: self.config.settings.is_on("shared"),
+            overwrites_changes: overwrites,
         };
         let assessed = assess(&self.remotes, &self.caches, Store::Cache, &place, promise).await?;
         let (origin, clock) = (Arc::clone(&self.device), Arc::clone(&self.clock));

@@ -37,13 +37,14 @@ impl Stack {
         }
         let mut settings = self.settings.borrow().clone();
         settings.take(changed.clone());
+        let mut unfinished = None;
         match setting.part {
             Part::Log => {
                 let none = || self.has_no("write log", "log");
                 let log = self.log.as_ref().ok_or_else(none)?;
                 log.set_level2(DestageConfig::of(&changed)?.over(log.level2()));
             }
-            Part::Cache => self.set_cache(key, &settings).await?,
+            Part::Cache => unfinished = self.set_cache(key, &settings).await?,
             // Of these only the count of connections may be changed while it runs.
             Part::Arrangement | Part::Attachment | Part::Front | Part::Difference | Part::Login => {
                 self.remotes.set_connections(connections(&settings));
@@ -51,23 +52,24 @@ impl Stack {
         }
         // Other settings may have been changed meanwhile.
         self.settings.borrow_mut().take(changed);
-        Ok(Answer::set(key, value))
+        unfinished.map_or_else(|| Ok(Answer::set(key, value)), Err)
     }
 
     fn has_no(&self, what: &str, option: &str) -> Error {
         Error::new(Failure::Usage, format!("\"{}\" has no {what}: attach it with --{option} PATH", self.name))
     }
 
-    /// Changes the setting `key` of the cache to its value in `settings`.
-    async fn set_cache(&self, key: &str, settings: &Settings) -> Result<()> {
+    /// Changes the setting `key` of the cache to its value in `settings`. Returns what is not done
+    /// yet, where the setting is changed all the same.
+    async fn set_cache(&self, key: &str, settings: &Settings) -> Result<Option<Error>> {
         let (Some(cache), Some(parts)) = (self.cache(), &self.cache_parts) else {
             return Err(self.has_no("cache", "cache"));
         };
         if let Some(change) = Change::of(key, settings) {
-            return self.change_cache(parts, change).await;
+            return self.change_cache(parts, change).await.map(|()| None);
         }
         if key != "cache.mode" {
-            return cache_settings::apply(&cache, settings);
+            return cache_settings::apply(&cache, settings).map(|()| None);
         }
         let mode: Mode = settings.chosen(key)?;
         check_takes_writes(mode, self.log.is_some())?;
@@ -80,7 +82,15 @@ impl Stack {
             () = self.wait_for_stop() => Err(self.is_being_detached()),
         };
         self.update_registry(Store::Cache, cache.mode().delays_writes())?;
-        changed
+        match changed {
+            Err(error) if cache.mode() == mode => {
+                let dirty_bytes = cache.status().dirty_bytes;
+                let is_set =
+                    format!("{key} is {mode} now, and {dirty_bytes} bytes from before are still to be cleaned");
+                Ok(Some(error.context(is_set)))
+            }
+            changed => changed.map(|()| None),
+        }
     }
 
     /// Locks changes of the cache and of its mode: a new mode must not be set on a cache that is
@@ -106,7 +116,9 @@ impl Stack {
         let memory_max = memory_left(&parts.paths, config, &self.name).await?;
         let successor = &self.successor;
         let tokens = draw_tokens();
-        let changing = Changing { cache: &cache, config, place, origin, switch, clock, tokens, memory_max, successor };
+        let caches = &self.caches;
+        let changing =
+            Changing { cache: &cache, config, place, caches, origin, switch, clock, tokens, memory_max, successor };
         let mut change = pin!(changing.change(change));
         self.caches.note_successor(place, tokens)?;
         let changed = tokio::select! {

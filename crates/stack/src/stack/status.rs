@@ -35,8 +35,24 @@ impl Stack {
         if let Some(place) = self.gone_with_dirty().pop_first() {
             return format!("{} bytes are lost: {place}, which held them, was removed before", self.dirty_bytes());
         }
-        if let Some(place) = self.cut_with_dirty().pop_first() {
-            return format!("{} bytes are lost: {place}, which held them, was cut", self.dirty_bytes());
+        let discard = |place: &Place, store: Store| {
+            format!("`forebay {what} discard {}`", place.argument(store.as_str()), what = store.as_str())
+        };
+        if let Some((place, store)) = self.cut_with_dirty().pop_first() {
+            return format!(
+                "{} bytes are lost: {place}, which held them, was cut, or holes made in it; give up what is left with \
+                 {}",
+                self.dirty_bytes(),
+                discard(&place, store)
+            );
+        }
+        if let Some(entry) = self.entries.iter().find(|entry| self.has_failed(entry)) {
+            let (what, place) = (entry.store.as_str(), entry.place());
+            return format!(
+                "the {what} {place} failed and must not be used again, with {} bytes dirty here: give it up with {}",
+                self.dirty_bytes(),
+                discard(&place, entry.store)
+            );
         }
         if self.dirty_bytes() == 0 {
             return "what it is in could not be closed in order".to_owned();
@@ -89,15 +105,24 @@ impl Stack {
         let stuck = failures.into_iter().flatten().filter(|_| dirty_bytes > 0 && refused.is_none());
         let stuck = stuck.map(|error| format!("what is dirty cannot be written back, which is tried again: {error}"));
         let stuck: Vec<String> = stuck.collect();
-        let lost = self.difference_file.as_ref().and_then(|file| file.trouble());
-        gone.chain(resized).chain(lost).chain(other_base).chain(refused).chain(self.failing()).chain(stuck).collect()
+        let caches = self.entries.iter().filter(|entry| entry.store == Store::Cache);
+        let noted = caches.filter_map(|entry| self.registry.find(&entry.identity(), entry.store).ok().flatten());
+        // A stripe has an entry for each of its parts.
+        let of_cache = noted.filter_map(|entry| entry.words_of_failure()).take(1);
+        let of_difference = self.difference_file.as_ref().and_then(|file| file.trouble());
+        let lost = of_cache.chain(of_difference);
+        gone.chain(lost).chain(resized).chain(other_base).chain(refused).chain(self.failing()).chain(stuck).collect()
     }
 
     /// Errors of the devices of the cache and of the log.
     fn failing(&self) -> impl Iterator<Item = String> {
         let cache = self.cache().map(|cache| cache.status());
         let cache = cache.and_then(|cache| match (cache.failure, cache.refused_write) {
-            (Some(error), _) => Some(format!("the cache has failed, and writes go to the logical unit: {error}")),
+            (Some(error), _) => Some(format!(
+                "the cache has failed: writes go to the logical unit, but for what was dirty, or was being written, \
+                 when it failed; those fail until \"{}\" is attached anew: {error}",
+                self.name
+            )),
             (None, Some(error)) => Some(format!(
                 "the cache's device refused {} writes, the last one so: {error}",
                 cache.cache_write_errors

@@ -327,9 +327,10 @@ impl Task {
     }
 }
 
-/// A task in the hands of the workers. When they end, or are dropped, with it and its completion is dropped already, its
-/// future is dropped here: otherwise the last waker would drop it in the middle of a wake-up, under the locks of the
-/// waking code. While there is a completion, it can still be awaited.
+/// A task in the hands of the workers. When they end, or are dropped, with it and its completion is
+/// dropped already, its future is dropped here: otherwise the last waker would drop it in the middle
+/// of a wake-up, under the locks of the waking code. While there is a completion, it can still be
+/// awaited.
 struct Carried(Arc<Task>);
 
 impl Drop for Carried {
@@ -698,8 +699,8 @@ mod tests {
         assert_eq!(shared.now_or_never(), Some(false));
     }
 
-    /// A cache that another one replaces stops its workers, perhaps with a flush under way that its client does not await
-    /// yet.
+    /// A cache that another one replaces stops its workers, perhaps with a flush under way that its
+    /// client does not await yet.
     #[test]
     fn a_task_that_is_woken_when_its_workers_have_ended_is_left_to_whoever_awaits_it() {
         for are_running in [false, true] {

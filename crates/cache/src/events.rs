@@ -48,8 +48,9 @@ impl Core {
         }
     }
 
-    /// What is decided where an event is taken: which copies it makes void, and whether it concerns clients. Whoever finds
-    /// no event may change the mode, and a loss concerns what was acknowledged before that.
+    /// What is decided where an event is taken: which copies it makes void, and whether it concerns
+    /// clients. Whoever finds no event may change the mode, and a loss concerns what was acknowledged
+    /// before that.
     fn prepared_for(self: &Arc<Self>, event: &Event) -> Prepared<impl Future<Output = ()> + Send + use<>> {
         Prepared {
             forgetting: self.forgetting_for(event),

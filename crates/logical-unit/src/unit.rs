@@ -255,7 +255,8 @@ impl LogicalUnit {
             let result = flush.await.result;
             // The device's event about a failure is taken here: the error reports it.
             unit.watch.catch_up();
-            // A flush that was not done is tried again, and tells nobody of a loss; a report that nobody gets is still due.
+            // A flush that was not done is tried again, and tells nobody of a loss; a report that
+            // nobody gets is still due.
             let is_repeated = |kind: ErrorKind| kind == ErrorKind::Busy || !kind.may_have_lost();
             let is_done = result.as_ref().err().is_none_or(|error| !is_repeated(error.kind()));
             let is_told = is_done && ticket.is_answered() && unit.lost_writes.tell(&nexus);

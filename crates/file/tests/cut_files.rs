@@ -94,7 +94,9 @@ async fn that_a_file_was_cut_is_noted_before_anything_is_refused_and_not_otherwi
     let path = folder.path().join("disk");
     let noted = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&noted);
-    let note = CutNote::new(move || drop(counter.fetch_add(1, Ordering::Relaxed)));
+    let note = CutNote::new(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
     let options = FileOptions {
         size: Some(SIZE),
         preallocate: true,

@@ -210,11 +210,11 @@ mod tests {
         let note = DifferenceNote::of(&paths, &place).unwrap();
         let base: SharedDevice = Arc::new(MemoryDevice::new(4 * SIZE, Identity::default()));
         let device = if place.path.exists() {
-            open_as(PlaceKind::Difference, &place.path, Space::Whole).unwrap()
+            open_as(PlaceKind::Difference, &place.path, Space::Whole, None).unwrap()
         } else {
             let options = DifferenceOptions::new(Uuid::new_v4());
             let format = async |device: &SharedDevice| Difference::format(device, &base, options).await;
-            let made = Unfinished::make(PlaceKind::Difference, &place.path, SIZE, format).await.unwrap();
+            let made = Unfinished::make(PlaceKind::Difference, &place.path, SIZE, None, format).await.unwrap();
             made.put_in_free_place().unwrap()
         };
         let difference = Arc::new(Difference::open(device, base, None).await.unwrap());

@@ -220,7 +220,7 @@ fn a_cache_device_that_refuses_write_after_write_is_a_few_lines_of_the_log() {
     const REFUSED: u64 = 40;
     let mut bench = Bench::new(Mode::WriteBack);
     let lines = Lines::default();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = lines.listen();
     for _ in 0..REFUSED {
         bench.cache_medium.fail_write_once(bench.cache_medium.writes_seen(), ErrorKind::NoSpace);
         bench.write(0, 1, 4096).unwrap();

@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 async fn a_flood_of_refused_clients_is_a_few_lines() {
     const REFUSED: u64 = 200;
     let lines = Lines::default();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = lines.listen();
     let options = NbdOptions { connections_max: 1, spare_connections_max: 0, ..NbdOptions::default() };
     let running = Running::start(memory(1 << 20), options);
     let ListenAddress::Unix(path) = &running.address else { unreachable!("the tests use socket files") };

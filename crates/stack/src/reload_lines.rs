@@ -57,7 +57,7 @@ mod tests {
     /// Of many reloads at one moment, and one more after the interval.
     fn check_few_lines(note: impl Fn(&ReloadLines)) {
         let lines = lines::Lines::with_information();
-        let _guard = tracing::subscriber::set_default(lines.clone());
+        let _guard = lines.listen();
         let clock = VirtualClock::new();
         let reloads = ReloadLines::new(Arc::new(clock.clone()));
         (0..9000).for_each(|_| note(&reloads));

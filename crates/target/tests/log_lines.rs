@@ -48,7 +48,7 @@ async fn a_disk_that_fails_every_command_is_a_few_lines() {
     client.log_in(1).await;
     client.settle().await;
     let lines = Lines::default();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = lines.listen();
     for _ in 0..TIMES {
         let (key, ..) = client.sense_of(&cdb10(0x2a, 0, 1), Some(vec![7; 512])).await;
         assert_eq!(key, 3, "it is a medium error");
@@ -62,7 +62,7 @@ async fn connections_that_end_in_silence_are_a_few_lines() {
     let server =
         TargetServer::new(vec![ram_target(&BufferPool::new(READ_BUFFERS_BYTES))], TargetServerOptions::default());
     let lines = Lines::default();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = lines.listen();
     let mut silent = Vec::new();
     for isid in 0..2 * REFUSALS_LOGGED_MAX {
         let (mut client, ended) = connect(&server);
@@ -83,7 +83,7 @@ async fn digests_that_never_match_are_a_few_lines() {
     client.try_log_in(1, 0, &[("TargetName", NAME), ("DataDigest", "CRC32C"), ("ErrorRecoveryLevel", "1")]).await;
     client.receiver.set_parameters(Digests { header: false, data: true }, 1 << 20);
     let lines = Lines::default();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = lines.listen();
     for _ in 0..TIMES {
         client.send(&client.ping(true), vec![1; 4]).await;
         client.stream.write_all(&[0; 4]).await.expect("the target listens");

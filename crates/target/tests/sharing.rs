@@ -438,7 +438,7 @@ async fn clients_that_are_fenced_are_a_few_lines() {
         hosts.push(host);
     }
     let lines = Lines::default();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = lines.listen();
     pass(&clock, Duration::from_secs(60)).await;
     for host in &mut hosts {
         assert!(matches!(host.renew().await, Sent::End(_, FENCED)));

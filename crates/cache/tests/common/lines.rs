@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber, span};
 
 /// A log layer that counts messages: warnings and errors.
 #[derive(Clone, Default)]
@@ -18,6 +19,14 @@ impl Lines {
     /// One that counts messages about what goes well, too.
     pub fn with_information() -> Self {
         Self { has_information: true, ..Self::default() }
+    }
+
+    /// Counts what this thread logs, until the guard is dropped.
+    pub fn listen(&self) -> (DefaultGuard, Dispatch) {
+        // Where there is only one subscriber, a message that another thread logs first is asked of that thread's, and
+        // switched off for all when it has none.
+        let second = Dispatch::new(self.clone());
+        (tracing::subscriber::set_default(self.clone()), second)
     }
 
     pub fn count(&self) -> usize {

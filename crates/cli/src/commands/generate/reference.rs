@@ -72,8 +72,8 @@ fn codes() -> String {
          \n- Where the file of a cache or log was removed or cut while it had dirty data, nothing would be left: all \
          is written back first, which takes as long as it takes. Where the target stays away for the replacement \
          timeout, it ends with an error then, and says what is lost.\n\
-         - Where the file of a difference was cut or removed, what it held is lost: it ends in time, with 7, and says so. \
-         It does, too, where that file was moved away.\n\
+         - Where the file of a difference was cut or removed, what it held is lost: it ends in time, with 7, and says \
+         so. It does, too, where that file was moved away.\n\
          - Where writes that were acknowledged may be lost, since the target went away before a flush and neither a \
          cache in write-back nor a log has them, it ends in time, and with the code of why the target is away.\n\
          - A mount has what was not durable yet in its memory only: where its target does not take that any more, it \

@@ -162,11 +162,12 @@ fn nothing_fails_and_every_skip_is_explained() {
     for ((run, verdicts, log), row) in results.iter().zip(&rows) {
         let of = |verdict| verdicts.iter().filter(move |(_, one)| **one == verdict).map(|(name, _)| name.clone());
         println!(
-            "iscsi-test-cu {}: {} passed, {} skipped, {} failed",
+            "iscsi-test-cu {}: {} passed, {} skipped, {} failed {:?}",
             run.name,
             of(Verdict::Passed).count(),
             of(Verdict::Skipped).count(),
-            of(Verdict::Failed).count()
+            of(Verdict::Failed).count(),
+            Vec::from_iter(of(Verdict::Failed))
         );
         let counts = [Verdict::Passed, Verdict::Skipped, Verdict::Failed].map(|verdict| of(verdict).count());
         match run.excuse {

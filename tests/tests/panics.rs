@@ -31,10 +31,11 @@ const TARGET_WORK: [&str; 2] = ["target-connection", "file-ring"];
 const CACHE: [&str; 4] = ["--cache", "disk.cache", "--cache-size", "8MiB"];
 const DIFFERENCE: [&str; 4] = ["--difference", "own", "--difference-size", "16MiB"];
 /// With what an attachment needs to have it.
-const ATTACHMENT_WORK: [(&str, &[&str]); 4] = [
+const ATTACHMENT_WORK: [(&str, &[&str]); 5] = [
     ("loss-record", &[]),
     ("cache-switch", &CACHE),
     ("difference", &DIFFERENCE),
+    ("difference-file", &DIFFERENCE),
     ("link", &["--link-round-trip", "1ms"]),
 ];
 const MARKS_WORK: &str = "marks";

@@ -502,3 +502,34 @@ fn file_device(
     };
     Ok(FileDevice::open(path, options)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::clock::VirtualClock;
+    use block::ErrorKind;
+    use block::layer::crash::CrashLayer;
+
+    #[tokio::test]
+    async fn an_end_flushes_every_unit_and_says_where_that_failed() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = Paths::new(directory.path().join("run"), directory.path().join("state")).unwrap();
+        for is_failing in [false, true] {
+            let mut units = Units::new(Arc::new(VirtualClock::new()), paths.clone());
+            let media = [0, 1].map(|seed| CrashLayer::new(1 << 20, seed));
+            if is_failing {
+                media[0].fail_flush_once(media[0].flushes_seen(), ErrorKind::Media);
+            }
+            for (lun, medium) in (0..).zip(&media) {
+                let unit = LogicalUnit::new(Arc::new(medium.clone()), LogicalUnitOptions::default());
+                let running = tokio::spawn(unit.run());
+                let spec = format!("{lun}=ram:1MiB").parse().unwrap();
+                let served = Served { spec, unit, file: None, opened: None, disk: None, marks: None, running };
+                units.served.insert(("iqn.2026-11.io.forebay:disks".into(), lun), served);
+            }
+            let before = media.each_ref().map(|medium| medium.flushes_seen());
+            assert_eq!(units.close().await.is_err(), is_failing);
+            assert_eq!(media.each_ref().map(|medium| medium.flushes_seen()), before.map(|count| count + 1));
+        }
+    }
+}

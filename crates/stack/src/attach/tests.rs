@@ -557,3 +557,27 @@ async fn a_store_that_could_not_be_closed_in_time_is_asked_for_by_the_next_attac
         assert_eq!(refused.failure(), Failure::WouldLoseData, "{refused}");
     }
 }
+
+/// Somebody cuts its file. On its device it is still in use, and what it has written back long ago is dirty there.
+#[tokio::test]
+async fn a_store_whose_end_could_not_be_stored_is_asked_for_by_the_next_attach() {
+    for (has_log, file) in [(false, "disk.cache"), (true, "disk.log")] {
+        let address = serve(Gate::new(), Arc::new(MemoryChanges));
+        let directory = tempfile::tempdir().unwrap();
+        let paths = open_paths(directory.path());
+        let mut config = config(address, directory.path(), Percent::ALL);
+        if has_log {
+            let log = LogConfig { record_cache_bytes: Some(0), ..log_config(directory.path()) };
+            (config.stack.cache, config.stack.log) = (None, Some(log));
+        }
+        let attachment = Attachment::start(config, &paths, pending()).await.unwrap().unwrap();
+        let device = attachment.stack.device();
+        device.write(0, filled(7), true).await.unwrap();
+        attachment.stack.clean(tokio::sync::mpsc::unbounded_channel().0).await.unwrap();
+        std::fs::OpenOptions::new().write(true).open(directory.path().join(file)).unwrap().set_len(0).unwrap();
+        // It is looked at when something cannot be read there.
+        assert_eq!(device.read(0, Buffer::zeroed(4096)).await.unwrap()[..], [7; 4096], "{file}");
+        attachment.run(ready(())).await.expect_err("its end cannot be stored");
+        assert_eq!(Registry::open(&paths).unwrap().entries().unwrap().len(), 1, "{file}");
+    }
+}

@@ -1,4 +1,5 @@
-//! Connections that were lost, or logged out for recovery, while their tasks wait for a reassignment (RFC 7143 7.14, 8.2).
+//! Connections that were lost, or logged out for recovery, while their tasks wait for a reassignment
+//! (RFC 7143 7.14, 8.2).
 
 use std::time::Duration;
 

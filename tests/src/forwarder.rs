@@ -4,12 +4,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A portal that forwards connections to a real one until it is cut off.
 pub struct Forwarder {
     /// Where it listens.
     pub address: SocketAddr,
     is_cut: Arc<AtomicBool>,
+    is_frozen: Arc<AtomicBool>,
     /// The ends of each connection that was ever made and not cut.
     connections: Arc<Mutex<Vec<[TcpStream; 2]>>>,
 }
@@ -22,19 +24,21 @@ impl Forwarder {
     pub fn to(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
         let address = listener.local_addr().expect("it is bound");
-        let forwarder = Self { address, is_cut: Arc::default(), connections: Arc::default() };
+        let forwarder = Self { address, is_cut: Arc::default(), is_frozen: Arc::default(), connections: Arc::default() };
         let (is_cut, connections) = (Arc::clone(&forwarder.is_cut), Arc::clone(&forwarder.connections));
+        let is_frozen = Arc::clone(&forwarder.is_frozen);
         let target = target.to_owned();
         std::thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
+                wait_while(&is_frozen);
                 if is_cut.load(Ordering::SeqCst) {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(&target) else { continue };
                 let copy = |stream: &TcpStream| stream.try_clone().expect("there are descriptors left");
                 lock(&connections).push([copy(&near), copy(&far)]);
-                forward(copy(&near), copy(&far));
-                forward(far, near);
+                forward(copy(&near), copy(&far), Arc::clone(&is_frozen));
+                forward(far, near, Arc::clone(&is_frozen));
             }
         });
         forwarder
@@ -54,8 +58,14 @@ impl Forwarder {
         end(lock(&self.connections).remove(index));
     }
 
-    /// Takes connections again.
+    /// Nothing arrives any more, also no end, and no side is told: a network that loses everything.
+    pub fn freeze(&self) {
+        self.is_frozen.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes connections again. What was frozen arrives, unless it was cut.
     pub fn mend(&self) {
+        self.is_frozen.store(false, Ordering::SeqCst);
         self.is_cut.store(false, Ordering::SeqCst);
     }
 }
@@ -71,14 +81,22 @@ fn end(connection: [TcpStream; 2]) {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream) {
+fn wait_while(is_frozen: &AtomicBool) {
+    while is_frozen.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, is_frozen: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
+            wait_while(&is_frozen);
             if to.write_all(&bytes[..count]).is_err() {
                 break;
             }
         }
+        wait_while(&is_frozen);
         // The other end may have closed it already.
         let _ = to.shutdown(Shutdown::Write);
     });

@@ -1,9 +1,10 @@
 //! One LUN by several portals: a portal goes away, requests and sessions go elsewhere.
 
 use tests::forwarder::Forwarder;
-use tests::{World, tool};
+use tests::{Process, World, tool};
 
 const IQN: &str = "iqn.2026-11.io.forebay:paths";
+const WOULD_LOSE_DATA: i32 = 9;
 
 #[test]
 fn requests_go_on_when_a_portal_is_cut() {
@@ -48,23 +49,29 @@ fn what_is_not_one_unit_is_refused() {
     assert_eq!(world.run(both).code, Some(2));
 }
 
-/// With portal groups of their own the paths are sessions that cannot move: the second serves until the first is back.
-#[test]
-fn requests_come_back_with_their_path() {
-    let world = World::new();
+/// A target of two portal groups at these portals, named `target`.
+fn two_groups(world: &World, portals: [&str; 2]) -> Process {
+    let [first, second] = portals;
     let text = format!(
         r#"
-        portals = ["127.0.0.1:0"]
+        portals = ["{first}"]
         [[portal-group]]
         tag = 2
-        portals = ["127.0.0.1:0"]
+        portals = ["{second}"]
         [[target]]
         iqn = "{IQN}"
         luns = ["0=file:disk.img,size=16MiB"]
         "#
     );
     std::fs::write(world.path("target.toml"), text).unwrap();
-    let _target = world.start(["target", "serve", "--config", "target.toml", "--name", "target"]);
+    world.start(["target", "serve", "--config", "target.toml", "--name", "target"])
+}
+
+/// With portal groups of their own the paths are sessions that cannot move: the second serves until the first is back.
+#[test]
+fn requests_come_back_with_their_path() {
+    let world = World::new();
+    let _target = two_groups(&world, ["127.0.0.1:0"; 2]);
     let served = world.status("target");
     let portals: Vec<Forwarder> = served["address"].as_str().unwrap().split(' ').map(Forwarder::to).collect();
     let urls: Vec<String> = portals.iter().map(|portal| format!("iscsi://{}/{IQN}/0", portal.address)).collect();
@@ -95,4 +102,50 @@ fn requests_come_back_with_their_path() {
     assert_eq!(serving(3), [true, false], "back to the first");
     world.run(["detach", "disk"]).success();
     disk.wait().success();
+}
+
+/// The image is restored while its target does not run. One path is back first. The other has not noticed yet that its
+/// connection is gone, and is no reason to think that its target was there all the time.
+#[test]
+fn a_path_that_has_not_noticed_its_end_says_nothing_about_a_restored_image() {
+    for policy in ["failover", "round-robin"] {
+        let world = World::new();
+        let mut first = two_groups(&world, ["127.0.0.1:0"; 2]);
+        let served = world.status("target");
+        let portals: Vec<&str> = served["address"].as_str().unwrap().split(' ').collect();
+        let links: Vec<Forwarder> = portals.iter().copied().map(Forwarder::to).collect();
+        let urls: Vec<String> = links.iter().map(|link| format!("iscsi://{}/{IQN}/0", link.address)).collect();
+        let cache = ["--cache", "disk.cache", "--cache-size", "16MiB", "--cache-mode", "write-back"];
+        let attach = ["attach", &urls.join(","), "--multipath", policy, "--name", "disk"];
+        let disk = world.start([&attach[..], &cache, &["--cache-clean-above", "100%"]].concat());
+        tool("qemu-io", ["-f", "raw", "-c", "write -P 1 0 64k", "-c", "flush", &disk.ready]);
+        world.run(["clean", "disk"]).success();
+        std::fs::copy(world.path("disk.img"), world.path("backup.img")).unwrap();
+        tool("qemu-io", ["-f", "raw", "-c", "write -P 2 0 64k", "-c", "flush", &disk.ready]);
+        links[1].freeze();
+        first.kill();
+        std::fs::rename(world.path("backup.img"), world.path("disk.img")).unwrap();
+        let second = two_groups(&world, [portals[0], portals[1]]);
+        wait_for_trouble(&world, "nobody can say what others changed");
+        links[1].cut();
+        links[1].mend();
+        world.run(["clean", "disk"]).failure(WOULD_LOSE_DATA, &["overwrite-changes=on"]);
+        world.run(["detach", "disk", "--keep-dirty"]).success();
+        disk.wait().success();
+        let direct = format!("iscsi://{}/{IQN}/0", portals[0]);
+        tool("qemu-io", ["-f", "raw", "-c", "read -P 1 0 64k", &direct]);
+        second.terminate().success();
+    }
+}
+
+fn wait_for_trouble(world: &World, words: &str) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let troubles = world.status("disk")["troubles"].to_string();
+        if troubles.contains(words) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "never: {troubles}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }

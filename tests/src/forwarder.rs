@@ -24,7 +24,8 @@ impl Forwarder {
     pub fn to(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
         let address = listener.local_addr().expect("it is bound");
-        let forwarder = Self { address, is_cut: Arc::default(), is_frozen: Arc::default(), connections: Arc::default() };
+        let forwarder =
+            Self { address, is_cut: Arc::default(), is_frozen: Arc::default(), connections: Arc::default() };
         let (is_cut, connections) = (Arc::clone(&forwarder.is_cut), Arc::clone(&forwarder.connections));
         let is_frozen = Arc::clone(&forwarder.is_frozen);
         let target = target.to_owned();

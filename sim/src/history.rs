@@ -18,6 +18,8 @@
 //! a failed one was reported meanwhile: then the client knows, and volatile data may be there or
 //! not.
 
+use std::collections::BTreeSet;
+
 use base::buffer::Buffer;
 use base::range::ByteRange;
 
@@ -151,6 +153,8 @@ pub struct History {
     untold: Option<u64>,
     /// Promises of durability that have been given, and not counted yet.
     promises: u32,
+    /// What [`Self::count_ahead`] counted last, by sector and stamp.
+    ahead: BTreeSet<(usize, u64)>,
 }
 
 impl History {
@@ -168,6 +172,7 @@ impl History {
             loss_count: 0,
             untold: None,
             promises: 0,
+            ahead: BTreeSet::new(),
         }
     }
 
@@ -415,9 +420,11 @@ impl History {
     }
 
     /// Count of sectors of `bytes` with a change acknowledged after one that is missing there. A
-    /// log that keeps the order has few of these, since it sends little at once. Up to `concurrent`
-    /// changes may have been acknowledged in another order than they were carried out.
-    pub fn count_ahead(&self, bytes: &[u8], concurrent: u64, context: &str) -> usize {
+    /// log that keeps the order has few of these, since it sends little at once. What was among them
+    /// the last time is not counted: when power is lost while a log sends something, part of that is
+    /// there, and what it sends in its next life may be missing behind the same change. Up to
+    /// `concurrent` changes may have been acknowledged in another order than they were carried out.
+    pub fn count_ahead(&mut self, bytes: &[u8], concurrent: u64, context: &str) -> usize {
         let mut first_missing = u64::MAX;
         let mut held = Vec::new();
         for (number, (sector, bytes)) in self.sectors.iter().zip(bytes.chunks(SECTOR_BYTES as usize)).enumerate() {
@@ -430,9 +437,12 @@ impl History {
             let missing = sector.changes[latest + 1..].iter().filter(is_acknowledged).map(|change| change.number);
             first_missing = missing.min().unwrap_or(u64::MAX).min(first_missing);
             let earliest = sector.changes.iter().find(|change| change.stamp == stamp).filter(is_acknowledged);
-            held.extend(earliest.map(|change| change.number));
+            held.extend(earliest.map(|change| (change.number, (number, stamp))));
         }
-        held.into_iter().filter(|&number| number > first_missing.saturating_add(concurrent)).count()
+        held.retain(|&(number, _)| number > first_missing.saturating_add(concurrent));
+        let ahead = held.into_iter().map(|(_, held)| held).collect();
+        let before = std::mem::replace(&mut self.ahead, ahead);
+        self.ahead.difference(&before).count()
     }
 }
 
@@ -580,9 +590,10 @@ mod tests {
             let submitted = history.submit(ByteRange { offset: index * SECTOR_BYTES, length: SECTOR_BYTES }, false);
             history.finish(&submitted, true, true);
         }
-        let count = |held: [u64; 3], concurrent| history.count_ahead(&held.map(sector).concat(), concurrent, "");
+        let mut count = |held: [u64; 3], concurrent| history.count_ahead(&held.map(sector).concat(), concurrent, "");
         assert_eq!([count([0, 0, 0], 0), count([1, 0, 0], 0), count([1, 2, 3], 0)], [0, 0, 0]);
-        assert_eq!([count([0, 2, 3], 0), count([1, 0, 3], 0), count([0, 2, 3], 1)], [2, 1, 1]);
+        assert_eq!([count([0, 2, 3], 0), count([1, 2, 3], 0), count([0, 2, 3], 1)], [2, 0, 1]);
+        assert_eq!([count([0, 2, 3], 0), count([0, 2, 3], 0)], [1, 0], "what was ahead before is not counted again");
     }
 
     #[test]

@@ -640,6 +640,7 @@ fn runs_that_have_found_a_fault_find_none() {
     }
     let scenario = Scenario::draw(Layers::LogOverCache, of_lines(4 << 10), 830_069);
     assert!(run(&scenario, 43), "seed 830069 has that crash");
+    assert!(run(&Scenario::draw_in_order(860_028), 62), "seed 860028 has that crash");
     for (seed, crash_at) in [(770_043, 45), (800_012, 179)] {
         assert!(run(&Scenario::draw_changing(seed), crash_at), "seed {seed} has that crash");
     }

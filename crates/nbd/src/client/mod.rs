@@ -129,8 +129,8 @@ impl<T> Client<T> {
         Event::Failed(error)
     }
 
-    /// Queues a request; its [`Event::Completed`] carries `token`. `room` is the buffer that a read fills, and empty for
-    /// all other commands.
+    /// Queues a request; its [`Event::Completed`] carries `token`. `room` is the buffer that a read fills, and empty
+    /// for all other commands.
     ///
     /// # Errors
     /// All three, when there is no connection to send it on or [`CLIENT_REQUESTS_MAX`] are outstanding.

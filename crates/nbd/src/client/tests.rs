@@ -313,7 +313,8 @@ proptest! {
         for offset in [0, 8192] {
             client.submit(Command::Read { offset, length: 1024 }, Buffer::zeroed(1024), 0).unwrap();
         }
-        client.submit(Command::BlockStatus { offset: 0, length: 65_536, only_first: false }, Buffer::empty(), 1).unwrap();
+        let status = Command::BlockStatus { offset: 0, length: 65_536, only_first: false };
+        client.submit(status, Buffer::empty(), 1).unwrap();
         client.submit(Command::Trim { offset: 0, length: 512, fua: false }, Buffer::empty(), 2).unwrap();
         disk.feed(&client.transmit.drain());
         let mut bytes = disk.server.transmit().drain();

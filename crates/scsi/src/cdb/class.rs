@@ -84,7 +84,8 @@ pub struct Class {
     pub traffic: Traffic,
     /// Of a write, the blocks that become its data-out, or are made of it.
     pub written: Option<Blocks>,
-    /// Whether it reads the blocks that it writes as well: before, to compare or combine them, or after, to verify them.
+    /// Whether it reads the blocks that it writes as well: before, to compare or combine them, or after, to verify
+    /// them.
     pub reads_what_it_writes: bool,
     /// Its effect on other initiators.
     pub change: Change,
